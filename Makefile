@@ -1,0 +1,69 @@
+# Every target makes what it needs, from nothing, and leaves alone what is in order:
+# scripts/setup.sh, which also describes the variables PYTHON, VENV and POSENC_TORCH.
+
+VENV ?= .venv
+export PYTHON VENV POSENC_TORCH
+SETUP := scripts/setup.sh
+BIN := $(VENV)/bin
+
+# As git sees them: tracked, or new and not ignored; less what is deleted but not yet committed.
+CXX_SOURCES = $(wildcard $(shell git ls-files --cached --others --exclude-standard \
+	'*.h' '*.cc' '*.cu' '*.cuh'))
+SHELL_SCRIPTS := .ci/run scripts/setup.sh
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check check-ruff check-mypy check-clang-format check-shellcheck lint-tools \
+	format bench setup clean distclean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo "  PYTHON=python3.12   the interpreter of a new virtual environment (default: python3)"
+	@echo "  VENV=DIR            where the virtual environment is (default: .venv)"
+
+demo:  ## set up, build, run a real model both ways; ARGS='--text FILE' for another text
+	@$(SETUP) demo package
+	@$(BIN)/python -m posenc_native demo $(ARGS)
+
+test:  ## set up, build, run the tests; PYTEST_ARGS='-k rotary -x' to choose some
+	@$(SETUP) test package
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: check-ruff check-mypy check-clang-format check-shellcheck  ## lint, form, types
+
+check-ruff: lint-tools
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+check-mypy: lint-tools
+	$(BIN)/mypy
+
+check-clang-format: lint-tools
+	$(BIN)/clang-format --dry-run --Werror $(CXX_SOURCES)
+
+check-shellcheck: lint-tools
+	$(BIN)/shellcheck $(SHELL_SCRIPTS)
+
+lint-tools:
+	@$(SETUP) lint
+
+format: lint-tools  ## put Python and C++ sources into the project's form
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CXX_SOURCES)
+
+bench:  ## set up, build, and compare speed with peers; ARGS='--filter rotary' for a part
+	@$(SETUP) bench package
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+setup:  ## the set-up of all the above at once, and git's pre-commit hooks
+	@$(SETUP) demo test lint bench package
+	$(BIN)/pre-commit install
+
+clean:  ## remove what was built, keep the virtual environment
+	rm -rf build dist benchmarks/.cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -f $(VENV)/.posenc-setup/package
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+distclean: clean  ## remove the virtual environment as well
+	rm -rf $(VENV)

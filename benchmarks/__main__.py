@@ -1,0 +1,108 @@
+"""`python -m benchmarks`: time this library, its peers and the memory limits. See README.md."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import posenc_native as pn
+from benchmarks import harness, report, rows
+
+RESULTS = Path(__file__).with_name("results")
+
+
+def _arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument(
+        "--filter",
+        action="append",
+        metavar="TEXT",
+        help="only cases whose name has TEXT; given again, cases that have every TEXT",
+    )
+    parser.add_argument("--list", action="store_true", help="name the cases and stop")
+    parser.add_argument(
+        "--threads", default="1,2", metavar="N,N", help="numbers of threads (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--rounds", type=int, help="rounds of every case (default: 31; with --quick: 3)"
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="tiny sizes, no torch.compile: shows that everything runs, its times mean nothing",
+    )
+    parser.add_argument(
+        "--no-compile", action="store_true", help="leave out torch.compile, which takes minutes"
+    )
+    parser.add_argument(
+        "--json",
+        type=Path,
+        metavar="PATH",
+        help="write the figures to PATH (default, for a run of everything: "
+        "benchmarks/results/PROCESSOR.json, and the text beside it)",
+    )
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    options = _arguments(arguments)
+    wanted = options.filter or []
+    choices = rows.Options(
+        quick=options.quick,
+        compiled=not (options.quick or options.no_compile),
+        cache_bytes=report.last_level_cache(),
+    )
+    rounds = options.rounds or (3 if options.quick else 31)
+    threads = [int(number) for number in options.threads.split(",")]
+    chosen = [
+        (number, name, build)
+        for number in threads
+        for name, build in rows.cases(choices, number)
+        if all(text in name for text in wanted)
+    ]
+    if options.list:
+        print("\n".join(name for _, name, _ in chosen))
+        return
+
+    everything = not (wanted or options.quick or options.no_compile or options.threads != "1,2")
+    machine = report.machine()
+    figures: dict[str, Any] = {"machine": machine, "quick": options.quick, "rounds": rounds}
+    text = [report.machine_text(machine)]
+    print(text[0], flush=True)
+    figures["cases"] = []
+    for number, _, build in chosen:
+        torch.set_num_threads(number)
+        pn.set_num_threads(number)
+        torch.compiler.reset()  # or compiled kernels would be generalised to any shape
+        result = report.as_json(harness.measure(build(), rounds))
+        figures["cases"].append(result)
+        text.append(report.as_text(result))
+        print(text[-1], flush=True)
+    if not wanted or any("accuracy" in text for text in wanted):
+        errors = rows.accuracy()
+        figures["accuracy"] = [dataclasses.asdict(row) for row in errors]
+        text.append(report.accuracy_text(errors))
+        print(text[-1], flush=True)
+    if not (chosen or "accuracy" in figures):
+        sys.exit(
+            f"python -m benchmarks: no case has {' and '.join(wanted)} in its name; see --list"
+        )
+
+    path = options.json
+    if path is None and everything:
+        RESULTS.mkdir(exist_ok=True)
+        path = RESULTS / f"{report.machine_name(machine)}.json"
+        path.with_suffix(".txt").write_text("\n".join(text), encoding="utf-8")
+    if path is not None:
+        path.write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        print(f"figures written to {path}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,475 @@
+// The NumPy module, posenc_native._core: arrays to core structs, checks, kernels. Functions take
+// their arguments by position; posenc_native/reference.py has the same ones in plain NumPy.
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "bindings/threads.h"
+#include "core/rotary.h"
+#include "core/sinusoidal.h"
+#include "cpu/kernels.h"
+#include "cpu/run.h"
+
+namespace py = pybind11;
+
+namespace posenc {
+namespace {
+
+std::atomic<int> num_threads{1};
+
+// Work of fewer bytes than this is over before another thread could use the interpreter.
+constexpr int64_t kKeepInterpreterBytes = int64_t{1} << 17;
+
+// --- Arguments
+
+std::string type_name(py::handle object) { return Py_TYPE(object.ptr())->tp_name; }
+
+// ml_dtypes registers bfloat16 with NumPy at run time; its number is known once it was seen.
+bool is_bfloat16(const py::dtype& dtype) {
+  static std::atomic<int> number{-1};
+  const int num = dtype.num();
+  if (num == number.load(std::memory_order_relaxed)) return true;
+  if (num < 256 || py::cast<std::string>(dtype.attr("name")) != "bfloat16") return false;
+  number.store(num, std::memory_order_relaxed);
+  return true;
+}
+
+Dtype dtype_of(const py::dtype& dtype) {
+  const char order = dtype.byteorder();
+  if (order != '=' && order != '|') return Dtype::kOther;
+  const char kind = dtype.kind();
+  const auto size = dtype.itemsize();
+  if (kind == 'f') {
+    return size == 4   ? Dtype::kFloat32
+           : size == 8 ? Dtype::kFloat64
+           : size == 2 ? Dtype::kFloat16
+                       : Dtype::kOther;
+  }
+  if (kind == 'i') {
+    return size == 8   ? Dtype::kInt64
+           : size == 4 ? Dtype::kInt32
+           : size == 2 ? Dtype::kInt16
+                       : Dtype::kInt8;
+  }
+  if (kind == 'u') {
+    return size == 8   ? Dtype::kUInt64
+           : size == 4 ? Dtype::kUInt32
+           : size == 2 ? Dtype::kUInt16
+                       : Dtype::kUInt8;
+  }
+  return is_bfloat16(dtype) ? Dtype::kBFloat16 : Dtype::kOther;
+}
+
+const char* dtype_name(Dtype dtype, const py::dtype& object, std::string& storage) {
+  static const char* const names[] = {"float16", "bfloat16", "float32", "float64",
+                                      "int8",    "uint8",    "int16",   "uint16",
+                                      "int32",   "uint32",   "int64",   "uint64"};
+  if (dtype != Dtype::kOther) return names[static_cast<int>(dtype)];
+  storage = py::cast<std::string>(py::str(object));
+  return storage.c_str();
+}
+
+// A NumPy array and its description; keeps both alive.
+class ArrayArgument {
+ public:
+  ArrayArgument() = default;
+
+  ArrayArgument(const char* function, const char* name, py::array object)
+      : object_(std::move(object)) {
+    const py::dtype dtype = object_.dtype();
+    array_.dtype = dtype_of(dtype);
+    array_.dtype_name = dtype_name(array_.dtype, dtype, storage_);
+    array_.data = const_cast<void*>(object_.data());
+    array_.rank = static_cast<int>(object_.ndim());
+    if (array_.rank > kMaxRank) {
+      fail_value(function, name, "at most " + std::to_string(kMaxRank) + " axes",
+                 std::to_string(array_.rank));
+    }
+    const py::ssize_t size = array_.dtype == Dtype::kOther ? 1 : item_size(array_.dtype);
+    bool whole = reinterpret_cast<uintptr_t>(array_.data) % static_cast<uintptr_t>(size) == 0;
+    for (int i = 0; i < array_.rank; ++i) {
+      array_.shape[i] = object_.shape(i);
+      array_.stride[i] = object_.strides(i) / size;
+      whole = whole && object_.strides(i) % size == 0;
+    }
+    if (!whole && !array_.empty()) {
+      fail_value(function, name, "aligned memory and strides of whole elements",
+                 "an unaligned view; np.ascontiguousarray makes one that is");
+    }
+  }
+
+  explicit operator bool() const { return static_cast<bool>(object_); }
+  const Array* pointer() const { return object_ ? &array_ : nullptr; }
+  const Array& array() const { return array_; }
+  const py::array& object() const { return object_; }
+
+ private:
+  py::array object_{py::reinterpret_steal<py::array>(py::handle())};
+  Array array_;
+  std::string storage_;
+};
+
+py::array require_array(const char* function, const char* name, py::handle object) {
+  if (!py::isinstance<py::array>(object)) {
+    fail_type(function, name, "a NumPy array", type_name(object));
+  }
+  return py::reinterpret_borrow<py::array>(object);
+}
+
+// An array, or what NumPy makes one of; nothing for None.
+ArrayArgument optional_array(const char* function, const char* name, py::handle object) {
+  if (object.is_none()) return {};
+  if (py::isinstance<py::array>(object)) {
+    return {function, name, py::reinterpret_borrow<py::array>(object)};
+  }
+  py::array array = py::array::ensure(object);
+  if (!array) {
+    PyErr_Clear();
+    fail_type(function, name, "an array", type_name(object));
+  }
+  return {function, name, std::move(array)};
+}
+
+ArrayArgument output_array(const char* function, const char* name, py::handle object) {
+  py::array array = require_array(function, name, object);
+  if (!array.writeable()) fail_value(function, name, "a writable array", "a read-only one");
+  return {function, name, std::move(array)};
+}
+
+// Positions as an array, or a count n for 0 .. n - 1.
+struct PositionsArgument {
+  ArrayArgument array;
+  int64_t count = 0;
+
+  PositionsArgument(const char* function, py::handle object) {
+    if (PyBool_Check(object.ptr())) fail_type(function, "positions", "an int or an array", "bool");
+    if (!py::isinstance<py::array>(object) && PyIndex_Check(object.ptr())) {
+      const auto index = py::reinterpret_steal<py::object>(PyNumber_Index(object.ptr()));
+      if (!index) throw py::error_already_set();
+      int overflow = 0;
+      count = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
+      if (overflow != 0 || count < 0) {
+        fail_value(function, "positions", "a count in 0 .. 2^63 - 1",
+                   py::cast<std::string>(py::str(index)));
+      }
+      return;
+    }
+    if (object.is_none()) fail_type(function, "positions", "an int or an array", "None");
+    array = optional_array(function, "positions", object);
+  }
+};
+
+std::string_view text(const char* function, const char* name, py::handle object) {
+  if (!PyUnicode_Check(object.ptr())) fail_type(function, name, "a string", type_name(object));
+  Py_ssize_t size = 0;
+  const char* data = PyUnicode_AsUTF8AndSize(object.ptr(), &size);
+  if (data == nullptr) throw py::error_already_set();
+  return {data, static_cast<size_t>(size)};
+}
+
+// 'half', 'interleaved' or a block size; `storage` keeps the number's text.
+std::string_view pairing_text(const char* function, py::handle object, std::string& storage) {
+  if (PyUnicode_Check(object.ptr())) return text(function, "pairing", object);
+  if (PyBool_Check(object.ptr()) || !PyIndex_Check(object.ptr())) {
+    fail_type(function, "pairing", "'half', 'interleaved' or an int", type_name(object));
+  }
+  storage = py::cast<std::string>(py::str(object));
+  return storage;
+}
+
+double number(const char* function, const char* name, py::handle object) {
+  const double value = PyFloat_AsDouble(object.ptr());
+  if (value == -1.0 && PyErr_Occurred()) {
+    PyErr_Clear();
+    fail_type(function, name, "a number", type_name(object));
+  }
+  return value;
+}
+
+int64_t integer(const char* function, const char* name, py::handle object) {
+  if (PyBool_Check(object.ptr()) || !PyIndex_Check(object.ptr())) {
+    fail_type(function, name, "an int", type_name(object));
+  }
+  const auto index = py::reinterpret_steal<py::object>(PyNumber_Index(object.ptr()));
+  if (!index) throw py::error_already_set();
+  int overflow = 0;
+  const int64_t value = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
+  if (overflow != 0) {
+    fail_value(function, name, "an int of 64 bits", py::cast<std::string>(py::str(index)));
+  }
+  return value;
+}
+
+bool boolean(py::handle object) { return PyObject_IsTrue(object.ptr()) == 1; }
+
+py::dtype result_dtype(const char* function, py::handle object) {
+  if (object.is_none()) return py::dtype::of<float>();
+  py::dtype dtype = py::dtype::from_args(py::reinterpret_borrow<py::object>(object));
+  const Dtype known = dtype_of(dtype);
+  if (!is_real(known)) {
+    std::string storage;
+    fail_type(function, "dtype", "float16, bfloat16, float32 or float64",
+              dtype_name(known, dtype, storage));
+  }
+  return dtype;
+}
+
+py::array empty_like(const py::array& x) {
+  // Never released: it may be used until the interpreter is gone.
+  static const py::handle function =
+      py::object(py::module_::import("numpy").attr("empty_like")).release();
+  // Not subok: subclasses would run code of their own on the result.
+  return function(x, py::arg("subok") = false);
+}
+
+// --- Running
+
+// The Runner of cpu/run.h: our threads, without the interpreter lock.
+constexpr auto run_rows = [](int64_t rows, int64_t bytes, const auto& run) {
+  if (bytes < kKeepInterpreterBytes) {
+    run(int64_t{0}, rows);
+    return;
+  }
+  const py::gil_scoped_release release;
+  parallel_rows(rows, bytes, num_threads.load(std::memory_order_relaxed), run);
+};
+
+// --- Functions
+
+SinusoidalSpec make_spec(const char* function, int64_t dim, py::handle base, py::handle layout,
+                         py::handle shift, py::handle scale) {
+  SinusoidalSpec spec;
+  spec.dim = dim;
+  spec.base = number(function, "base", base);
+  spec.layout = text(function, "layout", layout);
+  spec.shift = number(function, "shift", shift);
+  spec.scale = number(function, "scale", scale);
+  check_sinusoidal_spec(function, spec);
+  return spec;
+}
+
+// positions.shape (less its first `leading` axes) + (last,)
+std::vector<py::ssize_t> table_shape(const char* function, const PositionsArgument& positions,
+                                     int leading, int64_t last, Dtype dtype) {
+  std::vector<py::ssize_t> shape;
+  if (positions.array) {
+    const Array& array = positions.array.array();
+    for (int i = leading; i < array.rank; ++i) shape.push_back(array.shape[i]);
+  } else {
+    shape.push_back(positions.count);
+  }
+  const std::vector<int64_t> rows(shape.begin(), shape.end());
+  check_result_size(function, rows.data(), static_cast<int>(rows.size()), last, dtype);
+  shape.push_back(last);
+  return shape;
+}
+
+py::object sinusoidal(py::handle positions, py::handle dim, py::handle base, py::handle layout,
+                      py::handle shift, py::handle scale, py::handle dtype, py::handle out) {
+  const char* const function = "sinusoidal";
+  const PositionsArgument given(function, positions);
+  const Array* array = given.array.pointer();
+  if (array != nullptr) check_positions(function, *array);
+  const SinusoidalSpec spec =
+      make_spec(function, integer(function, "dim", dim), base, layout, shift, scale);
+  ArrayArgument result;
+  if (out.is_none()) {
+    const py::dtype type = result_dtype(function, dtype);
+    result = {function, "out",
+              py::array(type, table_shape(function, given, 0, spec.dim, dtype_of(type)))};
+  } else {
+    result = output_array(function, "out", out);
+    if (!dtype.is_none() && !result_dtype(function, dtype).is(result.object().dtype()) &&
+        !result_dtype(function, dtype).equal(result.object().dtype())) {
+      fail_type(function, "out", "the dtype asked for, " +
+                                     py::cast<std::string>(py::str(result_dtype(function, dtype))),
+                result.array().dtype_name);
+    }
+  }
+  cpu::write_sinusoidal(check_sinusoidal(function, array, given.count, spec, result.array()), spec,
+                        run_rows);
+  return result.object();
+}
+
+py::object add_sinusoidal(py::handle x, py::handle positions, py::handle x_scale, py::handle alpha,
+                          py::handle base, py::handle layout, py::handle shift, py::handle scale,
+                          py::handle out) {
+  const char* const function = "add_sinusoidal";
+  const ArrayArgument input(function, "x", require_array(function, "x", x));
+  const ArrayArgument given = optional_array(function, "positions", positions);
+  check_real(function, "x", input.array());
+  if (input.array().rank < 2) {
+    fail_value(function, "x", "shape [..., seq, dim]", shape_string(input.array()));
+  }
+  const SinusoidalSpec spec = make_spec(function, input.array().shape[input.array().rank - 1],
+                                        base, layout, shift, scale);
+  const ArrayArgument result = out.is_none()
+                                   ? ArrayArgument(function, "out", empty_like(input.object()))
+                                   : output_array(function, "out", out);
+  cpu::write_sinusoidal(
+      check_add_sinusoidal(function, input.array(), given.pointer(), spec,
+                           number(function, "x_scale", x_scale), number(function, "alpha", alpha),
+                           result.array()),
+      spec, run_rows);
+  return result.object();
+}
+
+py::tuple rotary_tables(py::handle positions, py::handle inv_freq, py::handle axis_map,
+                        py::handle scale, py::handle dtype) {
+  const char* const function = "rotary_tables";
+  const PositionsArgument given(function, positions);
+  const Array* array = given.array.pointer();
+  if (array != nullptr) check_positions(function, *array);
+  const ArrayArgument frequencies = optional_array(function, "inv_freq", inv_freq);
+  if (!frequencies) fail_type(function, "inv_freq", "an array", "None");
+  check_frequencies(function, frequencies.array());
+  const ArrayArgument axes = optional_array(function, "axis_map", axis_map);
+  if (axes && (array == nullptr || array->rank < 1)) {
+    fail_value(function, "positions", "shape [A, ...] with axis_map",
+               array == nullptr ? "a count" : "shape []");
+  }
+  const py::dtype type = result_dtype(function, dtype);
+  const auto shape =
+      table_shape(function, given, axes ? 1 : 0, frequencies.array().shape[0], dtype_of(type));
+  const ArrayArgument cosine(function, "cos", py::array(type, shape));
+  const ArrayArgument sine(function, "sin", py::array(type, shape));
+  cpu::write_rotary_tables(
+      check_rotary_tables(function, array, given.count, frequencies.array(), axes.pointer(),
+                          number(function, "scale", scale), cosine.array(), sine.array()),
+      frequencies.array(), run_rows);
+  return py::make_tuple(cosine.object(), sine.object());
+}
+
+py::object apply_rotary(py::handle x, py::handle positions, py::handle inv_freq, py::handle layout,
+                        py::handle pairing, py::handle rotary_start, py::handle axis_map,
+                        py::handle scale, py::handle inverse, py::handle out) {
+  const char* const function = "apply_rotary";
+  const ArrayArgument input(function, "x", require_array(function, "x", x));
+  const ArrayArgument given = optional_array(function, "positions", positions);
+  const ArrayArgument frequencies = optional_array(function, "inv_freq", inv_freq);
+  const ArrayArgument axes = optional_array(function, "axis_map", axis_map);
+  if (!frequencies) fail_type(function, "inv_freq", "an array", "None");
+  std::string pairing_storage;
+  RotaryCall call;
+  call.function = function;
+  call.tensor_count = 1;
+  call.in[0] = &input.array();
+  call.positions = given.pointer();
+  call.inv_freq = frequencies.pointer();
+  call.axis_map = axes.pointer();
+  call.layout = text(function, "layout", layout);
+  call.pairing = pairing_text(function, pairing, pairing_storage);
+  call.rotary_start = integer(function, "rotary_start", rotary_start);
+  call.scale = number(function, "scale", scale);
+  call.inverse = boolean(inverse);
+  const ArrayArgument result = out.is_none()
+                                   ? ArrayArgument(function, "out", empty_like(input.object()))
+                                   : output_array(function, "out", out);
+  call.out[0] = &result.array();
+  cpu::rotate(call, run_rows);
+  return result.object();
+}
+
+py::tuple apply_rotary_qk(py::handle q, py::handle k, py::handle positions, py::handle inv_freq,
+                          py::handle layout, py::handle pairing, py::handle rotary_start,
+                          py::handle axis_map, py::handle scale, py::handle inverse,
+                          py::handle inplace) {
+  const char* const function = "apply_rotary_qk";
+  const bool in_place = boolean(inplace);
+  const auto read = [&](const char* name, py::handle object) {
+    return in_place ? output_array(function, name, object)
+                    : ArrayArgument(function, name, require_array(function, name, object));
+  };
+  const ArrayArgument query = read("q", q), key = read("k", k);
+  const ArrayArgument given = optional_array(function, "positions", positions);
+  const ArrayArgument frequencies = optional_array(function, "inv_freq", inv_freq);
+  const ArrayArgument axes = optional_array(function, "axis_map", axis_map);
+  if (!frequencies) fail_type(function, "inv_freq", "an array", "None");
+  std::string pairing_storage;
+  RotaryCall call;
+  call.function = function;
+  call.names[0] = "q";
+  call.tensor_count = 2;
+  call.in[0] = &query.array();
+  call.in[1] = &key.array();
+  call.positions = given.pointer();
+  call.inv_freq = frequencies.pointer();
+  call.axis_map = axes.pointer();
+  call.layout = text(function, "layout", layout);
+  call.pairing = pairing_text(function, pairing, pairing_storage);
+  call.rotary_start = integer(function, "rotary_start", rotary_start);
+  call.scale = number(function, "scale", scale);
+  call.inverse = boolean(inverse);
+  if (in_place) {
+    call.out[0] = call.in[0];
+    call.out[1] = call.in[1];
+    cpu::rotate(call, run_rows);
+    return py::make_tuple(query.object(), key.object());
+  }
+  const ArrayArgument query_out(function, "q", empty_like(query.object()));
+  const ArrayArgument key_out(function, "k", empty_like(key.object()));
+  call.out[0] = &query_out.array();
+  call.out[1] = &key_out.array();
+  cpu::rotate(call, run_rows);
+  return py::make_tuple(query_out.object(), key_out.object());
+}
+
+py::object apply_rotary_tables(py::handle x, py::handle cosine, py::handle sine, py::handle layout,
+                               py::handle pairing, py::handle rotary_start, py::handle inverse,
+                               py::handle out) {
+  const char* const function = "apply_rotary_tables";
+  const ArrayArgument input(function, "x", require_array(function, "x", x));
+  const ArrayArgument cosines = optional_array(function, "cos", cosine);
+  const ArrayArgument sines = optional_array(function, "sin", sine);
+  if (!cosines) fail_type(function, "cos", "an array", "None");
+  if (!sines) fail_type(function, "sin", "an array", "None");
+  std::string pairing_storage;
+  RotaryCall call;
+  call.function = function;
+  call.tensor_count = 1;
+  call.in[0] = &input.array();
+  call.cosine = cosines.pointer();
+  call.sine = sines.pointer();
+  call.layout = text(function, "layout", layout);
+  call.pairing = pairing_text(function, pairing, pairing_storage);
+  call.rotary_start = integer(function, "rotary_start", rotary_start);
+  call.inverse = boolean(inverse);
+  const ArrayArgument result = out.is_none()
+                                   ? ArrayArgument(function, "out", empty_like(input.object()))
+                                   : output_array(function, "out", out);
+  call.out[0] = &result.array();
+  cpu::rotate(call, run_rows);
+  return result.object();
+}
+
+}  // namespace
+}  // namespace posenc
+
+PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
+  using namespace posenc;
+  py::register_local_exception_translator([](std::exception_ptr pointer) {
+    try {
+      if (pointer) std::rethrow_exception(pointer);
+    } catch (const Error& error) {
+      PyErr_SetString(error.kind == Error::kType ? PyExc_TypeError : PyExc_ValueError,
+                      error.message.c_str());
+    }
+  });
+  m.def("sinusoidal", &sinusoidal);
+  m.def("add_sinusoidal", &add_sinusoidal);
+  m.def("rotary_tables", &rotary_tables);
+  m.def("apply_rotary", &apply_rotary);
+  m.def("apply_rotary_qk", &apply_rotary_qk);
+  m.def("apply_rotary_tables", &apply_rotary_tables);
+  m.def("set_num_threads", [](int n) { num_threads.store(n, std::memory_order_relaxed); });
+  m.def("get_num_threads", [] { return num_threads.load(std::memory_order_relaxed); });
+  m.def("available_targets", &cpu::available_targets);
+  m.def("current_target", &cpu::current_target);
+  m.def("set_target", &cpu::set_target);
+}

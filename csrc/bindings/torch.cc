@@ -1,0 +1,472 @@
+// The torch operators of the CPU, on libtorch's stable ABI: tensors to core structs, checks,
+// kernels on torch's thread pool. No autograd here; posenc_native/torch_ops.py adds it, with the
+// fake tensors and vmap rules. Error messages begin with the Python exception they stand for, which
+// the same file raises.
+
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+#include <torch/headeronly/core/ScalarType.h>
+
+#include <algorithm>
+#include <initializer_list>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include "core/rotary.h"
+#include "core/sinusoidal.h"
+#include "cpu/kernels.h"
+#include "cpu/run.h"
+
+namespace posenc {
+namespace {
+
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+
+// --- Arguments
+
+struct DtypeEntry {
+  ScalarType torch;
+  Dtype ours;
+  const char* name;
+};
+
+constexpr DtypeEntry kDtypes[] = {
+    {ScalarType::Half, Dtype::kFloat16, "float16"},
+    {ScalarType::BFloat16, Dtype::kBFloat16, "bfloat16"},
+    {ScalarType::Float, Dtype::kFloat32, "float32"},
+    {ScalarType::Double, Dtype::kFloat64, "float64"},
+    {ScalarType::Char, Dtype::kInt8, "int8"},
+    {ScalarType::Byte, Dtype::kUInt8, "uint8"},
+    {ScalarType::Short, Dtype::kInt16, "int16"},
+    {ScalarType::UInt16, Dtype::kUInt16, "uint16"},
+    {ScalarType::Int, Dtype::kInt32, "int32"},
+    {ScalarType::UInt32, Dtype::kUInt32, "uint32"},
+    {ScalarType::Long, Dtype::kInt64, "int64"},
+    {ScalarType::UInt64, Dtype::kUInt64, "uint64"},
+    {ScalarType::Bool, Dtype::kOther, "bool"},
+    {ScalarType::ComplexFloat, Dtype::kOther, "complex64"},
+    {ScalarType::ComplexDouble, Dtype::kOther, "complex128"},
+};
+
+DtypeEntry dtype_of(ScalarType type) {
+  for (const DtypeEntry& entry : kDtypes) {
+    if (entry.torch == type) return entry;
+  }
+  return {type, Dtype::kOther, "a dtype that is none of these"};
+}
+
+Array describe(const char* function, const char* name, const Tensor& tensor) {
+  Array array;
+  const DtypeEntry dtype = dtype_of(tensor.scalar_type());
+  array.dtype = dtype.ours;
+  array.dtype_name = dtype.name;
+  array.data = tensor.data_ptr();
+  array.rank = static_cast<int>(tensor.dim());
+  if (array.rank > kMaxRank) {
+    fail_value(function, name, "at most " + std::to_string(kMaxRank) + " axes",
+               std::to_string(array.rank));
+  }
+  const auto sizes = tensor.sizes(), strides = tensor.strides();
+  for (int i = 0; i < array.rank; ++i) {
+    array.shape[i] = sizes[i];
+    array.stride[i] = strides[i];
+  }
+  return array;
+}
+
+std::optional<Array> describe(const char* function, const char* name,
+                              const OptionalTensor& tensor) {
+  if (!tensor.has_value()) return std::nullopt;
+  return describe(function, name, *tensor);
+}
+
+const Array* pointer(const std::optional<Array>& array) { return array ? &*array : nullptr; }
+
+// Past this boundary an error is a RuntimeError with a text.
+template <typename Body>
+auto translate_errors(Body body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    throw std::runtime_error((error.kind == Error::kType ? "TypeError: " : "ValueError: ") +
+                             error.message);
+  }
+}
+
+Tensor new_tensor(const std::vector<int64_t>& shape, ScalarType dtype) {
+  std::vector<int64_t> strides(shape.size());
+  int64_t stride = 1;
+  for (size_t i = shape.size(); i-- > 0;) {
+    strides[i] = stride;
+    stride *= std::max<int64_t>(shape[i], 1);
+  }
+  AtenTensorHandle handle;
+  // Past the dispatcher, which would take longer than small calls themselves.
+  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(
+      static_cast<int64_t>(shape.size()), shape.data(), strides.data(),
+      static_cast<int32_t>(torch::stable::detail::to<int32_t>(
+          torch::stable::detail::from(dtype))),
+      aoti_torch_device_type_cpu(), 0, &handle));
+  return Tensor(handle);
+}
+
+// --- Running
+
+// The Runner of cpu/run.h: torch's threads.
+constexpr auto run_rows = [](int64_t rows, int64_t bytes, const auto& run) {
+  if (bytes < 2 * cpu::kBytesPerThread) {
+    run(int64_t{0}, rows);
+    return;
+  }
+  const int64_t ranges = std::min(bytes / cpu::kBytesPerThread, rows);
+  torch::stable::parallel_for(0, rows, (rows + ranges - 1) / ranges, run);
+};
+
+// --- Sinusoidal
+
+SinusoidalSpec make_spec(const char* function, int64_t dim, double base, std::string_view layout,
+                         double shift, double scale) {
+  const SinusoidalSpec spec{dim, base, shift, scale, layout};
+  check_sinusoidal_spec(function, spec);
+  return spec;
+}
+
+void write_sinusoidal(const Tensor& positions, const SinusoidalSpec& spec, const Tensor& out) {
+  const char* const function = "sinusoidal";
+  const Array given = describe(function, "positions", positions);
+  cpu::write_sinusoidal(
+      check_sinusoidal(function, &given, 0, spec, describe(function, "out", out)), spec, run_rows);
+}
+
+// positions.shape (less its first `leading` axes) + (last,)
+Tensor new_table(const char* function, const Array& positions, int leading, int64_t last,
+                 ScalarType dtype) {
+  const DtypeEntry entry = dtype_of(dtype);
+  if (!is_real(entry.ours)) {
+    fail_type(function, "dtype", "float16, bfloat16, float32 or float64", entry.name);
+  }
+  std::vector<int64_t> shape(positions.shape + leading, positions.shape + positions.rank);
+  check_result_size(function, shape.data(), static_cast<int>(shape.size()), last, entry.ours);
+  shape.push_back(last);
+  return new_tensor(shape, dtype);
+}
+
+Tensor sinusoidal(const Tensor& positions, int64_t dim, double base, std::string_view layout,
+                  double shift, double scale, ScalarType dtype) {
+  return translate_errors([&] {
+    const char* const function = "sinusoidal";
+    const Array given = describe(function, "positions", positions);
+    check_positions(function, given);
+    const SinusoidalSpec spec = make_spec(function, dim, base, layout, shift, scale);
+    const Tensor out = new_table(function, given, 0, dim, dtype);
+    write_sinusoidal(positions, spec, out);
+    return out;
+  });
+}
+
+void sinusoidal_out(const Tensor& positions, int64_t dim, double base, std::string_view layout,
+                    double shift, double scale, const Tensor& out) {
+  translate_errors([&] {
+    write_sinusoidal(positions, make_spec("sinusoidal", dim, base, layout, shift, scale), out);
+  });
+}
+
+void add_sinusoidal_out(const Tensor& x, const OptionalTensor& positions, double x_scale,
+                        double alpha, double base, std::string_view layout, double shift,
+                        double scale, const Tensor& out) {
+  translate_errors([&] {
+    const char* const function = "add_sinusoidal";
+    const Array input = describe(function, "x", x);
+    const std::optional<Array> given = describe(function, "positions", positions);
+    check_real(function, "x", input);
+    const int64_t dim = input.rank > 0 ? input.shape[input.rank - 1] : 0;
+    const SinusoidalSpec spec = make_spec(function, dim, base, layout, shift, scale);
+    cpu::write_sinusoidal(check_add_sinusoidal(function, input, pointer(given), spec, x_scale,
+                                               alpha, describe(function, "out", out)),
+                          spec, run_rows);
+  });
+}
+
+void add_sinusoidal_in_place(const Tensor& x, const OptionalTensor& positions, double x_scale,
+                             double alpha, double base, std::string_view layout, double shift,
+                             double scale) {
+  add_sinusoidal_out(x, positions, x_scale, alpha, base, layout, shift, scale, x);
+}
+
+Tensor add_sinusoidal(const Tensor& x, const OptionalTensor& positions, double x_scale,
+                      double alpha, double base, std::string_view layout, double shift,
+                      double scale) {
+  const Tensor out = torch::stable::empty_like(x);
+  add_sinusoidal_out(x, positions, x_scale, alpha, base, layout, shift, scale, out);
+  return out;
+}
+
+// --- Rotary
+
+std::tuple<Tensor, Tensor> rotary_tables(const Tensor& positions, const Tensor& inv_freq,
+                                         const OptionalTensor& axis_map, double scale,
+                                         ScalarType dtype) {
+  return translate_errors([&] {
+    const char* const function = "rotary_tables";
+    const Array given = describe(function, "positions", positions);
+    check_positions(function, given);
+    const Array frequencies = describe(function, "inv_freq", inv_freq);
+    check_frequencies(function, frequencies);
+    const std::optional<Array> axes = describe(function, "axis_map", axis_map);
+    const int leading = axes ? 1 : 0;
+    if (given.rank < leading) {
+      fail_value(function, "positions", "shape [A, ...] with axis_map", shape_string(given));
+    }
+    const Tensor cosine = new_table(function, given, leading, frequencies.shape[0], dtype);
+    const Tensor sine = new_table(function, given, leading, frequencies.shape[0], dtype);
+    cpu::write_rotary_tables(
+        check_rotary_tables(function, &given, 0, frequencies, pointer(axes), scale,
+                            describe(function, "cos", cosine), describe(function, "sin", sine)),
+        frequencies, run_rows);
+    return std::tuple(cosine, sine);
+  });
+}
+
+// Where angles come from and how they are applied; what every rotary operator has in common.
+struct RotaryOptions {
+  const char* function;
+  const Tensor* positions = nullptr;
+  const Tensor* inv_freq = nullptr;
+  const Tensor* axis_map = nullptr;
+  const Tensor* cosine = nullptr;
+  const Tensor* sine = nullptr;
+  std::string_view layout = {}, pairing = {};
+  int64_t rotary_start = 0;
+  double scale = 1.0;
+  bool inverse = false;
+};
+
+const Tensor* pointer(const OptionalTensor& tensor) { return tensor ? &*tensor : nullptr; }
+
+// in[i] -> out[i] for one tensor x or two, q and k.
+void rotate(const RotaryOptions& options, std::initializer_list<const Tensor*> in,
+            std::initializer_list<const Tensor*> out) {
+  translate_errors([&] {
+    RotaryCall call;
+    call.function = options.function;
+    call.tensor_count = static_cast<int>(in.size());
+    if (call.tensor_count == 2) call.names[0] = "q";
+    Array inputs[2], outputs[2];
+    for (int i = 0; i < call.tensor_count; ++i) {
+      const Tensor* const from = in.begin()[i];
+      const Tensor* const to = out.begin()[i];
+      inputs[i] = describe(options.function, call.names[i], *from);
+      call.in[i] = &inputs[i];
+      call.out[i] = &inputs[i];
+      if (from == to) continue;
+      outputs[i] = describe(options.function, "out", *to);
+      call.out[i] = &outputs[i];
+    }
+    Array others[5];
+    int count = 0;
+    const auto other = [&](const char* name, const Tensor* tensor) -> const Array* {
+      if (tensor == nullptr) return nullptr;
+      others[count] = describe(options.function, name, *tensor);
+      return &others[count++];
+    };
+    call.positions = other("positions", options.positions);
+    call.inv_freq = other("inv_freq", options.inv_freq);
+    call.axis_map = other("axis_map", options.axis_map);
+    call.cosine = other("cos", options.cosine);
+    call.sine = other("sin", options.sine);
+    call.layout = options.layout;
+    call.pairing = options.pairing;
+    call.rotary_start = options.rotary_start;
+    call.scale = options.scale;
+    call.inverse = options.inverse;
+    cpu::rotate(call, run_rows);
+  });
+}
+
+RotaryOptions phase_options(const char* function, const OptionalTensor& positions,
+                            const Tensor& inv_freq, std::string_view layout,
+                            std::string_view pairing, int64_t rotary_start,
+                            const OptionalTensor& axis_map, double scale, bool inverse) {
+  RotaryOptions options{function};
+  options.positions = pointer(positions);
+  options.inv_freq = &inv_freq;
+  options.axis_map = pointer(axis_map);
+  options.layout = layout;
+  options.pairing = pairing;
+  options.rotary_start = rotary_start;
+  options.scale = scale;
+  options.inverse = inverse;
+  return options;
+}
+
+RotaryOptions table_options(const Tensor& cosine, const Tensor& sine, std::string_view layout,
+                            std::string_view pairing, int64_t rotary_start, bool inverse) {
+  RotaryOptions options{"apply_rotary_tables"};
+  options.cosine = &cosine;
+  options.sine = &sine;
+  options.layout = layout;
+  options.pairing = pairing;
+  options.rotary_start = rotary_start;
+  options.inverse = inverse;
+  return options;
+}
+
+void rotary_out(const Tensor& x, const OptionalTensor& positions, const Tensor& inv_freq,
+                std::string_view layout, std::string_view pairing, int64_t rotary_start,
+                const OptionalTensor& axis_map, double scale, bool inverse, const Tensor& out) {
+  rotate(phase_options("apply_rotary", positions, inv_freq, layout, pairing, rotary_start,
+                       axis_map, scale, inverse),
+         {&x}, {&out});
+}
+
+Tensor rotary(const Tensor& x, const OptionalTensor& positions, const Tensor& inv_freq,
+              std::string_view layout, std::string_view pairing, int64_t rotary_start,
+              const OptionalTensor& axis_map, double scale, bool inverse) {
+  const Tensor out = torch::stable::empty_like(x);
+  rotary_out(x, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse, out);
+  return out;
+}
+
+void rotary_in_place(const Tensor& x, const OptionalTensor& positions, const Tensor& inv_freq,
+                     std::string_view layout, std::string_view pairing, int64_t rotary_start,
+                     const OptionalTensor& axis_map, double scale, bool inverse) {
+  rotary_out(x, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse, x);
+}
+
+std::tuple<Tensor, Tensor> rotary_qk(const Tensor& q, const Tensor& k,
+                                     const OptionalTensor& positions, const Tensor& inv_freq,
+                                     std::string_view layout, std::string_view pairing,
+                                     int64_t rotary_start, const OptionalTensor& axis_map,
+                                     double scale, bool inverse) {
+  const Tensor q_out = torch::stable::empty_like(q), k_out = torch::stable::empty_like(k);
+  rotate(phase_options("apply_rotary_qk", positions, inv_freq, layout, pairing, rotary_start,
+                       axis_map, scale, inverse),
+         {&q, &k}, {&q_out, &k_out});
+  return {q_out, k_out};
+}
+
+void rotary_qk_in_place(const Tensor& q, const Tensor& k, const OptionalTensor& positions,
+                        const Tensor& inv_freq, std::string_view layout, std::string_view pairing,
+                        int64_t rotary_start, const OptionalTensor& axis_map, double scale,
+                        bool inverse) {
+  rotate(phase_options("apply_rotary_qk", positions, inv_freq, layout, pairing, rotary_start,
+                       axis_map, scale, inverse),
+         {&q, &k}, {&q, &k});
+}
+
+void rotary_from_tables_out(const Tensor& x, const Tensor& cosine, const Tensor& sine,
+                            std::string_view layout, std::string_view pairing,
+                            int64_t rotary_start, bool inverse, const Tensor& out) {
+  rotate(table_options(cosine, sine, layout, pairing, rotary_start, inverse), {&x}, {&out});
+}
+
+Tensor rotary_from_tables(const Tensor& x, const Tensor& cosine, const Tensor& sine,
+                          std::string_view layout, std::string_view pairing, int64_t rotary_start,
+                          bool inverse) {
+  const Tensor out = torch::stable::empty_like(x);
+  rotary_from_tables_out(x, cosine, sine, layout, pairing, rotary_start, inverse, out);
+  return out;
+}
+
+void rotary_from_tables_in_place(const Tensor& x, const Tensor& cosine, const Tensor& sine,
+                                 std::string_view layout, std::string_view pairing,
+                                 int64_t rotary_start, bool inverse) {
+  rotary_from_tables_out(x, cosine, sine, layout, pairing, rotary_start, inverse, x);
+}
+
+// --- Frequencies in turns, for compositions of torch operations on other devices: [2, P] of
+// 64-bit patterns, fractions and whole turns.
+
+Tensor frequency_turns(const Tensor& inv_freq) {
+  return translate_errors([&] {
+    const Array array = describe("frequency_turns", "inv_freq", inv_freq);
+    check_frequencies("frequency_turns", array);
+    const int64_t pairs = array.shape[0];
+    const Tensor turns = new_tensor({2, pairs}, ScalarType::Long);
+    uint64_t* const data = static_cast<uint64_t*>(turns.data_ptr());
+    turns_from_frequencies(array, data, data + pairs);
+    return turns;
+  });
+}
+
+Tensor sinusoidal_turns(int64_t dim, double base, double shift, double scale) {
+  return translate_errors([&] {
+    const SinusoidalSpec spec =
+        make_spec("sinusoidal", dim, base, "interleaved", shift, scale);
+    const Tensor turns = new_tensor({2, dim / 2}, ScalarType::Long);
+    uint64_t* const data = static_cast<uint64_t*>(turns.data_ptr());
+    turns_from_spec(spec, data, data + dim / 2);
+    return turns;
+  });
+}
+
+// --- SIMD targets, as in the NumPy module
+
+std::string current_target() { return cpu::current_target(); }
+bool set_target(std::string_view name) { return cpu::set_target(name); }
+
+}  // namespace
+}  // namespace posenc
+
+#define POSENC_SPEC "float base, str layout, float shift, float scale"
+#define POSENC_ROTARY                                                                     \
+  "Tensor? positions, Tensor inv_freq, str layout, str pairing, int rotary_start, Tensor? " \
+  "axis_map, float scale, bool inverse"
+#define POSENC_TABLES \
+  "Tensor cos, Tensor sin, str layout, str pairing, int rotary_start, bool inverse"
+
+STABLE_TORCH_LIBRARY(posenc_native, m) {
+  m.def("sinusoidal(Tensor positions, int dim, " POSENC_SPEC ", ScalarType dtype) -> Tensor");
+  m.def("sinusoidal_out(Tensor positions, int dim, " POSENC_SPEC ", Tensor(a!) out) -> ()");
+  m.def("add_sinusoidal(Tensor x, Tensor? positions, float x_scale, float alpha, " POSENC_SPEC
+        ") -> Tensor");
+  m.def("add_sinusoidal_(Tensor(a!) x, Tensor? positions, float x_scale, float alpha, " POSENC_SPEC
+        ") -> ()");
+  m.def("add_sinusoidal_out(Tensor x, Tensor? positions, float x_scale, float alpha, " POSENC_SPEC
+        ", Tensor(a!) out) -> ()");
+  m.def("rotary_tables(Tensor positions, Tensor inv_freq, Tensor? axis_map, float scale, "
+        "ScalarType dtype) -> (Tensor, Tensor)");
+  m.def("rotary(Tensor x, " POSENC_ROTARY ") -> Tensor");
+  m.def("rotary_(Tensor(a!) x, " POSENC_ROTARY ") -> ()");
+  m.def("rotary_out(Tensor x, " POSENC_ROTARY ", Tensor(a!) out) -> ()");
+  m.def("rotary_qk(Tensor q, Tensor k, " POSENC_ROTARY ") -> (Tensor, Tensor)");
+  m.def("rotary_qk_(Tensor(a!) q, Tensor(b!) k, " POSENC_ROTARY ") -> ()");
+  m.def("rotary_from_tables(Tensor x, " POSENC_TABLES ") -> Tensor");
+  m.def("rotary_from_tables_(Tensor(a!) x, " POSENC_TABLES ") -> ()");
+  m.def("rotary_from_tables_out(Tensor x, " POSENC_TABLES ", Tensor(a!) out) -> ()");
+  m.def("frequency_turns(Tensor inv_freq) -> Tensor");
+  m.def("sinusoidal_turns(int dim, float base, float shift, float scale) -> Tensor");
+  m.def("current_target() -> str");
+  m.def("set_target(str name) -> bool");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(posenc_native, CPU, m) {
+  m.impl("sinusoidal", TORCH_BOX(&posenc::sinusoidal));
+  m.impl("sinusoidal_out", TORCH_BOX(&posenc::sinusoidal_out));
+  m.impl("add_sinusoidal", TORCH_BOX(&posenc::add_sinusoidal));
+  m.impl("add_sinusoidal_", TORCH_BOX(&posenc::add_sinusoidal_in_place));
+  m.impl("add_sinusoidal_out", TORCH_BOX(&posenc::add_sinusoidal_out));
+  m.impl("rotary_tables", TORCH_BOX(&posenc::rotary_tables));
+  m.impl("rotary", TORCH_BOX(&posenc::rotary));
+  m.impl("rotary_", TORCH_BOX(&posenc::rotary_in_place));
+  m.impl("rotary_out", TORCH_BOX(&posenc::rotary_out));
+  m.impl("rotary_qk", TORCH_BOX(&posenc::rotary_qk));
+  m.impl("rotary_qk_", TORCH_BOX(&posenc::rotary_qk_in_place));
+  m.impl("rotary_from_tables", TORCH_BOX(&posenc::rotary_from_tables));
+  m.impl("rotary_from_tables_", TORCH_BOX(&posenc::rotary_from_tables_in_place));
+  m.impl("rotary_from_tables_out", TORCH_BOX(&posenc::rotary_from_tables_out));
+  m.impl("frequency_turns", TORCH_BOX(&posenc::frequency_turns));
+}
+
+STABLE_TORCH_LIBRARY_IMPL(posenc_native, CompositeExplicitAutograd, m) {
+  m.impl("sinusoidal_turns", TORCH_BOX(&posenc::sinusoidal_turns));
+  m.impl("current_target", TORCH_BOX(&posenc::current_target));
+  m.impl("set_target", TORCH_BOX(&posenc::set_target));
+}

@@ -1,0 +1,73 @@
+// Where the angles of an operation come from: positions times frequencies (the exact phase), or
+// tables of cosines and sines that the caller made.
+#pragma once
+
+#include <cstdint>
+
+#include "core/phase.h"
+#include "core/view.h"
+
+namespace posenc {
+
+// One number per token, per axis of multi-axis rotary. Without data an offset is its own position:
+// 0, 1, 2 ... with stride 1.
+struct Positions {
+  const void* data = nullptr;
+  Dtype dtype = Dtype::kInt64;
+  int64_t axis_stride = 0;
+
+  // `offset` in elements from `data`.
+  Position at(int64_t offset) const {
+    switch (data == nullptr ? Dtype::kOther : dtype) {
+      case Dtype::kInt64:
+      case Dtype::kUInt64:
+        return {static_cast<const int64_t*>(data)[offset], 0};
+      case Dtype::kInt32:
+        return {static_cast<const int32_t*>(data)[offset], 0};
+      case Dtype::kUInt32:
+        return {static_cast<const uint32_t*>(data)[offset], 0};
+      case Dtype::kInt16:
+        return {static_cast<const int16_t*>(data)[offset], 0};
+      case Dtype::kUInt16:
+        return {static_cast<const uint16_t*>(data)[offset], 0};
+      case Dtype::kInt8:
+        return {static_cast<const int8_t*>(data)[offset], 0};
+      case Dtype::kUInt8:
+        return {static_cast<const uint8_t*>(data)[offset], 0};
+      case Dtype::kFloat32:
+        return split_position(static_cast<const float*>(data)[offset]);
+      case Dtype::kFloat64:
+        return split_position(static_cast<const double*>(data)[offset]);
+      default:
+        return {offset, 0};
+    }
+  }
+};
+
+// Which position axis drives each pair; no data means axis 0 for all.
+struct AxisMap {
+  const void* data = nullptr;
+  Dtype dtype = Dtype::kInt64;
+  int64_t stride = 0;
+  int64_t axes = 1;
+
+  int64_t operator[](int64_t pair) const {
+    if (data == nullptr) return 0;
+    return Positions{data, dtype, 0}.at(pair * stride).integer;
+  }
+};
+
+// Frequencies of all pairs, as the kernels read them; memory is the caller's.
+struct Frequencies {
+  const uint64_t* fraction = nullptr;
+  const uint64_t* whole = nullptr;
+};
+
+// inv_freq[P], radians per position: float32 or float64, finite, below kMaxFrequency.
+void check_frequencies(const char* function, const Array& inv_freq);
+void turns_from_frequencies(const Array& inv_freq, uint64_t* fraction, uint64_t* whole);
+
+// axis_map[P] of integers in 0 .. axes - 1.
+AxisMap check_axis_map(const char* function, const Array& axis_map, int64_t pairs, int64_t axes);
+
+}  // namespace posenc

@@ -1,0 +1,230 @@
+#include "core/rotary.h"
+
+#include <cstdlib>
+#include <string>
+
+namespace posenc {
+namespace {
+
+// Which axis of an array is which; -1 where the layout has none.
+struct Layout {
+  int batch = -1, token = -1, head = -1, dim = -1;
+  char token_letter = 's';
+};
+
+Layout parse_layout(const RotaryCall& call) {
+  Layout layout;
+  const std::string got = "'" + std::string(call.layout) + "'";
+  const char* expected =
+      "letters of b, s, h, d (or t, h, d), each at most once, with s or t, ending in d";
+  for (size_t i = 0; i < call.layout.size(); ++i) {
+    const char letter = call.layout[i];
+    int* axis = letter == 'b'                    ? &layout.batch
+                : letter == 's' || letter == 't' ? &layout.token
+                : letter == 'h'                  ? &layout.head
+                : letter == 'd'                  ? &layout.dim
+                                                 : nullptr;
+    if (axis == nullptr || *axis >= 0) fail_value(call.function, "layout", expected, got);
+    *axis = static_cast<int>(i);
+    if (axis == &layout.token) layout.token_letter = letter;
+  }
+  const bool packed_batch = layout.token_letter == 't' && layout.batch >= 0;
+  if (layout.token < 0 || layout.dim != static_cast<int>(call.layout.size()) - 1 || packed_batch) {
+    fail_value(call.function, "layout", expected, got);
+  }
+  return layout;
+}
+
+int64_t parse_block(const RotaryCall& call, int64_t pairs) {
+  if (call.pairing == "half") return 2 * pairs;
+  if (call.pairing == "interleaved") return 2;
+  const std::string text(call.pairing);
+  char* end = nullptr;
+  const int64_t block = std::strtoll(text.c_str(), &end, 10);
+  const bool number = !text.empty() && *end == '\0';
+  if (!number || block < 2 || block % 2 != 0 || (2 * pairs) % block != 0) {
+    fail_value(call.function, "pairing",
+               "'half', 'interleaved' or an even block size that divides 2P = " +
+                   std::to_string(2 * pairs),
+               number ? text : "'" + text + "'");
+  }
+  return block;
+}
+
+int64_t size_of(const Array& x, int axis) { return axis < 0 ? 1 : x.shape[axis]; }
+int64_t stride_of(const Array& x, int axis) { return axis < 0 ? 0 : x.stride[axis]; }
+
+HeadStrides head_strides(const Array& x, const Layout& layout) {
+  return {stride_of(x, layout.batch), stride_of(x, layout.token), stride_of(x, layout.head),
+          stride_of(x, layout.dim)};
+}
+
+// [s] or [b, s], after `leading` axes of other meaning; strides for batch and token.
+void check_token_axes(const RotaryCall& call, const char* name, const Array& array, int leading,
+                      int trailing, const Layout& layout, const RotaryArgs& args,
+                      int64_t& batch_stride, int64_t& token_stride) {
+  const int rank = array.rank - leading - trailing;
+  const int64_t* shape = array.shape + leading;
+  const int64_t* stride = array.stride + leading;
+  if (rank == 1 && shape[0] == args.tokens) {
+    batch_stride = 0;
+    token_stride = stride[0];
+    return;
+  }
+  if (rank == 2 && layout.batch >= 0 && shape[0] == args.batch && shape[1] == args.tokens) {
+    batch_stride = stride[0];
+    token_stride = stride[1];
+    return;
+  }
+  const std::string before = leading ? "A, " : "", after = trailing ? ", P" : "";
+  const std::string before_size = leading ? std::to_string(array.rank > 0 ? array.shape[0] : 0) + ", " : "";
+  const std::string after_size = trailing ? ", " + std::to_string(args.pairs) : "";
+  const std::string tokens = std::to_string(args.tokens);
+  std::string expected = "shape [" + before + layout.token_letter + after + "] = [" + before_size +
+                         tokens + after_size + "]";
+  if (layout.batch >= 0) {
+    expected += " or [" + before + "b, s" + after + "] = [" + before_size +
+                std::to_string(args.batch) + ", " + tokens + after_size + "]";
+  }
+  if (!leading && !trailing && array.rank > 1) {
+    expected += " (one axis more, [A, ...], needs axis_map)";
+  }
+  fail_value(call.function, name, expected, shape_string(array));
+}
+
+void check_tables(const RotaryCall& call, const Layout& layout, RotaryArgs& args) {
+  const struct {
+    const char* name;
+    const Array& table;
+    int64_t* strides;
+  } tables[] = {{"cos", *call.cosine, args.cosine_strides}, {"sin", *call.sine, args.sine_strides}};
+  for (const auto& [name, table, strides] : tables) {
+    check_real(call.function, name, table);
+    if (table.rank == 0 || table.shape[table.rank - 1] != args.pairs) {
+      fail_value(call.function, name, "shape [..., P] with P = " + std::to_string(args.pairs),
+                 shape_string(table));
+    }
+    check_token_axes(call, name, table, 0, 1, layout, args, strides[0], strides[1]);
+    strides[2] = table.stride[table.rank - 1];
+  }
+  if (call.cosine->dtype != call.sine->dtype) {
+    fail_type(call.function, "sin", std::string("the dtype of cos, ") + call.cosine->dtype_name,
+              call.sine->dtype_name);
+  }
+  args.cosine = call.cosine->data;
+  args.sine = call.sine->data;
+  args.table_dtype = call.cosine->dtype;
+}
+
+}  // namespace
+
+RotaryArgs check_rotary(const RotaryCall& call) {
+  const Layout layout = parse_layout(call);
+  RotaryArgs args;
+  args.tensor_count = call.tensor_count;
+  for (int i = 0; i < call.tensor_count; ++i) {
+    const Array& x = *call.in[i];
+    check_real(call.function, call.names[i], x);
+    if (x.rank != static_cast<int>(call.layout.size())) {
+      fail_value(call.function, call.names[i],
+                 std::to_string(call.layout.size()) + " axes for layout '" +
+                     std::string(call.layout) + "'",
+                 "shape " + shape_string(x));
+    }
+    if (i == 0) {
+      args.dtype = x.dtype;
+      args.batch = size_of(x, layout.batch);
+      args.tokens = size_of(x, layout.token);
+      args.head_dim = size_of(x, layout.dim);
+    } else {
+      const Array& first = *call.in[0];
+      if (x.dtype != args.dtype) {
+        fail_type(call.function, call.names[i],
+                  std::string("the dtype of ") + call.names[0] + ", " + first.dtype_name,
+                  x.dtype_name);
+      }
+      if (size_of(x, layout.batch) != args.batch || size_of(x, layout.token) != args.tokens ||
+          size_of(x, layout.dim) != args.head_dim) {
+        fail_value(call.function, call.names[i],
+                   std::string("the shape of ") + call.names[0] + " but for heads, " +
+                       shape_string(first),
+                   shape_string(x));
+      }
+    }
+    args.tensors[i].in = x.data;
+    args.tensors[i].heads = size_of(x, layout.head);
+    args.tensors[i].in_strides = head_strides(x, layout);
+  }
+
+  if (call.inv_freq != nullptr) {
+    check_frequencies(call.function, *call.inv_freq);
+    args.pairs = call.inv_freq->shape[0];
+  } else {
+    args.pairs = call.cosine->rank > 0 ? call.cosine->shape[call.cosine->rank - 1] : 0;
+  }
+  args.start = call.rotary_start;
+  if (args.start < 0 || args.start > args.head_dim ||
+      args.pairs > (args.head_dim - args.start) / 2) {
+    fail_value(call.function, "rotary_start",
+               "0 <= rotary_start and rotary_start + 2P <= head_dim = " +
+                   std::to_string(args.head_dim),
+               "rotary_start = " + std::to_string(args.start) + " with P = " +
+                   std::to_string(args.pairs));
+  }
+  args.half_block = parse_block(call, args.pairs) / 2;
+  args.scale = call.scale;
+  args.inverse = call.inverse;
+
+  if (call.cosine != nullptr) {
+    check_tables(call, layout, args);
+    return args;
+  }
+  args.position_token_stride = 1;
+  if (call.positions != nullptr) {
+    const Array& positions = *call.positions;
+    if (positions.dtype == Dtype::kOther) check_positions(call.function, positions);
+    check_token_axes(call, "positions", positions, call.axis_map != nullptr, 0, layout, args,
+                     args.position_batch_stride, args.position_token_stride);
+    check_positions(call.function, positions);
+    args.positions = {positions.data, positions.dtype,
+                      call.axis_map != nullptr ? positions.stride[0] : 0};
+  }
+  if (call.axis_map != nullptr) {
+    if (call.positions == nullptr) {
+      fail_value(call.function, "positions", "shape [A, s] or [A, b, s] with axis_map", "None");
+    }
+    args.axis_map =
+        check_axis_map(call.function, *call.axis_map, args.pairs, call.positions->shape[0]);
+  }
+  return args;
+}
+
+void check_rotary_outputs(const RotaryCall& call, RotaryArgs& args) {
+  const Layout layout = parse_layout(call);
+  for (int i = 0; i < call.tensor_count; ++i) {
+    const Array& out = *call.out[i];
+    check_output(call.function, out, call.in[i]->shape, call.in[i]->rank, *call.in[i]);
+    const char* name = call.out[i] == call.in[i] ? call.names[i] : "out";
+    for (int j = 0; j < call.tensor_count; ++j) {
+      if (i == j) {
+        check_overlap(call.function, name, out, call.names[j], *call.in[j]);
+      } else if (may_overlap(out, *call.in[j])) {
+        fail_value(call.function, name, std::string("no memory in common with ") + call.names[j],
+                   "an overlap");
+      }
+    }
+    const Array* const others[] = {call.positions, call.inv_freq, call.cosine, call.sine,
+                                   call.axis_map};
+    const char* const other_names[] = {"positions", "inv_freq", "cos", "sin", "axis_map"};
+    for (int j = 0; j < 5; ++j) {
+      if (others[j] != nullptr && may_overlap(out, *others[j])) {
+        fail_value(call.function, name, std::string("no memory in common with ") + other_names[j],
+                   "an overlap");
+      }
+    }
+    args.tensors[i].out = out.data;
+    args.tensors[i].out_strides = head_strides(out, layout);
+  }
+}
+
+}  // namespace posenc

@@ -1,0 +1,88 @@
+// Rotary encoding: the one operation  out = rotate(x, angles)  and what is a valid call of it.
+//
+//   x, seen as [batch, token, head, dim] through strides, whatever its memory layout
+//
+//   dim:   | start |  block 0  |  block 1  | ... |  rest  |     inside a block of b dims, dim i
+//          | copied|  b dims   |           |     | copied |     pairs with i + b/2:
+//
+//   b = 2                  x0 x1 | x2 x3 | x4 x5 ...      interleaved (GPT-J)
+//   b = 2P (one block)     x0 x1 x2 ... | xP xP+1 ...     half (NeoX, Hugging Face): i with i + P
+//
+//   (a, b) of a pair  ->  (a cos - b sin, b cos + a sin)
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "core/angles.h"
+#include "core/view.h"
+
+namespace posenc {
+
+// Strides of one tensor, in elements; an axis that the layout has not is 0.
+struct HeadStrides {
+  int64_t batch = 0, token = 0, head = 0, dim = 1;
+};
+
+struct RotaryTensor {
+  const void* in = nullptr;
+  void* out = nullptr;
+  int64_t heads = 0;
+  HeadStrides in_strides, out_strides;
+};
+
+struct RotaryArgs {
+  RotaryTensor tensors[2];  // q and k share the angles; a single x is the first
+  int tensor_count = 0;
+  Dtype dtype = Dtype::kFloat32;
+  int64_t batch = 0, tokens = 0, head_dim = 0;
+
+  int64_t pairs = 0;       // P
+  int64_t start = 0;       // first rotated dim
+  int64_t half_block = 0;  // b/2, the distance between the partners of a pair
+
+  // Angles from positions ...
+  Positions positions;
+  int64_t position_batch_stride = 0, position_token_stride = 0;
+  AxisMap axis_map;
+  Frequencies frequencies;
+  // ... or from tables, if `cosine` is set.
+  const void* cosine = nullptr;
+  const void* sine = nullptr;
+  Dtype table_dtype = Dtype::kFloat32;
+  int64_t cosine_strides[3] = {}, sine_strides[3] = {};  // batch, token, pair
+
+  double scale = 1.0;
+  bool inverse = false;
+  bool non_temporal = false;  // write past the cache: set for large outputs by the caller
+
+  int64_t rows() const { return batch * tokens; }
+};
+
+// What a caller passes, before any check. Optional arrays are null.
+struct RotaryCall {
+  const char* function = "";
+  const char* names[2] = {"x", "k"};
+  const Array* in[2] = {};
+  const Array* out[2] = {};
+  int tensor_count = 0;
+  const Array* positions = nullptr;
+  const Array* inv_freq = nullptr;  // or:
+  const Array* cosine = nullptr;
+  const Array* sine = nullptr;
+  const Array* axis_map = nullptr;
+  std::string_view layout;   // letters of b, s, h, d or t, h, d in memory-axis order
+  std::string_view pairing;  // "half", "interleaved" or the block size as a number
+  int64_t rotary_start = 0;
+  double scale = 1.0;
+  bool inverse = false;
+};
+
+// Checks everything about a call except its outputs. The frequencies are left to the caller, who
+// owns their memory (turns_from_frequencies).
+RotaryArgs check_rotary(const RotaryCall& call);
+
+// Checks call.out and fills the outputs in.
+void check_rotary_outputs(const RotaryCall& call, RotaryArgs& args);
+
+}  // namespace posenc

@@ -1,0 +1,214 @@
+#include "core/view.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+
+namespace posenc {
+
+bool Array::empty() const {
+  return std::any_of(shape, shape + rank, [](int64_t n) { return n == 0; });
+}
+
+void fail_value(std::string_view function, std::string_view argument, const std::string& expected,
+                const std::string& got) {
+  throw Error{Error::kValue, std::string(function) + ": " + std::string(argument) + ": expected " +
+                                 expected + ", got " + got};
+}
+
+void fail_type(std::string_view function, std::string_view argument, const std::string& expected,
+               const std::string& got) {
+  throw Error{Error::kType, std::string(function) + ": " + std::string(argument) + ": expected " +
+                                expected + ", got " + got};
+}
+
+std::string to_string(const int64_t* numbers, int count) {
+  std::string text = "[";
+  for (int i = 0; i < count; ++i) {
+    if (i) text += ", ";
+    text += std::to_string(numbers[i]);
+  }
+  return text + "]";
+}
+
+std::string shape_string(const Array& array) { return to_string(array.shape, array.rank); }
+
+void check_real(std::string_view function, std::string_view argument, const Array& array) {
+  if (!is_real(array.dtype)) {
+    fail_type(function, argument, "dtype float16, bfloat16, float32 or float64", array.dtype_name);
+  }
+}
+
+namespace {
+
+// Calls visit(element offset) for every index; stops when it returns false.
+template <typename Visit>
+void for_each_offset(const Array& array, Visit visit) {
+  if (array.empty()) return;
+  int64_t index[kMaxRank] = {};
+  int64_t offset = 0;
+  for (;;) {
+    if (!visit(offset)) return;
+    int axis = array.rank - 1;
+    for (; axis >= 0; --axis) {
+      offset += array.stride[axis];
+      if (++index[axis] < array.shape[axis]) break;
+      offset -= array.stride[axis] * array.shape[axis];
+      index[axis] = 0;
+    }
+    if (axis < 0) return;
+  }
+}
+
+template <typename Real>
+void check_finite_positions(std::string_view function, const Array& positions) {
+  const Real* data = static_cast<const Real*>(positions.data);
+  for_each_offset(positions, [&](int64_t offset) {
+    // Also false for NaN.
+    if (std::fabs(data[offset]) < Real(9223372036854775808.0)) return true;
+    fail_value(function, "positions", "finite values of magnitude below 2^63",
+               std::to_string(data[offset]));
+  });
+}
+
+// Lowest and one past the highest byte of a non-empty view.
+struct Bounds {
+  int64_t low, high;
+};
+
+Bounds bounds(const Array& array) {
+  const int64_t size = item_size(array.dtype);
+  Bounds b{reinterpret_cast<int64_t>(array.data), reinterpret_cast<int64_t>(array.data) + size};
+  for (int i = 0; i < array.rank; ++i) {
+    const int64_t extent = array.stride[i] * (array.shape[i] - 1) * size;
+    (extent < 0 ? b.low : b.high) += extent;
+  }
+  return b;
+}
+
+// One term of  sum_k stride_k * x_k = target,  low_k <= x_k <= high_k,  with stride_k > 0.
+struct Term {
+  int64_t stride, low, high;
+};
+
+// Whether a solution exists; terms in order of falling stride. Such strides are mostly nested, so
+// that few x_k are left to try at each level.
+bool solvable(const Term* terms, int count, int64_t target, int& budget) {
+  if (count == 0) return target == 0;
+  if (--budget < 0) return true;
+  int64_t rest_low = 0, rest_high = 0;
+  for (int i = 1; i < count; ++i) {
+    rest_low += terms[i].stride * terms[i].low;
+    rest_high += terms[i].stride * terms[i].high;
+  }
+  const auto floor_divide = [](int64_t a, int64_t b) { return a / b - (a % b != 0 && a < 0); };
+  const Term& term = terms[0];
+  const int64_t first = std::max(term.low, -floor_divide(-(target - rest_high), term.stride));
+  const int64_t last = std::min(term.high, floor_divide(target - rest_low, term.stride));
+  for (int64_t x = first; x <= last; ++x) {
+    if (solvable(terms + 1, count - 1, target - term.stride * x, budget)) return true;
+  }
+  return false;
+}
+
+void add_terms(const Array& array, int sign, Term* terms, int& count, int64_t& offset) {
+  const int64_t size = item_size(array.dtype);
+  for (int i = 0; i < array.rank; ++i) {
+    const int64_t stride = array.stride[i] * size, reach = array.shape[i] - 1;
+    if (stride == 0 || reach == 0) continue;
+    const int64_t magnitude = std::llabs(stride);
+    // x runs over 0..reach with the sign of the stride: measured from the lowest address.
+    if (stride < 0) offset += sign * stride * reach;
+    const int64_t low = sign > 0 ? 0 : -reach, high = sign > 0 ? reach : 0;
+    Term* same = std::find_if(terms, terms + count,
+                              [&](const Term& term) { return term.stride == magnitude; });
+    if (same == terms + count) {
+      terms[count++] = {magnitude, low, high};
+    } else {
+      same->low += low;
+      same->high += high;
+    }
+  }
+}
+
+// No two indices of a view name the same memory. Sufficient, and exact for nested strides.
+bool distinct_elements(const Array& array) {
+  int order[kMaxRank], count = 0;
+  for (int i = 0; i < array.rank; ++i) {
+    if (array.shape[i] > 1) order[count++] = i;
+  }
+  const auto stride = [&](int i) { return std::llabs(array.stride[i]); };
+  std::sort(order, order + count, [&](int a, int b) { return stride(a) < stride(b); });
+  int64_t extent = 0;
+  for (int i = 0; i < count; ++i) {
+    if (stride(order[i]) <= extent) return false;
+    extent += stride(order[i]) * (array.shape[order[i]] - 1);
+  }
+  return true;
+}
+
+}  // namespace
+
+void check_positions(std::string_view function, const Array& positions) {
+  if (positions.dtype == Dtype::kFloat32) {
+    check_finite_positions<float>(function, positions);
+  } else if (positions.dtype == Dtype::kFloat64) {
+    check_finite_positions<double>(function, positions);
+  } else if (!is_integer(positions.dtype)) {
+    fail_type(function, "positions",
+              "an integer dtype, float32 or float64 (16-bit floats cannot tell positions apart)",
+              positions.dtype_name);
+  }
+}
+
+bool same_view(const Array& a, const Array& b) {
+  if (a.data != b.data || a.dtype != b.dtype || a.rank != b.rank) return false;
+  for (int i = 0; i < a.rank; ++i) {
+    if (a.shape[i] != b.shape[i]) return false;
+    if (a.stride[i] != b.stride[i] && a.shape[i] > 1) return false;
+  }
+  return true;
+}
+
+bool may_overlap(const Array& a, const Array& b) {
+  if (a.empty() || b.empty()) return false;
+  const Bounds in_a = bounds(a), in_b = bounds(b);
+  if (in_a.high <= in_b.low || in_b.high <= in_a.low) return false;
+  // Some byte of an element of a is some byte of an element of b:
+  //   a.data + sum(stride_a * i) + byte_a = b.data + sum(stride_b * j) + byte_b
+  Term terms[2 * kMaxRank + 1];
+  int count = 0;
+  int64_t offset = 0;
+  add_terms(a, 1, terms, count, offset);
+  add_terms(b, -1, terms, count, offset);
+  std::sort(terms, terms + count,
+            [](const Term& x, const Term& y) { return x.stride > y.stride; });
+  terms[count++] = {1, 1 - item_size(b.dtype), item_size(a.dtype) - 1};
+  const int64_t target =
+      reinterpret_cast<int64_t>(b.data) - reinterpret_cast<int64_t>(a.data) - offset;
+  int budget = 10000;
+  return solvable(terms, count, target, budget);
+}
+
+void check_output(std::string_view function, const Array& out, const int64_t* shape, int rank,
+                  const Array& like) {
+  if (out.dtype != like.dtype) fail_type(function, "out", like.dtype_name, out.dtype_name);
+  if (out.rank != rank || !std::equal(shape, shape + rank, out.shape)) {
+    fail_value(function, "out", "shape " + to_string(shape, rank), shape_string(out));
+  }
+  if (!distinct_elements(out)) {
+    fail_value(function, "out", "memory of its own for every element",
+               "strides " + to_string(out.stride, out.rank) + " (in elements) for shape " +
+                   shape_string(out));
+  }
+}
+
+void check_overlap(std::string_view function, std::string_view out_name, const Array& out,
+                   std::string_view in_name, const Array& in) {
+  if (same_view(out, in) || !may_overlap(out, in)) return;
+  const std::string name(in_name);
+  fail_value(function, out_name, "the same view as " + name + ", or no memory in common with it",
+             "a partial overlap");
+}
+
+}  // namespace posenc

@@ -1,0 +1,97 @@
+// What a caller hands over: arrays described by pointer, shape and strides, and the checks that all
+// operations share. Whatever memory safety needs is checked before any byte is touched.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace posenc {
+
+enum class Dtype : uint8_t {
+  kFloat16,
+  kBFloat16,
+  kFloat32,
+  kFloat64,
+  kInt8,
+  kUInt8,
+  kInt16,
+  kUInt16,
+  kInt32,
+  kUInt32,
+  kInt64,
+  kUInt64,
+  kOther,  // bool, complex and whatever else nobody can use here
+};
+
+constexpr int64_t item_size(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kInt8:
+    case Dtype::kUInt8:
+      return 1;
+    case Dtype::kFloat16:
+    case Dtype::kBFloat16:
+    case Dtype::kInt16:
+    case Dtype::kUInt16:
+      return 2;
+    case Dtype::kFloat32:
+    case Dtype::kInt32:
+    case Dtype::kUInt32:
+      return 4;
+    default:
+      return 8;
+  }
+}
+
+constexpr bool is_integer(Dtype dtype) { return dtype >= Dtype::kInt8 && dtype <= Dtype::kUInt64; }
+constexpr bool is_real(Dtype dtype) { return dtype <= Dtype::kFloat64; }
+
+constexpr int kMaxRank = 16;
+
+// Strides are in elements, of any sign; 0 repeats an element.
+struct Array {
+  void* data = nullptr;
+  Dtype dtype = Dtype::kOther;
+  int rank = 0;
+  int64_t shape[kMaxRank] = {};
+  int64_t stride[kMaxRank] = {};
+  const char* dtype_name = "";  // for messages
+
+  bool empty() const;
+};
+
+// Becomes ValueError or TypeError in Python. Messages read
+// "<function>: <argument>: expected ..., got ...".
+struct Error {
+  enum Kind { kValue, kType } kind;
+  std::string message;
+};
+
+[[noreturn]] void fail_value(std::string_view function, std::string_view argument,
+                             const std::string& expected, const std::string& got);
+[[noreturn]] void fail_type(std::string_view function, std::string_view argument,
+                            const std::string& expected, const std::string& got);
+
+std::string to_string(const int64_t* numbers, int count);
+std::string shape_string(const Array& array);
+
+// float16, bfloat16, float32 or float64.
+void check_real(std::string_view function, std::string_view argument, const Array& array);
+
+// An integer dtype, float32 or float64; floats finite and within the int64 range.
+void check_positions(std::string_view function, const Array& positions);
+
+// An out= of the given shape and dtype, in which no two indices name the same memory.
+void check_output(std::string_view function, const Array& out, const int64_t* shape, int rank,
+                  const Array& like);
+
+// An output may be the very view of an input, or share no byte with it.
+void check_overlap(std::string_view function, std::string_view out_name, const Array& out,
+                   std::string_view in_name, const Array& in);
+
+// Whether two views name a common byte. Undecided after a bounded search counts as yes.
+bool may_overlap(const Array& a, const Array& b);
+
+bool same_view(const Array& a, const Array& b);
+
+}  // namespace posenc

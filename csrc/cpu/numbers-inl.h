@@ -1,0 +1,181 @@
+// Loading and storing vectors of float16, bfloat16, float32 and float64 as the float32 or float64
+// they are computed in. Rounding is to nearest even, NaN stays NaN; Highway 1.0 truncates bfloat16
+// and its software float16 differs between targets, so both are done here in integers.
+
+#if defined(POSENC_CPU_NUMBERS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef POSENC_CPU_NUMBERS_INL_H_
+#undef POSENC_CPU_NUMBERS_INL_H_
+#else
+#define POSENC_CPU_NUMBERS_INL_H_
+#endif
+
+#include "core/half.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace posenc::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// What a number of type T is computed in, and the widest vector of it.
+template <typename T>
+struct Compute {
+  using Real = float;
+};
+template <>
+struct Compute<double> {
+  using Real = double;
+};
+template <typename T>
+using Real = typename Compute<T>::Real;
+template <typename T>
+using RealTag = hn::ScalableTag<Real<T>>;
+
+// --- float32, float64
+
+template <class D>
+HWY_INLINE hn::Vec<D> load(D d, const hn::TFromD<D>* from) {
+  return hn::LoadU(d, from);
+}
+
+template <bool kNonTemporal, class D>
+HWY_INLINE void store(hn::Vec<D> v, D d, hn::TFromD<D>* to) {
+  if (kNonTemporal) {
+    hn::Stream(v, d, to);
+  } else {
+    hn::StoreU(v, d, to);
+  }
+}
+
+// --- bfloat16: the upper half of a float32
+
+// The float32 bits, rounded so that their upper half is the bfloat16.
+template <class D>
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> round_bfloat16(D /*d*/, hn::Vec<D> v) {
+  const hn::RebindToUnsigned<D> du;
+  const auto bits = hn::BitCast(du, v);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
+  const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7fff)));
+  const auto quiet = hn::Or(bits, hn::Set(du, 0x00400000));
+  return hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(v)), quiet, rounded);
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> load(D d, const BFloat16* from) {
+  const hn::RebindToUnsigned<D> du;
+  const hn::Rebind<uint16_t, D> d16;
+  const auto bits = hn::LoadU(d16, reinterpret_cast<const uint16_t*>(from));
+  return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, bits)));
+}
+
+// Non-temporal stores are full vectors of at least 16 bytes; a half of them can be too short.
+template <class D>
+constexpr bool kHalfCanStream = HWY_MAX_BYTES >= 32;
+
+template <bool kNonTemporal, class D>
+HWY_INLINE void store16(hn::Vec<hn::Rebind<uint16_t, D>> bits, D, void* to) {
+  const hn::Rebind<uint16_t, D> d16;
+  if constexpr (kNonTemporal && kHalfCanStream<D>) {
+    hn::Stream(bits, d16, static_cast<uint16_t*>(to));
+  } else {
+    hn::StoreU(bits, d16, static_cast<uint16_t*>(to));
+  }
+}
+
+template <bool kNonTemporal, class D>
+HWY_INLINE void store(hn::Vec<D> v, D d, BFloat16* to) {
+  const hn::Rebind<uint16_t, D> d16;
+  const hn::RebindToSigned<D> di;
+  // Shifted down, so that the saturation of a signed demotion never sets in.
+  const auto upper =
+      hn::ShiftRight<16>(hn::BitCast(di, round_bfloat16(d, v)));
+  const hn::RebindToSigned<decltype(d16)> di16;
+  store16<kNonTemporal>(hn::BitCast(d16, hn::DemoteTo(di16, upper)), d, to);
+}
+
+// Two vectors of 2N neighbouring bfloat16 numbers without a shuffle: the even ones and the odd ones.
+template <class D>
+HWY_INLINE void load_even_odd(D d, const BFloat16* from, hn::Vec<D>& even, hn::Vec<D>& odd) {
+  const hn::RebindToUnsigned<D> du;
+  const auto both = hn::LoadU(du, reinterpret_cast<const uint32_t*>(from));
+  even = hn::BitCast(d, hn::ShiftLeft<16>(both));
+  odd = hn::BitCast(d, hn::And(both, hn::Set(du, 0xffff0000)));
+}
+
+template <bool kNonTemporal, class D>
+HWY_INLINE void store_even_odd(hn::Vec<D> even, hn::Vec<D> odd, D d, BFloat16* to) {
+  const hn::RebindToUnsigned<D> du;
+  const auto low = hn::ShiftRight<16>(round_bfloat16(d, even));
+  const auto high = hn::And(round_bfloat16(d, odd), hn::Set(du, 0xffff0000));
+  uint32_t* const bits = reinterpret_cast<uint32_t*>(to);
+  if (kNonTemporal) {
+    hn::Stream(hn::Or(low, high), du, bits);
+  } else {
+    hn::StoreU(hn::Or(low, high), du, bits);
+  }
+}
+
+// --- float16
+
+// Where the processor converts float16 itself: to nearest even, NaN kept.
+#undef POSENC_HARDWARE_FLOAT16
+#if HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_EMU128
+#define POSENC_HARDWARE_FLOAT16 0
+#else
+#define POSENC_HARDWARE_FLOAT16 1
+#endif
+
+template <class D>
+HWY_INLINE hn::Vec<D> load(D d, const Float16* from) {
+#if POSENC_HARDWARE_FLOAT16
+  const hn::Rebind<hwy::float16_t, D> d16;
+  return hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(from)));
+#else
+  const hn::RebindToUnsigned<D> du;
+  const hn::Rebind<uint16_t, D> d16;
+  const auto bits = hn::PromoteTo(du, hn::LoadU(d16, reinterpret_cast<const uint16_t*>(from)));
+  const auto magnitude = hn::ShiftLeft<13>(hn::And(bits, hn::Set(du, 0x7fff)));
+  const auto sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(du, 0x8000)));
+  // Rescaling by 2^112 moves the exponent and normalises subnormals; infinity and NaN are set.
+  const auto value = hn::Mul(hn::BitCast(d, magnitude), hn::Set(d, 5.192296858534828e33f));
+  const auto special = hn::Gt(hn::BitCast(hn::RebindToSigned<D>(), magnitude),
+                              hn::Set(hn::RebindToSigned<D>(), 0x0f7fffff));
+  const auto special_bits = hn::Or(magnitude, hn::Set(du, 0x7f800000));
+  const auto result =
+      hn::IfThenElse(hn::RebindMask(du, special), special_bits, hn::BitCast(du, value));
+  return hn::BitCast(d, hn::Or(result, sign));
+#endif
+}
+
+template <bool kNonTemporal, class D>
+HWY_INLINE void store(hn::Vec<D> v, D d, Float16* to) {
+#if POSENC_HARDWARE_FLOAT16
+  const hn::Rebind<hwy::float16_t, D> dh;
+  const hn::Rebind<uint16_t, D> d16;
+  store16<kNonTemporal>(hn::BitCast(d16, hn::DemoteTo(dh, v)), d, to);
+#else
+  const hn::RebindToSigned<D> di;
+  const hn::Rebind<int16_t, D> di16;
+  const hn::Rebind<uint16_t, D> d16;
+  const auto bits = hn::BitCast(di, v);
+  const auto magnitude = hn::And(bits, hn::Set(di, 0x7fffffff));
+  const auto sign = hn::And(hn::ShiftRight<16>(bits), hn::Set(di, static_cast<int>(0xffff8000)));
+  // Normal: shift the exponent's bias and round the mantissa in one addition; a carry may reach
+  // infinity. Subnormal: adding 0.5 makes the adder itself round at 2^-24.
+  const auto odd = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(di, 1));
+  const auto rebias = hn::Set(di, static_cast<int>(0xc8000000u + 0xfffu));
+  const auto normal = hn::ShiftRight<13>(hn::Add(magnitude, hn::Add(rebias, odd)));
+  const auto half = hn::Set(d, 0.5f);
+  const auto subnormal =
+      hn::Sub(hn::BitCast(di, hn::Add(hn::BitCast(d, magnitude), half)), hn::BitCast(di, half));
+  const auto infinity = hn::Set(di, 0x7c00);
+  auto result = hn::IfThenElse(hn::Lt(magnitude, hn::Set(di, 0x38800000)), subnormal, normal);
+  result = hn::IfThenElse(hn::Gt(magnitude, hn::Set(di, 0x477fffff)), infinity, result);
+  result = hn::IfThenElse(hn::Gt(magnitude, hn::Set(di, 0x7f800000)), hn::Set(di, 0x7e00), result);
+  store16<kNonTemporal>(hn::BitCast(d16, hn::DemoteTo(di16, hn::Or(result, sign))), d, to);
+#endif
+}
+
+}  // namespace posenc::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // POSENC_CPU_NUMBERS_INL_H_

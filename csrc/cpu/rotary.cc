@@ -1,0 +1,520 @@
+// Rotary encoding on the CPU.
+//
+//   for a group of pairs that fits the scratch            (mostly all of them)
+//     for a block of tokens
+//       cosines and sines of the block -> scratch         once, for every head of q and k
+//       for tensor, head, token (or token, head: whatever is next in memory)
+//         rotate the row
+//
+// How a row is read depends on the number format and the pairing only; see Row below.
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/rotary.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+// After foreach_target.h:
+#include <algorithm>
+#include <cstring>
+
+#include "core/rotary.h"
+#include "cpu/kernels.h"
+#include "cpu/numbers-inl.h"
+#include "cpu/sincos-inl.h"
+#include "cpu/targets.h"
+#include "hwy/cache_control.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace posenc::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Cosines and sines of a block: 16 KiB each in float32, half of a common first-level cache.
+constexpr size_t kScratch = 4096;
+// A block never spans more tokens than this.
+constexpr int64_t kMaxBlockTokens = 64;
+// How far ahead of the rotation memory is requested.
+constexpr int64_t kPrefetchBytes = 4096;
+
+// Both halves of a pair group, a and b, turned by (c, s).
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE void turn(V& a, V& b, V c, V s) {
+  const V turned = hn::MulSub(a, c, hn::Mul(b, s));
+  b = hn::MulAdd(b, c, hn::Mul(a, s));
+  a = turned;
+}
+
+// One group of pairs in a row. Members:
+//   kOrder     how the group's angles lie in the scratch
+//   kCopies    scratch numbers per pair: 2 where cosine and sine are written for both partners
+//   rotate     in -> out; `far` is the distance of the partners, unused where they are neighbours
+
+// a0 a1 a2 ... aN-1 (far apart) b0 b1 b2 ... bN-1
+template <typename T>
+struct HalfRow {
+  static constexpr PairOrder kOrder = PairOrder::kNatural;
+  static constexpr size_t kCopies = 1;
+
+  template <bool kNonTemporal, class D>
+  static HWY_INLINE void rotate(D d, const T* in, T* out, int64_t far, const Real<T>* cosine,
+                                const Real<T>* sine) {
+    auto a = load(d, in), b = load(d, in + far);
+    turn<D>(a, b, hn::Load(d, cosine), hn::Load(d, sine));
+    store<kNonTemporal>(a, d, out);
+    store<kNonTemporal>(b, d, out + far);
+  }
+};
+
+// The same with 2N pairs, read as even and odd ones.
+template <>
+struct HalfRow<BFloat16> {
+  static constexpr PairOrder kOrder = PairOrder::kEvenOdd;
+  static constexpr size_t kCopies = 1;
+
+  template <bool kNonTemporal, class D>
+  static HWY_INLINE void rotate(D d, const BFloat16* in, BFloat16* out, int64_t far,
+                                const float* cosine, const float* sine) {
+    const size_t lanes = hn::Lanes(d);
+    hn::Vec<D> a_even, a_odd, b_even, b_odd;
+    load_even_odd(d, in, a_even, a_odd);
+    load_even_odd(d, in + far, b_even, b_odd);
+    turn<D>(a_even, b_even, hn::Load(d, cosine), hn::Load(d, sine));
+    turn<D>(a_odd, b_odd, hn::Load(d, cosine + lanes), hn::Load(d, sine + lanes));
+    store_even_odd<kNonTemporal>(a_even, a_odd, d, out);
+    store_even_odd<kNonTemporal>(b_even, b_odd, d, out + far);
+  }
+};
+
+// a0 b0 a1 b1 a2 b2 ...; scratch holds c0 c0 c1 c1 ... and -s0 s0 -s1 s1 ...
+template <typename T>
+struct InterleavedRow {
+  static constexpr PairOrder kOrder = PairOrder::kInterleave;
+  static constexpr size_t kCopies = 2;
+
+  template <bool kNonTemporal, class D>
+  static HWY_INLINE void rotate(D d, const T* in, T* out, int64_t /*far*/, const Real<T>* cosine,
+                                const Real<T>* sine) {
+    const size_t lanes = hn::Lanes(d);
+    for (size_t i = 0; i < 2 * lanes; i += lanes) {
+      const auto x = load(d, in + i);
+      const auto swapped = hn::Mul(hn::Reverse2(d, x), hn::Load(d, sine + i));
+      store<kNonTemporal>(hn::MulAdd(x, hn::Load(d, cosine + i), swapped), d, out + i);
+    }
+  }
+};
+
+// bfloat16 pairs are the halves of 32-bit lanes: no shuffle.
+template <>
+struct InterleavedRow<BFloat16> {
+  static constexpr PairOrder kOrder = PairOrder::kNatural;
+  static constexpr size_t kCopies = 1;
+
+  template <bool kNonTemporal, class D>
+  static HWY_INLINE void rotate(D d, const BFloat16* in, BFloat16* out, int64_t /*far*/,
+                                const float* cosine, const float* sine) {
+    hn::Vec<D> a, b;
+    load_even_odd(d, in, a, b);
+    turn<D>(a, b, hn::Load(d, cosine), hn::Load(d, sine));
+    store_even_odd<kNonTemporal>(a, b, d, out);
+  }
+};
+
+// A piece of the rotated slice: `blocks` blocks of the pairing, of each the pairs
+// first .. first + length - 1 (all of them, but where a block is too long for the scratch).
+struct Piece {
+  int64_t block, blocks, first, length;
+};
+
+template <typename T, bool kInterleaved>
+class RotaryKernel {
+  using Row = std::conditional_t<kInterleaved, InterleavedRow<T>, HalfRow<T>>;
+  using Number = Real<T>;
+  using D = RealTag<T>;
+
+ public:
+  HWY_ATTR void run(const RotaryArgs& args, int64_t begin, int64_t end) {
+    const D d;
+    // Interleaved pairs are one run of P pairs; otherwise P / half_block blocks.
+    const int64_t length = kInterleaved ? args.pairs : args.half_block;
+    const int64_t blocks = length == 0 ? 0 : args.pairs / length;
+    const int64_t group = static_cast<int64_t>(group_size(d, Row::kOrder));
+    const int64_t capacity = static_cast<int64_t>(kScratch / Row::kCopies);
+    bool first_piece = true;
+    const auto next = [&](const Piece& piece) HWY_ATTR {
+      run_piece(args, piece, begin, end, first_piece);
+      first_piece = false;
+    };
+    if (length <= capacity) {
+      const int64_t padded = (length + group - 1) / group * group;
+      const int64_t step = padded == 0 ? 1 : capacity / padded;
+      for (int64_t block = 0; block < blocks; block += step) {
+        next({block, std::min(step, blocks - block), 0, length});
+      }
+    } else {
+      for (int64_t block = 0; block < blocks; ++block) {
+        for (int64_t first = 0; first < length; first += capacity) {
+          next({block, 1, first, std::min(capacity, length - first)});
+        }
+      }
+    }
+    if (first_piece) next({0, 0, 0, 0});  // nothing to rotate: copies the rest
+  }
+
+ private:
+  // Rotates the piece of every head of the tokens [begin, end).
+  HWY_ATTR void run_piece(const RotaryArgs& args, const Piece& piece, int64_t begin, int64_t end,
+                          bool copy_rest) {
+    const D d;
+    padded_ = 0;
+    if (args.cosine == nullptr) {
+      for (int64_t i = 0; i < piece.blocks; ++i) {
+        const int64_t from = first_pair(args, piece, i);
+        padded_ += arrange_frequencies(
+            d, Row::kOrder,
+            {args.frequencies.fraction + from, args.frequencies.whole + from},
+            static_cast<size_t>(piece.length), fraction_ + padded_, whole_ + padded_);
+      }
+    } else {
+      const size_t group = group_size(d, Row::kOrder);
+      padded_ = static_cast<size_t>(piece.blocks) *
+                ((static_cast<size_t>(piece.length) + group - 1) / group * group);
+    }
+    const size_t per_token = std::max<size_t>(padded_ * Row::kCopies, 1);
+    const int64_t block_tokens =
+        std::clamp<int64_t>(static_cast<int64_t>(kScratch / per_token), 1, kMaxBlockTokens);
+
+    while (begin < end) {
+      const int64_t batch = begin / args.tokens, token = begin % args.tokens;
+      const int64_t count = std::min({block_tokens, end - begin, args.tokens - token});
+      for (int64_t i = 0; i < count; ++i) {
+        const size_t at = static_cast<size_t>(i) * padded_ * Row::kCopies;
+        if (args.cosine == nullptr) {
+          angles_from_phase(args, piece, batch, token + i, cosine_ + at, sine_ + at);
+        } else {
+          angles_from_tables(args, piece, batch, token + i, cosine_ + at, sine_ + at);
+        }
+      }
+      for (int i = 0; i < args.tensor_count; ++i) {
+        rotate_block(args, args.tensors[i], piece, batch, token, count, copy_rest);
+      }
+      begin += count;
+    }
+  }
+
+  static int64_t first_pair(const RotaryArgs& args, const Piece& piece, int64_t i) {
+    return (piece.block + i) * args.half_block + piece.first;
+  }
+
+  // --- Angles
+
+  static HWY_ATTR void put(D d, hn::Vec<D> c, hn::Vec<D> s, size_t i, Number* cosine,
+                           Number* sine) {
+    if constexpr (Row::kCopies == 2) {
+      const auto minus = hn::Neg(s);
+      hn::Store(hn::InterleaveLower(d, c, c), d, cosine + 2 * i);
+      hn::Store(hn::InterleaveUpper(d, c, c), d, cosine + 2 * i + hn::Lanes(d));
+      hn::Store(hn::InterleaveLower(d, minus, s), d, sine + 2 * i);
+      hn::Store(hn::InterleaveUpper(d, minus, s), d, sine + 2 * i + hn::Lanes(d));
+    } else {
+      hn::Store(c, d, cosine + i);
+      hn::Store(s, d, sine + i);
+    }
+  }
+
+  template <bool kPerPair, bool kFraction>
+  HWY_ATTR void sincos_row(const RotaryArgs& args, const TokenPosition<kPerPair>& position,
+                           Number* cosine, Number* sine) {
+    const D d;
+    const auto scale = hn::Set(d, static_cast<Number>(args.scale));
+    const auto sine_scale =
+        hn::Set(d, static_cast<Number>(args.inverse ? -args.scale : args.scale));
+    for (size_t i = 0; i < padded_; i += hn::Lanes(d)) {
+      hn::Vec<D> s, c;
+      sincos<kPerPair, kFraction>(d, position, {fraction_, whole_}, i, s, c);
+      put(d, hn::Mul(c, scale), hn::Mul(s, sine_scale), i, cosine, sine);
+    }
+  }
+
+  HWY_ATTR void angles_from_phase(const RotaryArgs& args, const Piece& piece, int64_t batch,
+                                  int64_t token, Number* cosine, Number* sine) {
+    const int64_t offset =
+        batch * args.position_batch_stride + token * args.position_token_stride;
+    if (args.axis_map.data == nullptr) {
+      const Position p = args.positions.at(offset);
+      const TokenPosition<false> position{p, nullptr, nullptr};
+      if (p.fraction == 0) {
+        sincos_row<false, false>(args, position, cosine, sine);
+      } else {
+        sincos_row<false, true>(args, position, cosine, sine);
+      }
+      return;
+    }
+    const D d;
+    bool fractional = false;
+    const size_t length = padded_ / static_cast<size_t>(std::max<int64_t>(piece.blocks, 1));
+    for (int64_t i = 0; i < piece.blocks; ++i) {
+      const size_t at = static_cast<size_t>(i) * length;
+      fractional |= arrange_positions(d, Row::kOrder, args.positions, args.axis_map, offset,
+                                      static_cast<size_t>(first_pair(args, piece, i)),
+                                      static_cast<size_t>(piece.length), pair_integer_ + at,
+                                      pair_fraction_ + at);
+    }
+    const TokenPosition<true> position{{}, pair_integer_, pair_fraction_};
+    if (fractional) {
+      sincos_row<true, true>(args, position, cosine, sine);
+    } else {
+      sincos_row<true, false>(args, position, cosine, sine);
+    }
+  }
+
+  static Number table_value(const void* table, Dtype dtype, int64_t at) {
+    switch (dtype) {
+      case Dtype::kFloat16:
+        return to_float(static_cast<const Float16*>(table)[at]);
+      case Dtype::kBFloat16:
+        return to_float(static_cast<const BFloat16*>(table)[at]);
+      case Dtype::kFloat32:
+        return static_cast<const float*>(table)[at];
+      default:
+        return static_cast<Number>(static_cast<const double*>(table)[at]);
+    }
+  }
+
+  HWY_ATTR void angles_from_tables(const RotaryArgs& args, const Piece& piece, int64_t batch,
+                                   int64_t token, Number* cosine, Number* sine) {
+    const D d;
+    const auto offset = [&](const int64_t* strides) {
+      return batch * strides[0] + token * strides[1];
+    };
+    const int64_t cosine_at = offset(args.cosine_strides), sine_at = offset(args.sine_strides);
+    const Number scale = static_cast<Number>(args.scale);
+    const Number sine_scale = args.inverse ? -scale : scale;
+    const size_t group = group_size(d, Row::kOrder);
+    HWY_ALIGN Number c[hn::MaxLanes(D())];
+    HWY_ALIGN Number s[hn::MaxLanes(D())];
+    const size_t length = padded_ / static_cast<size_t>(std::max<int64_t>(piece.blocks, 1));
+    for (size_t i = 0; i < padded_; i += hn::Lanes(d)) {
+      for (size_t lane = 0; lane < hn::Lanes(d); ++lane) {
+        const size_t within = i % length + lane;  // of its block
+        const size_t pair =
+            within / group * group + pair_of_lane(d, Row::kOrder, within % group);
+        const bool exists = pair < static_cast<size_t>(piece.length);
+        const int64_t p = first_pair(args, piece, static_cast<int64_t>(i / length)) +
+                          static_cast<int64_t>(pair);
+        c[lane] = exists ? scale * table_value(args.cosine, args.table_dtype,
+                                               cosine_at + p * args.cosine_strides[2])
+                         : 0;
+        s[lane] = exists ? sine_scale * table_value(args.sine, args.table_dtype,
+                                                    sine_at + p * args.sine_strides[2])
+                         : 0;
+      }
+      put(d, hn::Load(d, c), hn::Load(d, s), i, cosine, sine);
+    }
+  }
+
+  // --- Rows
+
+  HWY_ATTR void rotate_block(const RotaryArgs& args, const RotaryTensor& tensor,
+                             const Piece& piece, int64_t batch, int64_t token, int64_t count,
+                             bool copy_rest) {
+    const HeadStrides& in_strides = tensor.in_strides;
+    const HeadStrides& out_strides = tensor.out_strides;
+    const T* in = static_cast<const T*>(tensor.in) + batch * in_strides.batch +
+                  token * in_strides.token;
+    T* out = static_cast<T*>(tensor.out) + batch * out_strides.batch + token * out_strides.token;
+    const size_t per_token = padded_ * Row::kCopies;
+
+    const bool contiguous = in_strides.dim == 1 && out_strides.dim == 1;
+    const bool non_temporal = args.non_temporal && contiguous && in != out &&
+                              can_stream(args, piece, tensor);
+    copy_rest = copy_rest && tensor.in != tensor.out && 2 * args.pairs != args.head_dim;
+
+    // The inner loop goes along memory.
+    const bool tokens_inside =
+        count > 1 &&
+        (tensor.heads == 1 || std::abs(in_strides.token) < std::abs(in_strides.head));
+    const int64_t outer = tokens_inside ? tensor.heads : count;
+    const int64_t inner = tokens_inside ? count : tensor.heads;
+    const int64_t in_outer = tokens_inside ? in_strides.head : in_strides.token;
+    const int64_t in_inner = tokens_inside ? in_strides.token : in_strides.head;
+    const int64_t out_outer = tokens_inside ? out_strides.head : out_strides.token;
+    const int64_t out_inner = tokens_inside ? out_strides.token : out_strides.head;
+
+    const int64_t row_bytes =
+        std::max<int64_t>(args.head_dim * static_cast<int64_t>(sizeof(T)), 1);
+    const int64_t ahead = std::max<int64_t>(kPrefetchBytes / row_bytes, 1);
+
+    for (int64_t i = 0; i < outer; ++i) {
+      for (int64_t j = 0; j < inner; ++j) {
+        const size_t at = static_cast<size_t>(tokens_inside ? j : i) * per_token;
+        const T* in_row = in + i * in_outer + j * in_inner;
+        T* out_row = out + i * out_outer + j * out_inner;
+        if (contiguous) {
+          const int64_t later = j + ahead;
+          const T* coming = later < inner ? in_row + ahead * in_inner
+                                          : in + (i + 1) * in_outer + (later - inner) * in_inner;
+          if (later < inner || i + 1 < outer) {
+            for (int64_t byte = 0; byte < row_bytes; byte += 64) {
+              hwy::Prefetch(reinterpret_cast<const char*>(coming) + byte);
+            }
+          }
+          if (non_temporal) {
+            rotate_row<true>(args, piece, in_row, out_row, cosine_ + at, sine_ + at);
+          } else {
+            rotate_row<false>(args, piece, in_row, out_row, cosine_ + at, sine_ + at);
+          }
+        } else {
+          rotate_strided_row(args, piece, in_row, in_strides.dim, out_row, out_strides.dim,
+                             cosine_ + at, sine_ + at);
+        }
+        if (copy_rest) copy_outside(args, in_row, in_strides.dim, out_row, out_strides.dim);
+      }
+    }
+  }
+
+  // Dim of the first partner of the first pair of the i-th block of the piece.
+  static int64_t first_dim(const RotaryArgs& args, const Piece& piece, int64_t i) {
+    return kInterleaved ? args.start + 2 * piece.first
+                        : args.start + 2 * args.half_block * (piece.block + i) + piece.first;
+  }
+
+  // Every store of a full group would be aligned to its vector.
+  static bool can_stream(const RotaryArgs& args, const Piece& piece, const RotaryTensor& tensor) {
+    const D d;
+    constexpr int64_t kSize = sizeof(T);
+    const int64_t unit = static_cast<int64_t>(hn::Lanes(d) * sizeof(Number));
+    const HeadStrides& strides = tensor.out_strides;
+    const int64_t first = reinterpret_cast<int64_t>(tensor.out) + first_dim(args, piece, 0) * kSize;
+    return ((first | strides.batch * kSize | strides.token * kSize | strides.head * kSize |
+             args.half_block * kSize * (kInterleaved ? 0 : 1)) %
+            unit) == 0;
+  }
+
+  template <bool kNonTemporal>
+  HWY_ATTR HWY_INLINE void rotate_row(const RotaryArgs& args, const Piece& piece, const T* in,
+                                      T* out, const Number* cosine, const Number* sine) {
+    const D d;
+    const int64_t group = static_cast<int64_t>(group_size(d, Row::kOrder));
+    const int64_t far = args.half_block;
+    for (int64_t i = 0; i < piece.blocks; ++i) {
+      const int64_t dim = first_dim(args, piece, i);
+      int64_t pair = 0;
+      for (; pair + group <= piece.length; pair += group) {
+        const int64_t at = dim + pair * (kInterleaved ? 2 : 1);
+        Row::template rotate<kNonTemporal>(d, in + at, out + at, far, cosine, sine);
+        cosine += group * Row::kCopies;
+        sine += group * Row::kCopies;
+      }
+      if (pair < piece.length) {
+        const int64_t at = dim + pair * (kInterleaved ? 2 : 1);
+        rotate_part(in + at, 1, out + at, 1, far, piece.length - pair, cosine, sine);
+        cosine += group * Row::kCopies;
+        sine += group * Row::kCopies;
+      }
+    }
+  }
+
+  HWY_ATTR void rotate_strided_row(const RotaryArgs& args, const Piece& piece, const T* in,
+                                   int64_t in_step, T* out, int64_t out_step, const Number* cosine,
+                                   const Number* sine) {
+    const D d;
+    const int64_t group = static_cast<int64_t>(group_size(d, Row::kOrder));
+    for (int64_t i = 0; i < piece.blocks; ++i) {
+      const int64_t dim = first_dim(args, piece, i);
+      for (int64_t pair = 0; pair < piece.length; pair += group) {
+        const int64_t at = dim + pair * (kInterleaved ? 2 : 1);
+        rotate_part(in + at * in_step, in_step, out + at * out_step, out_step, args.half_block,
+                    std::min(group, piece.length - pair), cosine, sine);
+        cosine += group * Row::kCopies;
+        sine += group * Row::kCopies;
+      }
+    }
+  }
+
+  // Up to one group of pairs, through a buffer: row ends, and dims that are not neighbours.
+  static HWY_ATTR void rotate_part(const T* in, int64_t in_step, T* out, int64_t out_step,
+                                   int64_t far, int64_t count, const Number* cosine,
+                                   const Number* sine) {
+    const D d;
+    constexpr size_t kGroup = 2 * hn::MaxLanes(D());
+    HWY_ALIGN T buffer[2 * kGroup] = {};
+    // Interleaved partners stay neighbours; far ones are kGroup apart in the buffer.
+    const auto each = [&](auto visit) HWY_ATTR {
+      for (int64_t i = 0; i < count; ++i) {
+        if (kInterleaved) {
+          visit(2 * i, 2 * i);
+          visit(2 * i + 1, 2 * i + 1);
+        } else {
+          visit(i, i);
+          visit(i + static_cast<int64_t>(kGroup), i + far);
+        }
+      }
+    };
+    each([&](int64_t at, int64_t dim) { buffer[at] = in[dim * in_step]; });
+    Row::template rotate<false>(d, buffer, buffer, static_cast<int64_t>(kGroup), cosine, sine);
+    each([&](int64_t at, int64_t dim) { out[dim * out_step] = buffer[at]; });
+  }
+
+  static void copy_outside(const RotaryArgs& args, const T* in, int64_t in_step, T* out,
+                           int64_t out_step) {
+    const auto copy = [&](int64_t from, int64_t to) {
+      if (in_step == 1 && out_step == 1) {
+        std::memcpy(out + from, in + from, static_cast<size_t>(to - from) * sizeof(T));
+      } else {
+        for (int64_t i = from; i < to; ++i) out[i * out_step] = in[i * in_step];
+      }
+    };
+    copy(0, args.start);
+    copy(args.start + 2 * args.pairs, args.head_dim);
+  }
+
+  // Frequencies of the piece and, for multi-axis rotary, the positions of one token; then the
+  // angles of a block of tokens. Padding of the last groups included.
+  HWY_ALIGN Number cosine_[kScratch];
+  HWY_ALIGN Number sine_[kScratch];
+  HWY_ALIGN uint64_t fraction_[kScratch];
+  HWY_ALIGN uint64_t whole_[kScratch];
+  HWY_ALIGN int64_t pair_integer_[kScratch];
+  HWY_ALIGN uint64_t pair_fraction_[kScratch];
+  size_t padded_ = 0;
+};
+
+template <typename T>
+HWY_ATTR void run_rotary(const RotaryArgs& args, int64_t begin, int64_t end) {
+  if (args.half_block == 1) {
+    RotaryKernel<T, true> kernel;
+    kernel.run(args, begin, end);
+  } else {
+    RotaryKernel<T, false> kernel;
+    kernel.run(args, begin, end);
+  }
+}
+
+HWY_ATTR void rotary_target(const RotaryArgs& args, int64_t begin, int64_t end) {
+  switch (args.dtype) {
+    case Dtype::kFloat16:
+      run_rotary<Float16>(args, begin, end);
+      break;
+    case Dtype::kBFloat16:
+      run_rotary<BFloat16>(args, begin, end);
+      break;
+    case Dtype::kFloat32:
+      run_rotary<float>(args, begin, end);
+      break;
+    default:
+      run_rotary<double>(args, begin, end);
+  }
+  if (args.non_temporal) hwy::FlushStream();
+}
+
+}  // namespace posenc::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace posenc::cpu {
+
+HWY_EXPORT(rotary_target);
+
+void rotary(const RotaryArgs& args, int64_t begin, int64_t end) {
+  POSENC_DISPATCH(rotary_target)(args, begin, end);
+}
+
+}  // namespace posenc::cpu
+#endif  // HWY_ONCE

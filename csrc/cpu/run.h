@@ -1,0 +1,80 @@
+// A whole call on the CPU, from checked arguments to kernels: what both bindings share. They differ
+// in the Runner, which has the rows done: runner(rows, bytes, run) calls run(begin, end) for ranges
+// that together are 0 .. rows; `bytes` is what they read and write.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+
+#include "core/rotary.h"
+#include "core/sinusoidal.h"
+#include "cpu/kernels.h"
+
+namespace posenc::cpu {
+
+// Room for the frequencies of a call; common sizes need no allocation.
+class FrequencyBuffer {
+ public:
+  explicit FrequencyBuffer(int64_t pairs) {
+    if (pairs <= kInline) return;
+    large_ = std::make_unique<uint64_t[]>(static_cast<size_t>(2 * pairs));
+    fraction_ = large_.get();
+    whole_ = fraction_ + pairs;
+  }
+  uint64_t* fraction() { return fraction_; }
+  uint64_t* whole() { return whole_; }
+  Frequencies frequencies() const { return {fraction_, whole_}; }
+
+ private:
+  static constexpr int64_t kInline = 256;
+  uint64_t inline_[2 * kInline];
+  std::unique_ptr<uint64_t[]> large_;
+  uint64_t* fraction_ = inline_;
+  uint64_t* whole_ = inline_ + kInline;
+};
+
+template <typename Runner>
+void run_sinusoidal(SinusoidalArgs& args, const Runner& runner) {
+  const int64_t rows = args.rows();
+  const int64_t bytes = rows * args.pairs * 2 * item_size(args.dtype);
+  args.non_temporal = bytes >= kNonTemporalBytes;
+  if (bytes == 0) return;
+  runner(rows, bytes * (args.x_sine != nullptr ? 2 : 1),
+         [&](int64_t begin, int64_t end) { sinusoidal(args, begin, end); });
+}
+
+template <typename Runner>
+void write_sinusoidal(SinusoidalArgs args, const SinusoidalSpec& spec, const Runner& runner) {
+  FrequencyBuffer buffer(args.pairs);
+  turns_from_spec(spec, buffer.fraction(), buffer.whole());
+  args.frequencies = buffer.frequencies();
+  run_sinusoidal(args, runner);
+}
+
+template <typename Runner>
+void write_rotary_tables(SinusoidalArgs args, const Array& inv_freq, const Runner& runner) {
+  FrequencyBuffer buffer(args.pairs);
+  turns_from_frequencies(inv_freq, buffer.fraction(), buffer.whole());
+  args.frequencies = buffer.frequencies();
+  run_sinusoidal(args, runner);
+}
+
+template <typename Runner>
+void rotate(const RotaryCall& call, const Runner& runner) {
+  RotaryArgs args = check_rotary(call);
+  check_rotary_outputs(call, args);
+  FrequencyBuffer buffer(args.pairs);
+  if (call.inv_freq != nullptr) {
+    turns_from_frequencies(*call.inv_freq, buffer.fraction(), buffer.whole());
+    args.frequencies = buffer.frequencies();
+  }
+  int64_t heads = 0;
+  for (int i = 0; i < args.tensor_count; ++i) heads += args.tensors[i].heads;
+  const int64_t bytes = args.rows() * heads * args.head_dim * item_size(args.dtype);
+  args.non_temporal = bytes >= kNonTemporalBytes;
+  if (bytes == 0) return;
+  runner(args.rows(), 2 * bytes, [&](int64_t begin, int64_t end) { rotary(args, begin, end); });
+}
+
+}  // namespace posenc::cpu

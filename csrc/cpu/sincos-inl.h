@@ -1,0 +1,206 @@
+// Phases, sines and cosines of csrc/core/phase.h on vectors: the same algorithm, step by step, and
+// the same bits where the target has fused multiply-add.
+
+#if defined(POSENC_CPU_SINCOS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef POSENC_CPU_SINCOS_INL_H_
+#undef POSENC_CPU_SINCOS_INL_H_
+#else
+#define POSENC_CPU_SINCOS_INL_H_
+#endif
+
+#include <type_traits>
+
+#include "core/angles.h"
+#include "core/phase.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace posenc::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// High 64 bits of the 128-bit products, from four 32-bit ones.
+template <class DU>
+HWY_INLINE hn::Vec<DU> multiply_high(DU du, hn::Vec<DU> a, hn::Vec<DU> b) {
+  const hn::Repartition<uint32_t, DU> du32;
+  const auto half = [&](hn::Vec<DU> v) HWY_ATTR { return hn::BitCast(du32, v); };
+  const auto mask = hn::Set(du, 0xffffffffu);
+  const auto a_high = hn::ShiftRight<32>(a), b_high = hn::ShiftRight<32>(b);
+  const auto low = hn::MulEven(half(a), half(b));
+  const auto cross1 =
+      hn::Add(hn::MulEven(half(a_high), half(b)), hn::ShiftRight<32>(low));
+  const auto cross2 = hn::Add(hn::MulEven(half(a), half(b_high)), hn::And(cross1, mask));
+  return hn::Add(hn::MulEven(half(a_high), half(b_high)),
+                 hn::Add(hn::ShiftRight<32>(cross1), hn::ShiftRight<32>(cross2)));
+}
+
+// The position of one token, for all pairs or (kPerPair, multi-axis rotary) pair by pair.
+template <bool kPerPair>
+struct TokenPosition {
+  Position all;
+  const int64_t* integer;  // [pairs], in the order of the frequencies
+  const uint64_t* fraction;
+};
+
+// Phases of the lanes from `i` on. kFraction: some position has a fractional part.
+template <bool kPerPair, bool kFraction, class DU>
+HWY_INLINE hn::Vec<DU> phases(DU du, const TokenPosition<kPerPair>& position,
+                              const Frequencies& frequencies, size_t i) {
+  const auto frequency = hn::LoadU(du, frequencies.fraction + i);
+  const auto integer =
+      kPerPair ? hn::LoadU(du, reinterpret_cast<const uint64_t*>(position.integer) + i)
+               : hn::Set(du, static_cast<uint64_t>(position.all.integer));
+  auto phase = hn::Mul(integer, frequency);
+  if (kFraction) {
+    const auto fraction = kPerPair ? hn::LoadU(du, position.fraction + i)
+                                   : hn::Set(du, position.all.fraction);
+    const auto whole = hn::LoadU(du, frequencies.whole + i);
+    phase = hn::Add(phase, hn::Add(multiply_high(du, fraction, frequency),
+                                   hn::Mul(fraction, whole)));
+  }
+  return phase;
+}
+
+template <class D, class C = SinCosCoefficients<hn::TFromD<D>>>
+HWY_INLINE void polynomials(D d, hn::Vec<D> t, hn::Vec<D>& sine, hn::Vec<D>& cosine) {
+  const auto y = hn::Mul(t, t);
+  sine = hn::Set(d, C::sine(C::kSineTerms - 1));
+  for (int k = C::kSineTerms - 2; k >= 0; --k) sine = hn::MulAdd(sine, y, hn::Set(d, C::sine(k)));
+  sine = hn::MulAdd(sine, y, hn::Set(d, C::kTauLow));
+  sine = hn::MulAdd(t, hn::Set(d, C::kTauHigh), hn::Mul(t, sine));
+  cosine = hn::Set(d, C::cosine(C::kCosineTerms - 1));
+  for (int k = C::kCosineTerms - 2; k >= 0; --k) {
+    cosine = hn::MulAdd(cosine, y, hn::Set(d, C::cosine(k)));
+  }
+  cosine = hn::MulAdd(cosine, y, hn::Set(d, hn::TFromD<D>(1)));
+}
+
+// Exchanges and negates sine and cosine as the quadrant says; it is the top two bits of each lane.
+template <class D, class DU = hn::RebindToUnsigned<D>>
+HWY_INLINE void turn_quadrant(D d, hn::Vec<DU> quadrant, hn::Vec<D>& sine, hn::Vec<D>& cosine) {
+  const DU du;
+  constexpr int kBits = sizeof(hn::TFromD<D>) * 8;
+  const auto sign = hn::Set(du, hn::TFromD<DU>(1) << (kBits - 1));
+  const auto quarter = hn::Set(du, hn::TFromD<DU>(1) << (kBits - 2));
+  const auto odd = hn::BitCast(d, hn::ShiftLeft<1>(quadrant));
+  const auto s = hn::IfNegativeThenElse(odd, cosine, sine);
+  const auto c = hn::IfNegativeThenElse(odd, sine, cosine);
+  sine = hn::Xor(s, hn::BitCast(d, hn::And(quadrant, sign)));
+  cosine = hn::Xor(c, hn::BitCast(d, hn::And(hn::Add(quadrant, quarter), sign)));
+}
+
+// Sine and cosine for the pairs i .. i + N - 1.
+// Valid: every phase. Error: at most 9e-8, absolute; relative near zeros.
+template <bool kPerPair, bool kFraction, class D, std::enable_if_t<sizeof(hn::TFromD<D>) == 4>* = nullptr>
+HWY_INLINE void sincos(D d, const TokenPosition<kPerPair>& position,
+                       const Frequencies& frequencies, size_t i, hn::Vec<D>& sine,
+                       hn::Vec<D>& cosine) {
+  const hn::RebindToUnsigned<D> du32;
+  const hn::RebindToSigned<D> di32;
+  const hn::Repartition<uint64_t, D> du64;
+  const auto phase0 = phases<kPerPair, kFraction>(du64, position, frequencies, i);
+  const auto phase1 =
+      phases<kPerPair, kFraction>(du64, position, frequencies, i + hn::Lanes(du64));
+  const auto round = hn::Set(du64, (uint64_t{1} << 61) + (uint64_t{1} << 31));
+  const auto rounded = hn::ConcatOdd(du32, hn::BitCast(du32, hn::Add(phase1, round)),
+                                     hn::BitCast(du32, hn::Add(phase0, round)));
+  const auto low =
+      hn::ConcatEven(di32, hn::BitCast(di32, phase1), hn::BitCast(di32, phase0));
+  const auto high = hn::Sub(hn::BitCast(di32, hn::And(rounded, hn::Set(du32, 0x3fffffff))),
+                            hn::Set(di32, 1 << 29));
+  const auto t = hn::MulAdd(hn::ConvertTo(d, low), hn::Set(d, 5.42101086e-20f),
+                            hn::Mul(hn::ConvertTo(d, high), hn::Set(d, 2.32830644e-10f)));
+  polynomials(d, t, sine, cosine);
+  turn_quadrant(d, rounded, sine, cosine);
+}
+
+// Likewise in float64. Error: at most 3e-16, absolute; relative near zeros.
+template <bool kPerPair, bool kFraction, class D, std::enable_if_t<sizeof(hn::TFromD<D>) == 8>* = nullptr>
+HWY_INLINE void sincos(D d, const TokenPosition<kPerPair>& position,
+                       const Frequencies& frequencies, size_t i, hn::Vec<D>& sine,
+                       hn::Vec<D>& cosine) {
+  const hn::RebindToUnsigned<D> du64;
+  const hn::RebindToSigned<D> di64;
+  const auto shifted = hn::Add(phases<kPerPair, kFraction>(du64, position, frequencies, i),
+                               hn::Set(du64, uint64_t{1} << 61));
+  const auto offset =
+      hn::Sub(hn::BitCast(di64, hn::And(shifted, hn::Set(du64, (uint64_t{1} << 62) - 1))),
+              hn::Set(di64, int64_t{1} << 61));
+  const auto t = hn::Mul(hn::ConvertTo(d, offset), hn::Set(d, 5.421010862427522e-20));
+  polynomials(d, t, sine, cosine);
+  turn_quadrant(d, shifted, sine, cosine);
+}
+
+// --- Orders of the pairs within a group of lanes
+//
+// The frequencies of a group are laid out once so that the sines and cosines come out in the order
+// that the stores want, and no lane ever crosses a vector for it.
+
+enum class PairOrder {
+  kNatural,  // lane l is pair l
+  // InterleaveLower(s, c), InterleaveUpper(s, c) are pairs 0 .. N/2-1 and N/2 .. N-1:
+  // both work in blocks of 16 bytes.
+  kInterleave,
+  kEvenOdd,  // a group of 2N: the even pairs, then the odd ones (load_even_odd)
+};
+
+template <class D>
+HWY_INLINE size_t group_size(D d, PairOrder order) {
+  return order == PairOrder::kEvenOdd ? 2 * hn::Lanes(d) : hn::Lanes(d);
+}
+
+// The pair, within its group, of position l.
+template <class D>
+HWY_INLINE size_t pair_of_lane(D d, PairOrder order, size_t l) {
+  const size_t lanes = hn::Lanes(d);
+  if (order == PairOrder::kInterleave) {
+    const size_t block = 16 / sizeof(hn::TFromD<D>), half = block / 2;
+    const size_t within = l % block, upper = within / half;
+    return upper * (lanes / 2) + (l / block) * half + within % half;
+  }
+  if (order == PairOrder::kEvenOdd) return l < lanes ? 2 * l : 2 * (l - lanes) + 1;
+  return l;
+}
+
+// Copies the frequencies of `count` pairs, padded with zeros to whole groups; returns their number.
+template <class D>
+size_t arrange_frequencies(D d, PairOrder order, const Frequencies& from, size_t count,
+                           uint64_t* fraction, uint64_t* whole) {
+  const size_t group = group_size(d, order);
+  const size_t padded = (count + group - 1) / group * group;
+  for (size_t i = 0; i < padded; ++i) {
+    const size_t pair = i / group * group + pair_of_lane(d, order, i % group);
+    fraction[i] = pair < count ? from.fraction[pair] : 0;
+    whole[i] = pair < count ? from.whole[pair] : 0;
+  }
+  return padded;
+}
+
+// Likewise for the position of every pair, from the axis that drives it. `first` is the pair that
+// position 0 stands for. Returns whether any is fractional.
+template <class D>
+bool arrange_positions(D d, PairOrder order, const Positions& positions, const AxisMap& axis_map,
+                       int64_t offset, size_t first, size_t count, int64_t* integer,
+                       uint64_t* fraction) {
+  const size_t group = group_size(d, order);
+  const size_t padded = (count + group - 1) / group * group;
+  bool fractional = false;
+  for (size_t i = 0; i < padded; ++i) {
+    const size_t pair = i / group * group + pair_of_lane(d, order, i % group);
+    if (pair >= count) {
+      integer[i] = 0;
+      fraction[i] = 0;
+      continue;
+    }
+    const int64_t axis = axis_map[static_cast<int64_t>(first + pair)];
+    const Position p = positions.at(offset + axis * positions.axis_stride);
+    integer[i] = p.integer;
+    fraction[i] = p.fraction;
+    fractional = fractional || p.fraction != 0;
+  }
+  return fractional;
+}
+
+}  // namespace posenc::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // POSENC_CPU_SINCOS_INL_H_

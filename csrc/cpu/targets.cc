@@ -1,0 +1,61 @@
+#include "cpu/targets.h"
+
+#include <cstdlib>
+#include <mutex>
+
+#include "cpu/kernels.h"
+
+namespace posenc::cpu {
+namespace {
+
+hwy::ChosenTarget& mutable_target() {
+  static hwy::ChosenTarget target;
+  static std::once_flag once;
+  std::call_once(once, [] {
+    target.Update(hwy::SupportedTargets());
+    const char* wanted = std::getenv("POSENC_ISA");
+    if (wanted == nullptr) return;
+    // An unknown name is reported by the Python side, which reads the same variable.
+    for (const int64_t each : hwy::SupportedAndGeneratedTargets()) {
+      if (std::string_view(wanted) == hwy::TargetName(each)) target.Update(each);
+    }
+  });
+  return target;
+}
+
+}  // namespace
+
+const hwy::ChosenTarget& chosen_target() { return mutable_target(); }
+
+std::vector<std::string> available_targets() {
+  std::vector<std::string> names;
+  for (const int64_t each : hwy::SupportedAndGeneratedTargets()) {
+    names.emplace_back(hwy::TargetName(each));
+  }
+  return names;
+}
+
+std::string current_target() {
+  for (const int64_t each : hwy::SupportedAndGeneratedTargets()) {
+    hwy::ChosenTarget one;
+    one.Update(each);
+    if (one.GetIndex() == chosen_target().GetIndex()) return hwy::TargetName(each);
+  }
+  return "";
+}
+
+bool set_target(std::string_view name) {
+  if (name.empty()) {
+    mutable_target().Update(hwy::SupportedTargets());
+    return true;
+  }
+  for (const int64_t each : hwy::SupportedAndGeneratedTargets()) {
+    if (name == hwy::TargetName(each)) {
+      mutable_target().Update(each);
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace posenc::cpu

@@ -1,0 +1,59 @@
+"""Position encodings, exact at any position, at the speed of memory, for NumPy and torch.
+
+    import posenc_native as pn
+
+    table = pn.sinusoidal(4096, 512)                    # NumPy in, NumPy out
+    rope = pn.Rotary(head_dim=128, base=500000.0)
+    q, k = rope(q, k, positions)                        # arrays or tensors
+
+Modules for models are in `posenc_native.nn`, transformers models are served by
+`posenc_native.hf.patch`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from .backend import get_num_threads, set_backend, set_num_threads, show_config
+from .frequencies import frequencies, rotary_frequencies, wavelengths
+from .rotary import Rotary, apply_rotary, apply_rotary_qk, apply_rotary_tables, rotary_tables
+from .sinusoidal import add_sinusoidal, shift_matrix, sinusoidal
+
+if TYPE_CHECKING:
+    from . import hf, nn
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Rotary",
+    "add_sinusoidal",
+    "apply_rotary",
+    "apply_rotary_qk",
+    "apply_rotary_tables",
+    "frequencies",
+    "get_num_threads",
+    "hf",
+    "nn",
+    "rotary_frequencies",
+    "rotary_tables",
+    "set_backend",
+    "set_num_threads",
+    "shift_matrix",
+    "show_config",
+    "sinusoidal",
+    "wavelengths",
+]
+
+# They import torch, so only when somebody asks for them.
+_OPTIONAL = ("hf", "nn")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _OPTIONAL:
+        return importlib.import_module(f".{name}", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

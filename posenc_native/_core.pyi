@@ -1,0 +1,73 @@
+"""The native module: kernels on NumPy arrays. Arguments by position, as in reference.py."""
+
+from typing import Any
+
+def sinusoidal(
+    positions: Any,
+    dim: Any,
+    base: Any,
+    layout: Any,
+    shift: Any,
+    scale: Any,
+    dtype: Any,
+    out: Any,
+    /,
+) -> Any: ...
+def add_sinusoidal(
+    x: Any,
+    positions: Any,
+    x_scale: Any,
+    alpha: Any,
+    base: Any,
+    layout: Any,
+    shift: Any,
+    scale: Any,
+    out: Any,
+    /,
+) -> Any: ...
+def rotary_tables(
+    positions: Any, inv_freq: Any, axis_map: Any, scale: Any, dtype: Any, /
+) -> tuple[Any, Any]: ...
+def apply_rotary(
+    x: Any,
+    positions: Any,
+    inv_freq: Any,
+    layout: Any,
+    pairing: Any,
+    rotary_start: Any,
+    axis_map: Any,
+    scale: Any,
+    inverse: Any,
+    out: Any,
+    /,
+) -> Any: ...
+def apply_rotary_qk(
+    q: Any,
+    k: Any,
+    positions: Any,
+    inv_freq: Any,
+    layout: Any,
+    pairing: Any,
+    rotary_start: Any,
+    axis_map: Any,
+    scale: Any,
+    inverse: Any,
+    inplace: Any,
+    /,
+) -> tuple[Any, Any]: ...
+def apply_rotary_tables(
+    x: Any,
+    cos: Any,
+    sin: Any,
+    layout: Any,
+    pairing: Any,
+    rotary_start: Any,
+    inverse: Any,
+    out: Any,
+    /,
+) -> Any: ...
+def set_num_threads(n: int, /) -> None: ...
+def get_num_threads() -> int: ...
+def available_targets() -> list[str]: ...
+def current_target() -> str: ...
+def set_target(name: str, /) -> bool: ...

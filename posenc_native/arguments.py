@@ -1,0 +1,268 @@
+"""Checks of arguments that need only numbers, names and shapes.
+
+Nothing here touches the elements of an array, so the NumPy reference and the composition of torch
+operations check with the same code and word their errors alike: "<function>: <argument>: expected
+<this>, got <that>", a ValueError for a wrong value, shape or name and a TypeError for a wrong kind
+or dtype.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import operator
+import sys
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+
+FLOAT_DTYPES = ("float16", "bfloat16", "float32", "float64")
+FREQUENCY_DTYPES = ("float32", "float64")
+INTEGER_DTYPES = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+POSITION_DTYPES = (*INTEGER_DTYPES, "float32", "float64")
+SINUSOIDAL_LAYOUTS = ("interleaved", "sin_cos", "cos_sin")
+FREQUENCY_LIMIT = (
+    2.0**63
+)  # radians a position; positions have the same limit, so phases fit 128 bits
+
+
+def wrong_value(function: str, argument: str, expected: str, got: object) -> NoReturn:
+    """Raise the ValueError for an argument whose value, shape or name is wrong."""
+    raise ValueError(f"{function}: {argument}: expected {expected}, got {got}")
+
+
+def wrong_type(function: str, argument: str, expected: str, got: object) -> NoReturn:
+    """Raise the TypeError for an argument whose kind or dtype is wrong."""
+    raise TypeError(f"{function}: {argument}: expected {expected}, got {got}")
+
+
+def dtype_name(dtype: object) -> str:
+    """Name of a NumPy or torch dtype: ``"float32"``, ``"bfloat16"``, ``"int64"`` ..."""
+    return str(dtype).removeprefix("torch.")
+
+
+def as_array(function: str, argument: str, value: Any) -> np.ndarray[Any, Any]:
+    """The value as an array: lists and the like become one."""
+    if isinstance(value, np.ndarray):
+        return value
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError):
+        wrong_type(function, argument, "an array", type(value).__name__)
+
+
+def is_tensor(value: object) -> bool:
+    """Whether the value is a torch tensor; does not import torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def is_torch_dtype(value: object) -> bool:
+    """Whether the value is a torch dtype; does not import torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.dtype)
+
+
+def check_dtype(function: str, argument: str, dtype: object, allowed: tuple[str, ...]) -> None:
+    """TypeError unless the NumPy or torch dtype is one of the names allowed."""
+    name = dtype_name(dtype)
+    if name not in allowed:
+        wrong_type(function, argument, f"a dtype of {', '.join(allowed)}", name)
+
+
+def check_shape(
+    function: str, argument: str, shape: tuple[int, ...], expected: tuple[int, ...]
+) -> None:
+    """ValueError unless the two shapes are equal."""
+    if tuple(shape) != tuple(expected):
+        wrong_value(function, argument, f"shape {list(expected)}", list(shape))
+
+
+def check_byte_count(function: str, shape: tuple[int, ...], item_size: int) -> None:
+    """ValueError if a result of this shape has more bytes than any array can have."""
+    if math.prod(shape) * item_size >= 2**63:
+        wrong_value(function, "result", "fewer than 2^63 bytes", f"shape {list(shape)}")
+
+
+def size(function: str, argument: str, value: object) -> int:
+    """The value as a Python int; it must be an integer >= 0 and no bool."""
+    if isinstance(value, bool):
+        wrong_type(function, argument, "an int", "bool")
+    try:
+        result = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        wrong_type(function, argument, "an int", type(value).__name__)
+    if result < 0:
+        wrong_value(function, argument, "an int >= 0", result)
+    return result
+
+
+def even_size(function: str, argument: str, value: object) -> int:
+    """The value as a Python int; it must be an even integer >= 0."""
+    result = size(function, argument, value)
+    if result % 2:
+        wrong_value(function, argument, "an even int", result)
+    return result
+
+
+def finite_number(function: str, argument: str, value: object) -> float:
+    """The value as a float; it must be a finite real number and no bool."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        wrong_type(function, argument, "a real number", type(value).__name__)
+    result = float(value)
+    if not math.isfinite(result):
+        wrong_value(function, argument, "a finite number", result)
+    return result
+
+
+def positive_number(function: str, argument: str, value: object) -> float:
+    """The value as a float; it must be a finite real number above 0."""
+    result = finite_number(function, argument, value)
+    if result <= 0:
+        wrong_value(function, argument, "a number > 0", result)
+    return result
+
+
+def frequency_parameters(
+    function: str, dim: object, base: object, shift: object, scale: object = 1.0
+) -> tuple[int, float, float, float]:
+    """``(dim, base, shift, scale)`` for ``scale * base ** (-i / (dim / 2 - shift))``, checked."""
+    checked_dim = even_size(function, "dim", dim)
+    checked_base = positive_number(function, "base", base)
+    checked_shift = finite_number(function, "shift", shift)
+    if checked_dim and checked_shift >= checked_dim / 2:
+        wrong_value(function, "shift", f"a number < dim / 2 = {checked_dim // 2}", checked_shift)
+    return checked_dim, checked_base, checked_shift, finite_number(function, "scale", scale)
+
+
+def check_sinusoidal_layout(function: str, layout: object) -> None:
+    """ValueError unless the layout of a sinusoidal table is one of the three known ones."""
+    if not isinstance(layout, str):
+        wrong_type(function, "layout", "a str", type(layout).__name__)
+    if layout not in SINUSOIDAL_LAYOUTS:
+        wrong_value(function, "layout", f"one of {', '.join(SINUSOIDAL_LAYOUTS)}", repr(layout))
+
+
+@dataclass(frozen=True)
+class RotaryView:
+    """How rotary sees a tensor: the letters of its axes, and the dims of the head that are paired.
+
+    layout: one letter an axis in memory order, ``d`` last: b (batch), s (sequence) or t (packed
+    tokens), h (heads). The dims ``start .. start + 2 * pairs`` of ``d`` are rotated. They form
+    blocks of `block` dims; within a block dim i is paired with dim i + block / 2, and the pairs of
+    all blocks, in order, have the `pairs` frequencies.
+    """
+
+    shape: tuple[int, ...]
+    layout: str
+    start: int
+    pairs: int
+    block: int
+
+    @property
+    def tokens(self) -> int:
+        """Length of the axis s or t."""
+        return self.shape[self.layout.index("t" if "t" in self.layout else "s")]
+
+    @property
+    def batch(self) -> int | None:
+        """Length of the axis b, None without one."""
+        return self.shape[self.layout.index("b")] if "b" in self.layout else None
+
+    def check_tokens(
+        self,
+        function: str,
+        argument: str,
+        shape: tuple[int, ...],
+        before: tuple[int, ...] = (),
+        after: tuple[int, ...] = (),
+    ) -> None:
+        """ValueError unless the axes between `before` and `after` are [s] or [b, s] (or [t])."""
+        letter = "t" if "t" in self.layout else "s"
+        expected = {letter: (*before, self.tokens, *after)}
+        if self.batch is not None:
+            expected["b, s"] = (*before, self.batch, self.tokens, *after)
+        if tuple(shape) not in expected.values():
+            choices = " or ".join(
+                f"[{', '.join([*'A' * len(before), letters, *'P' * len(after)])}] = {list(choice)}"
+                for letters, choice in expected.items()
+            )
+            wrong_value(function, argument, f"shape {choices}", list(shape))
+
+    def align(self, table: Any) -> Any:
+        """An array or tensor [s, P] or [b, s, P], its axes laid to broadcast with x[..., :P]."""
+        batched = table.ndim == 3
+        if batched and self.layout.index("s") < self.layout.index("b"):
+            table = table.swapaxes(0, 1)
+        lengths = dict(zip(self.layout, self.shape, strict=True))
+        lengths.update(h=1, d=table.shape[-1])
+        if not batched:
+            lengths["b"] = 1
+        return table.reshape([lengths[letter] for letter in self.layout])
+
+
+def rotary_view(
+    function: str,
+    shape: tuple[int, ...],
+    layout: object,
+    pairing: object,
+    rotary_start: object,
+    pairs: int,
+    argument: str = "x",
+) -> RotaryView:
+    """How a tensor of this shape is rotated; ValueError if the arguments do not fit it."""
+    letters = _rotary_layout(function, layout)
+    if len(shape) != len(letters):
+        wrong_value(function, argument, f"{len(letters)} axes ({letters})", f"shape {list(shape)}")
+    block = _block_size(function, pairing, pairs)
+    start = size(function, "rotary_start", rotary_start)
+    if start + 2 * pairs > shape[-1]:
+        wrong_value(
+            function,
+            "rotary_start",
+            f"rotary_start + 2 * {pairs} frequencies <= head_dim = {shape[-1]}",
+            start,
+        )
+    return RotaryView(tuple(shape), letters, start, pairs, block)
+
+
+def check_same_tokens(function: str, q: RotaryView, k: RotaryView) -> None:
+    """ValueError unless the shapes of q and k are equal but for their heads."""
+    for letter, q_length, k_length in zip(q.layout, q.shape, k.shape, strict=True):
+        if letter != "h" and q_length != k_length:
+            wrong_value(function, "k", f"the shape of q but for h, {list(q.shape)}", list(k.shape))
+
+
+def _rotary_layout(function: str, layout: object) -> str:
+    if not isinstance(layout, str):
+        wrong_type(function, "layout", "a str", type(layout).__name__)
+    letters = set(layout)
+    tokens_once = letters & {"t", "s", "b"} in ({"t"}, {"s"}, {"s", "b"})
+    if (
+        len(letters) != len(layout)
+        or not letters <= set("bshdt")
+        or not layout.endswith("d")
+        or not tokens_once
+    ):
+        wrong_value(
+            function,
+            "layout",
+            "distinct letters of b, s, h, d, or t for b and s, with s or t and ending in d",
+            repr(layout),
+        )
+    return layout
+
+
+def _block_size(function: str, pairing: object, pairs: int) -> int:
+    if pairing == "half":
+        return max(2 * pairs, 2)
+    if pairing == "interleaved":
+        return 2
+    expected = f"'half', 'interleaved' or an even int that divides {2 * pairs}"
+    if isinstance(pairing, str):
+        wrong_value(function, "pairing", expected, repr(pairing))
+    block = size(function, "pairing", pairing)
+    if block == 0 or block % 2 or 2 * pairs % block:
+        wrong_value(function, "pairing", expected, block)
+    return block

@@ -1,0 +1,125 @@
+"""The command line: ``python -m posenc_native {demo, info, bench}``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from . import __version__, backend, demo
+
+_PROGRAM = "python -m posenc_native"
+_EPILOG = f"""\
+examples:
+  {_PROGRAM} demo                        a Llama on the text that ships, both ways
+  {_PROGRAM} demo --text book.txt        the same on a text of yours
+  {_PROGRAM} info                        what was built and what is in use
+  {_PROGRAM} bench --filter rotary       time the rotary functions against their peers
+
+`{_PROGRAM} COMMAND --help` explains a command.
+"""
+_DEMO = """\
+Reads a text through a transformers Llama (its own class, random weights from a fixed seed, a token
+is a byte), once as transformers rotates queries and keys and once after posenc_native.hf.patch.
+Prints a table and saves it as a picture: how far the logits differ, whether the greedy continuation
+is the same, how long rotary takes in prefill and decode, and how exact cos and sin are.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Args:
+        arguments: those after the program's name; None for ``sys.argv``.
+
+    Returns:
+        The exit status: 0, or 1 after an error, which is one line on stderr. A command line that
+        makes no sense exits with 2, as argparse does.
+    """
+    parser = _parser()
+    # bench has options of its own, those of the benchmarks.
+    options, rest = parser.parse_known_args(arguments)
+    if rest and options.command != "bench":
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    try:
+        if options.command == "demo":
+            demo.run(options.text, options.out, options.tokens, options.quick)
+        elif options.command == "info":
+            backend.show_config()
+        else:
+            _bench(rest)
+    except (demo.DemoError, _CommandError) as error:
+        print(f"{_PROGRAM} {options.command}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"{_PROGRAM} {options.command}: interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+class _CommandError(Exception):
+    """One line for the user."""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=_PROGRAM,
+        description="Exact positional encodings: see them at work, see what was built.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"posenc_native {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    show = commands.add_parser(
+        "demo",
+        help="run a real model on real text, rotated by transformers and by this library",
+        description=_DEMO,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    show.add_argument("--text", type=Path, metavar="FILE", help="a text to read; 4096 bytes of it")
+    show.add_argument(
+        "--out",
+        type=Path,
+        metavar="PNG",
+        default=Path("posenc_native_demo.png"),
+        help="where the picture goes (default: %(default)s)",
+    )
+    show.add_argument(
+        "--tokens",
+        type=_at_least_one,
+        metavar="N",
+        default=32,
+        help="length of the greedy continuation (default: %(default)s)",
+    )
+    show.add_argument(
+        "--quick", action="store_true", help="on 256 bytes, in seconds; its times mean little"
+    )
+    commands.add_parser(
+        "info",
+        help="print the version, what was built, and what is in use",
+        description="Prints the version, SIMD targets, threads, torch operators and backend.",
+    )
+    commands.add_parser(
+        "bench",
+        help="time this library and its peers; needs a working copy of the repository",
+        description="Runs the benchmarks of the repository with the options given.",
+        add_help=False,
+    )
+    return parser
+
+
+def _at_least_one(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"expected 1 or more, got {text}")
+    return value
+
+
+def _bench(arguments: list[str]) -> None:
+    root = Path(__file__).resolve().parents[1]
+    if not (root / "benchmarks" / "__main__.py").is_file():
+        raise _CommandError(f"the benchmarks are part of the repository, not of {root}")
+    sys.path.insert(0, str(root))
+    importlib.import_module("benchmarks.__main__").main(arguments)

@@ -1,0 +1,456 @@
+"""The operations in plain NumPy: oracle of the tests and fallback where the native module is off.
+
+Everything is computed in float64 and rounded once, at the store; nothing here is tuned. The
+functions have the signatures of the native module and take NumPy arrays only; what they mean is
+documented at the public functions.
+
+Angles are counted in turns as 64-bit fixed point. A frequency of T / 2^64 turns a position puts
+the integer position p at phase p * T mod 2^64: one integer product, whose overflow removes the
+whole turns. The only error is that T is rounded, which moves the angle by at most |p| * 2^-65
+turns.
+"""
+
+from __future__ import annotations
+
+import decimal
+import math
+from collections.abc import Sequence
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from . import arguments
+from .arguments import RotaryView, rotary_view, wrong_type, wrong_value
+from .frequencies import EXACT, TWO_PI, checked_frequencies
+
+Array = npt.NDArray[Any]
+FloatArray = npt.NDArray[np.float64]
+PhaseArray = npt.NDArray[np.uint64]  # one turn is 2^64
+
+_TURN = 2**64
+_LOW_HALF = 2**32 - 1
+
+
+def sinusoidal(
+    positions: int | Array,
+    dim: int,
+    base: float,
+    layout: str,
+    shift: float,
+    scale: float,
+    dtype: npt.DTypeLike | None,
+    out: Array | None,
+) -> Array:
+    """Table of sines and cosines, ``positions.shape + (dim,)``."""
+    function = "sinusoidal"
+    arguments.check_sinusoidal_layout(function, layout)
+    frequencies = checked_frequencies(function, dim, base, shift, scale)
+    result_dtype = _table_dtype(function, dtype, out)
+    width = 2 * len(frequencies)
+    points = _positions(function, positions, row_bytes=width * result_dtype.itemsize)
+    shape = (*points.shape, width)
+    arguments.check_byte_count(function, shape, result_dtype.itemsize)
+    _check_out(function, out, shape, result_dtype, [points])
+    table = _sinusoidal_table(points, frequencies, layout)
+    return _store(_round(table, result_dtype), out)
+
+
+def add_sinusoidal(
+    x: Array,
+    positions: int | Array | None,
+    x_scale: float,
+    alpha: float,
+    base: float,
+    layout: str,
+    shift: float,
+    scale: float,
+    out: Array | None,
+) -> Array:
+    """``x * x_scale + alpha * table``, x [..., seq, dim], positions None, [seq] or [..., seq]."""
+    function = "add_sinusoidal"
+    _check_float_array(function, "x", x)
+    if x.ndim < 2:
+        wrong_value(function, "x", "at least 2 axes [..., seq, dim]", f"shape {list(x.shape)}")
+    arguments.check_sinusoidal_layout(function, layout)
+    frequencies = checked_frequencies(function, x.shape[-1], base, shift, scale)
+    x_scale = arguments.finite_number(function, "x_scale", x_scale)
+    alpha = arguments.finite_number(function, "alpha", alpha)
+    points = _positions(function, x.shape[-2] if positions is None else positions)
+    if points.shape not in (x.shape[-2:-1], x.shape[:-1]):
+        wrong_value(
+            function,
+            "positions",
+            f"shape [seq] = {list(x.shape[-2:-1])} or x's without dim = {list(x.shape[:-1])}",
+            list(points.shape),
+        )
+    _check_out(function, out, x.shape, x.dtype, [points], replaceable=x)
+    table = _sinusoidal_table(points, frequencies, layout)
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = x.astype(np.float64) * x_scale + alpha * table
+    return _store(_round(total, x.dtype), out)
+
+
+def rotary_tables(
+    positions: int | Array,
+    inv_freq: Array,
+    axis_map: Array | None,
+    scale: float,
+    dtype: npt.DTypeLike | None,
+) -> tuple[Array, Array]:
+    """cos and sin, each ``positions.shape + (P,)``; with an axis_map positions are [A, ...]."""
+    function = "rotary_tables"
+    frequencies = _inv_freq(function, inv_freq)
+    scale = arguments.finite_number(function, "scale", scale)
+    result_dtype = _table_dtype(function, dtype, None)
+    row_bytes = len(frequencies) * result_dtype.itemsize
+    points = _positions(function, positions, row_bytes=row_bytes)
+    if axis_map is not None and points.ndim < 1:
+        wrong_value(function, "positions", "shape [A, ...] with axis_map", "a scalar")
+    axes = _axis_map(function, axis_map, len(frequencies), points.shape)
+    table_shape = (*points.shape[axes is not None :], len(frequencies))
+    arguments.check_byte_count(function, table_shape, result_dtype.itemsize)
+    cos, sin = _rotary_cos_sin(points, frequencies, axes, scale)
+    return _round(cos, result_dtype), _round(sin, result_dtype)
+
+
+def apply_rotary(
+    x: Array,
+    positions: int | Array | None,
+    inv_freq: Array,
+    layout: str,
+    pairing: str | int,
+    rotary_start: int,
+    axis_map: Array | None,
+    scale: float,
+    inverse: bool,
+    out: Array | None,
+) -> Array:
+    """x with the pairs of its heads rotated by position * inv_freq."""
+    function = "apply_rotary"
+    _check_float_array(function, "x", x)
+    frequencies = _inv_freq(function, inv_freq)
+    view = rotary_view(function, x.shape, layout, pairing, rotary_start, len(frequencies))
+    scale = arguments.finite_number(function, "scale", scale)
+    points = _token_positions(function, positions, view, axis_map)
+    axes = _axis_map(function, axis_map, len(frequencies), points.shape)
+    inputs = [points, inv_freq, axis_map]
+    _check_out(function, out, x.shape, x.dtype, inputs, replaceable=x)
+    cos, sin = _rotary_cos_sin(points, frequencies, axes, scale)
+    return _store(_rotate(x, cos, -sin if inverse else sin, view), out)
+
+
+def apply_rotary_qk(
+    q: Array,
+    k: Array,
+    positions: int | Array | None,
+    inv_freq: Array,
+    layout: str,
+    pairing: str | int,
+    rotary_start: int,
+    axis_map: Array | None,
+    scale: float,
+    inverse: bool,
+    inplace: bool,
+) -> tuple[Array, Array]:
+    """q and k of one layer, which may differ in heads, rotated by the same angles."""
+    function = "apply_rotary_qk"
+    _check_float_array(function, "q", q)
+    _check_float_array(function, "k", k)
+    if k.dtype != q.dtype:
+        wrong_type(function, "k", f"the dtype of q, {q.dtype}", k.dtype)
+    frequencies = _inv_freq(function, inv_freq)
+    pairs = len(frequencies)
+    q_view = rotary_view(function, q.shape, layout, pairing, rotary_start, pairs, "q")
+    k_view = rotary_view(function, k.shape, layout, pairing, rotary_start, pairs, "k")
+    arguments.check_same_tokens(function, q_view, k_view)
+    scale = arguments.finite_number(function, "scale", scale)
+    points = _token_positions(function, positions, q_view, axis_map)
+    axes = _axis_map(function, axis_map, pairs, points.shape)
+    if inplace:
+        _check_writable(function, "q", q, [k, points, inv_freq, axis_map])
+        _check_writable(function, "k", k, [q, points, inv_freq, axis_map])
+    cos, sin = _rotary_cos_sin(points, frequencies, axes, scale)
+    if inverse:
+        sin = -sin
+    rotated_q, rotated_k = _rotate(q, cos, sin, q_view), _rotate(k, cos, sin, k_view)
+    return _store(rotated_q, q if inplace else None), _store(rotated_k, k if inplace else None)
+
+
+def apply_rotary_tables(
+    x: Array,
+    cos: Array,
+    sin: Array,
+    layout: str,
+    pairing: str | int,
+    rotary_start: int,
+    inverse: bool,
+    out: Array | None,
+) -> Array:
+    """x with the pairs of its heads rotated by ready tables, cos and sin [s, P] or [b, s, P]."""
+    function = "apply_rotary_tables"
+    for argument, array in {"x": x, "cos": cos, "sin": sin}.items():
+        _check_float_array(function, argument, array)
+    if sin.dtype != cos.dtype:
+        wrong_type(function, "sin", f"the dtype of cos, {cos.dtype}", sin.dtype)
+    if cos.ndim < 1:
+        wrong_value(function, "cos", "shape [s, P] or [b, s, P]", "a scalar")
+    pairs = cos.shape[-1]
+    view = rotary_view(function, x.shape, layout, pairing, rotary_start, pairs)
+    view.check_tokens(function, "cos", cos.shape, after=(pairs,))
+    arguments.check_shape(function, "sin", sin.shape, cos.shape)
+    _check_out(function, out, x.shape, x.dtype, [cos, sin], replaceable=x)
+    turn = sin.astype(np.float64)
+    return _store(_rotate(x, cos.astype(np.float64), -turn if inverse else turn, view), out)
+
+
+# Phases
+
+
+@lru_cache(maxsize=64)
+def _fixed_point(frequencies: tuple[float | Decimal, ...]) -> tuple[int, ...]:
+    """Frequencies, radians a position, as turns a position in units of 2^-64, to the nearest."""
+    with decimal.localcontext(EXACT):
+        return tuple(
+            int((Decimal(frequency) * _TURN / TWO_PI).to_integral_value())
+            for frequency in frequencies
+        )
+
+
+def _phases(positions: Array, frequencies: Sequence[float | Decimal]) -> PhaseArray:
+    """Phase of every position at the frequency with the same last index; the two broadcast."""
+    turns = _fixed_point(tuple(frequencies))
+    fraction_of_turn = np.array([t % _TURN for t in turns], dtype=np.uint64)
+    if positions.dtype.kind in "iu":
+        products: PhaseArray = positions.astype(np.uint64) * fraction_of_turn
+        return products
+    # p * T = whole * T + sign * |frac| * T, where whole turns of T matter for the second product.
+    frac, whole = np.modf(positions.astype(np.float64))
+    frac_fixed = np.rint(np.abs(frac) * float(_TURN)).astype(np.uint64)
+    whole_turns = np.array([t // _TURN % _TURN for t in turns], dtype=np.uint64)
+    extra = _high_product(frac_fixed, fraction_of_turn) + frac_fixed * whole_turns
+    phase: PhaseArray = whole.astype(np.int64).astype(np.uint64) * fraction_of_turn
+    return np.where(frac < 0, phase - extra, phase + extra)
+
+
+def _high_product(a: PhaseArray, b: PhaseArray) -> PhaseArray:
+    """The upper 64 bits of the 128-bit products a * b."""
+    a_high, a_low = a >> 32, a & _LOW_HALF
+    b_high, b_low = b >> 32, b & _LOW_HALF
+    middle = a_high * b_low + ((a_low * b_low) >> 32)
+    carry = (a_low * b_high + (middle & _LOW_HALF)) >> 32
+    product: PhaseArray = a_high * b_high + (middle >> 32) + carry
+    return product
+
+
+def _cos_sin(phase: PhaseArray) -> tuple[FloatArray, FloatArray]:
+    # Taking the nearest quarter turn off as an integer keeps the digits of angles close to it.
+    quarter = (phase + 2**61) >> 62
+    angle = (phase - (quarter << 62)).view(np.int64) * (2 * math.pi / _TURN)
+    cos, sin = np.cos(angle), np.sin(angle)
+    odd, negative = quarter % 2 == 1, quarter >= 2
+    cos, sin = np.where(odd, -sin, cos), np.where(odd, cos, sin)
+    return np.where(negative, -cos, cos), np.where(negative, -sin, sin)
+
+
+def _sinusoidal_table(
+    positions: Array, frequencies: tuple[Decimal, ...], layout: str
+) -> FloatArray:
+    cos, sin = _cos_sin(_phases(positions[..., None], frequencies))
+    if layout == "interleaved":
+        return np.stack([sin, cos], axis=-1).reshape(*positions.shape, 2 * len(frequencies))
+    halves = [sin, cos] if layout == "sin_cos" else [cos, sin]
+    return np.concatenate(halves, axis=-1)
+
+
+def _rotary_cos_sin(
+    positions: Array, frequencies: tuple[float, ...], axis_map: Array | None, scale: float
+) -> tuple[FloatArray, FloatArray]:
+    """cos and sin times scale, [..., P] for positions [...], or [A, ...] with an axis_map."""
+    if axis_map is None:
+        of_each_pair = positions[..., None]
+    else:
+        of_each_pair = np.moveaxis(positions[axis_map], 0, -1)
+    cos, sin = _cos_sin(_phases(of_each_pair, frequencies))
+    return cos * scale, sin * scale
+
+
+# Rotation and rounding
+
+
+def _rotate(x: Array, cos: FloatArray, sin: FloatArray, view: RotaryView) -> Array:
+    half = view.block // 2
+    cos, sin = (_by_block(view.align(table), half) for table in (cos, sin))
+    rotated_dims = slice(view.start, view.start + 2 * view.pairs)
+    part = x[..., rotated_dims]
+    blocks = part.astype(np.float64).reshape(*x.shape[:-1], view.pairs // half, 2, half)
+    first, second = blocks[..., 0, :], blocks[..., 1, :]
+    with np.errstate(over="ignore", invalid="ignore"):
+        rotated = np.stack([first * cos - second * sin, second * cos + first * sin], axis=-2)
+    result: Array = x.copy()
+    result[..., rotated_dims] = _round(rotated.reshape(part.shape), x.dtype)
+    return result
+
+
+def _by_block(table: FloatArray, half: int) -> FloatArray:
+    """[..., P] as [..., blocks, half]."""
+    return table.reshape(*table.shape[:-1], table.shape[-1] // half, half)
+
+
+def _round(values: FloatArray, dtype: np.dtype[Any]) -> Array:
+    """Values to the nearest of dtype, ties to even."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        exact_enough = _round_to_odd(values) if dtype.name == "bfloat16" else values
+        rounded: Array = exact_enough.astype(dtype)
+        return rounded
+
+
+def _round_to_odd(values: FloatArray) -> npt.NDArray[np.float32]:
+    """To float32, towards zero with the last bit set if inexact, so that bfloat16 rounds once."""
+    nearest = values.astype(np.float32)
+    bits = nearest.view(np.uint32)
+    bits -= np.abs(nearest) > np.abs(values)
+    bits |= nearest != values
+    return nearest
+
+
+def _store(result: Array, out: Array | None) -> Array:
+    if out is None:
+        return result
+    out[...] = result
+    return out
+
+
+# Checks that need the arrays
+
+
+def _check_array(function: str, argument: str, value: object, dtypes: tuple[str, ...]) -> None:
+    if not isinstance(value, np.ndarray):
+        wrong_type(function, argument, "a NumPy array", type(value).__name__)
+    arguments.check_dtype(function, argument, value.dtype, dtypes)
+
+
+def _check_float_array(function: str, argument: str, value: object) -> None:
+    _check_array(function, argument, value, arguments.FLOAT_DTYPES)
+
+
+def _positions(function: str, positions: object, row_bytes: int = 1) -> Array:
+    """Positions as an array, an int n meaning 0 .. n-1; each adds row_bytes to the result."""
+    if isinstance(positions, (int, np.integer)):
+        count = arguments.size(function, "positions", positions)
+        arguments.check_byte_count(function, (count, 8), max(row_bytes, 1))
+        return np.arange(count, dtype=np.int64)
+    _check_array(function, "positions", positions, arguments.POSITION_DTYPES)
+    assert isinstance(positions, np.ndarray)
+    if positions.dtype.kind == "f" and not np.all(np.abs(positions) < 2.0**63):
+        wrong_value(function, "positions", "finite positions within 2^63", "larger or NaN")
+    return positions
+
+
+def _token_positions(
+    function: str, positions: object, view: RotaryView, axis_map: Array | None
+) -> Array:
+    """Rotary positions [s], [b, s] or None for 0 .. s-1; with an axis_map [A, s] or [A, b, s]."""
+    if positions is None and axis_map is not None:
+        wrong_value(function, "positions", "shape [A, s] or [A, b, s] with axis_map", None)
+    points = _positions(function, view.tokens if positions is None else positions)
+    axes = points.shape[:1] if axis_map is not None else ()
+    view.check_tokens(function, "positions", points.shape, before=axes)
+    return points
+
+
+def _inv_freq(function: str, inv_freq: object) -> tuple[float, ...]:
+    _check_array(function, "inv_freq", inv_freq, arguments.FREQUENCY_DTYPES)
+    assert isinstance(inv_freq, np.ndarray)
+    if inv_freq.ndim != 1:
+        wrong_value(function, "inv_freq", "shape [P]", list(inv_freq.shape))
+    if not np.all(np.abs(inv_freq) < arguments.FREQUENCY_LIMIT):
+        wrong_value(function, "inv_freq", "finite frequencies within 2^63", "larger or NaN")
+    return tuple(inv_freq.tolist())
+
+
+def _axis_map(
+    function: str, axis_map: object, pairs: int, positions_shape: tuple[int, ...]
+) -> Array | None:
+    """The axis_map, checked against the position axes that it chooses from."""
+    if axis_map is None:
+        return None
+    _check_array(function, "axis_map", axis_map, arguments.INTEGER_DTYPES)
+    assert isinstance(axis_map, np.ndarray)
+    arguments.check_shape(function, "axis_map", axis_map.shape, (pairs,))
+    axes = positions_shape[0]
+    if np.any(axis_map < 0) or np.any(axis_map >= axes):
+        wrong_value(function, "axis_map", f"axes 0 .. {axes - 1} of positions", axis_map.tolist())
+    return axis_map
+
+
+def _table_dtype(function: str, dtype: npt.DTypeLike | None, out: Array | None) -> np.dtype[Any]:
+    """Dtype of a table: the one asked for, else that of out, else float32."""
+    if dtype is not None:
+        result = np.dtype(dtype)
+    elif isinstance(out, np.ndarray):
+        result = out.dtype
+    else:
+        result = np.dtype(np.float32)
+    arguments.check_dtype(function, "dtype", result, arguments.FLOAT_DTYPES)
+    return result
+
+
+def _check_out(
+    function: str,
+    out: object,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    inputs: Sequence[Array | None],
+    replaceable: Array | None = None,
+) -> None:
+    """Check a result to be written: out may be replaceable itself, and overlap no other input."""
+    if out is None:
+        return
+    if not isinstance(out, np.ndarray):
+        wrong_type(function, "out", "a NumPy array", type(out).__name__)
+    if out.dtype != dtype:
+        wrong_type(function, "out", f"dtype {dtype}", out.dtype)
+    arguments.check_shape(function, "out", out.shape, shape)
+    if replaceable is not None and not _same_memory(out, replaceable):
+        inputs = [*inputs, replaceable]
+    _check_writable(function, "out", out, inputs)
+
+
+def _check_writable(
+    function: str, argument: str, array: Array, inputs: Sequence[Array | None]
+) -> None:
+    if not array.flags.writeable:
+        wrong_value(function, argument, "a writable array", "a read-only one")
+    if _overlaps_itself(array):
+        wrong_value(
+            function, argument, "elements apart in memory", f"strides {list(array.strides)}"
+        )
+    if any(other is not None and np.shares_memory(array, other) for other in inputs):
+        wrong_value(function, argument, "no partial overlap with an input", "shared memory")
+
+
+def _same_memory(a: Array, b: Array) -> bool:
+    """True for two views of equal shape and dtype that are one and the same."""
+    return a.ctypes.data == b.ctypes.data and all(
+        length == 1 or a_stride == b_stride
+        for length, a_stride, b_stride in zip(a.shape, a.strides, b.strides, strict=True)
+    )
+
+
+def _overlaps_itself(array: Array) -> bool:
+    """True unless every axis steps over all that the axes with smaller strides reach."""
+    if array.size == 0:
+        return False
+    reach = array.itemsize
+    for stride, length in sorted(
+        (abs(stride), length)
+        for stride, length in zip(array.strides, array.shape, strict=True)
+        if length > 1
+    ):
+        if stride < reach:
+            return True
+        reach += stride * (length - 1)
+    return False

@@ -1,0 +1,497 @@
+"""Rotary position encoding: turn the pairs of a head by the angle of their position.
+
+    (a, b)  ->  (a cos t - b sin t,  b cos t + a sin t),    t = position * inv_freq[pair]
+
+    pairing of a head of 2P rotated dims
+    half            x0 x1 ... | xP xP+1 ...      i with i + P        NeoX, Llama in Hugging Face
+    interleaved     x0 x1 | x2 x3 | x4 x5 ...    2i with 2i + 1      GPT-J, Llama as published
+    an int b        in each block of b dims, i with i + b/2          several axes, one after another
+
+Source: Su et al. 2021, "RoFormer: Enhanced Transformer with Rotary Position Embedding".
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from . import arguments, backend
+from .frequencies import rotary_frequencies
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Rotary", "apply_rotary", "apply_rotary_qk", "apply_rotary_tables", "rotary_tables"]
+
+
+def rotary_tables(
+    positions: int | npt.ArrayLike | torch.Tensor,
+    inv_freq: npt.ArrayLike | torch.Tensor,
+    *,
+    axis_map: npt.ArrayLike | torch.Tensor | None = None,
+    scale: float = 1.0,
+    dtype: Any = None,
+) -> tuple[Any, Any]:
+    """Cosines and sines of ``positions * inv_freq``, exact at every position.
+
+    Args:
+        positions: an int n for 0 .. n-1, or an array or tensor of any shape; with `axis_map`, the
+            first axis chooses the coordinate: ``[A, ...]``.
+        inv_freq: ``[P]``, radians per position, float32 or float64; taken as exact.
+        axis_map: ``[P]`` ints, which coordinate drives each pair.
+        scale: factor of both (YaRN's attention factor).
+        dtype: float16, bfloat16, float32 (default) or float64, of NumPy or torch.
+
+    Returns:
+        ``(cos, sin)``, each ``positions.shape + (P,)`` (without the axis A).
+
+    Raises:
+        ValueError: shapes that do not fit, positions or frequencies that are not finite.
+        TypeError: impossible dtypes.
+
+    Example:
+        >>> import numpy as np
+        >>> import posenc_native as pn
+        >>> cos, sin = pn.rotary_tables(np.array([0, 10**6]), np.array([1.0, 0.01]))
+        >>> cos.round(6)
+        array([[ 1.      ,  1.      ],
+               [ 0.936752, -0.952155]], dtype=float32)
+    """
+    if (
+        arguments.is_tensor(positions)
+        or arguments.is_tensor(inv_freq)
+        or arguments.is_torch_dtype(dtype)
+    ):
+        from . import torch_ops
+
+        return torch_ops.rotary_tables(positions, inv_freq, axis_map, scale, dtype)
+    function = "rotary_tables"
+    if not isinstance(positions, (int, np.integer, np.ndarray)):
+        positions = arguments.as_array(function, "positions", positions)
+    if not isinstance(inv_freq, np.ndarray):
+        inv_freq = arguments.as_array(function, "inv_freq", inv_freq)
+    if axis_map is not None and not isinstance(axis_map, np.ndarray):
+        axis_map = arguments.as_array(function, "axis_map", axis_map)
+    return backend.implementation.rotary_tables(  # type: ignore[no-any-return]
+        positions, inv_freq, axis_map, scale, dtype
+    )
+
+
+def apply_rotary(
+    x: Any,
+    positions: npt.ArrayLike | torch.Tensor | None,
+    inv_freq: npt.ArrayLike | torch.Tensor,
+    *,
+    layout: str = "bhsd",
+    pairing: str | int = "half",
+    rotary_start: int = 0,
+    axis_map: npt.ArrayLike | torch.Tensor | None = None,
+    scale: float = 1.0,
+    inverse: bool = False,
+    out: Any = None,
+) -> Any:
+    """Rotate `x` by its positions.
+
+    Args:
+        x: float16, bfloat16, float32 or float64, of any strides (slices of a packed QKV,
+            transposed and expanded views).
+        positions: None for 0 .. s-1, ``[s]`` or ``[b, s]`` (``[t]`` for packed tokens); with
+            `axis_map`, ``[A, s]`` or ``[A, b, s]``. Integers are exact, floats allowed; never of
+            the dtype of `x`.
+        inv_freq: ``[P]``, radians per position, float32 or float64; see `rotary_frequencies`.
+        layout: the axes of `x` in memory order, ending in d: b (batch), s (sequence), h (heads),
+            d (head_dim), or t for packed tokens: "bhsd", "bshd", "sbhd", "thd", "sd" ...
+        pairing: "half", "interleaved" or an even block size; see the module's head.
+        rotary_start: the dims ``rotary_start .. rotary_start + 2P`` are rotated, the rest copied.
+        axis_map: ``[P]`` ints, which position axis drives each pair.
+        scale: factor of cosine and sine.
+        inverse: turn the other way (the transpose; it undoes the rotation where scale is 1).
+        out: where the result goes; `x` itself rotates in place.
+
+    Returns:
+        An array or tensor like `x`. Computed in float32 (float64 for float64), rounded once.
+        Gradients reach `x`.
+
+    Raises:
+        ValueError: shapes, layout or slice that do not fit, an overlapping `out`.
+        TypeError: impossible dtypes.
+
+    Example:
+        >>> import numpy as np
+        >>> import posenc_native as pn
+        >>> inv_freq, _ = pn.rotary_frequencies(4)
+        >>> x = np.ones((1, 1, 2, 4), np.float32)
+        >>> pn.apply_rotary(x, np.array([0, 100]), inv_freq).round(4)[0, 0]
+        array([[ 1.    ,  1.    ,  1.    ,  1.    ],
+               [ 1.3687, -0.3012,  0.356 ,  1.3818]], dtype=float32)
+    """
+    if isinstance(x, np.ndarray):
+        if type(positions) is not np.ndarray and positions is not None:
+            positions = _positions("apply_rotary", positions)
+        if type(inv_freq) is not np.ndarray:
+            inv_freq = arguments.as_array("apply_rotary", "inv_freq", inv_freq)
+        if type(axis_map) is not np.ndarray and axis_map is not None:
+            axis_map = arguments.as_array("apply_rotary", "axis_map", axis_map)
+        return backend.implementation.apply_rotary(
+            x, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse, out
+        )
+    _require_torch("apply_rotary", "x", x)
+    from . import torch_ops
+
+    return torch_ops.apply_rotary(
+        x, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse, out
+    )
+
+
+def apply_rotary_qk(
+    q: Any,
+    k: Any,
+    positions: npt.ArrayLike | torch.Tensor | None,
+    inv_freq: npt.ArrayLike | torch.Tensor,
+    *,
+    layout: str = "bhsd",
+    pairing: str | int = "half",
+    rotary_start: int = 0,
+    axis_map: npt.ArrayLike | torch.Tensor | None = None,
+    scale: float = 1.0,
+    inverse: bool = False,
+    inplace: bool = False,
+) -> tuple[Any, Any]:
+    """Rotate the queries and keys of a layer in one call; angles are computed once for both.
+
+    Args:
+        q, k: as `x` in `apply_rotary`, of one dtype and one shape but for the number of heads.
+        inplace: write the results to `q` and `k`.
+        positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse: as in
+            `apply_rotary`.
+
+    Returns:
+        ``(q, k)`` rotated; the arguments themselves if in place.
+
+    Raises:
+        ValueError, TypeError: as in `apply_rotary`; nothing has been written then.
+
+    Example:
+        >>> import numpy as np
+        >>> import posenc_native as pn
+        >>> inv_freq, _ = pn.rotary_frequencies(64)
+        >>> q, k = np.ones((1, 8, 5, 64), np.float32), np.ones((1, 2, 5, 64), np.float32)
+        >>> rotated_q, rotated_k = pn.apply_rotary_qk(q, k, None, inv_freq)
+        >>> rotated_k.shape
+        (1, 2, 5, 64)
+    """
+    if isinstance(q, np.ndarray):
+        if type(positions) is not np.ndarray and positions is not None:
+            positions = _positions("apply_rotary_qk", positions)
+        if type(inv_freq) is not np.ndarray:
+            inv_freq = arguments.as_array("apply_rotary_qk", "inv_freq", inv_freq)
+        if type(axis_map) is not np.ndarray and axis_map is not None:
+            axis_map = arguments.as_array("apply_rotary_qk", "axis_map", axis_map)
+        return backend.implementation.apply_rotary_qk(  # type: ignore[no-any-return]
+            q, k, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse,
+            inplace,
+        )  # fmt: skip
+    _require_torch("apply_rotary_qk", "q", q)
+    from . import torch_ops
+
+    return torch_ops.apply_rotary_qk(
+        q, k, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse, inplace
+    )
+
+
+def apply_rotary_tables(
+    x: Any,
+    cos: Any,
+    sin: Any,
+    *,
+    layout: str = "bhsd",
+    pairing: str | int = "half",
+    rotary_start: int = 0,
+    inverse: bool = False,
+    out: Any = None,
+) -> Any:
+    """Rotate `x` by ready cosines and sines.
+
+    Args:
+        x, layout, pairing, rotary_start, inverse, out: as in `apply_rotary`.
+        cos, sin: ``[s, P]`` or ``[b, s, P]`` (``[t, P]`` for packed tokens), one value a pair, of
+            any of the four float dtypes.
+
+    Returns:
+        An array or tensor like `x`. Gradients reach `x`, and `cos` and `sin` if they ask for them.
+
+    Raises:
+        ValueError, TypeError: as in `apply_rotary`.
+
+    Example:
+        >>> import numpy as np
+        >>> import posenc_native as pn
+        >>> inv_freq, _ = pn.rotary_frequencies(4)
+        >>> cos, sin = pn.rotary_tables(3, inv_freq)
+        >>> x = np.ones((3, 4), np.float32)
+        >>> same = pn.apply_rotary(x, None, inv_freq, layout="sd")
+        >>> bool((pn.apply_rotary_tables(x, cos, sin, layout="sd") == same).all())
+        True
+    """
+    if isinstance(x, np.ndarray):
+        if type(cos) is not np.ndarray:
+            cos = arguments.as_array("apply_rotary_tables", "cos", cos)
+        if type(sin) is not np.ndarray:
+            sin = arguments.as_array("apply_rotary_tables", "sin", sin)
+        return backend.implementation.apply_rotary_tables(
+            x, cos, sin, layout, pairing, rotary_start, inverse, out
+        )
+    _require_torch("apply_rotary_tables", "x", x)
+    from . import torch_ops
+
+    return torch_ops.apply_rotary_tables(x, cos, sin, layout, pairing, rotary_start, inverse, out)
+
+
+class Rotary:
+    """How a model rotates: frequencies, pairing and slice, without any buffer.
+
+    Immutable; can be shared, copied, pickled and compared. Nothing in it is cast by
+    ``model.half()`` or lost on the meta device.
+
+    Args:
+        head_dim: width of a head.
+        base: base of the frequencies (rope_theta).
+        rotary_dim: how many dims are rotated, even; default head_dim.
+        pairing: "half", "interleaved" or a block size; see the module's head.
+        scaling: None or a mapping as in Hugging Face, ``{"rope_type": "yarn", ...}``; see
+            `rotary_frequencies`.
+        axis_map: ``[rotary_dim / 2]`` ints, which position axis drives each pair.
+        rotary_start: first rotated dim.
+
+    Attributes:
+        inv_freq: float64 ``[rotary_dim / 2]``, radians per position, read-only.
+        scale: factor of cosine and sine (the attention factor of the scaling).
+
+    Raises:
+        ValueError, TypeError: sizes, names or keys that do not fit.
+
+    Example:
+        >>> import numpy as np
+        >>> import posenc_native as pn
+        >>> rope = pn.Rotary(64, base=500000.0)
+        >>> q, k = np.ones((1, 8, 5, 64), np.float32), np.ones((1, 2, 5, 64), np.float32)
+        >>> q, k = rope(q, k)
+        >>> cos, sin = rope.tables(5)
+        >>> cos.shape
+        (5, 32)
+    """
+
+    __slots__ = ("_tensors", "axis_map", "base", "head_dim", "inv_freq", "pairing", "rotary_start",
+                 "scale", "scaling")  # fmt: skip
+
+    head_dim: int
+    base: float
+    pairing: str | int
+    scaling: Mapping[str, Any] | None
+    axis_map: npt.NDArray[np.int64] | None
+    rotary_start: int
+    inv_freq: npt.NDArray[np.float64]
+    scale: float
+    _tensors: tuple[torch.Tensor, torch.Tensor | None] | None
+
+    def __init__(
+        self,
+        head_dim: int,
+        *,
+        base: float = 10000.0,
+        rotary_dim: int | None = None,
+        pairing: str | int = "half",
+        scaling: Mapping[str, Any] | None = None,
+        axis_map: npt.ArrayLike | None = None,
+        rotary_start: int = 0,
+    ) -> None:
+        head_dim = arguments.size("Rotary", "head_dim", head_dim)
+        rotary_dim = arguments.even_size(
+            "Rotary", "rotary_dim", head_dim if rotary_dim is None else rotary_dim
+        )
+        inv_freq, scale = rotary_frequencies(rotary_dim, base, scaling)
+        # Checks the slice and the pairing.
+        arguments.rotary_view("Rotary", (1, head_dim), "sd", pairing, rotary_start, len(inv_freq))
+        axes = None
+        if axis_map is not None:
+            axes = np.array(arguments.as_array("Rotary", "axis_map", axis_map))
+            arguments.check_dtype("Rotary", "axis_map", axes.dtype, arguments.INTEGER_DTYPES)
+            arguments.check_shape("Rotary", "axis_map", axes.shape, (len(inv_freq),))
+            axes = axes.astype(np.int64)
+            axes.flags.writeable = False
+        inv_freq.flags.writeable = False
+        values = {
+            "head_dim": head_dim,
+            "base": float(base),
+            "pairing": pairing,
+            "scaling": None if scaling is None else dict(scaling),
+            "axis_map": axes,
+            "rotary_start": int(rotary_start),
+            "inv_freq": inv_freq,
+            "scale": scale,
+            "_tensors": None,
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        if "torch" in sys.modules:
+            self._make_tensors()
+
+    @classmethod
+    def from_config(cls, config: Any, layer_type: str | None = None) -> Rotary:
+        """The rotation of a Hugging Face model.
+
+        Args:
+            config: a transformers configuration, its dict, or the path of a config.json.
+            layer_type: which layers, where they differ ("full_attention", "sliding_attention").
+
+        Raises:
+            ValueError: a key that is missing or makes no sense; its name is in the message.
+
+        Example:
+            >>> import posenc_native as pn
+            >>> pn.Rotary.from_config(
+            ...     {"model_type": "llama", "head_dim": 64, "rope_theta": 500000.0}
+            ... ).base
+            500000.0
+        """
+        from .config import rotary_arguments
+
+        return cls(**rotary_arguments(config, layer_type))
+
+    def __call__(
+        self,
+        q: Any,
+        k: Any,
+        positions: npt.ArrayLike | torch.Tensor | None = None,
+        *,
+        layout: str = "bhsd",
+        inverse: bool = False,
+        inplace: bool = False,
+    ) -> tuple[Any, Any]:
+        """Rotate queries and keys: `apply_rotary_qk` with this description."""
+        if isinstance(q, np.ndarray):
+            return apply_rotary_qk(
+                q, k, positions, self.inv_freq, layout=layout, pairing=self.pairing,
+                rotary_start=self.rotary_start, axis_map=self.axis_map, scale=self.scale,
+                inverse=inverse, inplace=inplace,
+            )  # fmt: skip
+        _require_torch("Rotary", "q", q)
+        from . import torch_ops
+
+        inv_freq, axis_map = self._torch(q.device)
+        return torch_ops.apply_rotary_qk(
+            q, k, positions, inv_freq, layout, self.pairing, self.rotary_start, axis_map,
+            self.scale, inverse, inplace,
+        )  # fmt: skip
+
+    def apply(
+        self,
+        x: Any,
+        positions: npt.ArrayLike | torch.Tensor | None = None,
+        *,
+        layout: str = "bhsd",
+        inverse: bool = False,
+        out: Any = None,
+    ) -> Any:
+        """Rotate one array or tensor: `apply_rotary` with this description."""
+        inv_freq, axis_map = (
+            self._torch(x.device) if arguments.is_tensor(x) else (self.inv_freq, self.axis_map)
+        )
+        return apply_rotary(
+            x, positions, inv_freq, layout=layout, pairing=self.pairing,
+            rotary_start=self.rotary_start, axis_map=axis_map, scale=self.scale, inverse=inverse,
+            out=out,
+        )  # fmt: skip
+
+    def tables(
+        self, positions: int | npt.ArrayLike | torch.Tensor, *, dtype: Any = None
+    ) -> tuple[Any, Any]:
+        """Cosines and sines: `rotary_tables` with this description."""
+        inv_freq, axis_map = (
+            self._torch(positions.device)  # type: ignore[union-attr]
+            if arguments.is_tensor(positions)
+            else (self.inv_freq, self.axis_map)
+        )
+        return rotary_tables(positions, inv_freq, axis_map=axis_map, scale=self.scale, dtype=dtype)
+
+    def _torch(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """inv_freq and axis_map as tensors on a device."""
+        inv_freq, axis_map = self._tensors or self._make_tensors()
+        if inv_freq.device != device:
+            inv_freq = inv_freq.to(device)
+            axis_map = None if axis_map is None else axis_map.to(device)
+        return inv_freq, axis_map
+
+    def _make_tensors(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+        import torch
+
+        # The device is named: a model may be built under torch.device("meta").
+        inv_freq = torch.tensor(self.inv_freq, device="cpu")
+        axis_map = None if self.axis_map is None else torch.tensor(self.axis_map, device="cpu")
+        # Kept, but not what tracing makes of them.
+        if type(inv_freq) is torch.Tensor and not torch.compiler.is_compiling():
+            object.__setattr__(self, "_tensors", (inv_freq, axis_map))
+        return inv_freq, axis_map
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"Rotary is immutable: cannot set {name!r}")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"Rotary is immutable: cannot delete {name!r}")
+
+    def _arguments(self) -> dict[str, Any]:
+        """What __init__ takes to make an equal object."""
+        return {
+            "head_dim": self.head_dim,
+            "base": self.base,
+            "rotary_dim": 2 * len(self.inv_freq),
+            "pairing": self.pairing,
+            "scaling": self.scaling,
+            "axis_map": None if self.axis_map is None else tuple(self.axis_map.tolist()),
+            "rotary_start": self.rotary_start,
+        }
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _make_rotary, (self._arguments(),)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Rotary):
+            return NotImplemented
+        return self._arguments() == other._arguments()
+
+    def __hash__(self) -> int:
+        return hash((self.head_dim, self.base, self.pairing, self.rotary_start))
+
+    def __repr__(self) -> str:
+        defaults = {
+            "rotary_dim": self.head_dim, "pairing": "half", "scaling": None, "axis_map": None,
+            "rotary_start": 0,
+        }  # fmt: skip
+        shown = [str(self.head_dim)] + [
+            f"{name}={value!r}"
+            for name, value in self._arguments().items()
+            if name != "head_dim" and (name not in defaults or value != defaults[name])
+        ]
+        return f"Rotary({', '.join(shown)})"
+
+
+def _make_rotary(values: dict[str, Any]) -> Rotary:
+    return Rotary(**values)
+
+
+def _positions(function: str, positions: Any) -> npt.NDArray[Any]:
+    """An int n is 0 .. n-1; anything else becomes an array."""
+    if isinstance(positions, (int, np.integer)):
+        return np.arange(arguments.size(function, "positions", positions))
+    return arguments.as_array(function, "positions", positions)
+
+
+def _require_torch(function: str, argument: str, value: object) -> None:
+    if not arguments.is_tensor(value):
+        arguments.wrong_type(
+            function, argument, "a NumPy array or a torch tensor", type(value).__name__
+        )

@@ -1,0 +1,232 @@
+"""Autograd of the operators.
+
+Rotation is linear: its backward is the same operator, turned the other way, and may be
+differentiated again. Each operator has up to three Functions:
+
+    traced     with setup_context, the only form that torch.func takes and that compiles; its apply
+               inspects signatures, which takes longer than a small rotation
+    eager      with everything in forward, for ordinary training
+    in place   the eager one, overwriting its inputs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+_ops = torch.ops.posenc_native
+Function = torch.autograd.Function
+
+
+def call(operator: Any, *args: Any) -> Any:
+    """The operator's result; its errors as the exceptions they stand for."""
+    try:
+        return operator(*args)
+    except RuntimeError as error:
+        raise_ours(error)
+
+
+def raise_ours(error: RuntimeError) -> NoReturn:
+    """Raise what the error stands for: operators raise RuntimeError; ours say what they mean."""
+    text = str(error)
+    for kind in (ValueError, TypeError):
+        if text.startswith(f"{kind.__name__}: "):
+            raise kind(text.removeprefix(f"{kind.__name__}: ")) from None
+    raise error
+
+
+def needs_grad(*tensors: Tensor) -> bool:
+    """Whether autograd has to record an operation on these tensors."""
+    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+
+
+def tracing() -> bool:
+    """Whether torch.compile, torch.export or a torch.func transform is going on."""
+    return torch.compiler.is_compiling() or _functorch_active()
+
+
+_functorch_active: Callable[[], bool] = getattr(
+    torch._C, "_are_functorch_transforms_active", lambda: False
+)
+
+
+def rotary(x: Tensor, *options: Any) -> Tensor:
+    """Differentiable ``rotary(x, positions, inv_freq, ..., inverse)``."""
+    if not needs_grad(x):
+        return call(_ops.rotary.default, x, *options)  # type: ignore[no-any-return]
+    function = _RotaryTraced if tracing() else _RotaryEager
+    return function.apply(x, *options)  # type: ignore[no-any-return]
+
+
+def rotary_qk(q: Tensor, k: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
+    """Differentiable ``rotary_qk(q, k, positions, inv_freq, ..., inverse)``."""
+    if not needs_grad(q, k):
+        return call(_ops.rotary_qk.default, q, k, *options)  # type: ignore[no-any-return]
+    if not tracing():
+        return _RotaryQKEager.apply(q, k, *options)  # type: ignore[no-any-return]
+    if q is k:  # which torch.compile does not allow a Function
+        rotated = rotary(q, *options)
+        return rotated, rotated
+    return _RotaryQKTraced.apply(q, k, *options)  # type: ignore[no-any-return]
+
+
+def rotary_from_tables(x: Tensor, *options: Any) -> Tensor:
+    """Differentiable ``rotary_from_tables(x, cos, sin, ..., inverse)``."""
+    if not needs_grad(x):
+        return call(_ops.rotary_from_tables.default, x, *options)  # type: ignore[no-any-return]
+    function = _FromTablesTraced if tracing() else _FromTablesEager
+    return function.apply(x, *options)  # type: ignore[no-any-return]
+
+
+def add_sinusoidal(x: Tensor, *options: Any) -> Tensor:
+    """Differentiable ``add_sinusoidal(x, positions, x_scale, ...)``."""
+    if not needs_grad(x):
+        return call(_ops.add_sinusoidal.default, x, *options)  # type: ignore[no-any-return]
+    function = _AddTraced if tracing() else _AddEager
+    return function.apply(x, *options)  # type: ignore[no-any-return]
+
+
+# --- Options: all arguments after the inputs, tensors among them
+
+
+def _save(ctx: Any, options: tuple[Any, ...]) -> None:
+    # Tensors as torch saves them: it notices if positions are overwritten before the backward.
+    ctx.save_for_backward(*[o for o in options if isinstance(o, Tensor)])
+    ctx.is_tensor = [isinstance(o, Tensor) for o in options]
+    ctx.others = [None if isinstance(o, Tensor) else o for o in options]
+
+
+def _saved(ctx: Any) -> list[Any]:
+    tensors = list(ctx.saved_tensors)
+    return [
+        tensors.pop(0) if is_tensor else other
+        for is_tensor, other in zip(ctx.is_tensor, ctx.others, strict=True)
+    ]
+
+
+def _rotary_backward(ctx: Any, grad: Tensor) -> Any:
+    *options, inverse = _saved(ctx)
+    return rotary(grad, *options, not inverse), *[None] * (len(options) + 1)
+
+
+def _rotary_qk_backward(ctx: Any, grad_q: Tensor, grad_k: Tensor) -> Any:
+    *options, inverse = _saved(ctx)
+    return *rotary_qk(grad_q, grad_k, *options, not inverse), *[None] * (len(options) + 1)
+
+
+def _from_tables_backward(ctx: Any, grad: Tensor) -> Any:
+    *options, inverse = _saved(ctx)
+    return rotary_from_tables(grad, *options, not inverse), *[None] * (len(options) + 1)
+
+
+def _add_backward(ctx: Any, grad: Tensor) -> Any:
+    options = _saved(ctx)
+    x_scale = options[1]
+    return grad if x_scale == 1.0 else grad * x_scale, *[None] * len(options)
+
+
+# --- Functions. The traced ones are spelled out: torch.compile follows no factory.
+
+
+class _RotaryTraced(Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, *options: Any) -> Any:
+        return _ops.rotary.default(x, *options)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        _save(ctx, inputs[1:])
+
+    backward = staticmethod(_rotary_backward)
+
+
+class _RotaryQKTraced(Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(q: Tensor, k: Tensor, *options: Any) -> Any:
+        return _ops.rotary_qk.default(q, k, *options)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        _save(ctx, inputs[2:])
+
+    backward = staticmethod(_rotary_qk_backward)
+
+
+class _FromTablesTraced(Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, *options: Any) -> Any:
+        return _ops.rotary_from_tables.default(x, *options)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        _save(ctx, inputs[1:])
+
+    backward = staticmethod(_from_tables_backward)
+
+
+class _AddTraced(Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, *options: Any) -> Any:
+        return _ops.add_sinusoidal.default(x, *options)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        _save(ctx, inputs[1:])
+
+    backward = staticmethod(_add_backward)
+
+
+def _eager(name: str, inputs: int, backward: Callable[..., Any]) -> type[Function]:
+    def forward(ctx: Any, *args: Any) -> Any:
+        _save(ctx, args[inputs:])
+        return call(getattr(_ops, name).default, *args)
+
+    members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    return type(f"{name}_eager", (Function,), members)
+
+
+_RotaryEager = _eager("rotary", 1, _rotary_backward)
+_RotaryQKEager = _eager("rotary_qk", 2, _rotary_qk_backward)
+_FromTablesEager = _eager("rotary_from_tables", 1, _from_tables_backward)
+_AddEager = _eager("add_sinusoidal", 1, _add_backward)
+
+
+def _in_place(
+    name: str, inputs: int, backward: Callable[..., Any], functional: Callable[..., Any]
+) -> Callable[..., Any]:
+    def forward(ctx: Any, *args: Any) -> Any:
+        _save(ctx, args[inputs:])
+        call(getattr(_ops, f"{name}_").default, *args)
+        ctx.mark_dirty(*args[:inputs])
+        return args[0] if inputs == 1 else args[:inputs]
+
+    members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    function = type(f"{name}_in_place", (Function,), members)
+
+    def apply(*args: Any) -> Any:
+        if not tracing():
+            return function.apply(*args)  # type: ignore[attr-defined]
+        if inputs == 1:
+            return args[0].copy_(functional(*args))
+        results = functional(*args)
+        return tuple(x.copy_(y) for x, y in zip(args[:inputs], results, strict=True))
+
+    return apply
+
+
+# Differentiable and in place, for inputs that require a gradient (and are no leaves).
+rotary_ = _in_place("rotary", 1, _rotary_backward, rotary)
+rotary_qk_ = _in_place("rotary_qk", 2, _rotary_qk_backward, rotary_qk)
+rotary_from_tables_ = _in_place("rotary_from_tables", 1, _from_tables_backward, rotary_from_tables)
+add_sinusoidal_ = _in_place("add_sinusoidal", 1, _add_backward, add_sinusoidal)

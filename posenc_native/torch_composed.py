@@ -1,0 +1,228 @@
+"""The operations as compositions of torch operations: for devices without a kernel, and under
+``set_backend("reference")``. Differentiable by themselves; the phases are exact here too.
+
+Arguments are tensors on one device, of the kinds that the operators take.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from . import arguments, backend, reference
+from .arguments import rotary_view, wrong_type, wrong_value
+from .frequencies import checked_frequencies
+from .torch_autograd import call
+
+_ops = torch.ops.posenc_native
+
+
+def no_frequency_gradient(function: str, positions: Tensor | None, inv_freq: Tensor) -> None:
+    """ValueError if positions or frequencies want a gradient, which none would reach."""
+    for name, tensor in (("positions", positions), ("inv_freq", inv_freq)):
+        if tensor is not None and tensor.requires_grad and torch.is_grad_enabled():
+            wrong_value(function, name, f"{name} without gradient (detach it)", "requires_grad")
+
+
+def sinusoidal(
+    function: str, positions: Tensor, spec: tuple[Any, ...], dtype: torch.dtype
+) -> Tensor:
+    """`posenc_native.sinusoidal`; spec is (dim, base, layout, shift, scale)."""
+    dim, base, layout, shift, scale = spec
+    arguments.check_sinusoidal_layout(function, layout)
+    dim, base, shift, scale = arguments.frequency_parameters(function, dim, base, shift, scale)
+    arguments.check_byte_count(function, (*positions.shape, dim), dtype.itemsize)
+    real = torch.float64 if dtype == torch.float64 else torch.float32
+    turns = _sinusoidal_turns(function, dim, base, shift, scale).to(positions.device)
+    cos, sin = _cos_sin(function, positions, turns, None, real)
+    halves = [cos, sin] if layout == "cos_sin" else [sin, cos]
+    if layout == "interleaved":
+        return torch.stack(halves, -1).flatten(-2).to(dtype)
+    return torch.cat(halves, -1).to(dtype)
+
+
+def add_sinusoidal(
+    function: str,
+    x: Tensor,
+    positions: Tensor | None,
+    x_scale: float,
+    alpha: float,
+    base: float,
+    layout: str,
+    shift: float,
+    scale: float,
+) -> Tensor:
+    """`posenc_native.add_sinusoidal`."""
+    arguments.check_dtype(function, "x", x.dtype, arguments.FLOAT_DTYPES)
+    if x.ndim < 2:
+        wrong_value(function, "x", "shape [..., seq, dim]", list(x.shape))
+    if positions is None:
+        positions = torch.arange(x.shape[-2], device=x.device)
+    elif positions.shape not in (x.shape[-2:-1], x.shape[:-1]):
+        expected = f"shape [seq] = {list(x.shape[-2:-1])} or x.shape[:-1] = {list(x.shape[:-1])}"
+        wrong_value(function, "positions", expected, list(positions.shape))
+    real = torch.float64 if x.dtype == torch.float64 else torch.float32
+    spec = (x.shape[-1], base, layout, shift, scale)
+    table = sinusoidal(function, positions, spec, real)
+    return (x.to(real) * x_scale + alpha * table).to(x.dtype)
+
+
+def apply_rotary(
+    function: str, inputs: tuple[Tensor, ...], options: tuple[Any, ...]
+) -> tuple[Tensor, ...]:
+    """`posenc_native.apply_rotary` of x or of q and k; options as the operator has them."""
+    positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse = options
+    names = ("x",) if len(inputs) == 1 else ("q", "k")
+    no_frequency_gradient(function, positions, inv_freq)
+    if inv_freq.ndim != 1:
+        wrong_value(function, "inv_freq", "shape [P]", list(inv_freq.shape))
+    views = []
+    for name, x in zip(names, inputs, strict=True):
+        arguments.check_dtype(function, name, x.dtype, arguments.FLOAT_DTYPES)
+        if x.dtype != inputs[0].dtype:
+            wrong_type(function, name, f"the dtype of q, {inputs[0].dtype}", x.dtype)
+        pairs = inv_freq.shape[0]
+        views.append(
+            rotary_view(
+                function, tuple(x.shape), layout, _pairing(pairing), rotary_start, pairs, name
+            )
+        )
+    if len(views) == 2:
+        arguments.check_same_tokens(function, views[0], views[1])
+    if positions is None:
+        if axis_map is not None:
+            wrong_value(function, "positions", "shape [A, s] or [A, b, s] with axis_map", None)
+        positions = torch.arange(views[0].tokens, device=inputs[0].device)
+    axes = tuple(positions.shape[:1]) if axis_map is not None else ()
+    views[0].check_tokens(function, "positions", tuple(positions.shape), before=axes)
+    real = torch.float64 if inputs[0].dtype == torch.float64 else torch.float32
+    cos, sin = tables(function, positions, inv_freq, axis_map, real)
+    cos, sin = cos * scale, sin * (-scale if inverse else scale)
+    return tuple(_turn(x, cos, sin, v) for x, v in zip(inputs, views, strict=True))
+
+
+def apply_rotary_tables(
+    function: str,
+    x: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    layout: str,
+    pairing: str,
+    rotary_start: int,
+    inverse: bool,
+) -> Tensor:
+    """`posenc_native.apply_rotary_tables`."""
+    arguments.check_dtype(function, "x", x.dtype, arguments.FLOAT_DTYPES)
+    pairs = cos.shape[-1] if cos.ndim else 0
+    view = rotary_view(function, tuple(x.shape), layout, _pairing(pairing), rotary_start, pairs)
+    for name, table in (("cos", cos), ("sin", sin)):
+        arguments.check_dtype(function, name, table.dtype, arguments.FLOAT_DTYPES)
+        view.check_tokens(function, name, tuple(table.shape), after=(pairs,))
+    if cos.dtype != sin.dtype:
+        wrong_type(function, "sin", f"the dtype of cos, {cos.dtype}", sin.dtype)
+    real = torch.float64 if x.dtype == torch.float64 else torch.float32
+    sin = -sin if inverse else sin
+    return _turn(x, cos.to(real), sin.to(real), view)
+
+
+def _turn(x: Tensor, cos: Tensor, sin: Tensor, view: arguments.RotaryView) -> Tensor:
+    """The pairs of x turned; the arithmetic in the dtype of cos and sin."""
+    end = view.start + 2 * view.pairs
+    half = view.block // 2
+    turned = x[..., view.start : end].to(cos.dtype)
+    # [..., blocks, 2, half]: the partners are the axis of length 2.
+    partners = turned.unflatten(-1, (-1 if view.pairs else 0, 2, half))
+    cos, sin = (
+        view.align(table).unflatten(-1, (-1 if view.pairs else 0, half)) for table in (cos, sin)
+    )
+    a, b = partners.unbind(-2)
+    result = torch.stack([a * cos - b * sin, b * cos + a * sin], -2).flatten(-3).to(x.dtype)
+    if 2 * view.pairs == x.shape[-1]:
+        return result
+    return torch.cat([x[..., : view.start], result, x[..., end:]], -1)
+
+
+def tables(
+    function: str,
+    positions: Tensor,
+    inv_freq: Tensor,
+    axis_map: Tensor | None,
+    real: torch.dtype,
+) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of positions * inv_freq, in the dtype `real`."""
+    arguments.check_dtype(function, "inv_freq", inv_freq.dtype, arguments.FREQUENCY_DTYPES)
+    if inv_freq.ndim != 1:
+        wrong_value(function, "inv_freq", "shape [P]", list(inv_freq.shape))
+    if axis_map is not None:
+        arguments.check_dtype(function, "axis_map", axis_map.dtype, arguments.INTEGER_DTYPES)
+        arguments.check_shape(function, "axis_map", tuple(axis_map.shape), tuple(inv_freq.shape))
+        if positions.ndim < 1:
+            wrong_value(function, "positions", "shape [A, ...] with axis_map", "shape []")
+    turns = _frequency_turns(function, inv_freq).to(positions.device)
+    return _cos_sin(function, positions, turns, axis_map, real)
+
+
+def _sinusoidal_turns(function: str, dim: int, base: float, shift: float, scale: float) -> Tensor:
+    """[2, P]: the fractions and the whole turns of frequencies, as 64-bit patterns."""
+    if backend.torch_library() is not None:
+        return call(_ops.sinusoidal_turns.default, dim, base, shift, scale)  # type: ignore[no-any-return]
+    exact = checked_frequencies(function, dim, base, shift, scale)
+    return _fixed_point_tensor(exact)
+
+
+def _frequency_turns(function: str, inv_freq: Tensor) -> Tensor:
+    if backend.torch_library() is not None:
+        return call(_ops.frequency_turns.default, inv_freq.detach().cpu())  # type: ignore[no-any-return]
+    return _fixed_point_tensor(reference._inv_freq(function, inv_freq.detach().cpu().numpy()))
+
+
+def _fixed_point_tensor(values: tuple[Any, ...]) -> Tensor:
+    turns = reference._fixed_point(values)
+    words = [[t >> shift & (2**64 - 1) for t in turns] for shift in (0, 64)]
+    return torch.from_numpy(np.array(words, dtype=np.uint64).reshape(2, -1).view(np.int64).copy())
+
+
+def _cos_sin(
+    function: str,
+    positions: Tensor,
+    turns: Tensor,
+    axis_map: Tensor | None,
+    real: torch.dtype,
+) -> tuple[Tensor, Tensor]:
+    """csrc/core/phase.h in torch operations on 64-bit integers, which wrap as C's do."""
+    arguments.check_dtype(function, "positions", positions.dtype, arguments.POSITION_DTYPES)
+    low_half = 0xFFFFFFFF
+    fraction, whole = turns.unbind(0)
+    if axis_map is None:
+        points = positions[..., None]
+    else:
+        points = positions.movedim(0, -1)[..., axis_map.long()]
+    if not positions.dtype.is_floating_point:
+        phase = points.to(torch.int64) * fraction
+    else:
+        floor = torch.floor(points)
+        # The fraction of a position as two 32-bit halves, and its product with the frequency.
+        scaled = (points - floor) * 2.0**32
+        high = torch.floor(scaled)
+        low = torch.floor((scaled - high) * 2.0**32).to(torch.int64)
+        high = high.to(torch.int64)
+        f_high, f_low = fraction >> 32 & low_half, fraction & low_half
+        cross1 = high * f_low + (low * f_low >> 32 & low_half)
+        cross2 = low * f_high + (cross1 & low_half)
+        product = high * f_high + (cross1 >> 32 & low_half) + (cross2 >> 32 & low_half)
+        phase = floor.to(torch.int64) * fraction + product + (high << 32 | low) * whole
+    quadrant = phase + (1 << 61) >> 62
+    angle = (phase - (quadrant << 62)).to(real) * (2 * np.pi / 2.0**64)
+    cos, sin = torch.cos(angle), torch.sin(angle)
+    odd = (quadrant & 1).bool()
+    cos, sin = torch.where(odd, sin, cos), torch.where(odd, cos, sin)
+    cos = torch.where((quadrant + 1 & 2).bool(), -cos, cos)
+    sin = torch.where((quadrant & 2).bool(), -sin, sin)
+    return cos, sin
+
+
+def _pairing(pairing: str) -> str | int:
+    return int(pairing) if pairing.lstrip("-").isdigit() else pairing

@@ -1,0 +1,348 @@
+"""Operations on torch tensors: native operators, or a composition of torch operations.
+
+The operators in C++ (``torch.ops.posenc_native.*``) have a schema and a CPU kernel, nothing more.
+torch_tracing.py lets torch trace and batch them, torch_autograd.py differentiates them. A call pays
+for autograd only if a gradient is needed: registered with the dispatcher, autograd would cost every
+call several microseconds. Tensors on devices without a kernel, and all tensors under
+``set_backend("reference")``, take the composition (torch_composed.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from . import arguments, backend, reference, torch_autograd, torch_composed, torch_tracing
+from .arguments import wrong_type, wrong_value
+from .torch_autograd import call, needs_grad, raise_ours
+from .torch_composed import no_frequency_gradient
+
+_LIBRARY = backend.torch_library()
+if _LIBRARY is not None:
+    torch.ops.load_library(str(_LIBRARY))
+    torch_tracing.register()
+_ops = torch.ops.posenc_native
+
+_FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+# --- Sinusoidal
+
+
+def sinusoidal(
+    positions: Any,
+    dim: int,
+    base: float,
+    layout: str,
+    shift: float,
+    scale: float,
+    dtype: Any,
+    device: Any,
+    out: Tensor | None,
+) -> Tensor:
+    """`posenc_native.sinusoidal` for tensors."""
+    function = "sinusoidal"
+    if out is not None:
+        if not isinstance(out, Tensor):
+            wrong_type(function, "out", "a tensor", type(out).__name__)
+        device = out.device if device is None else torch.device(device)
+        if out.device != device:
+            wrong_value(function, "out", f"a tensor on {device}", out.device)
+    positions = _position_tensor(function, positions, device)
+    dtype = _table_dtype(function, dtype, out)
+    spec = (dim, base, layout, shift, scale)
+    if _native(positions, out):
+        if out is None:
+            return call(_ops.sinusoidal.default, positions, *_spec(function, *spec), dtype)  # type: ignore[no-any-return]
+        call(_ops.sinusoidal_out.default, positions, *_spec(function, *spec), out)
+        return _written(out)
+    table = torch_composed.sinusoidal(function, positions, spec, dtype)
+    return table if out is None else _copy_out(function, out, table)
+
+
+def add_sinusoidal(
+    x: Tensor,
+    positions: Any,
+    x_scale: float,
+    alpha: float,
+    base: float,
+    layout: str,
+    shift: float,
+    scale: float,
+    out: Tensor | None,
+) -> Tensor:
+    """`posenc_native.add_sinusoidal` for tensors."""
+    function = "add_sinusoidal"
+    if positions is not None:
+        positions = _position_tensor(function, positions, x.device)
+    _check_output(function, out, x)
+    _same_device(function, x, positions=positions, out=out)
+    if not _native(x, positions, out):
+        result = torch_composed.add_sinusoidal(
+            function, x, positions, x_scale, alpha, base, layout, shift, scale
+        )
+        return result if out is None else _copy_out(function, out, result)
+    options = (float(x_scale), float(alpha), *_spec(function, None, base, layout, shift, scale))
+    return _one_tensor("add_sinusoidal", function, x, (positions, *options), out)
+
+
+# --- Rotary
+
+
+def rotary_tables(
+    positions: Any, inv_freq: Any, axis_map: Any, scale: float, dtype: Any
+) -> tuple[Tensor, Tensor]:
+    """`posenc_native.rotary_tables` for tensors."""
+    function = "rotary_tables"
+    device = next((t.device for t in (positions, inv_freq) if isinstance(t, Tensor)), None)
+    positions = _position_tensor(function, positions, device)
+    inv_freq, axis_map = _frequency_tensors(function, positions, inv_freq, axis_map)
+    dtype = _table_dtype(function, dtype, None)
+    if _native(positions, inv_freq, axis_map):
+        return call(  # type: ignore[no-any-return]
+            _ops.rotary_tables.default, positions, inv_freq, axis_map, float(scale), dtype
+        )
+    real = torch.float64 if dtype == torch.float64 else torch.float32
+    cos, sin = torch_composed.tables(function, positions, inv_freq, axis_map, real)
+    return (cos * scale).to(dtype), (sin * scale).to(dtype)
+
+
+def apply_rotary(
+    x: Tensor,
+    positions: Any,
+    inv_freq: Any,
+    layout: str,
+    pairing: str | int,
+    rotary_start: int,
+    axis_map: Any,
+    scale: float,
+    inverse: bool,
+    out: Tensor | None,
+) -> Tensor:
+    """`posenc_native.apply_rotary` for tensors."""
+    function = "apply_rotary"
+    if positions is not None and not isinstance(positions, Tensor):
+        positions = _position_tensor(function, positions, x.device)
+    inv_freq, axis_map = _frequency_tensors(function, x, inv_freq, axis_map)
+    _check_output(function, out, x)
+    options = (positions, inv_freq, *_layout(function, layout, pairing, rotary_start), axis_map,
+               scale, inverse)  # fmt: skip
+    if not _native(x, positions, inv_freq, axis_map, out):
+        _same_device(function, x, positions=positions, out=out)
+        (result,) = torch_composed.apply_rotary(function, (x,), options)
+        return result if out is None else _copy_out(function, out, result)
+    if needs_grad(x):
+        no_frequency_gradient(function, positions, inv_freq)
+    return _one_tensor("rotary", function, x, options, out)
+
+
+def apply_rotary_qk(
+    q: Tensor,
+    k: Tensor,
+    positions: Any,
+    inv_freq: Any,
+    layout: str,
+    pairing: str | int,
+    rotary_start: int,
+    axis_map: Any,
+    scale: float,
+    inverse: bool,
+    inplace: bool,
+) -> tuple[Tensor, Tensor]:
+    """`posenc_native.apply_rotary_qk` for tensors."""
+    function = "apply_rotary_qk"
+    # One token of decoding takes about as long as the checks here: keep them few.
+    if type(inv_freq) is not Tensor or axis_map is not None:
+        inv_freq, axis_map = _frequency_tensors(function, q, inv_freq, axis_map)
+    if positions is not None and not isinstance(positions, Tensor):
+        positions = _position_tensor(function, positions, q.device)
+    if not isinstance(k, Tensor):
+        wrong_type(function, "k", "a tensor", type(k).__name__)
+    if type(pairing) is not str or type(layout) is not str:
+        layout, pairing, rotary_start = _layout(function, layout, pairing, rotary_start)
+    if not _native(q, k, positions, inv_freq, axis_map):
+        _same_device(function, q, k=k, positions=positions)
+        options = (positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse)
+        rotated_q, rotated_k = torch_composed.apply_rotary(function, (q, k), options)
+        if inplace:
+            return _copy_out(function, q, rotated_q), _copy_out(function, k, rotated_k)
+        return rotated_q, rotated_k
+    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad):
+        no_frequency_gradient(function, positions, inv_freq)
+        rotate = torch_autograd.rotary_qk_ if inplace else torch_autograd.rotary_qk
+        return rotate(  # type: ignore[no-any-return]
+            q, k, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse
+        )
+    operator = _ops.rotary_qk_.default if inplace else _ops.rotary_qk.default
+    try:
+        rotated = operator(
+            q, k, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse
+        )
+    except RuntimeError as error:
+        raise_ours(error)
+    if not inplace:
+        return rotated  # type: ignore[no-any-return]
+    _written(q)
+    return q, _written(k)
+
+
+def apply_rotary_tables(
+    x: Tensor,
+    cos: Any,
+    sin: Any,
+    layout: str,
+    pairing: str | int,
+    rotary_start: int,
+    inverse: bool,
+    out: Tensor | None,
+) -> Tensor:
+    """`posenc_native.apply_rotary_tables` for tensors."""
+    function = "apply_rotary_tables"
+    for name, table in (("cos", cos), ("sin", sin)):
+        if not isinstance(table, Tensor):
+            wrong_type(function, name, "a tensor, as x is", type(table).__name__)
+    _check_output(function, out, x)
+    options = (cos, sin, *_layout(function, layout, pairing, rotary_start), inverse)
+    learned = needs_grad(cos, sin)
+    if learned or not _native(x, cos, sin, out):
+        _same_device(function, x, cos=cos, sin=sin, out=out)
+        result = torch_composed.apply_rotary_tables(function, x, *options)
+        return result if out is None else _copy_out(function, out, result)
+    return _one_tensor("rotary_from_tables", function, x, options, out)
+
+
+def _one_tensor(
+    name: str, function: str, x: Tensor, options: tuple[Any, ...], out: Tensor | None
+) -> Tensor:
+    """The operator as ``name``, ``name_`` (in place) or ``name_out``, as `out` asks for."""
+    if out is None:
+        return getattr(torch_autograd, name)(x, *options)  # type: ignore[no-any-return]
+    if needs_grad(x):
+        if out is not x:
+            expected = "no out, or x itself, where x requires a gradient"
+            wrong_value(function, "out", expected, "another tensor")
+        return getattr(torch_autograd, f"{name}_")(x, *options)  # type: ignore[no-any-return]
+    if out is x:
+        call(getattr(_ops, f"{name}_").default, x, *options)
+    else:
+        call(getattr(_ops, f"{name}_out").default, x, *options, out)
+    return _written(out)
+
+
+# --- Arguments
+
+
+def _native(*tensors: Tensor | None) -> bool:
+    """Whether the operators take these: all on the CPU, the library built and not switched off."""
+    if _LIBRARY is None or backend.implementation is reference:
+        return False
+    # A loop: a generator would cost a decoding step half a microsecond.
+    for tensor in tensors:  # noqa: SIM110
+        if tensor is not None and not tensor.is_cpu:
+            return False
+    return True
+
+
+def _position_tensor(function: str, positions: Any, device: Any) -> Tensor:
+    if isinstance(positions, Tensor):
+        if device is not None and positions.device != torch.device(device):
+            wrong_value(function, "positions", f"a tensor on {device}", positions.device)
+        if needs_grad(positions):
+            wrong_value(
+                function, "positions", "positions without gradient (detach them)", "requires_grad"
+            )
+        return positions
+    if isinstance(positions, (int, np.integer)):
+        count = arguments.size(function, "positions", positions)
+        arguments.check_byte_count(function, (count,), 8)
+        return torch.arange(count, device=device)
+    array = arguments.as_array(function, "positions", positions)
+    arguments.check_dtype(function, "positions", array.dtype, arguments.POSITION_DTYPES)
+    return torch.as_tensor(array, device=device)
+
+
+def _frequency_tensors(
+    function: str, like: Tensor, inv_freq: Any, axis_map: Any
+) -> tuple[Tensor, Tensor | None]:
+    """inv_freq and axis_map where `like` is; arrays are moved there, tensors must be there."""
+    if not isinstance(inv_freq, Tensor):
+        array = arguments.as_array(function, "inv_freq", inv_freq)
+        arguments.check_dtype(function, "inv_freq", array.dtype, arguments.FREQUENCY_DTYPES)
+        # Read-only arrays (those of Rotary) cannot be shared with a tensor.
+        inv_freq = torch.tensor(array, device=like.device)
+    if axis_map is not None and not isinstance(axis_map, Tensor):
+        array = arguments.as_array(function, "axis_map", axis_map)
+        arguments.check_dtype(function, "axis_map", array.dtype, arguments.INTEGER_DTYPES)
+        axis_map = torch.tensor(array, device=like.device)
+    _same_device(function, like, inv_freq=inv_freq, axis_map=axis_map)
+    return inv_freq, axis_map
+
+
+def _same_device(function: str, x: Tensor, **others: Tensor | None) -> None:
+    for name, tensor in others.items():
+        if tensor is not None and tensor.device != x.device:
+            wrong_value(function, name, f"a tensor on {x.device}", tensor.device)
+
+
+def _check_output(function: str, out: object, x: Tensor) -> None:
+    if out is not None and not isinstance(out, Tensor):
+        wrong_type(function, "out", "a tensor, as x is", type(out).__name__)
+
+
+def _table_dtype(function: str, dtype: Any, out: Tensor | None) -> torch.dtype:
+    if dtype is None:
+        return torch.float32 if out is None else out.dtype
+    if not isinstance(dtype, torch.dtype):
+        dtype = getattr(torch, str(np.dtype(dtype)))
+    assert isinstance(dtype, torch.dtype)
+    if dtype not in _FLOAT_DTYPES:
+        arguments.check_dtype(function, "dtype", dtype, arguments.FLOAT_DTYPES)
+    if out is not None and out.dtype != dtype:
+        wrong_type(function, "out", f"the dtype asked for, {dtype}", out.dtype)
+    return dtype
+
+
+def _spec(
+    function: str, dim: int | None, base: float, layout: str, shift: float, scale: float
+) -> tuple[Any, ...]:
+    """(dim,) base, layout, shift, scale, of the kinds that the schema has."""
+    if not isinstance(layout, str):
+        wrong_type(function, "layout", "a str", type(layout).__name__)
+    head = () if dim is None else (arguments.even_size(function, "dim", dim),)
+    numbers = tuple(
+        arguments.finite_number(function, name, value)
+        for name, value in (("base", base), ("shift", shift), ("scale", scale))
+    )
+    return *head, numbers[0], layout, *numbers[1:]
+
+
+def _layout(function: str, layout: Any, pairing: Any, rotary_start: Any) -> tuple[str, str, int]:
+    """layout, pairing, rotary_start of the kinds that the schema has."""
+    if not isinstance(layout, str):
+        wrong_type(function, "layout", "a str", type(layout).__name__)
+    if not isinstance(pairing, str):
+        pairing = str(arguments.size(function, "pairing", pairing))
+    if isinstance(rotary_start, bool) or not isinstance(rotary_start, (int, np.integer)):
+        wrong_type(function, "rotary_start", "an int", type(rotary_start).__name__)
+    return layout, pairing, int(rotary_start)
+
+
+# --- Results
+
+
+def _written(out: Tensor) -> Tensor:
+    # Autograd must notice what an operator of the stable ABI has overwritten.
+    torch.autograd.graph.increment_version(out)
+    return out
+
+
+def _copy_out(function: str, out: Tensor, result: Tensor) -> Tensor:
+    if out.dtype != result.dtype:
+        wrong_type(function, "out", str(result.dtype), out.dtype)
+    arguments.check_shape(function, "out", tuple(out.shape), tuple(result.shape))
+    if any(stride == 0 and size > 1 for stride, size in zip(out.stride(), out.shape, strict=True)):
+        wrong_value(function, "out", "memory of its own for every element", "an expanded tensor")
+    return out.copy_(result)

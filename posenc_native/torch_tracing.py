@@ -1,0 +1,167 @@
+"""What tracing and batching need to know of the operators.
+
+fakes   shapes, strides and dtypes of the results, for torch.compile, torch.export and meta
+vmap    the mapped axis becomes part of the batch
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_ops = torch.ops.posenc_native
+
+
+def register() -> None:
+    """Tell torch about all operators; once, after their library is loaded."""
+
+    def fake(name: str) -> Any:
+        return torch.library.register_fake(f"posenc_native::{name}")
+
+    @fake("sinusoidal")
+    def _(positions, dim, base, layout, shift, scale, dtype):  # type: ignore[no-untyped-def]
+        return positions.new_empty((*positions.shape, dim), dtype=dtype)
+
+    @fake("rotary_tables")
+    def _(positions, inv_freq, axis_map, scale, dtype):  # type: ignore[no-untyped-def]
+        rows = positions.shape if axis_map is None else positions.shape[1:]
+        shape = (*rows, inv_freq.shape[0])
+        return positions.new_empty(shape, dtype=dtype), positions.new_empty(shape, dtype=dtype)
+
+    @fake("rotary_qk")
+    def _(q, k, *options):  # type: ignore[no-untyped-def]
+        return torch.empty_like(q), torch.empty_like(k)
+
+    for name in ("add_sinusoidal", "rotary", "rotary_from_tables"):
+        fake(name)(lambda x, *options: torch.empty_like(x))
+    for name in ("sinusoidal_out", "add_sinusoidal_out", "add_sinusoidal_", "rotary_out", "rotary_",
+                 "rotary_qk_", "rotary_from_tables_out", "rotary_from_tables_"):  # fmt: skip
+        fake(name)(lambda *args: None)
+
+    @fake("frequency_turns")
+    def _(inv_freq):  # type: ignore[no-untyped-def]
+        return inv_freq.new_empty((2, inv_freq.shape[0]), dtype=torch.int64)
+
+    @fake("sinusoidal_turns")
+    def _(dim, base, shift, scale):  # type: ignore[no-untyped-def]
+        return torch.empty((2, dim // 2), dtype=torch.int64)
+
+    def vmap(name: str) -> Any:
+        return torch.library.register_vmap(f"posenc_native::{name}")
+
+    @vmap("sinusoidal")
+    def _(info, in_dims, positions, *rest):  # type: ignore[no-untyped-def]
+        return _ops.sinusoidal(positions.movedim(in_dims[0], 0), *rest), 0
+
+    @vmap("rotary_tables")
+    def _(info, in_dims, positions, inv_freq, axis_map, scale, dtype):  # type: ignore[no-untyped-def]
+        _only_batched("rotary_tables", in_dims, 0)
+        positions = positions.movedim(in_dims[0], 0 if axis_map is None else 1)
+        return _ops.rotary_tables(positions, inv_freq, axis_map, scale, dtype), (0, 0)
+
+    @vmap("add_sinusoidal")
+    def _(info, in_dims, x, positions, *rest):  # type: ignore[no-untyped-def]
+        x = _batch_first(x, in_dims[0], info.batch_size)
+        if positions is not None and in_dims[1] is not None:
+            positions = positions.movedim(in_dims[1], 0)
+            shape = (info.batch_size, *(1,) * (x.ndim - 1 - positions.ndim), *positions.shape[1:])
+            positions = positions.reshape(shape).expand(x.shape[:-1])
+        elif positions is not None and positions.ndim > 1:
+            positions = positions.expand(x.shape[:-1])
+        return _ops.add_sinusoidal(x, positions, *rest), 0
+
+    @vmap("rotary")
+    def _(info, in_dims, x, *options):  # type: ignore[no-untyped-def]
+        (result,) = _batched_rotation(info, in_dims, "rotary", (x,), options)
+        return result, 0
+
+    @vmap("rotary_qk")
+    def _(info, in_dims, q, k, *options):  # type: ignore[no-untyped-def]
+        return _batched_rotation(info, in_dims, "rotary_qk", (q, k), options), (0, 0)
+
+    @vmap("rotary_from_tables")
+    def _(info, in_dims, x, cos, sin, layout, *rest):  # type: ignore[no-untyped-def]
+        x, batched_layout, restore = _fold_batch(x, in_dims[0], layout, info.batch_size)
+        batch = x.shape[batched_layout.index("b")]
+        cos, sin = (
+            _fold_tokens(table, dim, info.batch_size, batch, 0, 1)
+            for table, dim in zip((cos, sin), in_dims[1:3], strict=True)
+        )
+        return restore(_ops.rotary_from_tables(x, cos, sin, batched_layout, *rest)), 0
+
+
+def _batched_rotation(
+    info: Any,
+    in_dims: tuple[Any, ...],
+    name: str,
+    inputs: tuple[Tensor, ...],
+    options: tuple[Any, ...],
+) -> tuple[Tensor, ...]:
+    positions, inv_freq, layout, pairing, start, axis_map, *rest = options
+    _only_batched(name, in_dims, *range(len(inputs) + 1))
+    folded = [
+        _fold_batch(x, dim, layout, info.batch_size)
+        for x, dim in zip(inputs, in_dims[: len(inputs)], strict=True)
+    ]
+    batched_layout = folded[0][1]
+    if positions is not None:
+        batch = folded[0][0].shape[batched_layout.index("b")]
+        axes = 0 if axis_map is None else 1
+        dim = in_dims[len(inputs)]
+        positions = _fold_tokens(positions, dim, info.batch_size, batch, axes, 0)
+    results = getattr(_ops, name)(
+        *(x for x, _, _ in folded), positions, inv_freq, batched_layout, pairing, start, axis_map,
+        *rest,
+    )  # fmt: skip
+    if len(inputs) == 1:
+        results = (results,)
+    return tuple(restore(r) for r, (_, _, restore) in zip(results, folded, strict=True))
+
+
+def _only_batched(name: str, in_dims: tuple[Any, ...], *allowed: int) -> None:
+    for i, dim in enumerate(in_dims):
+        if dim is not None and i not in allowed:
+            raise NotImplementedError(
+                f"{name}: vmap over frequencies or an axis_map is not supported"
+            )
+
+
+def _batch_first(x: Tensor, dim: int | None, batch_size: int) -> Tensor:
+    return x.expand(batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
+
+
+def _fold_batch(
+    x: Tensor, dim: int | None, layout: str, batch_size: int
+) -> tuple[Tensor, str, Callable[[Tensor], Tensor]]:
+    """The mapped axis made part of b: (x, its layout, how to get the mapped axis back, first)."""
+    x = _batch_first(x, dim, batch_size)
+    if "b" not in layout:
+        return x, "b" + layout.replace("t", "s"), lambda y: y
+    at = layout.index("b")
+    sizes = (batch_size, x.shape[1 + at])
+    folded = x.movedim(0, at).flatten(at, at + 1)
+    return folded, layout, lambda y: y.unflatten(at, sizes).movedim(at, 0)
+
+
+def _fold_tokens(
+    values: Tensor, dim: int | None, batch_size: int, batch: int, before: int, after: int
+) -> Tensor:
+    """[s] or [b, s] (between other axes) of a mapped call, as it is for the folded batch."""
+    batched_rank = before + 2 + after
+    if dim is None:
+        if values.ndim < batched_rank:
+            return values  # one for all, still
+        values = values.unsqueeze(before).expand(
+            *values.shape[:before], batch_size, *values.shape[before:]
+        )
+    else:
+        values = values.movedim(dim, before)
+    if values.ndim == batched_rank:  # mapped [s]: the same for every b of an example
+        inner = batch // batch_size
+        values = values.unsqueeze(before + 1).expand(
+            *values.shape[: before + 1], inner, *values.shape[before + 1 :]
+        )
+    return values.flatten(before, before + 1)

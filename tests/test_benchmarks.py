@@ -1,0 +1,106 @@
+"""The benchmark harness runs, and its memory limits do what they say. No time is judged."""
+
+import json
+import math
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("ml_dtypes")
+
+from benchmarks import limits
+
+ROOT = Path(__file__).parents[1]
+
+pytestmark = pytest.mark.skipif(
+    not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="needs a C++ compiler"
+)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("count", [0, 1, 15, 16, 17, 1000, 4096, 5 * 1024 + 3])
+@pytest.mark.parametrize("kind", limits.KINDS)
+def test_every_variant_of_a_memory_limit_does_its_work(kind, count, threads):
+    guard = 8
+    rng = np.random.default_rng(count)
+    # 9 floats in, so that no alignment helps.
+    buffer, source = (
+        rng.standard_normal(guard + 9 + count + guard).astype(np.float32) for _ in range(2)
+    )
+    inner = slice(guard + 9, guard + 9 + count)
+    for variant, name in enumerate(limits.variants(kind)):
+        got, src = buffer.copy(), source.copy()
+        limits.run(
+            kind,
+            variant,
+            got[inner].ctypes.data,
+            src[inner].ctypes.data if kind == "copy" else None,
+            4 * count,
+            value=-2.0,  # a power of two: scaling twice rounds nothing
+            threads=threads,
+            repeats=2,
+        )
+        want = buffer.copy()
+        match kind:
+            case "in-place scale":
+                want[inner] *= 4
+            case "copy":
+                want[inner] = source[inner]
+            case "fill":
+                want[inner] = -2
+        np.testing.assert_array_equal(got, want, err_msg=name)
+        np.testing.assert_array_equal(src, source, err_msg=name)
+
+
+def run_benchmarks(*arguments):
+    command = [sys.executable, "-m", "benchmarks", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def finite_and_positive(*figures):
+    return all(math.isfinite(figure) and figure > 0 for figure in figures)
+
+
+def test_a_quick_run_fills_in_every_row(tmp_path):
+    path = tmp_path / "figures.json"
+    arguments = ("--quick", "--rounds", "2", "--threads", "1")
+    text = run_benchmarks(*arguments, "--json", str(path))
+    names = run_benchmarks(*arguments, "--list").splitlines()
+    figures = json.loads(path.read_text(encoding="utf-8"))
+
+    assert figures["quick"] is True
+    assert {"date", "commit", "cpu", "cores", "caches", "packages"} <= figures["machine"].keys()
+    assert [case["case"] for case in figures["cases"]] == names
+    assert {name.partition(",")[0] for name in names} == {
+        "rotary",
+        "sinusoidal table",
+        "add sinusoidal",
+        "decode",
+    }
+    for case in figures["cases"]:
+        assert case["case"] in text
+        for limit in case["limits"].values():
+            assert finite_and_positive(limit["seconds"], *limit["variants"].values())
+            assert limit["seconds"] == min(limit["variants"].values())
+        modes = {row["mode"] for row in case["rows"] if row.get("ours")}
+        assert {"out=", "fresh"} <= modes or case["case"].startswith("decode")
+        for row in case["rows"]:
+            if "skipped" in row:
+                assert not row.get("ours"), "a row of this library may not be left out"
+                assert row["skipped"]
+                continue
+            assert finite_and_positive(row["seconds"], *row["quartiles"], row["samples"]), row
+            if "limit" in row:
+                assert finite_and_positive(row["gigabytes_per_second"], row["times_limit"]), row
+
+    assert [row["position"] for row in figures["accuracy"]] == [1 << 12, 1 << 17, 1 << 20, 1 << 24]
+    for row in figures["accuracy"]:
+        assert 0 < row["rotary"] < 1.2e-7 < row["rotary_recipe"]
+        assert 0 < row["sinusoidal"] < 1.2e-7 < row["sinusoidal_recipe"]
