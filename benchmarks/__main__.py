@@ -66,9 +66,14 @@ def main(arguments: list[str] | None = None) -> None:
         for name, build in rows.cases(choices, number)
         if all(text in name for text in wanted)
     ]
+    with_accuracy = all(text in "accuracy" for text in wanted)
     if options.list:
-        print("\n".join(name for _, name, _ in chosen))
+        print("\n".join([name for _, name, _ in chosen] + ["accuracy"] * with_accuracy))
         return
+    if not (chosen or with_accuracy):
+        sys.exit(
+            f"python -m benchmarks: no case has {' and '.join(wanted)} in its name; see --list"
+        )
 
     everything = not (wanted or options.quick or options.no_compile or options.threads != "1,2")
     machine = report.machine()
@@ -84,16 +89,11 @@ def main(arguments: list[str] | None = None) -> None:
         figures["cases"].append(result)
         text.append(report.as_text(result))
         print(text[-1], flush=True)
-    if not wanted or any("accuracy" in text for text in wanted):
+    if with_accuracy:
         errors = rows.accuracy()
         figures["accuracy"] = [dataclasses.asdict(row) for row in errors]
         text.append(report.accuracy_text(errors))
         print(text[-1], flush=True)
-    if not (chosen or "accuracy" in figures):
-        sys.exit(
-            f"python -m benchmarks: no case has {' and '.join(wanted)} in its name; see --list"
-        )
-
     path = options.json
     if path is None and everything:
         RESULTS.mkdir(exist_ok=True)

@@ -162,7 +162,6 @@ def measure(case: Case, rounds: int) -> Result:
 
     collecting = gc.isenabled()
     gc.disable()
-    began, before = time.perf_counter(), _busy()
     try:
         # A slow contestant's number of rounds from one sample to the next.
         stride = []
@@ -170,6 +169,8 @@ def measure(case: Case, rounds: int) -> Result:
             for _ in range(contestant.warmups):
                 first = take(number) * contestant.calls * contestant.repeats
             stride.append(min(4, 1 + int(first / _SLOW)))
+        # Only now: warming up starts compilers, which are processes too.
+        began, before = time.perf_counter(), _busy()
         for round_number in range(rounds):
             # In another order each time: what one leaves in the caches is not always the same
             # neighbour's gain or loss.

@@ -82,7 +82,7 @@ def machine() -> dict[str, Any]:
         "caches": caches(),
         "transparent_huge_pages": _huge_pages(),
         "load_average": os.getloadavg()[0],
-        "system": f"{platform.system()} {platform.release()}",
+        "system": platform.system(),
         "python": platform.python_version(),
         "compiler": (_output(limits.compiler(), "--version") or "").partition("\n")[0],
         "packages": {package: _version(package) for package in _PACKAGES},

@@ -15,10 +15,11 @@ import os
 import platform
 from pathlib import Path
 from types import ModuleType
+from typing import NoReturn
 
 import numpy as np
 
-from . import reference
+from . import arguments, reference
 
 native: ModuleType | None
 try:
@@ -30,6 +31,7 @@ except ImportError as error:  # not built, or built for another Python
 
 # The module whose functions run: native or reference. Both have the same ones.
 implementation: ModuleType = reference
+_torch_operations: ModuleType | None = None
 
 
 def set_backend(name: str) -> None:
@@ -55,6 +57,26 @@ def set_backend(name: str) -> None:
         implementation = native
     else:
         raise RuntimeError(f"set_backend: the native module is not available: {_missing}")
+
+
+def torch_operations(function: str = "", argument: str = "", value: object = None) -> ModuleType:
+    """The module of operations on tensors, torch_ops; TypeError if a value given is no tensor.
+
+    Imported here and not at the top, because it imports torch.
+    """
+    global _torch_operations
+    if _torch_operations is None:
+        if function and not arguments.is_tensor(value):
+            _not_an_array(function, argument, value)
+        _torch_operations = importlib.import_module(".torch_ops", __package__)
+    if function and not isinstance(value, _torch_operations.Tensor):
+        _not_an_array(function, argument, value)
+    return _torch_operations
+
+
+def _not_an_array(function: str, argument: str, value: object) -> NoReturn:
+    expected = "a NumPy array or a torch tensor"
+    arguments.wrong_type(function, argument, expected, type(value).__name__)
 
 
 def set_num_threads(n: int) -> None:

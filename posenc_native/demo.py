@@ -20,10 +20,10 @@ import importlib.util
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from . import backend
 
@@ -34,6 +34,7 @@ __all__ = ["DemoError", "Figures", "Section", "measure", "run", "sections"]
 
 DEFAULT_TEXT = "how_a_sentence_keeps_its_order.txt"
 SHOWN_POSITIONS = (4096, 131072, 1048576)
+MOVED_TO = 131072
 LAYERS, QUERY_HEADS, KEY_HEADS, HEAD_DIM = 4, 32, 8, 128
 
 
@@ -53,22 +54,19 @@ _FULL = _Sizes(context=4096, moved=1024, prefill_repeats=7, decode_repeats=300)
 _QUICK = _Sizes(context=256, moved=64, prefill_repeats=3, decode_repeats=20)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Figures:
     """What was measured. Pairs are (transformers, posenc_native); times are in seconds."""
 
-    tokens: int = 0
-    text_bytes: int = 0
-    spread: float = 0.0  # standard deviation of the logits
-    difference: float = 0.0  # largest, between the two ways
-    continuation: tuple[list[int], list[int]] = field(default_factory=lambda: ([], []))
-    moved_to: int = SHOWN_POSITIONS[1]
-    moved_tokens: int = 0
-    moved: tuple[float, float] = (0.0, 0.0)  # largest change of a logit
-    prefill: tuple[float, float] = (0.0, 0.0)
-    decode: tuple[float, float] = (0.0, 0.0)
-    errors: dict[int, tuple[float, float]] = field(default_factory=dict)  # by position
-    facts: str = ""
+    tokens: int
+    spread: float  # standard deviation of the logits
+    difference: float  # the largest between a logit and its twin
+    continuation: tuple[list[int], list[int]]
+    moved: tuple[float, float]  # largest change of a logit when the text stands elsewhere
+    prefill: tuple[float, float, float]  # the third is posenc_native in place
+    decode: tuple[float, float, float]
+    errors: dict[int, tuple[float, float]]  # of cos and sin, by position
+    facts: str
 
     def same_tokens(self) -> int:
         """How many tokens of the continuation are the same before the first that is not."""
@@ -154,9 +152,9 @@ class _Progress:
         self._label = ""
 
     @contextlib.contextmanager
-    def step(self, label: str, weight: float, ticks: int) -> Iterator[None]:
+    def step(self, label: str, weight: float, ticks: int = 1) -> Iterator[None]:
         """Work that takes about `weight` seconds and calls `tick` so many times."""
-        end, self._share, self._label = self._done + weight, weight / max(ticks, 1), label
+        end, self._share, self._label = self._done + weight, weight / ticks, label
         self._report(label, self._done / self._total)
         yield
         self._done = end
@@ -180,66 +178,61 @@ def measure(
         sizes: how much is done.
         report: is told what is being done and which fraction of all is done.
     """
-    # Seconds, roughly: a prefill grows with the square of the text.
-    prefill = 5.0 * (sizes.context / _FULL.context) ** 2 + 0.1
-    per_way = prefill + 0.02 * new_tokens + 1.5
-    progress = _Progress(report, 6.0 + 2 * per_way + 5.0)
-    with progress.step("importing torch and transformers", 6.0, 1):
+    # Seconds, roughly; a prefill grows with the square of the text.
+    reading, writing = 5.0 * (sizes.context / _FULL.context) ** 2 + 0.1, 0.02 * new_tokens
+    progress = _Progress(report, total=6.0 + 2 * (reading + writing + 1.5) + 4.5 + 0.5)
+    with progress.step("importing torch and transformers", 6.0):
         import torch
 
         from . import hf
 
         model = _model()
-    rotary, attentions = model.model.rotary_emb, [layer.self_attn for layer in model.model.layers]
     ids = torch.tensor([list(data[: sizes.context])])
-    moved = ids[:, : sizes.moved]
-    figures = Figures(tokens=ids.shape[1], text_bytes=len(data), moved_tokens=moved.shape[1])
-    logits: list[Tensor] = []
-    continuations: list[list[int]] = []
-    changes: list[float] = []
-    positions = sorted({16 * 4**k for k in range(9)} | set(SHOWN_POSITIONS))
-    tables: list[dict[int, Tensor]] = []
+    around = sorted({16 * 4**k for k in range(9)} | set(SHOWN_POSITIONS))
+    # Several each: at a power of two itself, float32 makes no error at all.
+    positions = {p: range(p, p + 8) for p in around}
+
+    def read(way: str) -> tuple[Tensor, list[int], float, dict[int, Tensor]]:
+        with progress.step(f"{way}: reading {ids.shape[1]} tokens", reading, LAYERS):
+            result = model(ids, use_cache=True)
+        logits = result.logits
+        with progress.step(f"{way}: writing {new_tokens} tokens", writing, LAYERS * new_tokens):
+            continuation = _continue(model, result, new_tokens)
+        with progress.step(f"{way}: the text elsewhere", 1.5, 2 * LAYERS):
+            text = ids[:, : sizes.moved]
+            there = torch.arange(MOVED_TO, MOVED_TO + text.shape[1])[None]
+            change = model(text, position_ids=there).logits - model(text).logits
+        tables = {p: _cos_sin(model.model.rotary_emb, some) for p, some in positions.items()}
+        return logits, continuation, float(change.abs().max()), tables
 
     hooks = [layer.register_forward_hook(progress.tick) for layer in model.model.layers]
     with torch.no_grad():
-        for way in ("transformers", "posenc_native"):
-            handle = hf.patch(model) if way == "posenc_native" else contextlib.nullcontext()
-            with handle:
-                with progress.step(f"{way}: reading {ids.shape[1]} tokens", prefill, LAYERS):
-                    result = model(ids, use_cache=True)
-                logits.append(result.logits)
-                with progress.step(
-                    f"{way}: writing {new_tokens} tokens", 0.02 * new_tokens, LAYERS * new_tokens
-                ):
-                    continuations.append(_continue(model, result, new_tokens))
-                del result  # its cache is large
-                with progress.step(f"{way}: the text moved", 1.5, 2 * LAYERS):
-                    there = torch.arange(figures.moved_to, figures.moved_to + moved.shape[1])[None]
-                    shift = model(moved, position_ids=there).logits - model(moved).logits
-                    changes.append(float(shift.abs().max()))
-                tables.append({p: _cos_sin(rotary, p) for p in positions})
+        theirs = read("transformers")
+        with hf.patch(model):
+            ours = read("posenc_native")
         for hook in hooks:
             hook.remove()
-        repeats = sizes.prefill_repeats + sizes.decode_repeats // 10
-        with hf.patch(model), progress.step("timing the rotary part", 4.5, repeats):
-            figures.prefill = _time_rotary(
-                rotary, attentions, ids.shape[1], sizes.prefill_repeats, progress.tick
-            )
-            figures.decode = _time_rotary(rotary, attentions, 1, sizes.decode_repeats, None)
-    frequencies = [float(f) for f in rotary.inv_freq]
+        with progress.step("timing the rotary part", 4.5, sizes.prefill_repeats + 1):
+            prefill = _time_rotary(model, ids.shape[1], sizes.prefill_repeats, progress.tick)
+            decode = _time_rotary(model, 1, sizes.decode_repeats)
+    errors = {}
     with progress.step("cos and sin with 60 digits", 0.5, len(positions)):
-        for position in positions:
-            exact = [exact_cos_sin(position, frequency) for frequency in frequencies]
-            truth = torch.tensor(exact, dtype=torch.float64).T.flatten()
-            theirs, ours = (float((table[position] - truth).abs().max()) for table in tables)
-            figures.errors[position] = (theirs, ours)
+        for position, some in positions.items():
+            truth = _exact_tables(model.model.rotary_emb.inv_freq.tolist(), some)
+            a, b = (float((way[3][position] - truth).abs().max()) for way in (theirs, ours))
+            errors[position] = (a, b)
             progress.tick()
-    figures.spread = float(logits[0].std())
-    figures.difference = float((logits[1] - logits[0]).abs().max())
-    figures.continuation = (continuations[0], continuations[1])
-    figures.moved = (changes[0], changes[1])
-    figures.facts = _facts(model)
-    return figures
+    return Figures(
+        tokens=ids.shape[1],
+        spread=float(theirs[0].std()),
+        difference=float((ours[0] - theirs[0]).abs().max()),
+        continuation=(theirs[1], ours[1]),
+        moved=(theirs[2], ours[2]),
+        prefill=prefill,
+        decode=decode,
+        errors=errors,
+        facts=_facts(model),
+    )
 
 
 def _model() -> Any:
@@ -265,7 +258,7 @@ def _model() -> Any:
     )
     with torch.random.fork_rng():
         torch.manual_seed(2017)
-        return transformers.LlamaForCausalLM(config).eval()
+        return cast(Any, transformers.LlamaForCausalLM(config)).eval()
 
 
 def _continue(model: Any, result: Any, count: int) -> list[int]:
@@ -278,28 +271,33 @@ def _continue(model: Any, result: Any, count: int) -> list[int]:
     return tokens
 
 
-def _cos_sin(rotary: Any, position: int) -> Tensor:
-    """Cosines, then sines, of a position as the model's rotary module gives them: [2 * pairs]."""
+def _cos_sin(rotary: Any, positions: range) -> Tensor:
+    """Cosines and sines as the model's rotary module gives them: [2, positions, pairs]."""
     import torch
 
-    pair = rotary(torch.zeros(1), position_ids=torch.tensor([[position]]))
+    pair = rotary(torch.zeros(1), position_ids=torch.tensor([list(positions)]))
     # transformers' tables hold every value twice, for a head's two halves.
-    return torch.cat([table[0, 0, : HEAD_DIM // 2] for table in pair]).double()
+    return torch.stack([table[0, :, : HEAD_DIM // 2] for table in pair]).double()
+
+
+def _exact_tables(frequencies: list[float], positions: range) -> Tensor:
+    """The same by `exact_cos_sin`."""
+    import torch
+
+    exact = [[exact_cos_sin(p, frequency) for frequency in frequencies] for p in positions]
+    return torch.tensor(exact, dtype=torch.float64).movedim(-1, 0)
 
 
 def _time_rotary(
-    rotary: Any,
-    attentions: list[Any],
-    tokens: int,
-    repeats: int,
-    tick: Callable[[], None] | None,
-) -> tuple[float, float]:
-    """Median time of all that is rotary in one pass of a patched model, both ways in turns.
+    model: Any, tokens: int, repeats: int, tick: Callable[[], None] | None = None
+) -> tuple[float, float, float]:
+    """Median time of all that is rotary in one pass: transformers, ours, ours in place; in turns.
 
-    That is the tables, once, and the rotation of q and k in each layer. transformers' own way is in
-    the classes, ours in the instances.
+    That is the tables, once, and the rotation of q and k in each layer, as the modules do it.
     """
     import torch
+
+    from . import hf
 
     def heads(count: int) -> Tensor:  # as attention modules make them: a transposed view
         return torch.randn(1, tokens, count, HEAD_DIM).transpose(1, 2)
@@ -307,8 +305,10 @@ def _time_rotary(
     q, k = heads(QUERY_HEADS), heads(KEY_HEADS)
     positions = torch.arange(4096, 4096 + tokens)[None]
 
-    def way(tables: Callable[..., Any], forwards: list[Any]) -> Callable[[], None]:
-        rotations = [forward.__globals__["apply_rotary_pos_emb"] for forward in forwards]
+    def way() -> Callable[[], None]:
+        tables = model.model.rotary_emb.forward
+        layers = [layer.self_attn for layer in model.model.layers]
+        rotations = [layer.forward.__globals__["apply_rotary_pos_emb"] for layer in layers]
 
         def once() -> None:
             cos, sin = tables(q, position_ids=positions)
@@ -317,21 +317,21 @@ def _time_rotary(
 
         return once
 
-    original = type(rotary).forward.__get__(rotary)
-    ways = (
-        way(original, [type(attention).forward for attention in attentions]),
-        way(rotary.forward, [attention.forward for attention in attentions]),
-    )
-    times: tuple[list[float], list[float]] = ([], [])
+    ways = [way()]
+    for inplace in (False, True):
+        with hf.patch(model, inplace=inplace):
+            ways.append(way())
+    times: list[list[float]] = [[] for _ in ways]
     for i in range(repeats + 1):
         for once, samples in zip(ways, times, strict=True):
             start = time.perf_counter()
             once()
             if i:  # the first is to warm up
                 samples.append(time.perf_counter() - start)
-        if tick and i:
+        if tick:
             tick()
-    return statistics.median(times[0]), statistics.median(times[1])
+    theirs, ours, in_place = (statistics.median(samples) for samples in times)
+    return theirs, ours, in_place
 
 
 def exact_cos_sin(position: int, frequency: float) -> tuple[float, float]:
@@ -387,55 +387,56 @@ def _facts(model: Any) -> str:
 def sections(figures: Figures) -> list[Section]:
     """The table: what both its printed form and its picture show."""
     same, count = figures.same_tokens(), len(figures.continuation[0])
-    agree = "the same" if same == count else f"the same up to token {same}"
-    moved_theirs, moved_ours = figures.moved
+    relative = f"{figures.difference / figures.spread:.0e} of spread"
+    time_rows = [
+        (name, _duration(theirs), _duration(ours), _ratio(theirs, ours, "faster", "slower"))
+        for name, theirs, ours in (
+            (f"prefill, {figures.tokens:,} tokens", figures.prefill[0], figures.prefill[1]),
+            ("the same, in place", figures.prefill[0], figures.prefill[2]),
+            ("decode, 1 token", figures.decode[0], figures.decode[1]),
+        )
+    ]
     return [
         Section(
             "The same model",
             [
+                ("largest difference of a logit", "", f"{figures.difference:.1e}", relative),
                 (
-                    f"largest difference of a logit, {figures.tokens:,} tokens",
-                    "—",
-                    f"{figures.difference:.1e}",
-                    f"{figures.difference / figures.spread:.1e} of their spread",
+                    "greedy continuation",
+                    f"{count} tokens",
+                    f"{count} tokens",
+                    "the same" if same == count else f"same up to {same}",
                 ),
-                ("greedy continuation", f"{count} tokens", f"{count} tokens", agree),
                 (
-                    f"largest change of a logit, text moved to {figures.moved_to:,}",
-                    f"{moved_theirs:.1e}",
-                    f"{moved_ours:.1e}",
-                    f"{_times(moved_theirs, moved_ours)} less",
+                    f"logits change, text at {MOVED_TO:,}",
+                    f"{figures.moved[0]:.1e}",
+                    f"{figures.moved[1]:.1e}",
+                    _ratio(*figures.moved, "less", "more"),
                 ),
             ],
         ),
-        Section(
-            f"Time of rotary, {LAYERS} layers",
-            [
-                (name, _duration(theirs), _duration(ours), f"{_times(theirs, ours)} faster")
-                for name, (theirs, ours) in (
-                    (f"prefill, {figures.tokens:,} tokens", figures.prefill),
-                    ("decode, 1 token", figures.decode),
-                )
-            ],
-        ),
+        Section(f"Time of rotary, {LAYERS} layers", time_rows),
         Section(
             "Largest error of cos and sin",
             [
                 (
-                    f"at position {position:,}",
-                    f"{figures.errors[position][0]:.1e}",
-                    f"{figures.errors[position][1]:.1e}",
-                    f"{_times(*figures.errors[position])} closer",
+                    f"near position {position:,}",
+                    f"{a:.1e}",
+                    f"{b:.1e}",
+                    _ratio(a, b, "less", "more"),
                 )
-                for position in SHOWN_POSITIONS
+                for position, (a, b) in figures.errors.items()
+                if position in SHOWN_POSITIONS
             ],
         ),
     ]
 
 
-def _times(larger: float, smaller: float) -> str:
-    ratio = larger / max(smaller, 1e-30)
-    return f"{ratio:.1f} times" if ratio < 10 else f"{float(f'{ratio:.2g}'):,.0f} times"
+def _ratio(theirs: float, ours: float, better: str, worse: str) -> str:
+    larger, smaller = max(theirs, ours), max(min(theirs, ours), 1e-30)
+    ratio = larger / smaller
+    number = f"{ratio:.1f}" if ratio < 10 else f"{float(f'{ratio:.2g}'):,.0f}"
+    return f"{number}× {better if ours <= theirs else worse}"
 
 
 def _duration(seconds: float) -> str:
@@ -445,17 +446,24 @@ def _duration(seconds: float) -> str:
 
 
 def _table(figures: Figures) -> Any:
+    from rich import box
     from rich.table import Table
 
-    table = Table(title="Rotary encoding, two ways", caption=figures.facts, title_justify="left")
-    table.caption_justify = "left"
-    table.add_column("")
-    for name in ("transformers", "posenc_native", ""):
-        table.add_column(name, justify="right" if name else "left", no_wrap=True)
+    table = Table(
+        title="Rotary encoding, two ways",
+        caption=figures.facts,
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        title_justify="left",
+        caption_justify="left",
+    )
+    table.add_column("", no_wrap=True)
+    for name, side in (("transformers", "right"), ("posenc_native", "right"), ("", "left")):
+        table.add_column(name, justify=cast(Any, side), no_wrap=True)
     for section in sections(figures):
         table.add_row(f"[bold]{section.title}[/bold]")
-        for what, theirs, ours, comparison in section.rows:
-            table.add_row(f"  {what}", theirs, ours, comparison)
+        for what, *cells in section.rows:
+            table.add_row(f" {what}", *cells)
         table.add_section()
     return table
 
@@ -463,23 +471,22 @@ def _table(figures: Figures) -> Any:
 def _draw(figures: Figures, out: Path) -> None:
     """The table above a chart of the error by position. Told apart without colour as well."""
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
-    ink, grey, theirs_colour = "#1a1a1a", "#666666", "#d9822b"
-    figure = Figure(figsize=(10, 8.6), dpi=150, facecolor="white", layout=None)
+    ink, grey, orange = "#1a1a1a", "#666666", "#d9822b"
+    figure = Figure(figsize=(10, 8.6), dpi=150, facecolor="white")
     figure.text(0.05, 0.955, "Rotary encoding, two ways", fontsize=17, weight="bold", color=ink)
     figure.text(0.05, 0.9, figures.facts, fontsize=9, color=grey, linespacing=1.5)
 
     columns = ((0.05, "left"), (0.60, "right"), (0.755, "right"), (0.785, "left"))
-    y, step = 0.858, 0.0305
+    y, step = 0.858, 0.0285
 
-    def line(cells: tuple[str, ...], **style: Any) -> None:
+    def line(cells: tuple[str, ...], weight: str = "normal") -> None:
         for (x, side), cell in zip(columns, cells, strict=True):
-            figure.text(x, y, cell, ha=side, fontsize=10.5, **({"color": ink} | style))
+            figure.text(x, y, cell, ha=side, fontsize=10.5, color=ink, weight=weight)
 
     def rule(width: float) -> None:
         figure.add_artist(Line2D([0.05, 0.95], [y, y], color=ink, linewidth=width))
-
-    from matplotlib.lines import Line2D
 
     line(("", "transformers", "posenc_native", ""), weight="bold")
     y -= 0.012
@@ -487,20 +494,27 @@ def _draw(figures: Figures, out: Path) -> None:
     for section in sections(figures):
         y -= step
         line((section.title, "", "", ""), weight="bold")
-        for row in section.rows:
+        for what, *cells in section.rows:
             y -= step
-            line(("   " + row[0], *row[1:]))
-        y -= 0.013
+            line((f"   {what}", *cells))
+        y -= 0.012
         rule(0.5)
 
-    axes = figure.add_axes((0.115, 0.075, 0.70, y - 0.155))
+    axes = figure.add_axes((0.115, 0.075, 0.70, y - 0.15))
     positions = list(figures.errors)
-    for name, which, style in (
-        ("transformers", 0, {"color": theirs_colour, "linestyle": "--", "marker": "s"}),
-        ("posenc_native", 1, {"color": ink, "linestyle": "-", "marker": "o"}),
+    for which, (name, colour, dashes, marker) in enumerate(
+        (("transformers", orange, "--", "s"), ("posenc_native", ink, "-", "o"))
     ):
-        values = [figures.errors[p][which] for p in positions]
-        axes.plot(positions, values, label=name, markersize=5, linewidth=1.8, **style)
+        values = [errors[which] for errors in figures.errors.values()]
+        axes.plot(
+            positions,
+            values,
+            color=colour,
+            linestyle=dashes,
+            marker=marker,
+            markersize=5,
+            linewidth=1.8,
+        )
         axes.annotate(
             name,
             (positions[-1], values[-1]),
@@ -508,7 +522,7 @@ def _draw(figures: Figures, out: Path) -> None:
             textcoords="offset points",
             va="center",
             weight="bold",
-            color=style["color"],
+            color=colour,
         )
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")

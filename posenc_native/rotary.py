@@ -66,9 +66,7 @@ def rotary_tables(
         or arguments.is_tensor(inv_freq)
         or arguments.is_torch_dtype(dtype)
     ):
-        from . import torch_ops
-
-        return torch_ops.rotary_tables(positions, inv_freq, axis_map, scale, dtype)
+        return backend.torch_operations().rotary_tables(positions, inv_freq, axis_map, scale, dtype)
     function = "rotary_tables"
     if not isinstance(positions, (int, np.integer, np.ndarray)):
         positions = arguments.as_array(function, "positions", positions)
@@ -139,10 +137,7 @@ def apply_rotary(
         return backend.implementation.apply_rotary(
             x, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse, out
         )
-    _require_torch("apply_rotary", "x", x)
-    from . import torch_ops
-
-    return torch_ops.apply_rotary(
+    return backend.torch_operations("apply_rotary", "x", x).apply_rotary(
         x, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse, out
     )
 
@@ -195,10 +190,7 @@ def apply_rotary_qk(
             q, k, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse,
             inplace,
         )  # fmt: skip
-    _require_torch("apply_rotary_qk", "q", q)
-    from . import torch_ops
-
-    return torch_ops.apply_rotary_qk(
+    return backend.torch_operations("apply_rotary_qk", "q", q).apply_rotary_qk(
         q, k, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse, inplace
     )
 
@@ -245,10 +237,9 @@ def apply_rotary_tables(
         return backend.implementation.apply_rotary_tables(
             x, cos, sin, layout, pairing, rotary_start, inverse, out
         )
-    _require_torch("apply_rotary_tables", "x", x)
-    from . import torch_ops
-
-    return torch_ops.apply_rotary_tables(x, cos, sin, layout, pairing, rotary_start, inverse, out)
+    return backend.torch_operations("apply_rotary_tables", "x", x).apply_rotary_tables(
+        x, cos, sin, layout, pairing, rotary_start, inverse, out
+    )
 
 
 class Rotary:
@@ -379,11 +370,9 @@ class Rotary:
                 rotary_start=self.rotary_start, axis_map=self.axis_map, scale=self.scale,
                 inverse=inverse, inplace=inplace,
             )  # fmt: skip
-        _require_torch("Rotary", "q", q)
-        from . import torch_ops
-
+        operations = backend.torch_operations("Rotary", "q", q)
         inv_freq, axis_map = self._torch(q.device)
-        return torch_ops.apply_rotary_qk(
+        return operations.apply_rotary_qk(  # type: ignore[no-any-return]
             q, k, positions, inv_freq, layout, self.pairing, self.rotary_start, axis_map,
             self.scale, inverse, inplace,
         )  # fmt: skip
@@ -488,10 +477,3 @@ def _positions(function: str, positions: Any) -> npt.NDArray[Any]:
     if isinstance(positions, (int, np.integer)):
         return np.arange(arguments.size(function, "positions", positions))
     return arguments.as_array(function, "positions", positions)
-
-
-def _require_torch(function: str, argument: str, value: object) -> None:
-    if not arguments.is_tensor(value):
-        arguments.wrong_type(
-            function, argument, "a NumPy array or a torch tensor", type(value).__name__
-        )

@@ -72,9 +72,9 @@ def sinusoidal(
                [0.8415, 0.5403, 0.01  , 1.    ]], dtype=float32)
     """
     if device is not None or is_tensor(positions) or is_tensor(out) or is_torch_dtype(dtype):
-        from . import torch_ops
-
-        return torch_ops.sinusoidal(positions, dim, base, layout, shift, scale, dtype, device, out)
+        return backend.torch_operations().sinusoidal(
+            positions, dim, base, layout, shift, scale, dtype, device, out
+        )
     if not isinstance(positions, (int, np.integer, np.ndarray)):
         positions = as_array("sinusoidal", "positions", positions)
     return backend.implementation.sinusoidal(positions, dim, base, layout, shift, scale, dtype, out)
@@ -118,9 +118,7 @@ def add_sinusoidal(
                 [1.4207, 1.2702, 1.005 , 1.5   ]]], dtype=float32)
     """
     if is_tensor(x):
-        from . import torch_ops
-
-        return torch_ops.add_sinusoidal(
+        return backend.torch_operations().add_sinusoidal(
             x, positions, x_scale, alpha, base, layout, shift, scale, out
         )
     if not isinstance(x, np.ndarray):

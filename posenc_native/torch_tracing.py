@@ -39,7 +39,7 @@ def register() -> None:
         fake(name)(lambda x, *options: torch.empty_like(x))
     for name in ("sinusoidal_out", "add_sinusoidal_out", "add_sinusoidal_", "rotary_out", "rotary_",
                  "rotary_qk_", "rotary_from_tables_out", "rotary_from_tables_"):  # fmt: skip
-        fake(name)(lambda *args: None)
+        fake(name)(lambda *args, **kwargs: None)
 
     @fake("frequency_turns")
     def _(inv_freq):  # type: ignore[no-untyped-def]
@@ -73,17 +73,25 @@ def register() -> None:
             positions = positions.expand(x.shape[:-1])
         return _ops.add_sinusoidal(x, positions, *rest), 0
 
+    # What a call leaves out, torch leaves out here too: the defaults of the schemas again.
+    defaults = ("bhsd", "half", 0, None, 1.0, False)
+
     @vmap("rotary")
-    def _(info, in_dims, x, *options):  # type: ignore[no-untyped-def]
-        (result,) = _batched_rotation(info, in_dims, "rotary", (x,), options)
+    def _(info, in_dims, x, positions, inv_freq, *options):  # type: ignore[no-untyped-def]
+        options += defaults[len(options) :]
+        (result,) = _batched_rotation(info, in_dims, "rotary", (x,), positions, inv_freq, options)
         return result, 0
 
     @vmap("rotary_qk")
-    def _(info, in_dims, q, k, *options):  # type: ignore[no-untyped-def]
-        return _batched_rotation(info, in_dims, "rotary_qk", (q, k), options), (0, 0)
+    def _(info, in_dims, q, k, positions, inv_freq, *options):  # type: ignore[no-untyped-def]
+        options += defaults[len(options) :]
+        results = _batched_rotation(
+            info, in_dims, "rotary_qk", (q, k), positions, inv_freq, options
+        )
+        return results, (0, 0)
 
     @vmap("rotary_from_tables")
-    def _(info, in_dims, x, cos, sin, layout, *rest):  # type: ignore[no-untyped-def]
+    def _(info, in_dims, x, cos, sin, layout="bhsd", *rest):  # type: ignore[no-untyped-def]
         x, batched_layout, restore = _fold_batch(x, in_dims[0], layout, info.batch_size)
         batch = x.shape[batched_layout.index("b")]
         cos, sin = (
@@ -98,9 +106,11 @@ def _batched_rotation(
     in_dims: tuple[Any, ...],
     name: str,
     inputs: tuple[Tensor, ...],
+    positions: Tensor | None,
+    inv_freq: Tensor,
     options: tuple[Any, ...],
 ) -> tuple[Tensor, ...]:
-    positions, inv_freq, layout, pairing, start, axis_map, *rest = options
+    layout, pairing, start, axis_map, *rest = options
     _only_batched(name, in_dims, *range(len(inputs) + 1))
     folded = [
         _fold_batch(x, dim, layout, info.batch_size)

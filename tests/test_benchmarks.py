@@ -77,8 +77,9 @@ def test_a_quick_run_fills_in_every_row(tmp_path):
 
     assert figures["quick"] is True
     assert {"date", "commit", "cpu", "cores", "caches", "packages"} <= figures["machine"].keys()
-    assert [case["case"] for case in figures["cases"]] == names
+    assert [*(case["case"] for case in figures["cases"]), "accuracy"] == names
     assert {name.partition(",")[0] for name in names} == {
+        "accuracy",
         "rotary",
         "sinusoidal table",
         "add sinusoidal",

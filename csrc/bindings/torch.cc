@@ -416,31 +416,34 @@ bool set_target(std::string_view name) { return cpu::set_target(name); }
 }  // namespace posenc
 
 #define POSENC_SPEC "float base, str layout, float shift, float scale"
-#define POSENC_ROTARY                                                                     \
-  "Tensor? positions, Tensor inv_freq, str layout, str pairing, int rotary_start, Tensor? " \
-  "axis_map, float scale, bool inverse"
-#define POSENC_TABLES \
-  "Tensor cos, Tensor sin, str layout, str pairing, int rotary_start, bool inverse"
+// Defaults, because reading an argument takes torch longer than a few of them are worth in decoding:
+// calls leave out what they need not say.
+#define POSENC_ROTARY                                                                            \
+  "Tensor? positions, Tensor inv_freq, str layout=\"bhsd\", str pairing=\"half\", "               \
+  "int rotary_start=0, Tensor? axis_map=None, float scale=1.0, bool inverse=False"
+#define POSENC_TABLES                                                                            \
+  "Tensor cos, Tensor sin, str layout=\"bhsd\", str pairing=\"half\", int rotary_start=0, "       \
+  "bool inverse=False"
 
 STABLE_TORCH_LIBRARY(posenc_native, m) {
   m.def("sinusoidal(Tensor positions, int dim, " POSENC_SPEC ", ScalarType dtype) -> Tensor");
-  m.def("sinusoidal_out(Tensor positions, int dim, " POSENC_SPEC ", Tensor(a!) out) -> ()");
+  m.def("sinusoidal_out(Tensor positions, int dim, " POSENC_SPEC ", *, Tensor(a!) out) -> ()");
   m.def("add_sinusoidal(Tensor x, Tensor? positions, float x_scale, float alpha, " POSENC_SPEC
         ") -> Tensor");
   m.def("add_sinusoidal_(Tensor(a!) x, Tensor? positions, float x_scale, float alpha, " POSENC_SPEC
         ") -> ()");
   m.def("add_sinusoidal_out(Tensor x, Tensor? positions, float x_scale, float alpha, " POSENC_SPEC
-        ", Tensor(a!) out) -> ()");
+        ", *, Tensor(a!) out) -> ()");
   m.def("rotary_tables(Tensor positions, Tensor inv_freq, Tensor? axis_map, float scale, "
         "ScalarType dtype) -> (Tensor, Tensor)");
   m.def("rotary(Tensor x, " POSENC_ROTARY ") -> Tensor");
   m.def("rotary_(Tensor(a!) x, " POSENC_ROTARY ") -> ()");
-  m.def("rotary_out(Tensor x, " POSENC_ROTARY ", Tensor(a!) out) -> ()");
+  m.def("rotary_out(Tensor x, " POSENC_ROTARY ", *, Tensor(a!) out) -> ()");
   m.def("rotary_qk(Tensor q, Tensor k, " POSENC_ROTARY ") -> (Tensor, Tensor)");
   m.def("rotary_qk_(Tensor(a!) q, Tensor(b!) k, " POSENC_ROTARY ") -> ()");
   m.def("rotary_from_tables(Tensor x, " POSENC_TABLES ") -> Tensor");
   m.def("rotary_from_tables_(Tensor(a!) x, " POSENC_TABLES ") -> ()");
-  m.def("rotary_from_tables_out(Tensor x, " POSENC_TABLES ", Tensor(a!) out) -> ()");
+  m.def("rotary_from_tables_out(Tensor x, " POSENC_TABLES ", *, Tensor(a!) out) -> ()");
   m.def("frequency_turns(Tensor inv_freq) -> Tensor");
   m.def("sinusoidal_turns(int dim, float base, float shift, float scale) -> Tensor");
   m.def("current_target() -> str");

@@ -14,9 +14,11 @@ struct Layout {
 
 Layout parse_layout(const RotaryCall& call) {
   Layout layout;
-  const std::string got = "'" + std::string(call.layout) + "'";
-  const char* expected =
-      "letters of b, s, h, d (or t, h, d), each at most once, with s or t, ending in d";
+  const auto fail = [&] {
+    fail_value(call.function, "layout",
+               "letters of b, s, h, d (or t, h, d), each at most once, with s or t, ending in d",
+               "'" + std::string(call.layout) + "'");
+  };
   for (size_t i = 0; i < call.layout.size(); ++i) {
     const char letter = call.layout[i];
     int* axis = letter == 'b'                    ? &layout.batch
@@ -24,14 +26,13 @@ Layout parse_layout(const RotaryCall& call) {
                 : letter == 'h'                  ? &layout.head
                 : letter == 'd'                  ? &layout.dim
                                                  : nullptr;
-    if (axis == nullptr || *axis >= 0) fail_value(call.function, "layout", expected, got);
+    if (axis == nullptr || *axis >= 0) fail();
     *axis = static_cast<int>(i);
     if (axis == &layout.token) layout.token_letter = letter;
   }
   const bool packed_batch = layout.token_letter == 't' && layout.batch >= 0;
-  if (layout.token < 0 || layout.dim != static_cast<int>(call.layout.size()) - 1 || packed_batch) {
-    fail_value(call.function, "layout", expected, got);
-  }
+  const bool dim_last = layout.dim >= 0 && layout.dim + 1 == static_cast<int>(call.layout.size());
+  if (layout.token < 0 || !dim_last || packed_batch) fail();
   return layout;
 }
 

@@ -53,9 +53,9 @@ struct Array {
   void* data = nullptr;
   Dtype dtype = Dtype::kOther;
   int rank = 0;
-  int64_t shape[kMaxRank] = {};
-  int64_t stride[kMaxRank] = {};
   const char* dtype_name = "";  // for messages
+  int64_t shape[kMaxRank];      // of `rank` numbers each
+  int64_t stride[kMaxRank];
 
   bool empty() const;
 };
