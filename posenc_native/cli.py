@@ -120,6 +120,6 @@ def _at_least_one(text: str) -> int:
 def _bench(arguments: list[str]) -> None:
     root = Path(__file__).resolve().parents[1]
     if not (root / "benchmarks" / "__main__.py").is_file():
-        raise _CommandError(f"the benchmarks are part of the repository, not of {root}")
+        raise _CommandError("the benchmarks are part of the repository, which is not here")
     sys.path.insert(0, str(root))
     importlib.import_module("benchmarks.__main__").main(arguments)

@@ -30,7 +30,16 @@ from . import backend
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["DemoError", "Figures", "Section", "measure", "run", "sections"]
+__all__ = [
+    "DemoError",
+    "Figures",
+    "Section",
+    "Sizes",
+    "exact_cos_sin",
+    "measure",
+    "run",
+    "sections",
+]
 
 DEFAULT_TEXT = "how_a_sentence_keeps_its_order.txt"
 SHOWN_POSITIONS = (4096, 131072, 1048576)
@@ -43,15 +52,23 @@ class DemoError(Exception):
 
 
 @dataclass(frozen=True)
-class _Sizes:
-    context: int  # bytes of the text that are read
-    moved: int  # of these, how many are read again at a later position
+class Sizes:
+    """How much a demonstration does.
+
+    Attributes:
+        context: bytes of the text that are read.
+        moved: how many of these are read again at a later position.
+        prefill_repeats, decode_repeats: how often each is timed.
+    """
+
+    context: int
+    moved: int
     prefill_repeats: int
     decode_repeats: int
 
 
-_FULL = _Sizes(context=4096, moved=1024, prefill_repeats=7, decode_repeats=300)
-_QUICK = _Sizes(context=256, moved=64, prefill_repeats=3, decode_repeats=20)
+FULL = Sizes(context=4096, moved=1024, prefill_repeats=7, decode_repeats=300)
+QUICK = Sizes(context=256, moved=64, prefill_repeats=3, decode_repeats=20)
 
 
 @dataclass(frozen=True)
@@ -112,21 +129,21 @@ def run(text: Path | None, out: Path, new_tokens: int, quick: bool) -> None:
         TextColumn("{task.percentage:3.0f} %"),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, transient=True) as bar:
+    with Progress(*columns) as bar:
         task = bar.add_task("importing torch and transformers", total=1.0)
         figures = measure(
             data,
             new_tokens,
-            _QUICK if quick else _FULL,
+            QUICK if quick else FULL,
             lambda label, fraction: bar.update(task, description=label, completed=fraction),
         )
-        bar.update(task, description="drawing", completed=1.0)
         try:
             _draw(figures, out)
         except OSError as error:
             raise DemoError(f"cannot write {out}: {error.strerror or error}") from error
+        bar.update(task, description="done", completed=1.0)
     rich.print(_table(figures))
-    rich.print(f"The table as a picture: {out}", end="\n")
+    print(f"The table as a picture: {out}")
 
 
 def _read(text: Path | None) -> bytes:
@@ -167,7 +184,7 @@ class _Progress:
 def measure(
     data: bytes,
     new_tokens: int,
-    sizes: _Sizes = _FULL,
+    sizes: Sizes = FULL,
     report: Callable[[str, float], None] = lambda label, fraction: None,
 ) -> Figures:
     """Run the model both ways and measure.
@@ -179,9 +196,9 @@ def measure(
         report: is told what is being done and which fraction of all is done.
     """
     # Seconds, roughly; a prefill grows with the square of the text.
-    reading, writing = 5.0 * (sizes.context / _FULL.context) ** 2 + 0.1, 0.02 * new_tokens
-    progress = _Progress(report, total=6.0 + 2 * (reading + writing + 1.5) + 4.5 + 0.5)
-    with progress.step("importing torch and transformers", 6.0):
+    reading, writing = 5.0 * (sizes.context / FULL.context) ** 2 + 0.1, 0.02 * new_tokens
+    progress = _Progress(report, total=3.0 + 2 * (reading + writing + 1.5) + 4.5 + 0.5)
+    with progress.step("importing torch and transformers", 3.0):
         import torch
 
         from . import hf
@@ -231,7 +248,7 @@ def measure(
         prefill=prefill,
         decode=decode,
         errors=errors,
-        facts=_facts(model),
+        facts=_facts(model, ids.shape[1], len(data)),
     )
 
 
@@ -367,7 +384,7 @@ def _pi() -> Decimal:
     ) / Decimal(unit)
 
 
-def _facts(model: Any) -> str:
+def _facts(model: Any, read: int, total: int) -> str:
     import torch
     import transformers
 
@@ -375,7 +392,8 @@ def _facts(model: Any) -> str:
     native = backend.configuration()["backend"]
     return (
         f"{type(model).__name__}, {LAYERS} layers, {QUERY_HEADS} query and {KEY_HEADS} key heads "
-        f"of {HEAD_DIM}, {millions:.0f} million random weights in float32\n"
+        f"of {HEAD_DIM}\n"
+        f"{millions:.0f} million random weights in float32, {read:,} of {total:,} bytes of text\n"
         f"transformers {transformers.__version__}, torch {torch.__version__}, "
         f"{torch.get_num_threads()} threads, backend {native}"
     )
@@ -400,7 +418,7 @@ def sections(figures: Figures) -> list[Section]:
         Section(
             "The same model",
             [
-                ("largest difference of a logit", "", f"{figures.difference:.1e}", relative),
+                ("largest difference, logits", "", f"{figures.difference:.1e}", relative),
                 (
                     "greedy continuation",
                     f"{count} tokens",
@@ -408,7 +426,7 @@ def sections(figures: Figures) -> list[Section]:
                     "the same" if same == count else f"same up to {same}",
                 ),
                 (
-                    f"logits change, text at {MOVED_TO:,}",
+                    f"change with text at {MOVED_TO:,}",
                     f"{figures.moved[0]:.1e}",
                     f"{figures.moved[1]:.1e}",
                     _ratio(*figures.moved, "less", "more"),
@@ -476,10 +494,10 @@ def _draw(figures: Figures, out: Path) -> None:
     ink, grey, orange = "#1a1a1a", "#666666", "#d9822b"
     figure = Figure(figsize=(10, 8.6), dpi=150, facecolor="white")
     figure.text(0.05, 0.955, "Rotary encoding, two ways", fontsize=17, weight="bold", color=ink)
-    figure.text(0.05, 0.9, figures.facts, fontsize=9, color=grey, linespacing=1.5)
+    figure.text(0.05, 0.885, figures.facts, fontsize=9, color=grey, linespacing=1.5)
 
     columns = ((0.05, "left"), (0.60, "right"), (0.755, "right"), (0.785, "left"))
-    y, step = 0.858, 0.0285
+    y, step = 0.845, 0.0285
 
     def line(cells: tuple[str, ...], weight: str = "normal") -> None:
         for (x, side), cell in zip(columns, cells, strict=True):

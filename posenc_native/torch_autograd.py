@@ -21,10 +21,10 @@ _ops = torch.ops.posenc_native
 Function = torch.autograd.Function
 
 
-def call(operator: Any, *args: Any) -> Any:
+def call(operator: Any, *args: Any, **kwargs: Any) -> Any:
     """The operator's result; its errors as the exceptions they stand for."""
     try:
-        return operator(*args)
+        return operator(*args, **kwargs)
     except RuntimeError as error:
         raise_ours(error)
 

@@ -145,6 +145,8 @@ def test_architecture(name: str) -> None:
 
     assert torch.equal(logits(model), before)
     assert not traces(model)
+    with hf.patch(model, inplace=True):
+        assert torch.equal(logits(model), patched)
 
 
 @pytest.mark.parametrize("name", ["Llama", "Gemma3Text", "GPTNeoX", "Cohere", "GPTJ"])
@@ -159,8 +161,9 @@ def test_generate_gives_the_same_tokens(name: str) -> None:
     assert not traces(model)
 
 
+@pytest.mark.parametrize("inplace", [False, True])
 @pytest.mark.parametrize("name", ["Llama", "Cohere", "GPTJ", "DeepseekV3"])
-def test_gradients(name: str) -> None:
+def test_gradients(name: str, inplace: bool) -> None:
     model = build(name).train()
 
     def gradients() -> Any:
@@ -170,13 +173,34 @@ def test_gradients(name: str) -> None:
         return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
 
     expected = gradients()
-    with hf.patch(model):
+    with hf.patch(model, inplace=inplace):
         actual = gradients()
     assert actual.keys() == expected.keys()
     for parameter, gradient in expected.items():
         torch.testing.assert_close(
             actual[parameter], gradient, rtol=1e-3, atol=1e-4 * float(gradient.abs().max() + 1e-6)
         )
+
+
+def test_in_place_means_where_q_and_k_are() -> None:
+    model = build("Llama")
+    attention = model.model.layers[0].self_attn
+    q, k = torch.randn(2, 4, 5, 16), torch.randn(2, 1, 5, 16).expand(2, 2, 5, 16)
+    with hf.patch(model, inplace=True):
+        rotate = attention.forward.__globals__["apply_rotary_pos_emb"]
+        cos, sin = model.model.rotary_emb(q, torch.arange(5)[None])
+        before_q, before_k = q.clone(), k.clone()
+        with torch.no_grad():
+            rotated_q, rotated_k = rotate(q, k, cos, sin)
+        assert rotated_q is q
+        assert not torch.equal(q, before_q)
+        # Several heads of k are one in memory: that cannot be turned in place.
+        assert torch.equal(k, before_k)
+        assert torch.equal(rotated_k[:, 0], rotated_k[:, 1])
+        weights = torch.randn(2, 4, 5, 16, requires_grad=True)
+        again, _ = rotate(weights, k, cos, sin)
+        assert again.requires_grad
+        assert again is not weights
 
 
 def test_left_padding_gives_a_row_its_own_positions() -> None:
@@ -203,9 +227,10 @@ def _fresh_compiler() -> Any:
 
 
 @pytest.mark.usefixtures("_fresh_compiler")
-def test_compile_whole_model() -> None:
+@pytest.mark.parametrize("inplace", [False, True])
+def test_compile_whole_model(inplace: bool) -> None:
     model = build("Llama")
-    with hf.patch(model):
+    with hf.patch(model, inplace=inplace):
         expected = logits(model)
         compiled = torch.compile(model, fullgraph=True)
         assert distance(logits(compiled), expected) < SHORT

@@ -14,6 +14,8 @@
 // After foreach_target.h:
 #include <algorithm>
 #include <cstring>
+#include <limits>
+#include <type_traits>
 
 #include "core/rotary.h"
 #include "cpu/kernels.h"
@@ -31,7 +33,10 @@ constexpr size_t kScratch = 4096;
 // A block never spans more tokens than this.
 constexpr int64_t kMaxBlockTokens = 64;
 // How far ahead of the rotation memory is requested.
-constexpr int64_t kPrefetchBytes = 4096;
+constexpr int64_t kPrefetchBytes = 2048;
+// Heads rotated side by side: they share the loads of their angles, and memory serves several
+// streams faster than one.
+constexpr int kHeads = 4;
 
 // Both halves of a pair group, a and b, turned by (c, s).
 template <class D, class V = hn::Vec<D>>
@@ -44,6 +49,7 @@ HWY_INLINE void turn(V& a, V& b, V c, V s) {
 // One group of pairs in a row. Members:
 //   kOrder     how the group's angles lie in the scratch
 //   kCopies    scratch numbers per pair: 2 where cosine and sine are written for both partners
+//   Angles     the group's cosines and sines in registers
 //   rotate     in -> out; `far` is the distance of the partners, unused where they are neighbours
 
 // a0 a1 a2 ... aN-1 (far apart) b0 b1 b2 ... bN-1
@@ -52,11 +58,17 @@ struct HalfRow {
   static constexpr PairOrder kOrder = PairOrder::kNatural;
   static constexpr size_t kCopies = 1;
 
+  template <class D>
+  struct Angles {
+    hn::Vec<D> cosine, sine;
+    HWY_INLINE Angles(D d, const Real<T>* c, const Real<T>* s)
+        : cosine(hn::Load(d, c)), sine(hn::Load(d, s)) {}
+  };
+
   template <bool kNonTemporal, class D>
-  static HWY_INLINE void rotate(D d, const T* in, T* out, int64_t far, const Real<T>* cosine,
-                                const Real<T>* sine) {
+  static HWY_INLINE void rotate(D d, const T* in, T* out, int64_t far, const Angles<D>& angles) {
     auto a = load(d, in), b = load(d, in + far);
-    turn<D>(a, b, hn::Load(d, cosine), hn::Load(d, sine));
+    turn<D>(a, b, angles.cosine, angles.sine);
     store<kNonTemporal>(a, d, out);
     store<kNonTemporal>(b, d, out + far);
   }
@@ -68,15 +80,24 @@ struct HalfRow<BFloat16> {
   static constexpr PairOrder kOrder = PairOrder::kEvenOdd;
   static constexpr size_t kCopies = 1;
 
+  template <class D>
+  struct Angles {
+    hn::Vec<D> even_cosine, odd_cosine, even_sine, odd_sine;
+    HWY_INLINE Angles(D d, const float* c, const float* s)
+        : even_cosine(hn::Load(d, c)),
+          odd_cosine(hn::Load(d, c + hn::Lanes(d))),
+          even_sine(hn::Load(d, s)),
+          odd_sine(hn::Load(d, s + hn::Lanes(d))) {}
+  };
+
   template <bool kNonTemporal, class D>
   static HWY_INLINE void rotate(D d, const BFloat16* in, BFloat16* out, int64_t far,
-                                const float* cosine, const float* sine) {
-    const size_t lanes = hn::Lanes(d);
+                                const Angles<D>& angles) {
     hn::Vec<D> a_even, a_odd, b_even, b_odd;
     load_even_odd(d, in, a_even, a_odd);
     load_even_odd(d, in + far, b_even, b_odd);
-    turn<D>(a_even, b_even, hn::Load(d, cosine), hn::Load(d, sine));
-    turn<D>(a_odd, b_odd, hn::Load(d, cosine + lanes), hn::Load(d, sine + lanes));
+    turn<D>(a_even, b_even, angles.even_cosine, angles.even_sine);
+    turn<D>(a_odd, b_odd, angles.odd_cosine, angles.odd_sine);
     store_even_odd<kNonTemporal>(a_even, a_odd, d, out);
     store_even_odd<kNonTemporal>(b_even, b_odd, d, out + far);
   }
@@ -88,15 +109,28 @@ struct InterleavedRow {
   static constexpr PairOrder kOrder = PairOrder::kInterleave;
   static constexpr size_t kCopies = 2;
 
+  template <class D>
+  struct Angles {
+    hn::Vec<D> low_cosine, high_cosine, low_sine, high_sine;
+    HWY_INLINE Angles(D d, const Real<T>* c, const Real<T>* s)
+        : low_cosine(hn::Load(d, c)),
+          high_cosine(hn::Load(d, c + hn::Lanes(d))),
+          low_sine(hn::Load(d, s)),
+          high_sine(hn::Load(d, s + hn::Lanes(d))) {}
+  };
+
   template <bool kNonTemporal, class D>
-  static HWY_INLINE void rotate(D d, const T* in, T* out, int64_t /*far*/, const Real<T>* cosine,
-                                const Real<T>* sine) {
+  static HWY_INLINE void rotate(D d, const T* in, T* out, int64_t /*far*/,
+                                const Angles<D>& angles) {
     const size_t lanes = hn::Lanes(d);
-    for (size_t i = 0; i < 2 * lanes; i += lanes) {
-      const auto x = load(d, in + i);
-      const auto swapped = hn::Mul(hn::Reverse2(d, x), hn::Load(d, sine + i));
-      store<kNonTemporal>(hn::MulAdd(x, hn::Load(d, cosine + i), swapped), d, out + i);
-    }
+    const auto low = load(d, in), high = load(d, in + lanes);
+    store<kNonTemporal>(turned(d, low, angles.low_cosine, angles.low_sine), d, out);
+    store<kNonTemporal>(turned(d, high, angles.high_cosine, angles.high_sine), d, out + lanes);
+  }
+
+  template <class D, class V = hn::Vec<D>>
+  static HWY_INLINE V turned(D d, V x, V c, V s) {
+    return hn::MulAdd(x, c, hn::Mul(hn::Reverse2(d, x), s));
   }
 };
 
@@ -106,12 +140,15 @@ struct InterleavedRow<BFloat16> {
   static constexpr PairOrder kOrder = PairOrder::kNatural;
   static constexpr size_t kCopies = 1;
 
+  template <class D>
+  using Angles = HalfRow<float>::Angles<D>;
+
   template <bool kNonTemporal, class D>
   static HWY_INLINE void rotate(D d, const BFloat16* in, BFloat16* out, int64_t /*far*/,
-                                const float* cosine, const float* sine) {
+                                const Angles<D>& angles) {
     hn::Vec<D> a, b;
     load_even_odd(d, in, a, b);
-    turn<D>(a, b, hn::Load(d, cosine), hn::Load(d, sine));
+    turn<D>(a, b, angles.cosine, angles.sine);
     store_even_odd<kNonTemporal>(a, b, d, out);
   }
 };
@@ -265,16 +302,21 @@ class RotaryKernel {
   }
 
   static Number table_value(const void* table, Dtype dtype, int64_t at) {
-    switch (dtype) {
-      case Dtype::kFloat16:
-        return to_float(static_cast<const Float16*>(table)[at]);
-      case Dtype::kBFloat16:
-        return to_float(static_cast<const BFloat16*>(table)[at]);
-      case Dtype::kFloat32:
-        return static_cast<const float*>(table)[at];
-      default:
-        return static_cast<Number>(static_cast<const double*>(table)[at]);
-    }
+    const auto read = [&]() -> Number {
+      switch (dtype) {
+        case Dtype::kFloat16:
+          return to_float(static_cast<const Float16*>(table)[at]);
+        case Dtype::kBFloat16:
+          return to_float(static_cast<const BFloat16*>(table)[at]);
+        case Dtype::kFloat32:
+          return static_cast<const float*>(table)[at];
+        default:
+          return static_cast<Number>(static_cast<const double*>(table)[at]);
+      }
+    };
+    const Number value = read();
+    // One NaN for all: see round_bfloat16.
+    return value == value ? value : std::numeric_limits<Number>::quiet_NaN();
   }
 
   HWY_ATTR void angles_from_tables(const RotaryArgs& args, const Piece& piece, int64_t batch,
@@ -311,6 +353,12 @@ class RotaryKernel {
 
   // --- Rows
 
+  // The rows of up to kHeads heads of one token.
+  struct Rows {
+    const T* in[kHeads];
+    T* out[kHeads];
+  };
+
   HWY_ATTR void rotate_block(const RotaryArgs& args, const RotaryTensor& tensor,
                              const Piece& piece, int64_t batch, int64_t token, int64_t count,
                              bool copy_rest) {
@@ -319,54 +367,53 @@ class RotaryKernel {
     const T* in = static_cast<const T*>(tensor.in) + batch * in_strides.batch +
                   token * in_strides.token;
     T* out = static_cast<T*>(tensor.out) + batch * out_strides.batch + token * out_strides.token;
-    const size_t per_token = padded_ * Row::kCopies;
-
+    const int64_t per_token = static_cast<int64_t>(padded_ * Row::kCopies);
     const bool contiguous = in_strides.dim == 1 && out_strides.dim == 1;
-    const bool non_temporal = args.non_temporal && contiguous && in != out &&
+    const bool non_temporal = args.non_temporal && contiguous && tensor.in != tensor.out &&
                               can_stream(args, piece, tensor);
     copy_rest = copy_rest && tensor.in != tensor.out && 2 * args.pairs != args.head_dim;
 
-    // The inner loop goes along memory.
-    const bool tokens_inside =
-        count > 1 &&
-        (tensor.heads == 1 || std::abs(in_strides.token) < std::abs(in_strides.head));
-    const int64_t outer = tokens_inside ? tensor.heads : count;
-    const int64_t inner = tokens_inside ? count : tensor.heads;
-    const int64_t in_outer = tokens_inside ? in_strides.head : in_strides.token;
-    const int64_t in_inner = tokens_inside ? in_strides.token : in_strides.head;
-    const int64_t out_outer = tokens_inside ? out_strides.head : out_strides.token;
-    const int64_t out_inner = tokens_inside ? out_strides.token : out_strides.head;
-
-    const int64_t row_bytes =
-        std::max<int64_t>(args.head_dim * static_cast<int64_t>(sizeof(T)), 1);
-    const int64_t ahead = std::max<int64_t>(kPrefetchBytes / row_bytes, 1);
-
-    for (int64_t i = 0; i < outer; ++i) {
-      for (int64_t j = 0; j < inner; ++j) {
-        const size_t at = static_cast<size_t>(tokens_inside ? j : i) * per_token;
-        const T* in_row = in + i * in_outer + j * in_inner;
-        T* out_row = out + i * out_outer + j * out_inner;
-        if (contiguous) {
-          const int64_t later = j + ahead;
-          const T* coming = later < inner ? in_row + ahead * in_inner
-                                          : in + (i + 1) * in_outer + (later - inner) * in_inner;
-          if (later < inner || i + 1 < outer) {
-            for (int64_t byte = 0; byte < row_bytes; byte += 64) {
-              hwy::Prefetch(reinterpret_cast<const char*>(coming) + byte);
-            }
-          }
-          if (non_temporal) {
-            rotate_row<true>(args, piece, in_row, out_row, cosine_ + at, sine_ + at);
-          } else {
-            rotate_row<false>(args, piece, in_row, out_row, cosine_ + at, sine_ + at);
-          }
-        } else {
-          rotate_strided_row(args, piece, in_row, in_strides.dim, out_row, out_strides.dim,
-                             cosine_ + at, sine_ + at);
-        }
-        if (copy_rest) copy_outside(args, in_row, in_strides.dim, out_row, out_strides.dim);
+    const auto rotate_heads = [&](auto heads, int64_t i, int64_t head) HWY_ATTR {
+      constexpr int kCount = decltype(heads)::value;
+      const Number* const cosine = cosine_ + i * per_token;
+      const Number* const sine = sine_ + i * per_token;
+      Rows rows;
+      for (int j = 0; j < kCount; ++j) {
+        rows.in[j] = in + i * in_strides.token + (head + j) * in_strides.head;
+        rows.out[j] = out + i * out_strides.token + (head + j) * out_strides.head;
       }
-    }
+      if (!contiguous) {
+        for (int j = 0; j < kCount; ++j) {
+          rotate_strided_row(args, piece, rows.in[j], in_strides.dim, rows.out[j],
+                             out_strides.dim, cosine, sine);
+        }
+      } else if (non_temporal) {
+        rotate_rows<true, kCount>(args, piece, rows, cosine, sine);
+      } else {
+        rotate_rows<false, kCount>(args, piece, rows, cosine, sine);
+      }
+      if (!copy_rest) return;
+      for (int j = 0; j < kCount; ++j) {
+        copy_outside(args, rows.in[j], in_strides.dim, rows.out[j], out_strides.dim);
+      }
+    };
+    // The inner loop goes along memory.
+    const bool tokens_inside = std::abs(in_strides.token) < std::abs(in_strides.head);
+    const int64_t grouped = tensor.heads / kHeads * kHeads;
+    const auto all = [&](auto heads, int64_t first, int64_t last) HWY_ATTR {
+      constexpr int kCount = decltype(heads)::value;
+      if (tokens_inside) {
+        for (int64_t head = first; head < last; head += kCount) {
+          for (int64_t i = 0; i < count; ++i) rotate_heads(heads, i, head);
+        }
+      } else {
+        for (int64_t i = 0; i < count; ++i) {
+          for (int64_t head = first; head < last; head += kCount) rotate_heads(heads, i, head);
+        }
+      }
+    };
+    all(std::integral_constant<int, kHeads>(), 0, grouped);
+    all(std::integral_constant<int, 1>(), grouped, tensor.heads);
   }
 
   // Dim of the first partner of the first pair of the i-th block of the piece.
@@ -387,28 +434,41 @@ class RotaryKernel {
             unit) == 0;
   }
 
-  template <bool kNonTemporal>
-  HWY_ATTR HWY_INLINE void rotate_row(const RotaryArgs& args, const Piece& piece, const T* in,
-                                      T* out, const Number* cosine, const Number* sine) {
+  template <bool kNonTemporal, int kCount>
+  HWY_ATTR HWY_INLINE void rotate_rows(const RotaryArgs& args, const Piece& piece,
+                                       const Rows& rows, const Number* cosine,
+                                       const Number* sine) {
     const D d;
     const int64_t group = static_cast<int64_t>(group_size(d, Row::kOrder));
     const int64_t far = args.half_block;
     for (int64_t i = 0; i < piece.blocks; ++i) {
       const int64_t dim = first_dim(args, piece, i);
-      int64_t pair = 0;
-      for (; pair + group <= piece.length; pair += group) {
+      for (int64_t pair = 0; pair < piece.length; pair += group) {
         const int64_t at = dim + pair * (kInterleaved ? 2 : 1);
-        Row::template rotate<kNonTemporal>(d, in + at, out + at, far, cosine, sine);
-        cosine += group * Row::kCopies;
-        sine += group * Row::kCopies;
-      }
-      if (pair < piece.length) {
-        const int64_t at = dim + pair * (kInterleaved ? 2 : 1);
-        rotate_part(in + at, 1, out + at, 1, far, piece.length - pair, cosine, sine);
+        if (pair + group <= piece.length) {
+          const typename Row::template Angles<D> angles(d, cosine, sine);
+          for (int j = 0; j < kCount; ++j) {
+            prefetch(rows.in[j] + at, far);
+            Row::template rotate<kNonTemporal>(d, rows.in[j] + at, rows.out[j] + at, far, angles);
+          }
+        } else {
+          for (int j = 0; j < kCount; ++j) {
+            rotate_part(rows.in[j] + at, 1, rows.out[j] + at, 1, far, piece.length - pair, cosine,
+                        sine);
+          }
+        }
         cosine += group * Row::kCopies;
         sine += group * Row::kCopies;
       }
     }
+  }
+
+  // Requests what is a few rows further on in memory: mostly the next tokens or heads.
+  static HWY_INLINE void prefetch(const T* in, int64_t far) {
+    constexpr int64_t kAhead = kPrefetchBytes / static_cast<int64_t>(sizeof(T));
+    hwy::Prefetch(in + kAhead);
+    // Of a group of 2N numbers in one piece, two vectors; otherwise one at either partner.
+    hwy::Prefetch(in + kAhead + (kInterleaved ? static_cast<int64_t>(hn::Lanes(D())) : far));
   }
 
   HWY_ATTR void rotate_strided_row(const RotaryArgs& args, const Piece& piece, const T* in,
@@ -448,7 +508,8 @@ class RotaryKernel {
       }
     };
     each([&](int64_t at, int64_t dim) { buffer[at] = in[dim * in_step]; });
-    Row::template rotate<false>(d, buffer, buffer, static_cast<int64_t>(kGroup), cosine, sine);
+    const typename Row::template Angles<D> angles(d, cosine, sine);
+    Row::template rotate<false>(d, buffer, buffer, static_cast<int64_t>(kGroup), angles);
     each([&](int64_t at, int64_t dim) { out[dim * out_step] = buffer[at]; });
   }
 
