@@ -143,6 +143,7 @@ def run(text: Path | None, out: Path, new_tokens: int, quick: bool) -> None:
             raise DemoError(f"cannot write {out}: {error.strerror or error}") from error
         bar.update(task, description="done", completed=1.0)
     rich.print(_table(figures))
+    print("Rotary depends on distances alone: logits should not move when the whole text does.")
     print(f"The table as a picture: {out}")
 
 
@@ -418,7 +419,7 @@ def sections(figures: Figures) -> list[Section]:
         Section(
             "The same model",
             [
-                ("largest difference, logits", "", f"{figures.difference:.1e}", relative),
+                ("largest logit difference", "", f"{figures.difference:.1e}", relative),
                 (
                     "greedy continuation",
                     f"{count} tokens",
@@ -426,7 +427,7 @@ def sections(figures: Figures) -> list[Section]:
                     "the same" if same == count else f"same up to {same}",
                 ),
                 (
-                    f"change with text at {MOVED_TO:,}",
+                    f"logits move, text at {MOVED_TO:,}",
                     f"{figures.moved[0]:.1e}",
                     f"{figures.moved[1]:.1e}",
                     _ratio(*figures.moved, "less", "more"),

@@ -203,6 +203,16 @@ def test_in_place_means_where_q_and_k_are() -> None:
         assert again is not weights
 
 
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("name", ["Llama", "GPTJ"])
+def test_inference_mode(name: str, inplace: bool) -> None:
+    model = build(name)
+    with hf.patch(model, inplace=inplace):
+        expected = logits(model, FAR)
+        with torch.inference_mode():
+            assert torch.equal(logits(model, FAR), expected)
+
+
 def test_left_padding_gives_a_row_its_own_positions() -> None:
     model = build("Llama")
     ids, mask = tokens(3), torch.ones(3, TOKENS, dtype=torch.long)
@@ -343,32 +353,48 @@ def test_state_dict_and_saving(tmp_path: Any) -> None:
         assert torch.equal(logits(loaded, FAR), expected)
 
 
-def test_hooks_of_accelerate_stay_outside() -> None:
-    # As accelerate.hooks.add_hook_to_module does it.
-    model = build("Llama")
-    before = logits(model, FAR)
-    calls = []
-    hooked = [model.model.layers[0].self_attn, model.model.rotary_emb]
+class Hook:
+    """What accelerate.hooks.add_hook_to_module does to a module, and its removal."""
 
-    def with_hook(module: Any) -> Any:
+    def __init__(self, module: Any) -> None:
+        self.module, self.calls = module, 0
+        module._old_forward = module.forward
+
         def forward(*args: Any, **kwargs: Any) -> Any:
-            calls.append(module)
+            self.calls += 1
             return module._old_forward(*args, **kwargs)
 
-        return forward
+        module.forward = forward
 
-    for module in hooked:
-        module._old_forward = module.forward
-        module.forward = with_hook(module)
-    with hf.patch(model) as handle:
-        assert len(handle.patched) == 3
-        patched = logits(model, FAR)
-        assert len(calls) == 2
-    assert torch.equal(logits(model, FAR), before)
-    for module in hooked:
-        del module.forward, module._old_forward
+    def remove(self) -> None:
+        self.module.forward = self.module._old_forward
+        del self.module._old_forward
+
+
+@pytest.mark.parametrize("added", ["before patch", "after patch"])
+@pytest.mark.parametrize("removed", ["before undo", "after undo"])
+def test_hooks_of_accelerate_stay_outside(added: str, removed: str) -> None:
+    model = build("Llama")
+    before = logits(model, FAR)
     with hf.patch(model):
-        assert torch.equal(logits(model, FAR), patched)
+        expected = logits(model, FAR)
+    targets = [model.model.layers[0].self_attn, model.model.rotary_emb]
+    hooks = [Hook(module) for module in targets] if added == "before patch" else []
+    handle = hf.patch(model)
+    hooks = hooks or [Hook(module) for module in targets]
+    assert torch.equal(logits(model, FAR), expected)
+    assert [hook.calls for hook in hooks] == [1, 1]
+    if removed == "before undo":
+        for hook in hooks:
+            hook.remove()
+        assert torch.equal(logits(model, FAR), expected)
+    handle.undo()
+    assert torch.equal(logits(model, FAR), before)
+    if removed == "after undo":
+        assert [hook.calls for hook in hooks] == [2, 2]
+        for hook in hooks:
+            hook.remove()
+    assert torch.equal(logits(model, FAR), before)
 
 
 # --- precision ------------------------------------------------------------------------------------

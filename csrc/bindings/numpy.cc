@@ -287,9 +287,10 @@ py::object sinusoidal(py::handle positions, py::handle dim, py::handle base, py:
     result = output_array(function, "out", out);
     if (!dtype.is_none() && !result_dtype(function, dtype).is(result.object().dtype()) &&
         !result_dtype(function, dtype).equal(result.object().dtype())) {
-      fail_type(function, "out", "the dtype asked for, " +
-                                     py::cast<std::string>(py::str(result_dtype(function, dtype))),
-                result.array().dtype_name);
+      fail_type(
+          function, "out",
+          "the dtype asked for, " + py::cast<std::string>(py::str(result_dtype(function, dtype))),
+          result.array().dtype_name);
     }
   }
   cpu::write_sinusoidal(check_sinusoidal(function, array, given.count, spec, result.array()), spec,
@@ -307,16 +308,15 @@ py::object add_sinusoidal(py::handle x, py::handle positions, py::handle x_scale
   if (input.array().rank < 2) {
     fail_value(function, "x", "shape [..., seq, dim]", shape_string(input.array()));
   }
-  const SinusoidalSpec spec = make_spec(function, input.array().shape[input.array().rank - 1],
-                                        base, layout, shift, scale);
+  const SinusoidalSpec spec =
+      make_spec(function, input.array().shape[input.array().rank - 1], base, layout, shift, scale);
   const ArrayArgument result = out.is_none()
                                    ? ArrayArgument(function, "out", empty_like(input.object()))
                                    : output_array(function, "out", out);
-  cpu::write_sinusoidal(
-      check_add_sinusoidal(function, input.array(), given.pointer(), spec,
-                           number(function, "x_scale", x_scale), number(function, "alpha", alpha),
-                           result.array()),
-      spec, run_rows);
+  cpu::write_sinusoidal(check_add_sinusoidal(function, input.array(), given.pointer(), spec,
+                                             number(function, "x_scale", x_scale),
+                                             number(function, "alpha", alpha), result.array()),
+                        spec, run_rows);
   return result.object();
 }
 

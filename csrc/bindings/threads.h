@@ -19,8 +19,7 @@ namespace posenc {
 // run(begin, end) must not throw. `bytes` is what all rows together read and write.
 template <typename Run>
 void parallel_rows(int64_t rows, int64_t bytes, int max_threads, const Run& run) {
-  const int64_t threads =
-      std::min<int64_t>({max_threads, bytes / cpu::kBytesPerThread, rows});
+  const int64_t threads = std::min<int64_t>({max_threads, bytes / cpu::kBytesPerThread, rows});
   if (threads <= 1) {
     run(int64_t{0}, rows);
     return;

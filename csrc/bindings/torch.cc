@@ -111,8 +111,7 @@ Tensor new_tensor(const std::vector<int64_t>& shape, ScalarType dtype) {
   // Past the dispatcher, which would take longer than small calls themselves.
   TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(
       static_cast<int64_t>(shape.size()), shape.data(), strides.data(),
-      static_cast<int32_t>(torch::stable::detail::to<int32_t>(
-          torch::stable::detail::from(dtype))),
+      static_cast<int32_t>(torch::stable::detail::to<int32_t>(torch::stable::detail::from(dtype))),
       aoti_torch_device_type_cpu(), 0, &handle));
   return Tensor(handle);
 }
@@ -141,8 +140,8 @@ SinusoidalSpec make_spec(const char* function, int64_t dim, double base, std::st
 void write_sinusoidal(const Tensor& positions, const SinusoidalSpec& spec, const Tensor& out) {
   const char* const function = "sinusoidal";
   const Array given = describe(function, "positions", positions);
-  cpu::write_sinusoidal(
-      check_sinusoidal(function, &given, 0, spec, describe(function, "out", out)), spec, run_rows);
+  cpu::write_sinusoidal(check_sinusoidal(function, &given, 0, spec, describe(function, "out", out)),
+                        spec, run_rows);
 }
 
 // positions.shape (less its first `leading` axes) + (last,)
@@ -321,8 +320,8 @@ RotaryOptions table_options(const Tensor& cosine, const Tensor& sine, std::strin
 void rotary_out(const Tensor& x, const OptionalTensor& positions, const Tensor& inv_freq,
                 std::string_view layout, std::string_view pairing, int64_t rotary_start,
                 const OptionalTensor& axis_map, double scale, bool inverse, const Tensor& out) {
-  rotate(phase_options("apply_rotary", positions, inv_freq, layout, pairing, rotary_start,
-                       axis_map, scale, inverse),
+  rotate(phase_options("apply_rotary", positions, inv_freq, layout, pairing, rotary_start, axis_map,
+                       scale, inverse),
          {&x}, {&out});
 }
 
@@ -362,8 +361,8 @@ void rotary_qk_in_place(const Tensor& q, const Tensor& k, const OptionalTensor& 
 }
 
 void rotary_from_tables_out(const Tensor& x, const Tensor& cosine, const Tensor& sine,
-                            std::string_view layout, std::string_view pairing,
-                            int64_t rotary_start, bool inverse, const Tensor& out) {
+                            std::string_view layout, std::string_view pairing, int64_t rotary_start,
+                            bool inverse, const Tensor& out) {
   rotate(table_options(cosine, sine, layout, pairing, rotary_start, inverse), {&x}, {&out});
 }
 
@@ -398,8 +397,7 @@ Tensor frequency_turns(const Tensor& inv_freq) {
 
 Tensor sinusoidal_turns(int64_t dim, double base, double shift, double scale) {
   return translate_errors([&] {
-    const SinusoidalSpec spec =
-        make_spec("sinusoidal", dim, base, "interleaved", shift, scale);
+    const SinusoidalSpec spec = make_spec("sinusoidal", dim, base, "interleaved", shift, scale);
     const Tensor turns = new_tensor({2, dim / 2}, ScalarType::Long);
     uint64_t* const data = static_cast<uint64_t*>(turns.data_ptr());
     turns_from_spec(spec, data, data + dim / 2);
@@ -416,13 +414,13 @@ bool set_target(std::string_view name) { return cpu::set_target(name); }
 }  // namespace posenc
 
 #define POSENC_SPEC "float base, str layout, float shift, float scale"
-// Defaults, because reading an argument takes torch longer than a few of them are worth in decoding:
-// calls leave out what they need not say.
-#define POSENC_ROTARY                                                                            \
-  "Tensor? positions, Tensor inv_freq, str layout=\"bhsd\", str pairing=\"half\", "               \
+// Defaults, because reading an argument takes torch longer than a few of them are worth in
+// decoding: calls leave out what they need not say.
+#define POSENC_ROTARY                                                               \
+  "Tensor? positions, Tensor inv_freq, str layout=\"bhsd\", str pairing=\"half\", " \
   "int rotary_start=0, Tensor? axis_map=None, float scale=1.0, bool inverse=False"
-#define POSENC_TABLES                                                                            \
-  "Tensor cos, Tensor sin, str layout=\"bhsd\", str pairing=\"half\", int rotary_start=0, "       \
+#define POSENC_TABLES                                                                       \
+  "Tensor cos, Tensor sin, str layout=\"bhsd\", str pairing=\"half\", int rotary_start=0, " \
   "bool inverse=False"
 
 STABLE_TORCH_LIBRARY(posenc_native, m) {
@@ -434,8 +432,9 @@ STABLE_TORCH_LIBRARY(posenc_native, m) {
         ") -> ()");
   m.def("add_sinusoidal_out(Tensor x, Tensor? positions, float x_scale, float alpha, " POSENC_SPEC
         ", *, Tensor(a!) out) -> ()");
-  m.def("rotary_tables(Tensor positions, Tensor inv_freq, Tensor? axis_map, float scale, "
-        "ScalarType dtype) -> (Tensor, Tensor)");
+  m.def(
+      "rotary_tables(Tensor positions, Tensor inv_freq, Tensor? axis_map, float scale, "
+      "ScalarType dtype) -> (Tensor, Tensor)");
   m.def("rotary(Tensor x, " POSENC_ROTARY ") -> Tensor");
   m.def("rotary_(Tensor(a!) x, " POSENC_ROTARY ") -> ()");
   m.def("rotary_out(Tensor x, " POSENC_ROTARY ", *, Tensor(a!) out) -> ()");

@@ -197,9 +197,9 @@ inline Turns turns_from_radians(double w) {
   const uint64_t high = multiply_high(mantissa, kInverseTau[0]) + (middle < low);
   const int shift = 1075 - biased;  // of (high, middle), in 52 .. 115, with rounding
   const uint64_t magnitude =
-      shift < 64 ? (high << (64 - shift)) + (middle >> shift) + ((middle >> (shift - 1)) & 1)
-                 : shift == 64 ? high + (middle >> 63)
-                               : (high >> (shift - 64)) + ((high >> (shift - 65)) & 1);
+      shift < 64    ? (high << (64 - shift)) + (middle >> shift) + ((middle >> (shift - 1)) & 1)
+      : shift == 64 ? high + (middle >> 63)
+                    : (high >> (shift - 64)) + ((high >> (shift - 65)) & 1);
   const uint64_t sign = bits >> 63;
   return {sign ? ~magnitude + 1 : magnitude, sign && magnitude != 0 ? ~uint64_t{0} : 0};
 }
@@ -230,8 +230,9 @@ POSENC_HD inline Reduced<float> reduce<float>(uint64_t phase) {
       static_cast<uint32_t>((phase + (uint64_t{1} << 61) + (uint64_t{1} << 31)) >> 32);
   const int32_t high = static_cast<int32_t>(rounded & 0x3fffffff) - (1 << 29);
   const int32_t low = static_cast<int32_t>(static_cast<uint32_t>(phase));
-  return {fmaf(static_cast<float>(low), 5.42101086e-20f, static_cast<float>(high) * 2.32830644e-10f),
-          rounded >> 30};
+  return {
+      fmaf(static_cast<float>(low), 5.42101086e-20f, static_cast<float>(high) * 2.32830644e-10f),
+      rounded >> 30};
 }
 
 template <>

@@ -78,7 +78,8 @@ void check_token_axes(const RotaryCall& call, const char* name, const Array& arr
     return;
   }
   const std::string before = leading ? "A, " : "", after = trailing ? ", P" : "";
-  const std::string before_size = leading ? std::to_string(array.rank > 0 ? array.shape[0] : 0) + ", " : "";
+  const std::string before_size =
+      leading ? std::to_string(array.rank > 0 ? array.shape[0] : 0) + ", " : "";
   const std::string after_size = trailing ? ", " + std::to_string(args.pairs) : "";
   const std::string tokens = std::to_string(args.tokens);
   std::string expected = "shape [" + before + layout.token_letter + after + "] = [" + before_size +
@@ -146,10 +147,10 @@ RotaryArgs check_rotary(const RotaryCall& call) {
       }
       if (size_of(x, layout.batch) != args.batch || size_of(x, layout.token) != args.tokens ||
           size_of(x, layout.dim) != args.head_dim) {
-        fail_value(call.function, call.names[i],
-                   std::string("the shape of ") + call.names[0] + " but for heads, " +
-                       shape_string(first),
-                   shape_string(x));
+        fail_value(
+            call.function, call.names[i],
+            std::string("the shape of ") + call.names[0] + " but for heads, " + shape_string(first),
+            shape_string(x));
       }
     }
     args.tensors[i].in = x.data;
@@ -166,11 +167,10 @@ RotaryArgs check_rotary(const RotaryCall& call) {
   args.start = call.rotary_start;
   if (args.start < 0 || args.start > args.head_dim ||
       args.pairs > (args.head_dim - args.start) / 2) {
-    fail_value(call.function, "rotary_start",
-               "0 <= rotary_start and rotary_start + 2P <= head_dim = " +
-                   std::to_string(args.head_dim),
-               "rotary_start = " + std::to_string(args.start) + " with P = " +
-                   std::to_string(args.pairs));
+    fail_value(
+        call.function, "rotary_start",
+        "0 <= rotary_start and rotary_start + 2P <= head_dim = " + std::to_string(args.head_dim),
+        "rotary_start = " + std::to_string(args.start) + " with P = " + std::to_string(args.pairs));
   }
   args.half_block = parse_block(call, args.pairs) / 2;
   args.scale = call.scale;

@@ -75,8 +75,7 @@ void check_sinusoidal_spec(const char* function, const SinusoidalSpec& spec) {
   }
   // Frequencies rise or fall along the pairs: the ends bound them all. Past e^700 the exponential
   // itself overflows.
-  const double power =
-      pairs > 1 ? -std::log(spec.base) * (pairs - 1) / (pairs - spec.shift) : 0.0;
+  const double power = pairs > 1 ? -std::log(spec.base) * (pairs - 1) / (pairs - spec.shift) : 0.0;
   if (!(std::fabs(spec.scale) * std::exp(std::fmax(power, 0.0)) < kMaxFrequency)) {
     fail_value(function, "scale", "frequencies scale * base^(-i / (dim/2 - shift)) below 2^63",
                "scale = " + std::to_string(spec.scale) + ", base = " + std::to_string(spec.base));
@@ -155,8 +154,8 @@ SinusoidalArgs check_add_sinusoidal(const char* function, const Array& x, const 
       args.position_strides[last] = positions->stride[0];
     } else {
       fail_value(function, "positions",
-                 "shape [seq] = " + to_string(x.shape + last, 1) + " or x.shape[:-1] = " +
-                     to_string(x.shape, args.rank),
+                 "shape [seq] = " + to_string(x.shape + last, 1) +
+                     " or x.shape[:-1] = " + to_string(x.shape, args.rank),
                  shape_string(*positions));
     }
     args.positions = {positions->data, positions->dtype, 0};

@@ -181,8 +181,7 @@ bool may_overlap(const Array& a, const Array& b) {
   int64_t offset = 0;
   add_terms(a, 1, terms, count, offset);
   add_terms(b, -1, terms, count, offset);
-  std::sort(terms, terms + count,
-            [](const Term& x, const Term& y) { return x.stride > y.stride; });
+  std::sort(terms, terms + count, [](const Term& x, const Term& y) { return x.stride > y.stride; });
   terms[count++] = {1, 1 - item_size(b.dtype), item_size(a.dtype) - 1};
   const int64_t target =
       reinterpret_cast<int64_t>(b.data) - reinterpret_cast<int64_t>(a.data) - offset;

@@ -30,6 +30,39 @@ using Real = typename Compute<T>::Real;
 template <typename T>
 using RealTag = hn::ScalableTag<Real<T>>;
 
+// How results are written: into the cache, or past it. Memory of NumPy is aligned to 16 bytes only,
+// so that wider vectors go there in blocks of 16; the processor joins them to cache lines.
+enum class Store { kOrdinary, kStreamBlocks, kStream };
+
+// The fastest way past the cache to an address that is a multiple of the vector's size or less.
+HWY_INLINE Store stream_to(int64_t address, int64_t vector_bytes) {
+  return address % vector_bytes == 0 ? Store::kStream
+         : address % 16 == 0         ? Store::kStreamBlocks
+                                     : Store::kOrdinary;
+}
+
+template <class D>
+HWY_INLINE void stream_blocks(hn::Vec<D> v, D d, hn::TFromD<D>* to) {
+  if constexpr (HWY_HAVE_SCALABLE || hn::MaxLanes(D()) * sizeof(hn::TFromD<D>) <= 16) {
+    hn::Stream(v, d, to);
+  } else {
+    const hn::Half<D> half;
+    stream_blocks(hn::LowerHalf(half, v), half, to);
+    stream_blocks(hn::UpperHalf(half, v), half, to + hn::Lanes(half));
+  }
+}
+
+template <Store kStore, class D>
+HWY_INLINE void store_as(hn::Vec<D> v, D d, hn::TFromD<D>* to) {
+  if constexpr (kStore == Store::kStream) {
+    hn::Stream(v, d, to);
+  } else if constexpr (kStore == Store::kStreamBlocks) {
+    stream_blocks(v, d, to);
+  } else {
+    hn::StoreU(v, d, to);
+  }
+}
+
 // --- float32, float64
 
 template <class D>
@@ -37,20 +70,16 @@ HWY_INLINE hn::Vec<D> load(D d, const hn::TFromD<D>* from) {
   return hn::LoadU(d, from);
 }
 
-template <bool kNonTemporal, class D>
+template <Store kStore, class D>
 HWY_INLINE void store(hn::Vec<D> v, D d, hn::TFromD<D>* to) {
-  if (kNonTemporal) {
-    hn::Stream(v, d, to);
-  } else {
-    hn::StoreU(v, d, to);
-  }
+  store_as<kStore>(v, d, to);
 }
 
 // --- bfloat16: the upper half of a float32
 
-// The float32 bits, rounded so that their upper half is the bfloat16. A NaN stays one as long as its
-// lower half is empty, or the carry could run through it; so it is after any arithmetic on loaded
-// bfloat16 numbers and finite others, and testing for it would cost a third of the rounding.
+// The float32 bits, rounded so that their upper half is the bfloat16. A NaN stays one as long as
+// its lower half is empty, or the carry could run through it; so it is after any arithmetic on
+// loaded bfloat16 numbers and finite others, and testing for it would cost a third of the rounding.
 template <class D>
 HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> round_bfloat16(D /*d*/, hn::Vec<D> v) {
   const hn::RebindToUnsigned<D> du;
@@ -67,32 +96,26 @@ HWY_INLINE hn::Vec<D> load(D d, const BFloat16* from) {
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, bits)));
 }
 
-// Non-temporal stores are full vectors of at least 16 bytes; a half of them can be too short.
-template <class D>
-constexpr bool kHalfCanStream = HWY_MAX_BYTES >= 32;
-
-template <bool kNonTemporal, class D>
+// Half as many bytes as in float32; streams need 16 of them.
+template <Store kStore, class D>
 HWY_INLINE void store16(hn::Vec<hn::Rebind<uint16_t, D>> bits, D, void* to) {
   const hn::Rebind<uint16_t, D> d16;
-  if constexpr (kNonTemporal && kHalfCanStream<D>) {
-    hn::Stream(bits, d16, static_cast<uint16_t*>(to));
-  } else {
-    hn::StoreU(bits, d16, static_cast<uint16_t*>(to));
-  }
+  constexpr bool kWide = HWY_MAX_BYTES >= 32;
+  store_as<kWide ? kStore : Store::kOrdinary>(bits, d16, static_cast<uint16_t*>(to));
 }
 
-template <bool kNonTemporal, class D>
+template <Store kStore, class D>
 HWY_INLINE void store(hn::Vec<D> v, D d, BFloat16* to) {
   const hn::Rebind<uint16_t, D> d16;
   const hn::RebindToSigned<D> di;
   // Shifted down, so that the saturation of a signed demotion never sets in.
-  const auto upper =
-      hn::ShiftRight<16>(hn::BitCast(di, round_bfloat16(d, v)));
+  const auto upper = hn::ShiftRight<16>(hn::BitCast(di, round_bfloat16(d, v)));
   const hn::RebindToSigned<decltype(d16)> di16;
-  store16<kNonTemporal>(hn::BitCast(d16, hn::DemoteTo(di16, upper)), d, to);
+  store16<kStore>(hn::BitCast(d16, hn::DemoteTo(di16, upper)), d, to);
 }
 
-// Two vectors of 2N neighbouring bfloat16 numbers without a shuffle: the even ones and the odd ones.
+// Two vectors of 2N neighbouring bfloat16 numbers without a shuffle: the even ones and the odd
+// ones.
 template <class D>
 HWY_INLINE void load_even_odd(D d, const BFloat16* from, hn::Vec<D>& even, hn::Vec<D>& odd) {
   const hn::RebindToUnsigned<D> du;
@@ -101,17 +124,12 @@ HWY_INLINE void load_even_odd(D d, const BFloat16* from, hn::Vec<D>& even, hn::V
   odd = hn::BitCast(d, hn::And(both, hn::Set(du, 0xffff0000)));
 }
 
-template <bool kNonTemporal, class D>
+template <Store kStore, class D>
 HWY_INLINE void store_even_odd(hn::Vec<D> even, hn::Vec<D> odd, D d, BFloat16* to) {
   const hn::RebindToUnsigned<D> du;
   const auto low = hn::ShiftRight<16>(round_bfloat16(d, even));
   const auto high = hn::And(round_bfloat16(d, odd), hn::Set(du, 0xffff0000));
-  uint32_t* const bits = reinterpret_cast<uint32_t*>(to);
-  if (kNonTemporal) {
-    hn::Stream(hn::Or(low, high), du, bits);
-  } else {
-    hn::StoreU(hn::Or(low, high), du, bits);
-  }
+  store_as<kStore>(hn::Or(low, high), du, reinterpret_cast<uint32_t*>(to));
 }
 
 // --- float16
@@ -146,12 +164,12 @@ HWY_INLINE hn::Vec<D> load(D d, const Float16* from) {
 #endif
 }
 
-template <bool kNonTemporal, class D>
+template <Store kStore, class D>
 HWY_INLINE void store(hn::Vec<D> v, D d, Float16* to) {
 #if POSENC_HARDWARE_FLOAT16
   const hn::Rebind<hwy::float16_t, D> dh;
   const hn::Rebind<uint16_t, D> d16;
-  store16<kNonTemporal>(hn::BitCast(d16, hn::DemoteTo(dh, v)), d, to);
+  store16<kStore>(hn::BitCast(d16, hn::DemoteTo(dh, v)), d, to);
 #else
   const hn::RebindToSigned<D> di;
   const hn::Rebind<int16_t, D> di16;
@@ -171,7 +189,7 @@ HWY_INLINE void store(hn::Vec<D> v, D d, Float16* to) {
   auto result = hn::IfThenElse(hn::Lt(magnitude, hn::Set(di, 0x38800000)), subnormal, normal);
   result = hn::IfThenElse(hn::Gt(magnitude, hn::Set(di, 0x477fffff)), infinity, result);
   result = hn::IfThenElse(hn::Gt(magnitude, hn::Set(di, 0x7f800000)), hn::Set(di, 0x7e00), result);
-  store16<kNonTemporal>(hn::BitCast(d16, hn::DemoteTo(di16, hn::Or(result, sign))), d, to);
+  store16<kStore>(hn::BitCast(d16, hn::DemoteTo(di16, hn::Or(result, sign))), d, to);
 #endif
 }
 

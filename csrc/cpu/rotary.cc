@@ -65,12 +65,12 @@ struct HalfRow {
         : cosine(hn::Load(d, c)), sine(hn::Load(d, s)) {}
   };
 
-  template <bool kNonTemporal, class D>
+  template <Store kStore, class D>
   static HWY_INLINE void rotate(D d, const T* in, T* out, int64_t far, const Angles<D>& angles) {
     auto a = load(d, in), b = load(d, in + far);
     turn<D>(a, b, angles.cosine, angles.sine);
-    store<kNonTemporal>(a, d, out);
-    store<kNonTemporal>(b, d, out + far);
+    store<kStore>(a, d, out);
+    store<kStore>(b, d, out + far);
   }
 };
 
@@ -90,7 +90,7 @@ struct HalfRow<BFloat16> {
           odd_sine(hn::Load(d, s + hn::Lanes(d))) {}
   };
 
-  template <bool kNonTemporal, class D>
+  template <Store kStore, class D>
   static HWY_INLINE void rotate(D d, const BFloat16* in, BFloat16* out, int64_t far,
                                 const Angles<D>& angles) {
     hn::Vec<D> a_even, a_odd, b_even, b_odd;
@@ -98,8 +98,8 @@ struct HalfRow<BFloat16> {
     load_even_odd(d, in + far, b_even, b_odd);
     turn<D>(a_even, b_even, angles.even_cosine, angles.even_sine);
     turn<D>(a_odd, b_odd, angles.odd_cosine, angles.odd_sine);
-    store_even_odd<kNonTemporal>(a_even, a_odd, d, out);
-    store_even_odd<kNonTemporal>(b_even, b_odd, d, out + far);
+    store_even_odd<kStore>(a_even, a_odd, d, out);
+    store_even_odd<kStore>(b_even, b_odd, d, out + far);
   }
 };
 
@@ -119,13 +119,13 @@ struct InterleavedRow {
           high_sine(hn::Load(d, s + hn::Lanes(d))) {}
   };
 
-  template <bool kNonTemporal, class D>
+  template <Store kStore, class D>
   static HWY_INLINE void rotate(D d, const T* in, T* out, int64_t /*far*/,
                                 const Angles<D>& angles) {
     const size_t lanes = hn::Lanes(d);
     const auto low = load(d, in), high = load(d, in + lanes);
-    store<kNonTemporal>(turned(d, low, angles.low_cosine, angles.low_sine), d, out);
-    store<kNonTemporal>(turned(d, high, angles.high_cosine, angles.high_sine), d, out + lanes);
+    store<kStore>(turned(d, low, angles.low_cosine, angles.low_sine), d, out);
+    store<kStore>(turned(d, high, angles.high_cosine, angles.high_sine), d, out + lanes);
   }
 
   template <class D, class V = hn::Vec<D>>
@@ -143,13 +143,13 @@ struct InterleavedRow<BFloat16> {
   template <class D>
   using Angles = HalfRow<float>::Angles<D>;
 
-  template <bool kNonTemporal, class D>
+  template <Store kStore, class D>
   static HWY_INLINE void rotate(D d, const BFloat16* in, BFloat16* out, int64_t /*far*/,
                                 const Angles<D>& angles) {
     hn::Vec<D> a, b;
     load_even_odd(d, in, a, b);
     turn<D>(a, b, angles.cosine, angles.sine);
-    store_even_odd<kNonTemporal>(a, b, d, out);
+    store_even_odd<kStore>(a, b, d, out);
   }
 };
 
@@ -204,8 +204,7 @@ class RotaryKernel {
       for (int64_t i = 0; i < piece.blocks; ++i) {
         const int64_t from = first_pair(args, piece, i);
         padded_ += arrange_frequencies(
-            d, Row::kOrder,
-            {args.frequencies.fraction + from, args.frequencies.whole + from},
+            d, Row::kOrder, {args.frequencies.fraction + from, args.frequencies.whole + from},
             static_cast<size_t>(piece.length), fraction_ + padded_, whole_ + padded_);
       }
     } else {
@@ -271,8 +270,7 @@ class RotaryKernel {
 
   HWY_ATTR void angles_from_phase(const RotaryArgs& args, const Piece& piece, int64_t batch,
                                   int64_t token, Number* cosine, Number* sine) {
-    const int64_t offset =
-        batch * args.position_batch_stride + token * args.position_token_stride;
+    const int64_t offset = batch * args.position_batch_stride + token * args.position_token_stride;
     if (args.axis_map.data == nullptr) {
       const Position p = args.positions.at(offset);
       const TokenPosition<false> position{p, nullptr, nullptr};
@@ -335,11 +333,10 @@ class RotaryKernel {
     for (size_t i = 0; i < padded_; i += hn::Lanes(d)) {
       for (size_t lane = 0; lane < hn::Lanes(d); ++lane) {
         const size_t within = i % length + lane;  // of its block
-        const size_t pair =
-            within / group * group + pair_of_lane(d, Row::kOrder, within % group);
+        const size_t pair = within / group * group + pair_of_lane(d, Row::kOrder, within % group);
         const bool exists = pair < static_cast<size_t>(piece.length);
-        const int64_t p = first_pair(args, piece, static_cast<int64_t>(i / length)) +
-                          static_cast<int64_t>(pair);
+        const int64_t p =
+            first_pair(args, piece, static_cast<int64_t>(i / length)) + static_cast<int64_t>(pair);
         c[lane] = exists ? scale * table_value(args.cosine, args.table_dtype,
                                                cosine_at + p * args.cosine_strides[2])
                          : 0;
@@ -359,18 +356,17 @@ class RotaryKernel {
     T* out[kHeads];
   };
 
-  HWY_ATTR void rotate_block(const RotaryArgs& args, const RotaryTensor& tensor,
-                             const Piece& piece, int64_t batch, int64_t token, int64_t count,
-                             bool copy_rest) {
+  HWY_ATTR void rotate_block(const RotaryArgs& args, const RotaryTensor& tensor, const Piece& piece,
+                             int64_t batch, int64_t token, int64_t count, bool copy_rest) {
     const HeadStrides& in_strides = tensor.in_strides;
     const HeadStrides& out_strides = tensor.out_strides;
-    const T* in = static_cast<const T*>(tensor.in) + batch * in_strides.batch +
-                  token * in_strides.token;
+    const T* in =
+        static_cast<const T*>(tensor.in) + batch * in_strides.batch + token * in_strides.token;
     T* out = static_cast<T*>(tensor.out) + batch * out_strides.batch + token * out_strides.token;
     const int64_t per_token = static_cast<int64_t>(padded_ * Row::kCopies);
     const bool contiguous = in_strides.dim == 1 && out_strides.dim == 1;
-    const bool non_temporal = args.non_temporal && contiguous && tensor.in != tensor.out &&
-                              can_stream(args, piece, tensor);
+    const Store how = args.non_temporal && tensor.in != tensor.out ? streaming(args, piece, tensor)
+                                                                   : Store::kOrdinary;
     copy_rest = copy_rest && tensor.in != tensor.out && 2 * args.pairs != args.head_dim;
 
     const auto rotate_heads = [&](auto heads, int64_t i, int64_t head) HWY_ATTR {
@@ -384,13 +380,15 @@ class RotaryKernel {
       }
       if (!contiguous) {
         for (int j = 0; j < kCount; ++j) {
-          rotate_strided_row(args, piece, rows.in[j], in_strides.dim, rows.out[j],
-                             out_strides.dim, cosine, sine);
+          rotate_strided_row(args, piece, rows.in[j], in_strides.dim, rows.out[j], out_strides.dim,
+                             cosine, sine);
         }
-      } else if (non_temporal) {
-        rotate_rows<true, kCount>(args, piece, rows, cosine, sine);
+      } else if (how == Store::kStream) {
+        rotate_rows<Store::kStream, kCount>(args, piece, rows, cosine, sine);
+      } else if (how == Store::kStreamBlocks) {
+        rotate_rows<Store::kStreamBlocks, kCount>(args, piece, rows, cosine, sine);
       } else {
-        rotate_rows<false, kCount>(args, piece, rows, cosine, sine);
+        rotate_rows<Store::kOrdinary, kCount>(args, piece, rows, cosine, sine);
       }
       if (!copy_rest) return;
       for (int j = 0; j < kCount; ++j) {
@@ -399,7 +397,10 @@ class RotaryKernel {
     };
     // The inner loop goes along memory.
     const bool tokens_inside = std::abs(in_strides.token) < std::abs(in_strides.head);
-    const int64_t grouped = tensor.heads / kHeads * kHeads;
+    // Unaligned streams leave part of a cache line open between stores, and there are few places for
+    // such lines in the processor: one head at a time.
+    const bool together = kInterleaved || how != Store::kStreamBlocks;
+    const int64_t grouped = together ? tensor.heads / kHeads * kHeads : 0;
     const auto all = [&](auto heads, int64_t first, int64_t last) HWY_ATTR {
       constexpr int kCount = decltype(heads)::value;
       if (tokens_inside) {
@@ -422,22 +423,20 @@ class RotaryKernel {
                         : args.start + 2 * args.half_block * (piece.block + i) + piece.first;
   }
 
-  // Every store of a full group would be aligned to its vector.
-  static bool can_stream(const RotaryArgs& args, const Piece& piece, const RotaryTensor& tensor) {
+  // How the alignment of all full groups lets them be streamed.
+  static Store streaming(const RotaryArgs& args, const Piece& piece, const RotaryTensor& tensor) {
     const D d;
     constexpr int64_t kSize = sizeof(T);
-    const int64_t unit = static_cast<int64_t>(hn::Lanes(d) * sizeof(Number));
     const HeadStrides& strides = tensor.out_strides;
     const int64_t first = reinterpret_cast<int64_t>(tensor.out) + first_dim(args, piece, 0) * kSize;
-    return ((first | strides.batch * kSize | strides.token * kSize | strides.head * kSize |
-             args.half_block * kSize * (kInterleaved ? 0 : 1)) %
-            unit) == 0;
+    const int64_t steps =
+        strides.batch | strides.token | strides.head | (kInterleaved ? 0 : args.half_block);
+    return stream_to(first | steps * kSize, static_cast<int64_t>(hn::Lanes(d) * sizeof(Number)));
   }
 
-  template <bool kNonTemporal, int kCount>
-  HWY_ATTR HWY_INLINE void rotate_rows(const RotaryArgs& args, const Piece& piece,
-                                       const Rows& rows, const Number* cosine,
-                                       const Number* sine) {
+  template <Store kStore, int kCount>
+  HWY_ATTR HWY_INLINE void rotate_rows(const RotaryArgs& args, const Piece& piece, const Rows& rows,
+                                       const Number* cosine, const Number* sine) {
     const D d;
     const int64_t group = static_cast<int64_t>(group_size(d, Row::kOrder));
     const int64_t far = args.half_block;
@@ -449,7 +448,7 @@ class RotaryKernel {
           const typename Row::template Angles<D> angles(d, cosine, sine);
           for (int j = 0; j < kCount; ++j) {
             prefetch(rows.in[j] + at, far);
-            Row::template rotate<kNonTemporal>(d, rows.in[j] + at, rows.out[j] + at, far, angles);
+            Row::template rotate<kStore>(d, rows.in[j] + at, rows.out[j] + at, far, angles);
           }
         } else {
           for (int j = 0; j < kCount; ++j) {
@@ -509,7 +508,7 @@ class RotaryKernel {
     };
     each([&](int64_t at, int64_t dim) { buffer[at] = in[dim * in_step]; });
     const typename Row::template Angles<D> angles(d, cosine, sine);
-    Row::template rotate<false>(d, buffer, buffer, static_cast<int64_t>(kGroup), angles);
+    Row::template rotate<Store::kOrdinary>(d, buffer, buffer, static_cast<int64_t>(kGroup), angles);
     each([&](int64_t at, int64_t dim) { out[dim * out_step] = buffer[at]; });
   }
 

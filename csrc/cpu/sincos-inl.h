@@ -26,8 +26,7 @@ HWY_INLINE hn::Vec<DU> multiply_high(DU du, hn::Vec<DU> a, hn::Vec<DU> b) {
   const auto mask = hn::Set(du, 0xffffffffu);
   const auto a_high = hn::ShiftRight<32>(a), b_high = hn::ShiftRight<32>(b);
   const auto low = hn::MulEven(half(a), half(b));
-  const auto cross1 =
-      hn::Add(hn::MulEven(half(a_high), half(b)), hn::ShiftRight<32>(low));
+  const auto cross1 = hn::Add(hn::MulEven(half(a_high), half(b)), hn::ShiftRight<32>(low));
   const auto cross2 = hn::Add(hn::MulEven(half(a), half(b_high)), hn::And(cross1, mask));
   return hn::Add(hn::MulEven(half(a_high), half(b_high)),
                  hn::Add(hn::ShiftRight<32>(cross1), hn::ShiftRight<32>(cross2)));
@@ -46,31 +45,50 @@ template <bool kPerPair, bool kFraction, class DU>
 HWY_INLINE hn::Vec<DU> phases(DU du, const TokenPosition<kPerPair>& position,
                               const Frequencies& frequencies, size_t i) {
   const auto frequency = hn::LoadU(du, frequencies.fraction + i);
-  const auto integer =
-      kPerPair ? hn::LoadU(du, reinterpret_cast<const uint64_t*>(position.integer) + i)
-               : hn::Set(du, static_cast<uint64_t>(position.all.integer));
+  const auto integer = kPerPair
+                           ? hn::LoadU(du, reinterpret_cast<const uint64_t*>(position.integer) + i)
+                           : hn::Set(du, static_cast<uint64_t>(position.all.integer));
   auto phase = hn::Mul(integer, frequency);
   if (kFraction) {
-    const auto fraction = kPerPair ? hn::LoadU(du, position.fraction + i)
-                                   : hn::Set(du, position.all.fraction);
+    const auto fraction =
+        kPerPair ? hn::LoadU(du, position.fraction + i) : hn::Set(du, position.all.fraction);
     const auto whole = hn::LoadU(du, frequencies.whole + i);
-    phase = hn::Add(phase, hn::Add(multiply_high(du, fraction, frequency),
-                                   hn::Mul(fraction, whole)));
+    phase =
+        hn::Add(phase, hn::Add(multiply_high(du, fraction, frequency), hn::Mul(fraction, whole)));
   }
   return phase;
+}
+
+// Horner's rule from the coefficient kTerm - 1 down to 0. Recursive, because at -O2 a loop stays
+// one.
+template <class C, int kTerm, class D>
+HWY_INLINE hn::Vec<D> sine_terms(D d, hn::Vec<D> y, hn::Vec<D> sum) {
+  if constexpr (kTerm == 0) {
+    return sum;
+  } else {
+    constexpr auto coefficient = C::sine(kTerm - 1);
+    return sine_terms<C, kTerm - 1>(d, y, hn::MulAdd(sum, y, hn::Set(d, coefficient)));
+  }
+}
+template <class C, int kTerm, class D>
+HWY_INLINE hn::Vec<D> cosine_terms(D d, hn::Vec<D> y, hn::Vec<D> sum) {
+  if constexpr (kTerm == 0) {
+    return sum;
+  } else {
+    constexpr auto coefficient = C::cosine(kTerm - 1);
+    return cosine_terms<C, kTerm - 1>(d, y, hn::MulAdd(sum, y, hn::Set(d, coefficient)));
+  }
 }
 
 template <class D, class C = SinCosCoefficients<hn::TFromD<D>>>
 HWY_INLINE void polynomials(D d, hn::Vec<D> t, hn::Vec<D>& sine, hn::Vec<D>& cosine) {
   const auto y = hn::Mul(t, t);
-  sine = hn::Set(d, C::sine(C::kSineTerms - 1));
-  for (int k = C::kSineTerms - 2; k >= 0; --k) sine = hn::MulAdd(sine, y, hn::Set(d, C::sine(k)));
+  constexpr auto first_sine = C::sine(C::kSineTerms - 1);
+  constexpr auto first_cosine = C::cosine(C::kCosineTerms - 1);
+  sine = sine_terms<C, C::kSineTerms - 1>(d, y, hn::Set(d, first_sine));
   sine = hn::MulAdd(sine, y, hn::Set(d, C::kTauLow));
   sine = hn::MulAdd(t, hn::Set(d, C::kTauHigh), hn::Mul(t, sine));
-  cosine = hn::Set(d, C::cosine(C::kCosineTerms - 1));
-  for (int k = C::kCosineTerms - 2; k >= 0; --k) {
-    cosine = hn::MulAdd(cosine, y, hn::Set(d, C::cosine(k)));
-  }
+  cosine = cosine_terms<C, C::kCosineTerms - 1>(d, y, hn::Set(d, first_cosine));
   cosine = hn::MulAdd(cosine, y, hn::Set(d, hn::TFromD<D>(1)));
 }
 
@@ -90,21 +108,19 @@ HWY_INLINE void turn_quadrant(D d, hn::Vec<DU> quadrant, hn::Vec<D>& sine, hn::V
 
 // Sine and cosine for the pairs i .. i + N - 1.
 // Valid: every phase. Error: at most 9e-8, absolute; relative near zeros.
-template <bool kPerPair, bool kFraction, class D, std::enable_if_t<sizeof(hn::TFromD<D>) == 4>* = nullptr>
-HWY_INLINE void sincos(D d, const TokenPosition<kPerPair>& position,
-                       const Frequencies& frequencies, size_t i, hn::Vec<D>& sine,
-                       hn::Vec<D>& cosine) {
+template <bool kPerPair, bool kFraction, class D,
+          std::enable_if_t<sizeof(hn::TFromD<D>) == 4>* = nullptr>
+HWY_INLINE void sincos(D d, const TokenPosition<kPerPair>& position, const Frequencies& frequencies,
+                       size_t i, hn::Vec<D>& sine, hn::Vec<D>& cosine) {
   const hn::RebindToUnsigned<D> du32;
   const hn::RebindToSigned<D> di32;
   const hn::Repartition<uint64_t, D> du64;
   const auto phase0 = phases<kPerPair, kFraction>(du64, position, frequencies, i);
-  const auto phase1 =
-      phases<kPerPair, kFraction>(du64, position, frequencies, i + hn::Lanes(du64));
+  const auto phase1 = phases<kPerPair, kFraction>(du64, position, frequencies, i + hn::Lanes(du64));
   const auto round = hn::Set(du64, (uint64_t{1} << 61) + (uint64_t{1} << 31));
   const auto rounded = hn::ConcatOdd(du32, hn::BitCast(du32, hn::Add(phase1, round)),
                                      hn::BitCast(du32, hn::Add(phase0, round)));
-  const auto low =
-      hn::ConcatEven(di32, hn::BitCast(di32, phase1), hn::BitCast(di32, phase0));
+  const auto low = hn::ConcatEven(di32, hn::BitCast(di32, phase1), hn::BitCast(di32, phase0));
   const auto high = hn::Sub(hn::BitCast(di32, hn::And(rounded, hn::Set(du32, 0x3fffffff))),
                             hn::Set(di32, 1 << 29));
   const auto t = hn::MulAdd(hn::ConvertTo(d, low), hn::Set(d, 5.42101086e-20f),
@@ -114,10 +130,10 @@ HWY_INLINE void sincos(D d, const TokenPosition<kPerPair>& position,
 }
 
 // Likewise in float64. Error: at most 3e-16, absolute; relative near zeros.
-template <bool kPerPair, bool kFraction, class D, std::enable_if_t<sizeof(hn::TFromD<D>) == 8>* = nullptr>
-HWY_INLINE void sincos(D d, const TokenPosition<kPerPair>& position,
-                       const Frequencies& frequencies, size_t i, hn::Vec<D>& sine,
-                       hn::Vec<D>& cosine) {
+template <bool kPerPair, bool kFraction, class D,
+          std::enable_if_t<sizeof(hn::TFromD<D>) == 8>* = nullptr>
+HWY_INLINE void sincos(D d, const TokenPosition<kPerPair>& position, const Frequencies& frequencies,
+                       size_t i, hn::Vec<D>& sine, hn::Vec<D>& cosine) {
   const hn::RebindToUnsigned<D> du64;
   const hn::RebindToSigned<D> di64;
   const auto shifted = hn::Add(phases<kPerPair, kFraction>(du64, position, frequencies, i),

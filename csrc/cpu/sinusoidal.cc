@@ -25,41 +25,42 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr size_t kMaxPairs = 2048;  // frequencies held at a time: 32 KiB
 
-// Offsets of a row, advanced in C order.
-class RowCursor {
- public:
-  RowCursor(const SinusoidalArgs& args, int64_t row) : args_(args) {
-    for (int axis = args.rank - 1; axis >= 0; --axis) {
-      index_[axis] = row % args.shape[axis];
-      row /= args.shape[axis];
-      move(axis, index_[axis]);
-    }
-  }
-
-  void next() {
-    for (int axis = args_.rank - 1; axis >= 0; --axis) {
-      if (++index_[axis] < args_.shape[axis]) {
-        move(axis, 1);
-        return;
-      }
-      move(axis, 1 - args_.shape[axis]);
-      index_[axis] = 0;
-    }
-  }
-
+// Offsets of rows, in runs along the last axis.
+struct RowOffsets {
   int64_t position = 0, sine = 0, cosine = 0, x = 0;
 
- private:
-  void move(int axis, int64_t steps) {
-    position += steps * args_.position_strides[axis];
-    sine += steps * args_.sine_strides[axis];
-    cosine += steps * args_.cosine_strides[axis];
-    x += steps * args_.x_strides[axis];
+  void move(const SinusoidalArgs& args, int axis, int64_t steps) {
+    position += steps * args.position_strides[axis];
+    sine += steps * args.sine_strides[axis];
+    cosine += steps * args.cosine_strides[axis];
+    x += steps * args.x_strides[axis];
   }
-
-  const SinusoidalArgs& args_;
-  int64_t index_[kMaxRank] = {};
 };
+
+// visit(offsets) for the rows [begin, end) in C order.
+template <typename Visit>
+HWY_INLINE void for_rows(const SinusoidalArgs& args, int64_t begin, int64_t end,
+                         const Visit& visit) {
+  const int last = args.rank - 1;
+  if (last < 0) {  // one row
+    if (begin < end) visit(RowOffsets());
+    return;
+  }
+  while (begin < end) {
+    RowOffsets offsets;
+    int64_t outer = begin;
+    for (int axis = last; axis >= 0; --axis) {
+      offsets.move(args, axis, outer % args.shape[axis]);
+      outer /= args.shape[axis];
+    }
+    const int64_t run = std::min(args.shape[last] - begin % args.shape[last], end - begin);
+    for (int64_t i = 0; i < run; ++i) {
+      visit(offsets);
+      offsets.move(args, last, 1);
+    }
+    begin += run;
+  }
+}
 
 // Where the two halves of a row begin.
 template <typename T>
@@ -89,19 +90,18 @@ class SinusoidalKernel {
       arrange_frequencies(D(), kOrder,
                           {args.frequencies.fraction + first, args.frequencies.whole + first},
                           static_cast<size_t>(count), fraction_, whole_);
-      const bool non_temporal = args.non_temporal && contiguous && can_stream(args, first);
-      RowCursor cursor(args, begin);
-      for (int64_t row = begin; row < end; ++row, cursor.next()) {
+      const Store how = args.non_temporal && contiguous ? streaming(args, first) : Store::kOrdinary;
+      for_rows(args, begin, end, [&](const RowOffsets& offsets) HWY_ATTR {
         const auto half = [&](const void* base, int64_t offset, int64_t step) {
           return static_cast<const T*>(base) + offset + first * step;
         };
         const RowPointers<T> pointers{
-            const_cast<T*>(half(args.sine, cursor.sine, args.sine_step)),
-            const_cast<T*>(half(args.cosine, cursor.cosine, args.cosine_step)),
-            kAdd ? half(args.x_sine, cursor.x, args.x_step) : nullptr,
-            kAdd ? half(args.x_cosine, cursor.x, args.x_step) : nullptr};
-        positioned_row(args, cursor.position, first, count, pointers, contiguous, non_temporal);
-      }
+            const_cast<T*>(half(args.sine, offsets.sine, args.sine_step)),
+            const_cast<T*>(half(args.cosine, offsets.cosine, args.cosine_step)),
+            kAdd ? half(args.x_sine, offsets.x, args.x_step) : nullptr,
+            kAdd ? half(args.x_cosine, offsets.x, args.x_step) : nullptr};
+        positioned_row(args, offsets.position, first, count, pointers, contiguous, how);
+      });
     }
   }
 
@@ -109,14 +109,14 @@ class SinusoidalKernel {
   // Chooses how positions are read.
   HWY_ATTR void positioned_row(const SinusoidalArgs& args, int64_t offset, int64_t first,
                                int64_t count, const RowPointers<T>& pointers, bool contiguous,
-                               bool non_temporal) {
+                               Store how) {
     if (args.axis_map.data == nullptr) {
       const Position p = args.positions.at(offset);
       const TokenPosition<false> position{p, nullptr, nullptr};
       if (p.fraction == 0) {
-        row<false, false>(args, position, count, pointers, contiguous, non_temporal);
+        row<false, false>(args, position, count, pointers, contiguous, how);
       } else {
-        row<false, true>(args, position, count, pointers, contiguous, non_temporal);
+        row<false, true>(args, position, count, pointers, contiguous, how);
       }
       return;
     }
@@ -124,13 +124,12 @@ class SinusoidalKernel {
                       static_cast<size_t>(first), static_cast<size_t>(count), pair_integer_,
                       pair_fraction_);
     const TokenPosition<true> position{{}, pair_integer_, pair_fraction_};
-    row<true, true>(args, position, count, pointers, contiguous, non_temporal);
+    row<true, true>(args, position, count, pointers, contiguous, how);
   }
 
   template <bool kPerPair, bool kFraction>
   HWY_ATTR void row(const SinusoidalArgs& args, const TokenPosition<kPerPair>& position,
-                    int64_t count, const RowPointers<T>& pointers, bool contiguous,
-                    bool non_temporal) {
+                    int64_t count, const RowPointers<T>& pointers, bool contiguous, Store how) {
     const D d;
     const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
     for (int64_t i = 0; i < count; i += lanes) {
@@ -145,22 +144,26 @@ class SinusoidalKernel {
       T* const cosine = pointers.cosine + at;
       const T* const x_sine = kAdd ? pointers.x_sine + at : nullptr;
       const T* const x_cosine = kAdd ? pointers.x_cosine + at : nullptr;
-      if (non_temporal) {
-        put<true>(args, s, c, sine, cosine, x_sine, x_cosine);
+      if (how == Store::kStream) {
+        put<Store::kStream>(args, s, c, sine, cosine, x_sine, x_cosine);
+      } else if (how == Store::kStreamBlocks) {
+        put<Store::kStreamBlocks>(args, s, c, sine, cosine, x_sine, x_cosine);
       } else {
-        put<false>(args, s, c, sine, cosine, x_sine, x_cosine);
+        put<Store::kOrdinary>(args, s, c, sine, cosine, x_sine, x_cosine);
       }
     }
   }
 
   // A vector of pairs, scaled and added, to memory.
-  template <bool kNonTemporal>
+  template <Store kStore>
   HWY_ATTR HWY_INLINE void put(const SinusoidalArgs& args, hn::Vec<D> s, hn::Vec<D> c, T* sine,
                                T* cosine, const T* x_sine, const T* x_cosine) {
     const D d;
-    const auto scale = hn::Set(d, static_cast<Number>(args.scale));
-    s = hn::Mul(s, scale);
-    c = hn::Mul(c, scale);
+    if (args.scale != 1.0) {
+      const auto scale = hn::Set(d, static_cast<Number>(args.scale));
+      s = hn::Mul(s, scale);
+      c = hn::Mul(c, scale);
+    }
     const auto x_scale = hn::Set(d, static_cast<Number>(args.x_scale));
     if constexpr (kInterleaved && kBFloat16) {
       if constexpr (kAdd) {
@@ -169,7 +172,7 @@ class SinusoidalKernel {
         s = hn::MulAdd(x_even, x_scale, s);
         c = hn::MulAdd(x_odd, x_scale, c);
       }
-      store_even_odd<kNonTemporal>(s, c, d, sine);
+      store_even_odd<kStore>(s, c, d, sine);
     } else if constexpr (kInterleaved) {
       const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
       auto low = hn::InterleaveLower(d, s, c), high = hn::InterleaveUpper(d, s, c);
@@ -177,15 +180,15 @@ class SinusoidalKernel {
         low = hn::MulAdd(load(d, x_sine), x_scale, low);
         high = hn::MulAdd(load(d, x_sine + lanes), x_scale, high);
       }
-      store<kNonTemporal>(low, d, sine);
-      store<kNonTemporal>(high, d, sine + lanes);
+      store<kStore>(low, d, sine);
+      store<kStore>(high, d, sine + lanes);
     } else {
       if constexpr (kAdd) {
         s = hn::MulAdd(load(d, x_sine), x_scale, s);
         c = hn::MulAdd(load(d, x_cosine), x_scale, c);
       }
-      store<kNonTemporal>(s, d, sine);
-      store<kNonTemporal>(c, d, cosine);
+      store<kStore>(s, d, sine);
+      store<kStore>(c, d, cosine);
     }
   }
 
@@ -203,18 +206,18 @@ class SinusoidalKernel {
         x_buffer[j * kStep + kOther] = pointers.x_cosine[(i + j) * args.x_step];
       }
     }
-    put<false>(args, s, c, buffer, buffer + kOther, x_buffer, x_buffer + kOther);
+    put<Store::kOrdinary>(args, s, c, buffer, buffer + kOther, x_buffer, x_buffer + kOther);
     for (int64_t j = 0; j < count; ++j) {
       pointers.sine[(i + j) * args.sine_step] = buffer[j * kStep];
       pointers.cosine[(i + j) * args.cosine_step] = buffer[j * kStep + kOther];
     }
   }
 
-  // Every store of a full vector would be aligned.
-  static bool can_stream(const SinusoidalArgs& args, int64_t first) {
+  // How the alignment of all full vectors lets them be streamed.
+  static Store streaming(const SinusoidalArgs& args, int64_t first) {
     constexpr int64_t kSize = sizeof(T);
     const D d;
-    const int64_t unit = static_cast<int64_t>(hn::Lanes(d) * sizeof(Number));
+    if (args.x_sine == args.sine) return Store::kOrdinary;  // in place, in the cache already
     int64_t all = reinterpret_cast<int64_t>(args.sine) + first * args.sine_step * kSize;
     if (!kInterleaved) {
       all |= reinterpret_cast<int64_t>(args.cosine) + first * args.cosine_step * kSize;
@@ -222,7 +225,7 @@ class SinusoidalKernel {
     for (int i = 0; i < args.rank; ++i) {
       if (args.shape[i] > 1) all |= (args.sine_strides[i] | args.cosine_strides[i]) * kSize;
     }
-    return all % unit == 0 && args.x_sine != args.sine;
+    return stream_to(all, static_cast<int64_t>(hn::Lanes(d) * sizeof(Number)));
   }
 
   HWY_ALIGN uint64_t fraction_[kMaxPairs];
@@ -238,7 +241,8 @@ HWY_ATTR void run_sinusoidal(const SinusoidalArgs& args, int64_t begin, int64_t 
       args.interleaved && args.sine_step == 2 && (args.x_sine == nullptr || args.x_step == 2);
   const auto run = [&](auto kernel) HWY_ATTR { kernel.run(args, begin, end); };
   if (args.x_sine == nullptr) {
-    interleaved ? run(SinusoidalKernel<T, true, false>()) : run(SinusoidalKernel<T, false, false>());
+    interleaved ? run(SinusoidalKernel<T, true, false>())
+                : run(SinusoidalKernel<T, false, false>());
   } else {
     interleaved ? run(SinusoidalKernel<T, true, true>()) : run(SinusoidalKernel<T, false, true>());
   }

@@ -1,0 +1,56 @@
+"""Fixtures that all tests share: what computes, on which SIMD target, with how many threads.
+
+Exact values and tolerances are in oracle.py, strided arrays in arrays.py.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import hypothesis
+import pytest
+
+import posenc_native as pn
+from posenc_native import backend as implementations
+
+NATIVE = implementations.native
+TARGETS: list[str] = [] if NATIVE is None else NATIVE.available_targets()
+NEEDS_NATIVE = pytest.mark.skipif(NATIVE is None, reason="the native module is not built")
+
+# Every run tries the same examples; HYPOTHESIS_PROFILE=explore looks for new ones.
+SETTINGS = {
+    "deadline": None,
+    # The fixtures choose a backend or a target for all examples of a test alike.
+    "suppress_health_check": [hypothesis.HealthCheck.function_scoped_fixture],
+}
+hypothesis.settings.register_profile("repeat", max_examples=60, derandomize=True, **SETTINGS)
+hypothesis.settings.register_profile("explore", max_examples=1500, **SETTINGS)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
+
+
+@pytest.fixture(params=[pytest.param("native", marks=NEEDS_NATIVE), "reference"])
+def backend(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Name of the implementation in use: the test runs with each."""
+    before = "reference" if implementations.implementation.__name__.endswith("reference") else ""
+    pn.set_backend(request.param)
+    yield request.param
+    pn.set_backend(before or "native")
+
+
+@pytest.fixture(params=TARGETS or [pytest.param("none", marks=NEEDS_NATIVE)])
+def target(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Name of the SIMD target that native kernels run on: the test runs with each."""
+    assert NATIVE is not None
+    before = NATIVE.current_target()
+    assert NATIVE.set_target(request.param)
+    yield request.param
+    NATIVE.set_target(before)
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    """The test may change the number of threads."""
+    before = pn.get_num_threads()
+    yield
+    pn.set_num_threads(before)

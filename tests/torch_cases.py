@@ -1,0 +1,185 @@
+"""What the tests of the torch side share: devices, rotary cases, random tensors, bits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import posenc_native as pn
+from posenc_native import backend
+
+DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
+FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+POSITION_DTYPES = [
+    torch.int8, torch.uint8, torch.int16, torch.uint16, torch.int32, torch.uint32, torch.int64,
+    torch.uint64, torch.float32, torch.float64,
+]  # fmt: skip
+
+needs_operators = pytest.mark.skipif(
+    backend.torch_library() is None, reason="the torch operators were not built"
+)
+
+
+def dtype_id(value: object) -> str | None:
+    """A name for dtypes in the names of tests; others keep theirs."""
+    return str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else None
+
+
+@pytest.fixture(params=DEVICES)
+def device(request):
+    """Every device of this machine: with a kernel or by composition, results agree."""
+    return request.param
+
+
+def has_kernels(name: str) -> bool:
+    """Whether the operators have a kernel on this kind of device."""
+    from posenc_native import torch_ops  # noqa: F401 - loads the operators
+
+    key = {"cpu": "CPU", "cuda": "CUDA"}[name]
+    return torch._C._dispatch_has_kernel_for_dispatch_key("posenc_native::rotary", key)
+
+
+@pytest.fixture(params=DEVICES)
+def kernel_device(request):
+    """Every device that the operators have kernels for."""
+    if backend.torch_library() is None or not has_kernels(request.param):
+        pytest.skip(f"the operators have no kernel on {request.param}")
+    return request.param
+
+
+@pytest.fixture
+def reference_backend():
+    """Tensors are computed by the composition of torch operations."""
+    before = "native" if backend.implementation is backend.native else "reference"
+    pn.set_backend("reference")
+    yield
+    pn.set_backend(before)
+
+
+def random(shape, dtype=torch.float32, device="cpu", seed=0, requires_grad=False) -> torch.Tensor:
+    """Standard normal numbers, the same on every device."""
+    values = np.random.default_rng(seed).standard_normal(tuple(shape))
+    return torch.from_numpy(values).to(device, dtype).requires_grad_(requires_grad)
+
+
+def to_numpy(tensor: torch.Tensor) -> np.ndarray:
+    """The same memory (on the CPU) as an array; bfloat16 is that of ml_dtypes."""
+    tensor = tensor.detach().cpu()
+    if tensor.dtype != torch.bfloat16:
+        return tensor.numpy()
+    ml_dtypes = pytest.importorskip("ml_dtypes", reason="bfloat16 of NumPy")
+    return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+
+
+def bits(values: torch.Tensor | np.ndarray) -> np.ndarray:
+    """Integers that are equal exactly where the floats are, NaN and -0 included."""
+    array = to_numpy(values) if isinstance(values, torch.Tensor) else values
+    return np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}")
+
+
+def assert_same_bits(actual: torch.Tensor | np.ndarray, expected: torch.Tensor | np.ndarray):
+    """The two have one shape, one dtype and the same bits."""
+    names = [str(values.dtype).removeprefix("torch.") for values in (actual, expected)]
+    assert names[0] == names[1]
+    assert tuple(actual.shape) == tuple(expected.shape)
+    np.testing.assert_array_equal(bits(actual), bits(expected))
+
+
+SIZES = {"b": 2, "s": 5, "t": 5, "h": 3, "d": 16}
+INTEGERS = [0, 1, -7, 100, 4096]
+FRACTIONAL = [0.5, 998.39, -3.25, 1e6 + 0.25, 7.0]
+FAR = [2**31, -(2**31), 2**40 + 1, 10**6, -1]
+
+
+@dataclass(frozen=True)
+class RotaryCase:
+    """One way to rotate: everything of a call but x and its dtype."""
+
+    name: str
+    layout: str = "bhsd"
+    pairing: str | int = "half"
+    rotary_start: int = 0
+    pairs: int = 8
+    # None, a list for the tokens, or a list for each of the axes; batched: another for each b.
+    positions: Any = None
+    batched: bool = False
+    axis_map: tuple[int, ...] | None = None
+    scale: float = 1.0
+    inverse: bool = False
+
+    def shape(self, **sizes: int) -> tuple[int, ...]:
+        """The shape of x; sizes by letter where they are not those of SIZES."""
+        return tuple((SIZES | sizes)[letter] for letter in self.layout)
+
+    def position_tensor(self, device="cpu") -> torch.Tensor | None:
+        """[s], [b, s], [A, s] or [A, b, s]."""
+        if self.positions is None:
+            return None
+        values = torch.tensor(self.positions, device=device)
+        return torch.stack([values, values + 3], -2) if self.batched else values
+
+    def inv_freq(self, device="cpu") -> torch.Tensor:
+        return torch.tensor(pn.rotary_frequencies(2 * self.pairs)[0], device=device)
+
+    def options(self, device="cpu") -> dict[str, Any]:
+        """The keyword arguments of apply_rotary."""
+        axes = None if self.axis_map is None else torch.tensor(self.axis_map, device=device)
+        return {
+            "layout": self.layout, "pairing": self.pairing, "rotary_start": self.rotary_start,
+            "axis_map": axes, "scale": self.scale, "inverse": self.inverse,
+        }  # fmt: skip
+
+    def table_options(self) -> dict[str, Any]:
+        """The keyword arguments of apply_rotary_tables."""
+        return {
+            "layout": self.layout, "pairing": self.pairing, "rotary_start": self.rotary_start,
+            "inverse": self.inverse,
+        }  # fmt: skip
+
+    def arguments(self, device="cpu") -> tuple[tuple[Any, Any], dict[str, Any]]:
+        """What follows x in a call: ((positions, inv_freq), keyword arguments)."""
+        return (self.position_tensor(device), self.inv_freq(device)), self.options(device)
+
+    def numpy_arguments(self) -> tuple[tuple[Any, Any], dict[str, Any]]:
+        """The same as arrays."""
+        positional, options = self.arguments()
+        return tuple(map(_array, positional)), {k: _array(v) for k, v in options.items()}
+
+    def tables(self, dtype=torch.float32, device="cpu") -> tuple[torch.Tensor, torch.Tensor]:
+        """cos and sin for apply_rotary_tables, scale in them."""
+        positions = self.position_tensor(device)
+        return pn.rotary_tables(
+            torch.arange(SIZES["s"], device=device) if positions is None else positions,
+            self.inv_freq(device), axis_map=self.options(device)["axis_map"], scale=self.scale,
+            dtype=dtype,
+        )  # fmt: skip
+
+
+def _array(value: Any) -> Any:
+    return value.numpy() if isinstance(value, torch.Tensor) else value
+
+
+ROTARY_CASES = [
+    RotaryCase("bhsd"),
+    RotaryCase("bshd-interleaved", "bshd", "interleaved", positions=INTEGERS),
+    RotaryCase("sbhd-batched", "sbhd", positions=INTEGERS, batched=True),
+    RotaryCase("thd-far", "thd", positions=FAR),
+    RotaryCase("htd-far-interleaved", "htd", "interleaved", positions=FAR),
+    RotaryCase("hsd-fractional", "hsd", "interleaved", positions=FRACTIONAL),
+    RotaryCase("sd-blocks", "sd", 4, positions=INTEGERS),
+    RotaryCase("bsd-partial", "bsd", pairs=4, positions=FRACTIONAL, batched=True),
+    RotaryCase("trailing-slice", rotary_start=8, pairs=4, positions=INTEGERS),
+    RotaryCase("middle-slice", "bshd", "interleaved", 4, 3, positions=INTEGERS, batched=True),
+    RotaryCase("axes", positions=[INTEGERS, FAR], axis_map=(0, 1, 0, 1, 0, 1, 0, 1)),
+    RotaryCase(
+        "batched-axes-blocks", "sbhd", 8, positions=[INTEGERS, FRACTIONAL, FAR], batched=True,
+        axis_map=(0, 0, 0, 0, 1, 1, 2, 2),
+    ),
+    RotaryCase("scaled", "hbsd", positions=INTEGERS, batched=True, scale=1.25),
+    RotaryCase("inverse", "shd", "interleaved", positions=FAR, scale=0.5, inverse=True),
+]  # fmt: skip
+each_rotary_case = pytest.mark.parametrize("case", ROTARY_CASES, ids=lambda case: case.name)
