@@ -112,6 +112,10 @@ def get_num_threads() -> int:
 
 def torch_library() -> Path | None:
     """Where the torch operators are, or None if they were not built."""
+    return _torch_library
+
+
+def _find_torch_library() -> Path | None:
     if native is None or native.__file__ is None:
         return None
     path = Path(native.__file__).with_name("_torch_ops.so")
@@ -183,4 +187,5 @@ def _configure_from_environment() -> None:
     set_backend(os.environ.get("POSENC_BACKEND") or default)
 
 
+_torch_library = _find_torch_library()
 _configure_from_environment()

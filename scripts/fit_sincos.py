@@ -65,7 +65,9 @@ def main() -> None:
         digits = 9 if name == "float32" else 17
         s, s_error = remez(sine, lambda y: mp.sqrt(max(y, tiny)) * max(y, tiny), sine_terms, end)
         c, c_error = remez(cosine, lambda y: max(y, tiny), cosine_terms, end)
-        print(f"{name}: error of the sine {mp.nstr(s_error, 3)}, of the cosine {mp.nstr(c_error, 3)}")
+        print(
+            f"{name}: error of the sine {mp.nstr(s_error, 3)}, of the cosine {mp.nstr(c_error, 3)}"
+        )
         print("  sine  ", [mp.nstr(x, digits) for x in s])
         print("  cosine", [mp.nstr(x, digits) for x in c])
 

