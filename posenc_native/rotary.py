@@ -66,7 +66,9 @@ def rotary_tables(
         or arguments.is_tensor(inv_freq)
         or arguments.is_torch_dtype(dtype)
     ):
-        return backend.torch_operations().rotary_tables(positions, inv_freq, axis_map, scale, dtype)
+        return backend.torch_operations().rotary_tables(  # type: ignore[no-any-return]
+            positions, inv_freq, axis_map, scale, dtype
+        )
     function = "rotary_tables"
     if not isinstance(positions, (int, np.integer, np.ndarray)):
         positions = arguments.as_array(function, "positions", positions)
@@ -190,7 +192,7 @@ def apply_rotary_qk(
             q, k, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse,
             inplace,
         )  # fmt: skip
-    return backend.torch_operations("apply_rotary_qk", "q", q).apply_rotary_qk(
+    return backend.torch_operations("apply_rotary_qk", "q", q).apply_rotary_qk(  # type: ignore[no-any-return]
         q, k, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse, inplace
     )
 

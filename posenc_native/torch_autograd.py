@@ -70,7 +70,7 @@ def rotary_qk(q: Tensor, k: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
     if q is k:  # which torch.compile does not allow a Function
         rotated = rotary(q, *options)
         return rotated, rotated
-    return _RotaryQKTraced.apply(q, k, *options)  # type: ignore[no-any-return]
+    return _RotaryQKTraced.apply(q, k, *options)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def rotary_from_tables(x: Tensor, *options: Any) -> Tensor:

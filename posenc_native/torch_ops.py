@@ -182,19 +182,19 @@ def apply_rotary_qk(
     if (q.requires_grad or k.requires_grad) and torch.is_grad_enabled():
         no_frequency_gradient(function, positions, inv_freq)
         rotate = torch_autograd.rotary_qk_ if inplace else torch_autograd.rotary_qk
-        return rotate(  # type: ignore[no-any-return]
+        return rotate(
             q, k, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse
         )
     # What the schema has as its default is left out: reading it takes torch 0.1 microseconds.
-    options: tuple[Any, ...] = ()
+    given: tuple[Any, ...] = ()
     if rotary_start != 0 or axis_map is not None or scale != 1.0 or inverse:
-        options = (layout, pairing, rotary_start, axis_map, scale, inverse)
+        given = (layout, pairing, rotary_start, axis_map, scale, inverse)
     elif layout != "bhsd" or pairing != "half":
-        options = (layout, pairing)
+        given = (layout, pairing)
     try:
         if not inplace:
-            return _ops.rotary_qk.default(q, k, positions, inv_freq, *options)  # type: ignore[no-any-return]
-        _ROTARY_QK_IN_PLACE(q, k, positions, inv_freq, *options)
+            return _ops.rotary_qk.default(q, k, positions, inv_freq, *given)  # type: ignore[no-any-return]
+        _ROTARY_QK_IN_PLACE(q, k, positions, inv_freq, *given)
     except RuntimeError as error:
         raise_ours(error)
     torch.autograd.graph.increment_version((q, k))

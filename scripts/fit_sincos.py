@@ -21,7 +21,7 @@ mp.mp.dps = 50
 def remez(
     target: Callable[[mp.mpf], mp.mpf], weight: Callable[[mp.mpf], mp.mpf], terms: int, end: mp.mpf
 ) -> tuple[list[mp.mpf], mp.mpf]:
-    """Coefficients c of sum_k c[k] y^k closest to `target` on [0, end] in the `weight`ed maximum norm."""
+    """Coefficients c[k] of y^k closest to `target` on [0, end], in the weighted maximum norm."""
     count = terms + 1
     nodes = [end * (1 - mp.cos(mp.pi * (k + 0.5) / count)) / 2 for k in range(count)]
     grid = [end * (1 - mp.cos(mp.pi * k / 2000)) / 2 for k in range(2001)]

@@ -303,22 +303,49 @@ class RotaryKernel {
     }
   }
 
-  static Number table_value(const void* table, Dtype dtype, int64_t at) {
-    const auto read = [&]() -> Number {
-      switch (dtype) {
-        case Dtype::kFloat16:
-          return to_float(static_cast<const Float16*>(table)[at]);
-        case Dtype::kBFloat16:
-          return to_float(static_cast<const BFloat16*>(table)[at]);
-        case Dtype::kFloat32:
-          return static_cast<const float*>(table)[at];
-        default:
-          return static_cast<Number>(static_cast<const double*>(table)[at]);
+  // A row of a table as Numbers, one NaN for all: see round_bfloat16.
+  template <typename Value>
+  static void read_row(const void* table, int64_t at, int64_t step, size_t count, Number* row) {
+    const Value* const values = static_cast<const Value*>(table) + at;
+    for (size_t i = 0; i < count; ++i) {
+      Number value;
+      if constexpr (std::is_same_v<Value, double>) {
+        value = static_cast<Number>(values[static_cast<int64_t>(i) * step]);
+      } else {
+        value = to_float(values[static_cast<int64_t>(i) * step]);
       }
-    };
-    const Number value = read();
-    // One NaN for all: see round_bfloat16.
-    return value == value ? value : std::numeric_limits<Number>::quiet_NaN();
+      row[i] = value == value ? value : std::numeric_limits<Number>::quiet_NaN();
+    }
+  }
+
+  static void read_row(const void* table, Dtype dtype, int64_t at, int64_t step, size_t count,
+                       Number* row) {
+    switch (dtype) {
+      case Dtype::kFloat16:
+        return read_row<Float16>(table, at, step, count, row);
+      case Dtype::kBFloat16:
+        return read_row<BFloat16>(table, at, step, count, row);
+      case Dtype::kFloat32:
+        return read_row<float>(table, at, step, count, row);
+      default:
+        return read_row<double>(table, at, step, count, row);
+    }
+  }
+
+  // The pairs of one block of the piece, read in the order of the scratch and padded to groups.
+  void arrange_row(const void* table, Dtype dtype, int64_t at, int64_t step, size_t count,
+                   size_t padded, Number* arranged) {
+    Number* const row = Row::kOrder == PairOrder::kNatural ? arranged : table_row_;
+    read_row(table, dtype, at, step, count, row);
+    std::fill(row + count, row + padded, Number(0));
+    if constexpr (Row::kOrder != PairOrder::kNatural) {
+      const D d;
+      const size_t group = group_size(d, Row::kOrder);
+      for (size_t lane = 0; lane < group; ++lane) {
+        const size_t pair = pair_of_lane(d, Row::kOrder, lane);
+        for (size_t i = 0; i < padded; i += group) arranged[i + lane] = row[i + pair];
+      }
+    }
   }
 
   HWY_ATTR void angles_from_tables(const RotaryArgs& args, const Piece& piece, int64_t batch,
@@ -328,27 +355,22 @@ class RotaryKernel {
       return batch * strides[0] + token * strides[1];
     };
     const int64_t cosine_at = offset(args.cosine_strides), sine_at = offset(args.sine_strides);
-    const Number scale = static_cast<Number>(args.scale);
-    const Number sine_scale = args.inverse ? -scale : scale;
-    const size_t group = group_size(d, Row::kOrder);
-    HWY_ALIGN Number c[hn::MaxLanes(D())];
-    HWY_ALIGN Number s[hn::MaxLanes(D())];
-    const size_t length = padded_ / static_cast<size_t>(std::max<int64_t>(piece.blocks, 1));
-    for (size_t i = 0; i < padded_; i += hn::Lanes(d)) {
-      for (size_t lane = 0; lane < hn::Lanes(d); ++lane) {
-        const size_t within = i % length + lane;  // of its block
-        const size_t pair = within / group * group + pair_of_lane(d, Row::kOrder, within % group);
-        const bool exists = pair < static_cast<size_t>(piece.length);
-        const int64_t p =
-            first_pair(args, piece, static_cast<int64_t>(i / length)) + static_cast<int64_t>(pair);
-        c[lane] = exists ? scale * table_value(args.cosine, args.table_dtype,
-                                               cosine_at + p * args.cosine_strides[2])
-                         : 0;
-        s[lane] = exists ? sine_scale * table_value(args.sine, args.table_dtype,
-                                                    sine_at + p * args.sine_strides[2])
-                         : 0;
+    const auto scale = hn::Set(d, static_cast<Number>(args.scale));
+    const auto sine_scale =
+        hn::Set(d, static_cast<Number>(args.inverse ? -args.scale : args.scale));
+    const size_t count = static_cast<size_t>(piece.length);
+    const size_t padded = padded_ / static_cast<size_t>(std::max<int64_t>(piece.blocks, 1));
+    for (int64_t block = 0; block < piece.blocks; ++block) {
+      const int64_t pair = first_pair(args, piece, block);
+      arrange_row(args.cosine, args.table_dtype, cosine_at + pair * args.cosine_strides[2],
+                  args.cosine_strides[2], count, padded, arranged_cosine_);
+      arrange_row(args.sine, args.table_dtype, sine_at + pair * args.sine_strides[2],
+                  args.sine_strides[2], count, padded, arranged_sine_);
+      const size_t first = static_cast<size_t>(block) * padded;
+      for (size_t i = 0; i < padded; i += hn::Lanes(d)) {
+        put(d, hn::Mul(hn::Load(d, arranged_cosine_ + i), scale),
+            hn::Mul(hn::Load(d, arranged_sine_ + i), sine_scale), first + i, cosine, sine);
       }
-      put(d, hn::Load(d, c), hn::Load(d, s), i, cosine, sine);
     }
   }
 
@@ -553,6 +575,10 @@ class RotaryKernel {
   HWY_ALIGN uint64_t whole_[kScratch];
   HWY_ALIGN int64_t pair_integer_[kScratch];
   HWY_ALIGN uint64_t pair_fraction_[kScratch];
+  // One row of the tables instead.
+  HWY_ALIGN Number table_row_[kScratch];
+  HWY_ALIGN Number arranged_cosine_[kScratch];
+  HWY_ALIGN Number arranged_sine_[kScratch];
   size_t padded_ = 0;
 };
 
