@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,13 +52,15 @@ def kernel_device(request):
     return request.param
 
 
-@pytest.fixture
-def reference_backend():
-    """Tensors are computed by the composition of torch operations."""
+@contextlib.contextmanager
+def composed():
+    """Within, tensors are computed by the composition of torch operations."""
     before = "native" if backend.implementation is backend.native else "reference"
     pn.set_backend("reference")
-    yield
-    pn.set_backend(before)
+    try:
+        yield
+    finally:
+        pn.set_backend(before)
 
 
 def random(shape, dtype=torch.float32, device="cpu", seed=0, requires_grad=False) -> torch.Tensor:

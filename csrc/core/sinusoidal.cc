@@ -166,6 +166,8 @@ SinusoidalArgs check_add_sinusoidal(const char* function, const Array& x, const 
   set_output(args, spec, out);
   copy_strides(x, 0, args.rank, args.x_strides);
   split_row(spec, x, args.x_sine, args.x_cosine, args.x_step);
+  args.repeated = args.rank > 1;
+  for (int i = 0; i < last; ++i) args.repeated = args.repeated && args.position_strides[i] == 0;
   args.scale = alpha;
   args.x_scale = x_scale;
   return args;

@@ -19,6 +19,9 @@ namespace posenc {
 struct SinusoidalArgs {
   // Rows: one position each, in C order over `shape`; strides in elements.
   int rank = 0;
+  // All axes but the last only repeat its positions: kernels then count the positions of the last
+  // axis and do each with all its repetitions, for one computation of the angles.
+  bool repeated = false;
   int64_t shape[kMaxRank] = {};
   int64_t position_strides[kMaxRank] = {};
   int64_t sine_strides[kMaxRank] = {};
@@ -44,7 +47,8 @@ struct SinusoidalArgs {
   double x_scale = 1.0;  // of x
   bool non_temporal = false;
 
-  int64_t rows() const {
+  int64_t rows() const { return repeated ? shape[rank - 1] : positions_count(); }
+  int64_t positions_count() const {
     int64_t count = 1;
     for (int i = 0; i < rank; ++i) count *= shape[i];
     return count;

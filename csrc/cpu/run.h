@@ -36,11 +36,10 @@ class FrequencyBuffer {
 
 template <typename Runner>
 void run_sinusoidal(SinusoidalArgs& args, const Runner& runner) {
-  const int64_t rows = args.rows();
-  const int64_t bytes = rows * args.pairs * 2 * item_size(args.dtype);
+  const int64_t bytes = args.positions_count() * args.pairs * 2 * item_size(args.dtype);
   args.non_temporal = bytes >= kNonTemporalBytes;
   if (bytes == 0) return;
-  runner(rows, bytes * (args.x_sine != nullptr ? 2 : 1),
+  runner(args.rows(), bytes * (args.x_sine != nullptr ? 2 : 1),
          [&](int64_t begin, int64_t end) { sinusoidal(args, begin, end); });
 }
 

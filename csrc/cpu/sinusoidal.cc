@@ -4,6 +4,9 @@
 //     for row
 //       for a vector of pairs
 //         phase -> sine, cosine -> (+ x) -> two halves, or one interleaved stream
+//
+// Where x repeats the same positions (a batch), a block of rows goes through scratch instead and is
+// added to every repetition.
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/sinusoidal.cc"
@@ -24,6 +27,7 @@ namespace posenc::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr size_t kMaxPairs = 2048;  // frequencies held at a time: 32 KiB
+constexpr size_t kScratch = 4096;   // sines, and as many cosines: 16 KiB each in float32
 
 // Offsets of rows, in runs along the last axis.
 struct RowOffsets {
@@ -37,29 +41,14 @@ struct RowOffsets {
   }
 };
 
-// visit(offsets) for the rows [begin, end) in C order.
-template <typename Visit>
-HWY_INLINE void for_rows(const SinusoidalArgs& args, int64_t begin, int64_t end,
-                         const Visit& visit) {
-  const int last = args.rank - 1;
-  if (last < 0) {  // one row
-    if (begin < end) visit(RowOffsets());
-    return;
+// The row of a number in C order over the first `axes` axes.
+HWY_INLINE RowOffsets row_offsets(const SinusoidalArgs& args, int axes, int64_t row) {
+  RowOffsets offsets;
+  for (int axis = axes - 1; axis >= 0; --axis) {
+    offsets.move(args, axis, row % args.shape[axis]);
+    row /= args.shape[axis];
   }
-  while (begin < end) {
-    RowOffsets offsets;
-    int64_t outer = begin;
-    for (int axis = last; axis >= 0; --axis) {
-      offsets.move(args, axis, outer % args.shape[axis]);
-      outer /= args.shape[axis];
-    }
-    const int64_t run = std::min(args.shape[last] - begin % args.shape[last], end - begin);
-    for (int64_t i = 0; i < run; ++i) {
-      visit(offsets);
-      offsets.move(args, last, 1);
-    }
-    begin += run;
-  }
+  return offsets;
 }
 
 // Where the two halves of a row begin.
@@ -82,61 +71,126 @@ class SinusoidalKernel {
 
  public:
   HWY_ATTR void run(const SinusoidalArgs& args, int64_t begin, int64_t end) {
-    const bool contiguous =
-        kInterleaved ? true
-                     : args.sine_step == 1 && args.cosine_step == 1 && (!kAdd || args.x_step == 1);
-    for (int64_t first = 0; first < args.pairs; first += kMaxPairs) {
-      const int64_t count = std::min<int64_t>(kMaxPairs, args.pairs - first);
+    contiguous_ = kInterleaved ||
+                  (args.sine_step == 1 && args.cosine_step == 1 && (!kAdd || args.x_step == 1));
+    for (first_ = 0; first_ < args.pairs; first_ += kMaxPairs) {
+      count_ = std::min<int64_t>(kMaxPairs, args.pairs - first_);
       arrange_frequencies(D(), kOrder,
-                          {args.frequencies.fraction + first, args.frequencies.whole + first},
-                          static_cast<size_t>(count), fraction_, whole_);
-      const Store how = args.non_temporal && contiguous ? streaming(args, first) : Store::kOrdinary;
-      for_rows(args, begin, end, [&](const RowOffsets& offsets) HWY_ATTR {
-        const auto half = [&](const void* base, int64_t offset, int64_t step) {
-          return static_cast<const T*>(base) + offset + first * step;
-        };
-        const RowPointers<T> pointers{
-            const_cast<T*>(half(args.sine, offsets.sine, args.sine_step)),
-            const_cast<T*>(half(args.cosine, offsets.cosine, args.cosine_step)),
-            kAdd ? half(args.x_sine, offsets.x, args.x_step) : nullptr,
-            kAdd ? half(args.x_cosine, offsets.x, args.x_step) : nullptr};
-        positioned_row(args, offsets.position, first, count, pointers, contiguous, how);
-      });
+                          {args.frequencies.fraction + first_, args.frequencies.whole + first_},
+                          static_cast<size_t>(count_), fraction_, whole_);
+      how_ = args.non_temporal && contiguous_ ? streaming(args) : Store::kOrdinary;
+      if (args.repeated) {
+        run_repeated(args, begin, end);
+      } else {
+        run_rows(args, begin, end);
+      }
     }
   }
 
  private:
-  // Chooses how positions are read.
-  HWY_ATTR void positioned_row(const SinusoidalArgs& args, int64_t offset, int64_t first,
-                               int64_t count, const RowPointers<T>& pointers, bool contiguous,
-                               Store how) {
+  using Vector = hn::Vec<D>;
+
+  HWY_ATTR void run_rows(const SinusoidalArgs& args, int64_t begin, int64_t end) {
+    const int last = args.rank - 1;
+    while (begin < end) {
+      RowOffsets offsets = row_offsets(args, args.rank, begin);
+      // Runs along the last axis; no axis at all is a single row.
+      const int64_t length = last < 0 ? 1 : args.shape[last];
+      const int64_t run = std::min(length - begin % length, end - begin);
+      for (int64_t i = 0; i < run; ++i) {
+        with_angles(args, offsets.position, [&](const auto& angles) HWY_ATTR {
+          row(args, angles, row_pointers(args, offsets));
+        });
+        if (last >= 0) offsets.move(args, last, 1);
+      }
+      begin += run;
+    }
+  }
+
+  HWY_ATTR void run_repeated(const SinusoidalArgs& args, int64_t begin, int64_t end) {
+    const D d;
+    const int last = args.rank - 1;
+    const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+    const int64_t padded = (count_ + lanes - 1) / lanes * lanes;
+    const int64_t block = static_cast<int64_t>(kScratch) / padded;
+    int64_t repetitions = 1;
+    for (int axis = 0; axis < last; ++axis) repetitions *= args.shape[axis];
+    for (; begin < end; begin += block) {
+      const int64_t rows = std::min(block, end - begin);
+      for (int64_t i = 0; i < rows; ++i) {
+        const int64_t position = (begin + i) * args.position_strides[last];
+        with_angles(args, position, [&](const auto& angles) HWY_ATTR {
+          for (int64_t pair = 0; pair < padded; pair += lanes) {
+            Vector s, c;
+            angles(pair, s, c);
+            hn::Store(s, d, sine_ + i * padded + pair);
+            hn::Store(c, d, cosine_ + i * padded + pair);
+          }
+        });
+      }
+      for (int64_t repetition = 0; repetition < repetitions; ++repetition) {
+        RowOffsets offsets = row_offsets(args, last, repetition);
+        offsets.move(args, last, begin);
+        for (int64_t i = 0; i < rows; ++i) {
+          const auto angles = [&](int64_t pair, Vector& s, Vector& c) HWY_ATTR {
+            s = hn::Load(d, sine_ + i * padded + pair);
+            c = hn::Load(d, cosine_ + i * padded + pair);
+          };
+          row(args, angles, row_pointers(args, offsets));
+          offsets.move(args, last, 1);
+        }
+      }
+    }
+  }
+
+  RowPointers<T> row_pointers(const SinusoidalArgs& args, const RowOffsets& offsets) const {
+    const auto half = [&](const void* base, int64_t offset, int64_t step) {
+      return static_cast<const T*>(base) + offset + first_ * step;
+    };
+    return {const_cast<T*>(half(args.sine, offsets.sine, args.sine_step)),
+            const_cast<T*>(half(args.cosine, offsets.cosine, args.cosine_step)),
+            kAdd ? half(args.x_sine, offsets.x, args.x_step) : nullptr,
+            kAdd ? half(args.x_cosine, offsets.x, args.x_step) : nullptr};
+  }
+
+  // visit(angles), where angles(i, s, c) computes sines and cosines of the pairs i .. i + N - 1 at
+  // a position; one kind of angles for each way that positions are read.
+  template <typename Visit>
+  HWY_ATTR HWY_INLINE void with_angles(const SinusoidalArgs& args, int64_t offset,
+                                       const Visit& visit) {
     if (args.axis_map.data == nullptr) {
       const Position p = args.positions.at(offset);
       const TokenPosition<false> position{p, nullptr, nullptr};
       if (p.fraction == 0) {
-        row<false, false>(args, position, count, pointers, contiguous, how);
+        visit(phase_angles<false, false>(position));
       } else {
-        row<false, true>(args, position, count, pointers, contiguous, how);
+        visit(phase_angles<false, true>(position));
       }
       return;
     }
     arrange_positions(D(), kOrder, args.positions, args.axis_map, offset,
-                      static_cast<size_t>(first), static_cast<size_t>(count), pair_integer_,
+                      static_cast<size_t>(first_), static_cast<size_t>(count_), pair_integer_,
                       pair_fraction_);
-    const TokenPosition<true> position{{}, pair_integer_, pair_fraction_};
-    row<true, true>(args, position, count, pointers, contiguous, how);
+    visit(phase_angles<true, true>(TokenPosition<true>{{}, pair_integer_, pair_fraction_}));
   }
 
   template <bool kPerPair, bool kFraction>
-  HWY_ATTR void row(const SinusoidalArgs& args, const TokenPosition<kPerPair>& position,
-                    int64_t count, const RowPointers<T>& pointers, bool contiguous, Store how) {
-    const D d;
-    const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-    for (int64_t i = 0; i < count; i += lanes) {
-      hn::Vec<D> s, c;
+  HWY_INLINE auto phase_angles(const TokenPosition<kPerPair>& position) const {
+    return [this, position](int64_t i, Vector& s, Vector& c) HWY_ATTR {
+      const D d;
       sincos<kPerPair, kFraction>(d, position, {fraction_, whole_}, static_cast<size_t>(i), s, c);
-      if (!contiguous || i + lanes > count) {
-        put_part(args, s, c, i, std::min(lanes, count - i), pointers);
+    };
+  }
+
+  template <typename Angles>
+  HWY_ATTR HWY_INLINE void row(const SinusoidalArgs& args, const Angles& angles,
+                               const RowPointers<T>& pointers) {
+    const int64_t lanes = static_cast<int64_t>(hn::Lanes(D()));
+    for (int64_t i = 0; i < count_; i += lanes) {
+      Vector s, c;
+      angles(i, s, c);
+      if (!contiguous_ || i + lanes > count_) {
+        put_part(args, s, c, i, std::min(lanes, count_ - i), pointers);
         continue;
       }
       const int64_t at = i * (kInterleaved ? 2 : 1);
@@ -144,9 +198,9 @@ class SinusoidalKernel {
       T* const cosine = pointers.cosine + at;
       const T* const x_sine = kAdd ? pointers.x_sine + at : nullptr;
       const T* const x_cosine = kAdd ? pointers.x_cosine + at : nullptr;
-      if (how == Store::kStream) {
+      if (how_ == Store::kStream) {
         put<Store::kStream>(args, s, c, sine, cosine, x_sine, x_cosine);
-      } else if (how == Store::kStreamBlocks) {
+      } else if (how_ == Store::kStreamBlocks) {
         put<Store::kStreamBlocks>(args, s, c, sine, cosine, x_sine, x_cosine);
       } else {
         put<Store::kOrdinary>(args, s, c, sine, cosine, x_sine, x_cosine);
@@ -214,13 +268,13 @@ class SinusoidalKernel {
   }
 
   // How the alignment of all full vectors lets them be streamed.
-  static Store streaming(const SinusoidalArgs& args, int64_t first) {
+  Store streaming(const SinusoidalArgs& args) const {
     constexpr int64_t kSize = sizeof(T);
     const D d;
     if (args.x_sine == args.sine) return Store::kOrdinary;  // in place, in the cache already
-    int64_t all = reinterpret_cast<int64_t>(args.sine) + first * args.sine_step * kSize;
+    int64_t all = reinterpret_cast<int64_t>(args.sine) + first_ * args.sine_step * kSize;
     if (!kInterleaved) {
-      all |= reinterpret_cast<int64_t>(args.cosine) + first * args.cosine_step * kSize;
+      all |= reinterpret_cast<int64_t>(args.cosine) + first_ * args.cosine_step * kSize;
     }
     for (int i = 0; i < args.rank; ++i) {
       if (args.shape[i] > 1) all |= (args.sine_strides[i] | args.cosine_strides[i]) * kSize;
@@ -228,23 +282,40 @@ class SinusoidalKernel {
     return stream_to(all, static_cast<int64_t>(hn::Lanes(d) * sizeof(Number)));
   }
 
+  // The pairs at hand, first_ .. first_ + count_ - 1, and how their rows are written.
+  int64_t first_ = 0, count_ = 0;
+  bool contiguous_ = true;
+  Store how_ = Store::kOrdinary;
+
   HWY_ALIGN uint64_t fraction_[kMaxPairs];
   HWY_ALIGN uint64_t whole_[kMaxPairs];
   HWY_ALIGN int64_t pair_integer_[kMaxPairs];
   HWY_ALIGN uint64_t pair_fraction_[kMaxPairs];
+  HWY_ALIGN Number sine_[kScratch];
+  HWY_ALIGN Number cosine_[kScratch];
 };
+
+template <typename T, bool kInterleaved, bool kAdd>
+HWY_ATTR HWY_INLINE void run_kernel(const SinusoidalArgs& args, int64_t begin, int64_t end) {
+  SinusoidalKernel<T, kInterleaved, kAdd> kernel;  // not {}: its scratch needs no zeros
+  kernel.run(args, begin, end);
+}
 
 template <typename T>
 HWY_ATTR void run_sinusoidal(const SinusoidalArgs& args, int64_t begin, int64_t end) {
   // One stream only if the numbers of a row are neighbours; otherwise two halves with a step.
   const bool interleaved =
       args.interleaved && args.sine_step == 2 && (args.x_sine == nullptr || args.x_step == 2);
-  const auto run = [&](auto kernel) HWY_ATTR { kernel.run(args, begin, end); };
   if (args.x_sine == nullptr) {
-    interleaved ? run(SinusoidalKernel<T, true, false>())
-                : run(SinusoidalKernel<T, false, false>());
+    if (interleaved) {
+      run_kernel<T, true, false>(args, begin, end);
+    } else {
+      run_kernel<T, false, false>(args, begin, end);
+    }
+  } else if (interleaved) {
+    run_kernel<T, true, true>(args, begin, end);
   } else {
-    interleaved ? run(SinusoidalKernel<T, true, true>()) : run(SinusoidalKernel<T, false, true>());
+    run_kernel<T, false, true>(args, begin, end);
   }
 }
 
