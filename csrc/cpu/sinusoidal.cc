@@ -79,17 +79,32 @@ class SinusoidalKernel {
                           {args.frequencies.fraction + first_, args.frequencies.whole + first_},
                           static_cast<size_t>(count_), fraction_, whole_);
       how_ = args.non_temporal && contiguous_ ? streaming(args) : Store::kOrdinary;
-      if (args.repeated) {
-        run_repeated(args, begin, end);
+      // How positions are read, decided once: constants then stay in registers from row to row.
+      if (args.axis_map.data != nullptr) {
+        run_pairs<true, true>(args, begin, end);
+      } else if (args.positions.data != nullptr && !is_integer(args.positions.dtype)) {
+        run_pairs<false, true>(args, begin, end);
       } else {
-        run_rows(args, begin, end);
+        run_pairs<false, false>(args, begin, end);
       }
     }
   }
 
  private:
   using Vector = hn::Vec<D>;
+  // How far ahead of the addition x is requested.
+  static constexpr int64_t kAhead = 2048 / sizeof(T);
 
+  template <bool kPerPair, bool kFraction>
+  HWY_ATTR void run_pairs(const SinusoidalArgs& args, int64_t begin, int64_t end) {
+    if (args.repeated) {
+      run_repeated<kPerPair, kFraction>(args, begin, end);
+    } else {
+      run_rows<kPerPair, kFraction>(args, begin, end);
+    }
+  }
+
+  template <bool kPerPair, bool kFraction>
   HWY_ATTR void run_rows(const SinusoidalArgs& args, int64_t begin, int64_t end) {
     const int last = args.rank - 1;
     while (begin < end) {
@@ -98,15 +113,15 @@ class SinusoidalKernel {
       const int64_t length = last < 0 ? 1 : args.shape[last];
       const int64_t run = std::min(length - begin % length, end - begin);
       for (int64_t i = 0; i < run; ++i) {
-        with_angles(args, offsets.position, [&](const auto& angles) HWY_ATTR {
-          row(args, angles, row_pointers(args, offsets));
-        });
+        row(args, angles_at<kPerPair, kFraction>(args, offsets.position),
+            row_pointers(args, offsets));
         if (last >= 0) offsets.move(args, last, 1);
       }
       begin += run;
     }
   }
 
+  template <bool kPerPair, bool kFraction>
   HWY_ATTR void run_repeated(const SinusoidalArgs& args, int64_t begin, int64_t end) {
     const D d;
     const int last = args.rank - 1;
@@ -118,15 +133,14 @@ class SinusoidalKernel {
     for (; begin < end; begin += block) {
       const int64_t rows = std::min(block, end - begin);
       for (int64_t i = 0; i < rows; ++i) {
-        const int64_t position = (begin + i) * args.position_strides[last];
-        with_angles(args, position, [&](const auto& angles) HWY_ATTR {
-          for (int64_t pair = 0; pair < padded; pair += lanes) {
-            Vector s, c;
-            angles(pair, s, c);
-            hn::Store(s, d, sine_ + i * padded + pair);
-            hn::Store(c, d, cosine_ + i * padded + pair);
-          }
-        });
+        const auto angles =
+            angles_at<kPerPair, kFraction>(args, (begin + i) * args.position_strides[last]);
+        for (int64_t pair = 0; pair < padded; pair += lanes) {
+          Vector s, c;
+          angles(pair, s, c);
+          hn::Store(s, d, sine_ + i * padded + pair);
+          hn::Store(c, d, cosine_ + i * padded + pair);
+        }
       }
       for (int64_t repetition = 0; repetition < repetitions; ++repetition) {
         RowOffsets offsets = row_offsets(args, last, repetition);
@@ -153,29 +167,17 @@ class SinusoidalKernel {
             kAdd ? half(args.x_cosine, offsets.x, args.x_step) : nullptr};
   }
 
-  // visit(angles), where angles(i, s, c) computes sines and cosines of the pairs i .. i + N - 1 at
-  // a position; one kind of angles for each way that positions are read.
-  template <typename Visit>
-  HWY_ATTR HWY_INLINE void with_angles(const SinusoidalArgs& args, int64_t offset,
-                                       const Visit& visit) {
-    if (args.axis_map.data == nullptr) {
-      const Position p = args.positions.at(offset);
-      const TokenPosition<false> position{p, nullptr, nullptr};
-      if (p.fraction == 0) {
-        visit(phase_angles<false, false>(position));
-      } else {
-        visit(phase_angles<false, true>(position));
-      }
-      return;
-    }
-    arrange_positions(D(), kOrder, args.positions, args.axis_map, offset,
-                      static_cast<size_t>(first_), static_cast<size_t>(count_), pair_integer_,
-                      pair_fraction_);
-    visit(phase_angles<true, true>(TokenPosition<true>{{}, pair_integer_, pair_fraction_}));
-  }
-
+  // A function (i, s, c) that computes sines and cosines of the pairs i .. i + N - 1 at a position.
   template <bool kPerPair, bool kFraction>
-  HWY_INLINE auto phase_angles(const TokenPosition<kPerPair>& position) const {
+  HWY_ATTR HWY_INLINE auto angles_at(const SinusoidalArgs& args, int64_t offset) {
+    TokenPosition<kPerPair> position{{}, pair_integer_, pair_fraction_};
+    if constexpr (kPerPair) {
+      arrange_positions(D(), kOrder, args.positions, args.axis_map, offset,
+                        static_cast<size_t>(first_), static_cast<size_t>(count_), pair_integer_,
+                        pair_fraction_);
+    } else {
+      position.all = args.positions.at(offset);
+    }
     return [this, position](int64_t i, Vector& s, Vector& c) HWY_ATTR {
       const D d;
       sincos<kPerPair, kFraction>(d, position, {fraction_, whole_}, static_cast<size_t>(i), s, c);
@@ -198,6 +200,10 @@ class SinusoidalKernel {
       T* const cosine = pointers.cosine + at;
       const T* const x_sine = kAdd ? pointers.x_sine + at : nullptr;
       const T* const x_cosine = kAdd ? pointers.x_cosine + at : nullptr;
+      if constexpr (kAdd) {
+        hwy::Prefetch(x_sine + kAhead);
+        hwy::Prefetch(kInterleaved ? x_sine + kAhead + lanes : x_cosine + kAhead);
+      }
       if (how_ == Store::kStream) {
         put<Store::kStream>(args, s, c, sine, cosine, x_sine, x_cosine);
       } else if (how_ == Store::kStreamBlocks) {

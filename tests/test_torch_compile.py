@@ -1,0 +1,431 @@
+"""torch.compile without a graph break and torch.export, static and dynamic.
+
+Most tests use the backend "aot_eager": all of the tracing, no code generation, which is seconds.
+The operators are opaque to tracing, so that compiled results have the bits of eager ones.
+"""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch._dynamo.testing  # noqa: E402
+import torch_cases  # noqa: E402
+from torch_cases import random  # noqa: E402
+
+import posenc_native as pn  # noqa: E402
+from posenc_native import nn as pnn  # noqa: E402
+from posenc_native import torch_ops  # noqa: E402, F401 - loads the operators; see the last tests
+
+device = torch_cases.device
+
+each_dynamic = pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+
+
+@pytest.fixture(autouse=True)
+def _nothing_compiled_before():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def inv_freq(device="cpu"):
+    return torch.tensor(pn.rotary_frequencies(8)[0], device=device)
+
+
+def compiled(function, backend="aot_eager", **options):
+    return torch.compile(function, fullgraph=True, backend=backend, **options)
+
+
+def as_tuple(result):
+    return result if isinstance(result, tuple) else (result,)
+
+
+def run(function, inputs, requires_grad):
+    """(results, inputs afterwards, gradients)."""
+    inputs = [t.clone().requires_grad_(requires_grad and t.is_floating_point()) for t in inputs]
+    results = as_tuple(function(*inputs))
+    grads = []
+    if requires_grad:
+        leaves = [t for t in inputs if t.requires_grad]
+        outputs = [r for r in results if r.requires_grad]
+        weights = [torch.linspace(-1, 1, r.numel()).reshape(r.shape).to(r) for r in outputs]
+        grads = list(torch.autograd.grad(outputs, leaves, weights))
+    return [*results, *inputs, *grads]
+
+
+def assert_like_eager(function, *inputs, requires_grad=False, backend="aot_eager", **options):
+    expected = run(function, inputs, requires_grad)
+    actual = run(compiled(function, backend, **options), inputs, requires_grad)
+    for a, e in zip(actual, expected, strict=True):
+        assert a.requires_grad == e.requires_grad
+        assert a.stride() == e.stride()
+        torch.testing.assert_close(a, e, rtol=0, atol=0)
+
+
+Q, K, POSITIONS = random((2, 3, 5, 8)), random((2, 1, 5, 8), seed=1), torch.tensor([7, 5, 0, -3, 9])
+F = inv_freq()
+ROPE = pn.Rotary(8, base=5e5)
+AXES = pn.Rotary(8, axis_map=[0, 1, 1, 0], pairing="interleaved")
+# name: (function, inputs)
+DIFFERENTIABLE = {
+    "apply_rotary": (lambda q: pn.apply_rotary(q, None, F), (Q,)),
+    "apply_rotary positions": (lambda q, p: pn.apply_rotary(q, p, F), (Q, POSITIONS)),
+    "apply_rotary options": (
+        lambda q: pn.apply_rotary(
+            q, None, F[:2], layout="bhsd", pairing="interleaved", rotary_start=2, scale=2.0,
+            inverse=True,
+        ),
+        (Q,),
+    ),
+    "apply_rotary blocks": (lambda q: pn.apply_rotary(q, None, F, pairing=4), (Q,)),
+    "apply_rotary in place": (lambda q: (lambda y: pn.apply_rotary(y, None, F, out=y))(q * 2), (Q,)),
+    "apply_rotary_qk": (lambda q, k: pn.apply_rotary_qk(q, k, None, F), (Q, K)),
+    "apply_rotary_qk positions": (
+        lambda q, k, p: pn.apply_rotary_qk(q, k, p, F), (Q, K, POSITIONS)
+    ),
+    "apply_rotary_qk in place": (
+        lambda q, k: pn.apply_rotary_qk(q * 2, k * 2, None, F, inplace=True), (Q, K)
+    ),
+    "q is k": (lambda q: pn.apply_rotary_qk(q, q, None, F), (Q,)),
+    "apply_rotary_tables": (
+        lambda q: pn.apply_rotary_tables(q, *pn.rotary_tables(torch.arange(5), F)), (Q,)
+    ),
+    "add_sinusoidal": (lambda q: pn.add_sinusoidal(q, x_scale=2.0, layout="sin_cos"), (Q,)),
+    "add_sinusoidal positions": (lambda q, p: pn.add_sinusoidal(q, p), (Q, POSITIONS)),
+    "Rotary": (lambda q, k: ROPE(q, k), (Q, K)),
+    "Rotary positions": (
+        lambda q, k, p: AXES(q, k, torch.stack([p, p + 1])), (Q, K, POSITIONS)
+    ),
+    "Rotary in place": (lambda q, k: ROPE(q * 2, k * 2, inplace=True), (Q, K)),
+    "Rotary.apply": (lambda q: ROPE.apply(q), (Q,)),
+}  # fmt: skip
+OTHERS = {
+    "sinusoidal": (lambda p: pn.sinusoidal(p, 8, layout="cos_sin"), (POSITIONS,)),
+    "sinusoidal bfloat16": (
+        lambda p: pn.sinusoidal(p, 8, base=5e5, shift=1.0, dtype=torch.bfloat16), (POSITIONS,)
+    ),
+    "sinusoidal int": (lambda p: pn.sinusoidal(p.shape[0], 8, device=p.device), (POSITIONS,)),
+    "sinusoidal out": (lambda p: pn.sinusoidal(p, 8, out=torch.empty(5, 8)), (POSITIONS,)),
+    "rotary_tables": (lambda p: pn.rotary_tables(p, F, scale=2.0), (POSITIONS,)),
+    "Rotary.tables": (lambda p: ROPE.tables(p), (POSITIONS,)),
+    "apply_rotary on the input": (lambda q: pn.apply_rotary(q, None, F, out=q), (Q,)),
+    "apply_rotary out": (lambda q: pn.apply_rotary(q, None, F, out=torch.empty_like(q)), (Q,)),
+    "apply_rotary_qk on the input": (
+        lambda q, k: pn.apply_rotary_qk(q, k, None, F, inplace=True), (Q, K)
+    ),
+    "apply_rotary_qk on parts of the input": (
+        lambda q: pn.apply_rotary_qk(q[:, :2], q[:, 2:], None, F, inplace=True), (Q,)
+    ),
+    "add_sinusoidal on the input": (lambda q: pn.add_sinusoidal(q, out=q), (Q,)),
+    "Rotary on the input": (lambda q, k: ROPE(q, k, inplace=True), (Q, K)),
+}  # fmt: skip
+
+
+def cases(*tables):
+    table = {name: case for each in tables for name, case in each.items()}
+    return pytest.mark.parametrize(("function", "inputs"), table.values(), ids=table)
+
+
+@each_dynamic
+@cases(DIFFERENTIABLE, OTHERS)
+def test_compiled_functions_are_like_eager_ones(function, inputs, dynamic):
+    assert_like_eager(function, *inputs, dynamic=dynamic)
+
+
+@each_dynamic
+@cases(DIFFERENTIABLE)
+def test_compiled_gradients_are_like_eager_ones(function, inputs, dynamic):
+    assert_like_eager(function, *inputs, requires_grad=True, dynamic=dynamic)
+
+
+class Block(torch.nn.Module):
+    """Embeddings, positions, attention: what a model does with the modules."""
+
+    def __init__(self, inplace=False):
+        super().__init__()
+        self.encode = pnn.SinusoidalPositionalEncoding(24, 0.0, x_scale="sqrt")
+        self.qkv = torch.nn.Linear(24, 4 * 8 + 8 + 8)
+        self.rope = pnn.RotaryEmbedding(8, base=5e5)
+        self.inplace = inplace
+
+    def forward(self, x, positions=None):
+        packed = self.qkv(self.encode(x, positions))
+        q, k, v = (t.unflatten(-1, (-1, 8)) for t in packed.split([32, 8, 8], -1))
+        if self.inplace:
+            q, k = q.contiguous(), k.clone()
+        q, k = self.rope(q, k, positions, layout="bshd", inplace=self.inplace)
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+
+@pytest.fixture
+def block(device):
+    torch.manual_seed(0)
+    return Block().to(device)
+
+
+def gradients(model, function, *inputs):
+    loss = (function(*inputs) ** 2).sum()
+    return [loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))]
+
+
+@each_dynamic
+@pytest.mark.parametrize("inplace", [False, True], ids=["functional", "in place"])
+def test_a_model_trains_compiled_by_inductor(inplace, dynamic, device):
+    torch.manual_seed(0)
+    model = Block(inplace).to(device)
+    fast = compiled(model, "inductor", dynamic=dynamic)
+    for length in (5, 5, 7) if dynamic else (5,):
+        x = random((2, length, 24), device=device)
+        positions = torch.arange(length, device=device) + 3
+        # Inductor may fuse what surrounds the operators: float32 sums in another order.
+        torch.testing.assert_close(
+            gradients(model, fast, x, positions), gradients(model, model, x, positions),
+            rtol=1e-4, atol=1e-4,
+        )  # fmt: skip
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x, positions), model(x, positions))
+
+
+def test_modules_compile_by_themselves(device):
+    rope, encode = pnn.RotaryEmbedding(8), pnn.SinusoidalPositionalEncoding(8, 0.5)
+    q, k = Q.to(device), K.to(device)
+    expected = rope(q, k)
+    for result, e in zip(compiled(rope)(q, k), expected, strict=True):
+        assert torch.equal(result, e)
+    encode.eval()
+    assert torch.equal(compiled(encode)(q), encode(q))
+    encode.train()
+    dropped = compiled(encode)(q)
+    kept = dropped != 0
+    assert 0 < kept.sum() < kept.numel()
+    torch.testing.assert_close(dropped[kept], 2 * pn.add_sinusoidal(q)[kept])
+
+
+LENGTHS = (5, 6, 7, 100, 4096)
+VARYING = {
+    "apply_rotary": lambda q, p: pn.apply_rotary(q, p, F),
+    "without positions": lambda q, p: pn.apply_rotary(q, None, F),
+    "in place": lambda q, p: pn.apply_rotary_qk(q * 1, q * 2, p, F, inplace=True)[1],
+    "Rotary": lambda q, p: ROPE(q, q * 2, p)[1],
+    "sinusoidal": lambda q, p: pn.sinusoidal(p, 8),
+    "add_sinusoidal": lambda q, p: pn.add_sinusoidal(q, p),
+    "modules": lambda q, p, e=pnn.SinusoidalPositionalEncoding(8, 0.0): e(q),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True], ids=["automatic", "dynamic"])
+@pytest.mark.parametrize("function", VARYING.values(), ids=VARYING)
+def test_sequence_lengths_do_not_recompile(function, dynamic):
+    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    fast = compiled(function, counter, dynamic=dynamic)
+    counts = []
+    for length in LENGTHS:
+        q, positions = random((2, 3, length, 8)), torch.arange(length) * 17
+        assert torch.equal(fast(q, positions), function(q, positions))
+        counts.append(counter.frame_count)
+    # Automatic: static for the first length, dynamic from the second one on.
+    settled = counts[0] if dynamic else counts[1]
+    assert counts[-1] == settled, counts
+
+
+def test_decoding_steps_do_not_recompile():
+    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    fast = compiled(lambda q, k, p: ROPE(q, k, p, inplace=True), counter)
+    for step in range(5):
+        q, k = random((1, 4, 1, 8), seed=step), random((1, 2, 1, 8), seed=step + 9)
+        expected = ROPE(q, k, torch.tensor([step]))
+        result = fast(q, k, torch.tensor([step]))
+        assert torch.equal(q, expected[0])
+        assert torch.equal(result[1], expected[1])
+    assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_a_rotary_may_be_made_inside(fullgraph):
+    def function(q, k):
+        return pn.Rotary(8, base=5e5)(q, k)
+
+    result = torch.compile(function, fullgraph=fullgraph, backend="aot_eager")(Q, K)
+    for r, e in zip(result, ROPE(Q, K), strict=True):
+        assert torch.equal(r, e)
+
+
+def test_frequencies_may_be_an_array():
+    frequencies, _ = pn.rotary_frequencies(8)
+    assert_like_eager(lambda q: pn.apply_rotary(q, None, frequencies), Q)
+
+
+def test_the_graph_has_one_node_for_each_call():
+    graphs = []
+
+    def keep(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    compiled(lambda q, k: ROPE(q, k, inplace=True), keep)(Q.clone(), K.clone())
+    (graph,) = graphs
+    targets = [n.target for n in graph.graph.nodes if n.op == "call_function"]
+    calls = [t for t in targets if "posenc_native" in str(t)]
+    assert calls == [torch.ops.posenc_native.rotary_qk_.default]
+    # The frequencies are a constant of the graph, not made anew in each call.
+    assert not [t for t in targets if getattr(t, "__name__", "") in ("tensor", "as_tensor")]
+
+
+def test_errors_are_the_same_when_compiled():
+    with pytest.raises(ValueError, match="apply_rotary: positions: expected"):
+        pn.apply_rotary(Q, torch.arange(6), F)
+    for error, call in [
+        (ValueError, lambda q: pn.apply_rotary(q, torch.arange(6), F)),
+        (ValueError, lambda q: pn.apply_rotary(q, None, F, layout="bsd")),
+        (TypeError, lambda q: pn.apply_rotary(q, torch.ones(5, dtype=torch.bool), F)),
+        (ValueError, lambda q: pn.apply_rotary(q, None, F, rotary_start=2)),
+    ]:
+        torch._dynamo.reset()
+        with pytest.raises(error, match="apply_rotary: "):
+            compiled(call)(Q)
+
+
+def test_compiled_torch_func():
+    def loss(x, p):
+        return (pn.apply_rotary(x, p, F, layout="hsd") ** 3).sum()
+
+    positions = torch.stack([POSITIONS, POSITIONS + 1])
+    for transform in (
+        torch.vmap(lambda x, p: pn.apply_rotary(x, p, F, layout="hsd")),
+        lambda x, p: torch.func.grad(loss)(x[0], p[0]),
+        torch.vmap(torch.func.grad(loss)),
+    ):
+        torch._dynamo.reset()
+        assert torch.equal(compiled(transform)(Q, positions), transform(Q, positions))
+
+
+@cases(
+    {name: DIFFERENTIABLE[name] for name in ("apply_rotary options", "add_sinusoidal", "Rotary")}
+)
+def test_the_composition_compiles_too(function, inputs):
+    with torch_cases.composed():
+        assert_like_eager(function, *inputs, requires_grad=True)
+
+
+# --- torch.export
+
+
+def native_nodes(program):
+    return [str(n.target) for n in program.graph.nodes if "posenc_native" in str(n.target)]
+
+
+NODES = ["posenc_native.add_sinusoidal.default", "posenc_native.rotary_qk.default"]
+
+
+@torch_cases.needs_operators
+@pytest.mark.parametrize("strict", [False, True])
+def test_exported_operators_are_single_nodes(strict, block):
+    x = random((2, 5, 24))
+    block = block.cpu().requires_grad_(False)
+    program = torch.export.export(block, (x, torch.arange(5)), strict=strict)
+    assert native_nodes(program) == NODES
+    assert native_nodes(program.run_decompositions()) == NODES
+    torch.testing.assert_close(program.module()(x, torch.arange(5)), block(x, torch.arange(5)))
+
+
+@pytest.mark.parametrize("given", [False, True], ids=["without positions", "positions"])
+def test_export_with_dynamic_shapes(given, block, device):
+    batch, length = torch.export.Dim("batch", max=64), torch.export.Dim("length", max=4096)
+
+    def inputs(b, s):
+        x = random((b, s, 24), device=device)
+        return (x, torch.arange(s, device=device) * 5) if given else (x,)
+
+    shapes = ({0: batch, 1: length}, {0: length})[: 1 + given]
+    program = torch.export.export(block, inputs(2, 5), dynamic_shapes=shapes)
+    for b, s in [(2, 5), (3, 2), (7, 301)]:
+        example = inputs(b, s)
+        torch.testing.assert_close(program.module()(*example), block(*example))
+
+
+def test_exported_programs_are_saved_and_loaded(block, device):
+    x = random((2, 5, 24), device=device)
+    file = io.BytesIO()
+    torch.export.save(torch.export.export(block, (x,)), file)
+    file.seek(0)
+    torch.testing.assert_close(torch.export.load(file).module()(x), block(x))
+
+
+def test_export_in_place():
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rope = pnn.RotaryEmbedding(8)
+
+        def forward(self, q, k):
+            return self.rope(q * 1, k * 1, inplace=True)
+
+    model = Model()
+    program = torch.export.export(model, (Q, K)).run_decompositions()
+    q, k = Q.clone(), K.clone()
+    for result, e in zip(program.module()(q, k), model(Q, K), strict=True):
+        assert torch.equal(result, e)
+    assert torch.equal(q, Q)
+
+
+def test_export_first_and_compile_after(block, device):
+    # What tracing makes of the frequencies must not stay in the module.
+    x = random((2, 5, 24), device=device)
+    expected = gradients(block, block, x)
+    program = torch.export.export(block, (x,))
+    torch.testing.assert_close(gradients(block, compiled(block), x), expected)
+    torch.testing.assert_close(gradients(block, block, x), expected)
+    torch.testing.assert_close(program.module()(x), block(x))
+
+
+def test_a_rotary_made_while_tracing_is_as_good_as_any():
+    from torch._subclasses import FakeTensorMode
+
+    with FakeTensorMode():
+        rope = pn.Rotary(8, base=5e5)
+        fake_q, fake_k = rope(torch.empty(2, 3, 5, 8), torch.empty(2, 1, 5, 8))
+    assert fake_q.shape == (2, 3, 5, 8)
+    assert fake_k.shape == (2, 1, 5, 8)
+    assert torch.equal(rope(Q, K)[0], ROPE(Q, K)[0])
+
+    class Model(torch.nn.Module):
+        def forward(self, q, k):
+            self.made = pn.Rotary(8, base=5e5)
+            return self.made(q, k)
+
+    model = Model()
+    program = torch.export.export(model, (Q, K))
+    assert torch.equal(program.module()(Q, K)[1], ROPE(Q, K)[1])
+    assert torch.equal(model.made(Q, K)[1], ROPE(Q, K)[1])
+
+
+# --- The first thing that a process does
+
+
+@pytest.mark.parametrize(
+    ("setup", "call"),
+    [
+        ("rope = pn.Rotary(8)", "rope(x, x * 2)[1]"),
+        ("", "pn.add_sinusoidal(x)"),
+        ("from posenc_native import nn; rope = nn.RotaryEmbedding(8)", "rope(x, x * 2)[1]"),
+    ],
+    ids=["Rotary", "add_sinusoidal", "nn.RotaryEmbedding"],
+)
+def test_a_compiled_function_may_be_the_first_use(setup, call):
+    script = f"""
+        import posenc_native as pn
+        import torch
+        x = torch.ones(1, 2, 3, 8)
+        {setup}
+        first = torch.compile(lambda x: {call}, fullgraph=True, backend="eager")(x)
+        assert torch.equal(first, {call})
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True, timeout=120)
