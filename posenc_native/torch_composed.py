@@ -203,9 +203,11 @@ def _cos_sin(
     if not positions.dtype.is_floating_point:
         phase = points.to(torch.int64) * fraction
     else:
-        floor = torch.floor(points)
+        # By magnitude, since 1 - p of a small negative p would round.
+        magnitude = points.abs()
+        floor = torch.floor(magnitude)
         # The fraction of a position as two 32-bit halves, and its product with the frequency.
-        scaled = (points - floor) * 2.0**32
+        scaled = (magnitude - floor) * 2.0**32
         high = torch.floor(scaled)
         low = torch.floor((scaled - high) * 2.0**32).to(torch.int64)
         high = high.to(torch.int64)
@@ -214,6 +216,7 @@ def _cos_sin(
         cross2 = low * f_high + (cross1 & low_half)
         product = high * f_high + (cross1 >> 32 & low_half) + (cross2 >> 32 & low_half)
         phase = floor.to(torch.int64) * fraction + product + (high << 32 | low) * whole
+        phase = torch.where(points < 0, -phase, phase)
     quadrant = phase + (1 << 61) >> 62
     angle = (phase - (quadrant << 62)).to(real) * (2 * np.pi / 2.0**64)
     cos, sin = torch.cos(angle), torch.sin(angle)

@@ -109,11 +109,17 @@ POSENC_HD inline uint64_t phase(Position p, Turns turns) {
   return integer + multiply_high(p.fraction, turns.fraction) + p.fraction * turns.whole;
 }
 
-// Splits a finite position with |p| < 2^63; exact.
+// Splits a finite position with |p| < 2^63; what is below 2^-64 is cut off. By magnitude, since
+// 1 - p of a small negative p would round.
 POSENC_HD inline Position split_position(double p) {
-  const double integer = floor(p);
-  return {static_cast<int64_t>(integer),
-          static_cast<uint64_t>((p - integer) * 18446744073709551616.0)};
+  const double magnitude = fabs(p), whole = floor(magnitude);
+  uint64_t integer = static_cast<uint64_t>(whole);
+  uint64_t fraction = static_cast<uint64_t>((magnitude - whole) * 18446744073709551616.0);
+  if (p < 0) {
+    fraction = ~fraction + 1;
+    integer = ~integer + (fraction == 0);
+  }
+  return {static_cast<int64_t>(integer), fraction};
 }
 
 // ---------------------------------------------------------------------------------------------

@@ -133,6 +133,7 @@ void add_terms(const Array& array, int sign, Term* terms, int& count, int64_t& o
 
 // No two indices of a view name the same memory. Sufficient, and exact for nested strides.
 bool distinct_elements(const Array& array) {
+  if (array.empty()) return true;
   int order[kMaxRank], count = 0;
   for (int i = 0; i < array.rank; ++i) {
     if (array.shape[i] > 1) order[count++] = i;
