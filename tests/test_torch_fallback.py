@@ -19,6 +19,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch_cases  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch_cases import (  # noqa: E402
     FAR,
     FLOATS,
@@ -30,7 +31,6 @@ from torch_cases import (  # noqa: E402
     each_rotary_case,
     random,
 )
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import posenc_native as pn  # noqa: E402
 from posenc_native import backend, torch_ops  # noqa: E402

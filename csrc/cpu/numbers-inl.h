@@ -114,14 +114,18 @@ HWY_INLINE void store(hn::Vec<D> v, D d, BFloat16* to) {
   store16<kStore>(hn::BitCast(d16, hn::DemoteTo(di16, upper)), d, to);
 }
 
-// Two vectors of 2N neighbouring bfloat16 numbers without a shuffle: the even ones and the odd
-// ones.
+// 2N neighbouring bfloat16 numbers in one register, and without a shuffle the even and the odd ones
+// of them.
 template <class D>
-HWY_INLINE void load_even_odd(D d, const BFloat16* from, hn::Vec<D>& even, hn::Vec<D>& odd) {
-  const hn::RebindToUnsigned<D> du;
-  const auto both = hn::LoadU(du, reinterpret_cast<const uint32_t*>(from));
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> load_pairs(D /*d*/, const BFloat16* from) {
+  return hn::LoadU(hn::RebindToUnsigned<D>(), reinterpret_cast<const uint32_t*>(from));
+}
+
+template <class D>
+HWY_INLINE void split_pairs(D d, hn::Vec<hn::RebindToUnsigned<D>> both, hn::Vec<D>& even,
+                            hn::Vec<D>& odd) {
   even = hn::BitCast(d, hn::ShiftLeft<16>(both));
-  odd = hn::BitCast(d, hn::And(both, hn::Set(du, 0xffff0000)));
+  odd = hn::BitCast(d, hn::And(both, hn::Set(hn::RebindToUnsigned<D>(), 0xffff0000)));
 }
 
 template <Store kStore, class D>
@@ -143,14 +147,12 @@ HWY_INLINE void store_even_odd(hn::Vec<D> even, hn::Vec<D> odd, D d, BFloat16* t
 #endif
 
 template <class D>
-HWY_INLINE hn::Vec<D> load(D d, const Float16* from) {
+HWY_INLINE hn::Vec<D> from_float16(D d, hn::Vec<hn::Rebind<uint16_t, D>> half) {
 #if POSENC_HARDWARE_FLOAT16
-  const hn::Rebind<hwy::float16_t, D> d16;
-  return hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(from)));
+  return hn::PromoteTo(d, hn::BitCast(hn::Rebind<hwy::float16_t, D>(), half));
 #else
   const hn::RebindToUnsigned<D> du;
-  const hn::Rebind<uint16_t, D> d16;
-  const auto bits = hn::PromoteTo(du, hn::LoadU(d16, reinterpret_cast<const uint16_t*>(from)));
+  const auto bits = hn::PromoteTo(du, half);
   const auto magnitude = hn::ShiftLeft<13>(hn::And(bits, hn::Set(du, 0x7fff)));
   const auto sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(du, 0x8000)));
   // Rescaling by 2^112 moves the exponent and normalises subnormals; infinity and NaN are set.
@@ -164,16 +166,14 @@ HWY_INLINE hn::Vec<D> load(D d, const Float16* from) {
 #endif
 }
 
-template <Store kStore, class D>
-HWY_INLINE void store(hn::Vec<D> v, D d, Float16* to) {
-#if POSENC_HARDWARE_FLOAT16
-  const hn::Rebind<hwy::float16_t, D> dh;
+template <class D>
+HWY_INLINE hn::Vec<hn::Rebind<uint16_t, D>> to_float16(D d, hn::Vec<D> v) {
   const hn::Rebind<uint16_t, D> d16;
-  store16<kStore>(hn::BitCast(d16, hn::DemoteTo(dh, v)), d, to);
+#if POSENC_HARDWARE_FLOAT16
+  return hn::BitCast(d16, hn::DemoteTo(hn::Rebind<hwy::float16_t, D>(), v));
 #else
   const hn::RebindToSigned<D> di;
   const hn::Rebind<int16_t, D> di16;
-  const hn::Rebind<uint16_t, D> d16;
   const auto bits = hn::BitCast(di, v);
   const auto magnitude = hn::And(bits, hn::Set(di, 0x7fffffff));
   const auto sign = hn::And(hn::ShiftRight<16>(bits), hn::Set(di, static_cast<int>(0xffff8000)));
@@ -189,8 +189,40 @@ HWY_INLINE void store(hn::Vec<D> v, D d, Float16* to) {
   auto result = hn::IfThenElse(hn::Lt(magnitude, hn::Set(di, 0x38800000)), subnormal, normal);
   result = hn::IfThenElse(hn::Gt(magnitude, hn::Set(di, 0x477fffff)), infinity, result);
   result = hn::IfThenElse(hn::Gt(magnitude, hn::Set(di, 0x7f800000)), hn::Set(di, 0x7e00), result);
-  store16<kStore>(hn::BitCast(d16, hn::DemoteTo(di16, hn::Or(result, sign))), d, to);
+  return hn::BitCast(d16, hn::DemoteTo(di16, hn::Or(result, sign)));
 #endif
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> load(D d, const Float16* from) {
+  const hn::Rebind<uint16_t, D> d16;
+  return from_float16(d, hn::LoadU(d16, reinterpret_cast<const uint16_t*>(from)));
+}
+
+template <Store kStore, class D>
+HWY_INLINE void store(hn::Vec<D> v, D d, Float16* to) {
+  store16<kStore>(to_float16(d, v), d, to);
+}
+
+// 2N neighbouring numbers in one register: whole cache lines are read and written at once.
+template <class D>
+HWY_INLINE hn::Vec<hn::Repartition<uint16_t, D>> load_twice(D /*d*/, const Float16* from) {
+  return hn::LoadU(hn::Repartition<uint16_t, D>(), reinterpret_cast<const uint16_t*>(from));
+}
+
+template <class D>
+HWY_INLINE void split_twice(D d, hn::Vec<hn::Repartition<uint16_t, D>> both, hn::Vec<D>& low,
+                            hn::Vec<D>& high) {
+  const hn::Rebind<uint16_t, D> d16;
+  low = from_float16(d, hn::LowerHalf(d16, both));
+  high = from_float16(d, hn::UpperHalf(d16, both));
+}
+
+template <Store kStore, class D>
+HWY_INLINE void store_twice(hn::Vec<D> low, hn::Vec<D> high, D d, Float16* to) {
+  const hn::Repartition<uint16_t, D> d16;
+  store_as<kStore>(hn::Combine(d16, to_float16(d, high), to_float16(d, low)), d16,
+                   reinterpret_cast<uint16_t*>(to));
 }
 
 }  // namespace posenc::cpu::HWY_NAMESPACE

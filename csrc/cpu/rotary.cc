@@ -28,12 +28,16 @@ HWY_BEFORE_NAMESPACE();
 namespace posenc::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Cosines and sines of a block: 16 KiB each in float32, half of a common first-level cache.
-constexpr size_t kScratch = 4096;
+// Frequencies held at a time.
+constexpr size_t kMaxPairs = 2048;
+// Cosines of a block, and as many sines: the second-level cache holds them and what is rotated.
+// Long blocks keep the runs through memory long.
+template <typename Number>
+constexpr size_t kScratch = 65536 / sizeof(Number);
 // A block never spans more tokens than this.
-constexpr int64_t kMaxBlockTokens = 64;
+constexpr int64_t kMaxBlockTokens = 256;
 // How far ahead of the rotation memory is requested.
-constexpr int64_t kPrefetchBytes = 2048;
+constexpr int64_t kPrefetchBytes = 3072;
 // Heads rotated side by side: they share the loads of their angles, and memory serves several
 // streams faster than one.
 constexpr int kHeads = 4;
@@ -53,7 +57,10 @@ enum class Partners { kBoth, kFirst, kSecond };
 //   kOrder     how the group's angles lie in the scratch
 //   kCopies    scratch numbers per pair: 2 where cosine and sine are written for both partners
 //   Angles     the group's cosines and sines in registers
-//   rotate     in -> out; `far` is the distance of the partners, unused where they are neighbours
+//   Group      its numbers as they are read; `far` is the distance of the partners, unused where
+//   they
+//              are neighbours
+//   rotate     a Group -> out
 
 // a0 a1 a2 ... aN-1 (far apart) b0 b1 b2 ... bN-1
 template <typename T>
@@ -68,9 +75,19 @@ struct HalfRow {
         : cosine(hn::Load(d, c)), sine(hn::Load(d, s)) {}
   };
 
+  template <class D>
+  struct Group {
+    hn::Vec<D> a, b;
+    HWY_INLINE void read(D d, const T* in, int64_t far) {
+      a = load(d, in);
+      b = load(d, in + far);
+    }
+  };
+
   template <Store kStore, Partners kPartners, class D>
-  static HWY_INLINE void rotate(D d, const T* in, T* out, int64_t far, const Angles<D>& angles) {
-    auto a = load(d, in), b = load(d, in + far);
+  static HWY_INLINE void rotate(D d, const Group<D>& group, T* out, int64_t far,
+                                const Angles<D>& angles) {
+    auto a = group.a, b = group.b;
     turn<D>(a, b, angles.cosine, angles.sine);
     if constexpr (kPartners != Partners::kSecond) store<kStore>(a, d, out);
     if constexpr (kPartners != Partners::kFirst) store<kStore>(b, d, out + far);
@@ -85,25 +102,65 @@ struct HalfRow<BFloat16> {
 
   template <class D>
   struct Angles {
-    hn::Vec<D> even_cosine, odd_cosine, even_sine, odd_sine;
+    hn::Vec<D> cosine1, cosine2, sine1, sine2;
     HWY_INLINE Angles(D d, const float* c, const float* s)
-        : even_cosine(hn::Load(d, c)),
-          odd_cosine(hn::Load(d, c + hn::Lanes(d))),
-          even_sine(hn::Load(d, s)),
-          odd_sine(hn::Load(d, s + hn::Lanes(d))) {}
+        : cosine1(hn::Load(d, c)),
+          cosine2(hn::Load(d, c + hn::Lanes(d))),
+          sine1(hn::Load(d, s)),
+          sine2(hn::Load(d, s + hn::Lanes(d))) {}
+  };
+
+  template <class D>
+  struct Group {
+    hn::Vec<hn::RebindToUnsigned<D>> a, b;
+    HWY_INLINE void read(D d, const BFloat16* in, int64_t far) {
+      a = load_pairs(d, in);
+      b = load_pairs(d, in + far);
+    }
   };
 
   template <Store kStore, Partners kPartners, class D>
-  static HWY_INLINE void rotate(D d, const BFloat16* in, BFloat16* out, int64_t far,
+  static HWY_INLINE void rotate(D d, const Group<D>& group, BFloat16* out, int64_t far,
                                 const Angles<D>& angles) {
     hn::Vec<D> a_even, a_odd, b_even, b_odd;
-    load_even_odd(d, in, a_even, a_odd);
-    load_even_odd(d, in + far, b_even, b_odd);
-    turn<D>(a_even, b_even, angles.even_cosine, angles.even_sine);
-    turn<D>(a_odd, b_odd, angles.odd_cosine, angles.odd_sine);
+    split_pairs(d, group.a, a_even, a_odd);
+    split_pairs(d, group.b, b_even, b_odd);
+    turn<D>(a_even, b_even, angles.cosine1, angles.sine1);
+    turn<D>(a_odd, b_odd, angles.cosine2, angles.sine2);
     if constexpr (kPartners != Partners::kSecond) store_even_odd<kStore>(a_even, a_odd, d, out);
     if constexpr (kPartners != Partners::kFirst)
       store_even_odd<kStore>(b_even, b_odd, d, out + far);
+  }
+};
+
+// The same with 2N pairs, in two halves of a register.
+template <>
+struct HalfRow<Float16> {
+  static constexpr PairOrder kOrder = PairOrder::kTwice;
+  static constexpr size_t kCopies = 1;
+
+  template <class D>
+  using Angles = HalfRow<BFloat16>::Angles<D>;  // of the low and the high half
+
+  template <class D>
+  struct Group {
+    hn::Vec<hn::Repartition<uint16_t, D>> a, b;
+    HWY_INLINE void read(D d, const Float16* in, int64_t far) {
+      a = load_twice(d, in);
+      b = load_twice(d, in + far);
+    }
+  };
+
+  template <Store kStore, Partners kPartners, class D>
+  static HWY_INLINE void rotate(D d, const Group<D>& group, Float16* out, int64_t far,
+                                const Angles<D>& angles) {
+    hn::Vec<D> a_low, a_high, b_low, b_high;
+    split_twice(d, group.a, a_low, a_high);
+    split_twice(d, group.b, b_low, b_high);
+    turn<D>(a_low, b_low, angles.cosine1, angles.sine1);
+    turn<D>(a_high, b_high, angles.cosine2, angles.sine2);
+    if constexpr (kPartners != Partners::kSecond) store_twice<kStore>(a_low, a_high, d, out);
+    if constexpr (kPartners != Partners::kFirst) store_twice<kStore>(b_low, b_high, d, out + far);
   }
 };
 
@@ -115,26 +172,52 @@ struct InterleavedRow {
 
   template <class D>
   struct Angles {
-    hn::Vec<D> low_cosine, high_cosine, low_sine, high_sine;
+    hn::Vec<D> cosine1, cosine2, sine1, sine2;
     HWY_INLINE Angles(D d, const Real<T>* c, const Real<T>* s)
-        : low_cosine(hn::Load(d, c)),
-          high_cosine(hn::Load(d, c + hn::Lanes(d))),
-          low_sine(hn::Load(d, s)),
-          high_sine(hn::Load(d, s + hn::Lanes(d))) {}
+        : cosine1(hn::Load(d, c)),
+          cosine2(hn::Load(d, c + hn::Lanes(d))),
+          sine1(hn::Load(d, s)),
+          sine2(hn::Load(d, s + hn::Lanes(d))) {}
+  };
+
+  template <class D>
+  struct Group {
+    hn::Vec<D> low, high;
+    HWY_INLINE void read(D d, const T* in, int64_t /*far*/) {
+      low = load(d, in);
+      high = load(d, in + hn::Lanes(d));
+    }
   };
 
   template <Store kStore, Partners kPartners, class D>
-  static HWY_INLINE void rotate(D d, const T* in, T* out, int64_t /*far*/,
+  static HWY_INLINE void rotate(D d, const Group<D>& group, T* out, int64_t /*far*/,
                                 const Angles<D>& angles) {
-    const size_t lanes = hn::Lanes(d);
-    const auto low = load(d, in), high = load(d, in + lanes);
-    store<kStore>(turned(d, low, angles.low_cosine, angles.low_sine), d, out);
-    store<kStore>(turned(d, high, angles.high_cosine, angles.high_sine), d, out + lanes);
+    store<kStore>(turned(d, group.low, angles.cosine1, angles.sine1), d, out);
+    store<kStore>(turned(d, group.high, angles.cosine2, angles.sine2), d, out + hn::Lanes(d));
   }
 
   template <class D, class V = hn::Vec<D>>
   static HWY_INLINE V turned(D d, V x, V c, V s) {
     return hn::MulAdd(x, c, hn::Mul(hn::Reverse2(d, x), s));
+  }
+};
+
+// The same, read and written as one register.
+template <>
+struct InterleavedRow<Float16> : InterleavedRow<float> {
+  template <class D>
+  struct Group {
+    hn::Vec<hn::Repartition<uint16_t, D>> both;
+    HWY_INLINE void read(D d, const Float16* in, int64_t /*far*/) { both = load_twice(d, in); }
+  };
+
+  template <Store kStore, Partners kPartners, class D>
+  static HWY_INLINE void rotate(D d, const Group<D>& group, Float16* out, int64_t /*far*/,
+                                const Angles<D>& angles) {
+    hn::Vec<D> low, high;
+    split_twice(d, group.both, low, high);
+    store_twice<kStore>(turned(d, low, angles.cosine1, angles.sine1),
+                        turned(d, high, angles.cosine2, angles.sine2), d, out);
   }
 };
 
@@ -147,11 +230,17 @@ struct InterleavedRow<BFloat16> {
   template <class D>
   using Angles = HalfRow<float>::Angles<D>;
 
+  template <class D>
+  struct Group {
+    hn::Vec<hn::RebindToUnsigned<D>> pairs;
+    HWY_INLINE void read(D d, const BFloat16* in, int64_t /*far*/) { pairs = load_pairs(d, in); }
+  };
+
   template <Store kStore, Partners kPartners, class D>
-  static HWY_INLINE void rotate(D d, const BFloat16* in, BFloat16* out, int64_t /*far*/,
+  static HWY_INLINE void rotate(D d, const Group<D>& group, BFloat16* out, int64_t /*far*/,
                                 const Angles<D>& angles) {
     hn::Vec<D> a, b;
-    load_even_odd(d, in, a, b);
+    split_pairs(d, group.pairs, a, b);
     turn<D>(a, b, angles.cosine, angles.sine);
     store_even_odd<kStore>(a, b, d, out);
   }
@@ -176,7 +265,7 @@ class RotaryKernel {
     const int64_t length = kInterleaved ? args.pairs : args.half_block;
     const int64_t blocks = length == 0 ? 0 : args.pairs / length;
     const int64_t group = static_cast<int64_t>(group_size(d, Row::kOrder));
-    const int64_t capacity = static_cast<int64_t>(kScratch / Row::kCopies);
+    const int64_t capacity = static_cast<int64_t>(kMaxPairs);
     bool first_piece = true;
     const auto next = [&](const Piece& piece) HWY_ATTR {
       run_piece(args, piece, begin, end, first_piece);
@@ -218,7 +307,7 @@ class RotaryKernel {
     }
     const size_t per_token = std::max<size_t>(padded_ * Row::kCopies, 1);
     const int64_t block_tokens =
-        std::clamp<int64_t>(static_cast<int64_t>(kScratch / per_token), 1, kMaxBlockTokens);
+        std::clamp<int64_t>(static_cast<int64_t>(kScratch<Number> / per_token), 1, kMaxBlockTokens);
 
     while (begin < end) {
       const int64_t batch = begin / args.tokens, token = begin % args.tokens;
@@ -380,6 +469,7 @@ class RotaryKernel {
   struct Rows {
     const T* in[kHeads];
     T* out[kHeads];
+    const T* ahead[kHeads];  // rows that come soon
   };
 
   HWY_ATTR void rotate_block(const RotaryArgs& args, const RotaryTensor& tensor, const Piece& piece,
@@ -395,14 +485,27 @@ class RotaryKernel {
                                                                    : Store::kOrdinary;
     copy_rest = copy_rest && tensor.in != tensor.out && 2 * args.pairs != args.head_dim;
 
+    // The inner loop goes along memory.
+    const bool tokens_inside = std::abs(in_strides.token) < std::abs(in_strides.head);
+    const int64_t row_bytes = std::max<int64_t>(args.head_dim * static_cast<int64_t>(sizeof(T)), 1);
+    const int64_t rows_ahead = std::max<int64_t>(kPrefetchBytes / row_bytes, 1);
+
     const auto rotate_heads = [&](auto heads, int64_t i, int64_t head) HWY_ATTR {
       constexpr int kCount = decltype(heads)::value;
+      // Behind the last token of the block come the first ones of the next heads.
+      const int64_t later = i + rows_ahead;
+      const bool in_block = !tokens_inside || later < count;
+      const int64_t ahead = !tokens_inside ? kPrefetchBytes / static_cast<int64_t>(sizeof(T))
+                            : in_block
+                                ? rows_ahead * in_strides.token
+                                : (later - count - i) * in_strides.token + kCount * in_strides.head;
       const Number* const cosine = cosine_ + i * per_token;
       const Number* const sine = sine_ + i * per_token;
       Rows rows;
       for (int j = 0; j < kCount; ++j) {
         rows.in[j] = in + i * in_strides.token + (head + j) * in_strides.head;
         rows.out[j] = out + i * out_strides.token + (head + j) * out_strides.head;
+        rows.ahead[j] = rows.in[j] + ahead;
       }
       if (!contiguous) {
         for (int j = 0; j < kCount; ++j) {
@@ -421,8 +524,6 @@ class RotaryKernel {
         copy_outside(args, rows.in[j], in_strides.dim, rows.out[j], out_strides.dim);
       }
     };
-    // The inner loop goes along memory.
-    const bool tokens_inside = std::abs(in_strides.token) < std::abs(in_strides.head);
     const int64_t grouped = tensor.heads / kHeads * kHeads;
     const auto all = [&](auto heads, int64_t first, int64_t last) HWY_ATTR {
       constexpr int kCount = decltype(heads)::value;
@@ -489,9 +590,15 @@ class RotaryKernel {
     for (; pair + group <= piece.length; pair += group) {
       const int64_t at = dim + pair * (kInterleaved ? 2 : 1);
       const typename Row::template Angles<D> angles(d, cosine, sine);
+      // All reads before all writes: heads are often a multiple of 4 KiB apart, and processors take
+      // a read at such a distance from a fresh write for a read of it.
+      typename Row::template Group<D> groups[kCount];
       for (int j = 0; j < kCount; ++j) {
-        if constexpr (kPartners != Partners::kSecond) prefetch(rows.in[j] + at, far);
-        Row::template rotate<kStore, kPartners>(d, rows.in[j] + at, rows.out[j] + at, far, angles);
+        if constexpr (kPartners != Partners::kSecond) prefetch(rows.ahead[j] + at, far);
+        groups[j].read(d, rows.in[j] + at, far);
+      }
+      for (int j = 0; j < kCount; ++j) {
+        Row::template rotate<kStore, kPartners>(d, groups[j], rows.out[j] + at, far, angles);
       }
       cosine += group * Row::kCopies;
       sine += group * Row::kCopies;
@@ -503,12 +610,10 @@ class RotaryKernel {
     }
   }
 
-  // Requests what is a few rows further on in memory: mostly the next tokens or heads.
-  static HWY_INLINE void prefetch(const T* in, int64_t far) {
-    constexpr int64_t kAhead = kPrefetchBytes / static_cast<int64_t>(sizeof(T));
-    hwy::Prefetch(in + kAhead);
+  static HWY_INLINE void prefetch(const T* group, int64_t far) {
+    hwy::Prefetch(group);
     // Of a group of 2N numbers in one piece, two vectors; otherwise one at either partner.
-    hwy::Prefetch(in + kAhead + (kInterleaved ? static_cast<int64_t>(hn::Lanes(D())) : far));
+    hwy::Prefetch(group + (kInterleaved ? static_cast<int64_t>(hn::Lanes(D())) : far));
   }
 
   HWY_ATTR void rotate_strided_row(const RotaryArgs& args, const Piece& piece, const T* in,
@@ -549,8 +654,10 @@ class RotaryKernel {
     };
     each([&](int64_t at, int64_t dim) { buffer[at] = in[dim * in_step]; });
     const typename Row::template Angles<D> angles(d, cosine, sine);
-    Row::template rotate<Store::kOrdinary, Partners::kBoth>(d, buffer, buffer,
-                                                            static_cast<int64_t>(kGroup), angles);
+    constexpr int64_t kFar = static_cast<int64_t>(kGroup);
+    typename Row::template Group<D> group;
+    group.read(d, buffer, kFar);
+    Row::template rotate<Store::kOrdinary, Partners::kBoth>(d, group, buffer, kFar, angles);
     each([&](int64_t at, int64_t dim) { out[dim * out_step] = buffer[at]; });
   }
 
@@ -569,16 +676,16 @@ class RotaryKernel {
 
   // Frequencies of the piece and, for multi-axis rotary, the positions of one token; then the
   // angles of a block of tokens. Padding of the last groups included.
-  HWY_ALIGN Number cosine_[kScratch];
-  HWY_ALIGN Number sine_[kScratch];
-  HWY_ALIGN uint64_t fraction_[kScratch];
-  HWY_ALIGN uint64_t whole_[kScratch];
-  HWY_ALIGN int64_t pair_integer_[kScratch];
-  HWY_ALIGN uint64_t pair_fraction_[kScratch];
+  HWY_ALIGN Number cosine_[kScratch<Number>];
+  HWY_ALIGN Number sine_[kScratch<Number>];
+  HWY_ALIGN uint64_t fraction_[kMaxPairs];
+  HWY_ALIGN uint64_t whole_[kMaxPairs];
+  HWY_ALIGN int64_t pair_integer_[kMaxPairs];
+  HWY_ALIGN uint64_t pair_fraction_[kMaxPairs];
   // One row of the tables instead.
-  HWY_ALIGN Number table_row_[kScratch];
-  HWY_ALIGN Number arranged_cosine_[kScratch];
-  HWY_ALIGN Number arranged_sine_[kScratch];
+  HWY_ALIGN Number table_row_[kMaxPairs];
+  HWY_ALIGN Number arranged_cosine_[kMaxPairs];
+  HWY_ALIGN Number arranged_sine_[kMaxPairs];
   size_t padded_ = 0;
 };
 

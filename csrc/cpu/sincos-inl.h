@@ -156,12 +156,14 @@ enum class PairOrder {
   // InterleaveLower(s, c), InterleaveUpper(s, c) are pairs 0 .. N/2-1 and N/2 .. N-1:
   // both work in blocks of 16 bytes.
   kInterleave,
-  kEvenOdd,  // a group of 2N: the even pairs, then the odd ones (load_even_odd)
+  kEvenOdd,  // a group of 2N: the even pairs, then the odd ones (split_pairs)
+  kTwice,    // a group of 2N as they are (split_twice)
 };
 
 template <class D>
 HWY_INLINE size_t group_size(D d, PairOrder order) {
-  return order == PairOrder::kEvenOdd ? 2 * hn::Lanes(d) : hn::Lanes(d);
+  const bool twice = order == PairOrder::kEvenOdd || order == PairOrder::kTwice;
+  return twice ? 2 * hn::Lanes(d) : hn::Lanes(d);
 }
 
 // The pair, within its group, of position l.

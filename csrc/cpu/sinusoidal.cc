@@ -228,7 +228,7 @@ class SinusoidalKernel {
     if constexpr (kInterleaved && kBFloat16) {
       if constexpr (kAdd) {
         hn::Vec<D> x_even, x_odd;
-        load_even_odd(d, x_sine, x_even, x_odd);
+        split_pairs(d, load_pairs(d, x_sine), x_even, x_odd);
         s = hn::MulAdd(x_even, x_scale, s);
         c = hn::MulAdd(x_odd, x_scale, c);
       }

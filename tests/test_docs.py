@@ -1,0 +1,45 @@
+"""The examples in docstrings run, and every public function has one."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+from pathlib import Path
+
+import pytest
+from conftest import NATIVE
+
+import posenc_native as pn
+
+SOURCES = Path(pn.__file__).parent
+WITH_EXAMPLES = [
+    module.name
+    for module in pkgutil.iter_modules([str(SOURCES)])
+    if (source := SOURCES / f"{module.name}.py").exists()
+    and ">>>" in source.read_text(encoding="utf-8")
+]
+
+
+def test_examples_are_found():
+    assert {"sinusoidal", "rotary", "frequencies", "backend", "nn"} <= set(WITH_EXAMPLES)
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("name", WITH_EXAMPLES)
+def test_examples(name):
+    if name == "nn":
+        pytest.importorskip("torch")
+    if name == "backend" and NATIVE is None:
+        pytest.skip("the native module is not built")
+    module = importlib.import_module(f"posenc_native.{name}")
+    results = doctest.testmod(module)
+    assert results.attempted > 0
+    assert results.failed == 0  # what differs is in the captured output
+
+
+@pytest.mark.parametrize("name", sorted(set(pn.__all__) - {"hf", "nn"}))
+def test_every_public_name_has_an_example(name):
+    text = getattr(pn, name).__doc__
+    assert "Example" in text
+    assert ">>>" in text
