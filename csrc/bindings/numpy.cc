@@ -346,74 +346,88 @@ py::tuple rotary_tables(py::handle positions, py::handle inv_freq, py::handle ax
   return py::make_tuple(cosine.object(), sine.object());
 }
 
+// The arguments that all rotations share, and the arrays behind them.
+struct RotaryArguments {
+  ArrayArgument positions, inv_freq, axis_map, cosine, sine;
+  std::string pairing_storage;
+  RotaryCall call;
+
+  RotaryArguments(const char* function, py::handle layout, py::handle pairing,
+                  py::handle rotary_start, py::handle inverse) {
+    call.function = function;
+    call.layout = text(function, "layout", layout);
+    call.pairing = pairing_text(function, pairing, pairing_storage);
+    call.rotary_start = integer(function, "rotary_start", rotary_start);
+    call.inverse = boolean(inverse);
+  }
+
+  void from_phases(py::handle given_positions, py::handle given_frequencies, py::handle given_axes,
+                   py::handle scale) {
+    positions = optional_array(call.function, "positions", given_positions);
+    inv_freq = optional_array(call.function, "inv_freq", given_frequencies);
+    axis_map = optional_array(call.function, "axis_map", given_axes);
+    if (!inv_freq) fail_type(call.function, "inv_freq", "an array", "None");
+    call.positions = positions.pointer();
+    call.inv_freq = inv_freq.pointer();
+    call.axis_map = axis_map.pointer();
+    call.scale = number(call.function, "scale", scale);
+  }
+
+  void from_tables(py::handle given_cosine, py::handle given_sine) {
+    cosine = optional_array(call.function, "cos", given_cosine);
+    sine = optional_array(call.function, "sin", given_sine);
+    if (!cosine) fail_type(call.function, "cos", "an array", "None");
+    if (!sine) fail_type(call.function, "sin", "an array", "None");
+    call.cosine = cosine.pointer();
+    call.sine = sine.pointer();
+  }
+
+  // x -> out, or a new array.
+  py::object rotate(py::handle x, py::handle out) {
+    const ArrayArgument input(call.function, "x", require_array(call.function, "x", x));
+    const ArrayArgument result =
+        out.is_none() ? ArrayArgument(call.function, "out", empty_like(input.object()))
+                      : output_array(call.function, "out", out);
+    call.tensor_count = 1;
+    call.in[0] = &input.array();
+    call.out[0] = &result.array();
+    cpu::rotate(call, run_rows);
+    return result.object();
+  }
+};
+
 py::object apply_rotary(py::handle x, py::handle positions, py::handle inv_freq, py::handle layout,
                         py::handle pairing, py::handle rotary_start, py::handle axis_map,
                         py::handle scale, py::handle inverse, py::handle out) {
-  const char* const function = "apply_rotary";
-  const ArrayArgument input(function, "x", require_array(function, "x", x));
-  const ArrayArgument given = optional_array(function, "positions", positions);
-  const ArrayArgument frequencies = optional_array(function, "inv_freq", inv_freq);
-  const ArrayArgument axes = optional_array(function, "axis_map", axis_map);
-  if (!frequencies) fail_type(function, "inv_freq", "an array", "None");
-  std::string pairing_storage;
-  RotaryCall call;
-  call.function = function;
-  call.tensor_count = 1;
-  call.in[0] = &input.array();
-  call.positions = given.pointer();
-  call.inv_freq = frequencies.pointer();
-  call.axis_map = axes.pointer();
-  call.layout = text(function, "layout", layout);
-  call.pairing = pairing_text(function, pairing, pairing_storage);
-  call.rotary_start = integer(function, "rotary_start", rotary_start);
-  call.scale = number(function, "scale", scale);
-  call.inverse = boolean(inverse);
-  const ArrayArgument result = out.is_none()
-                                   ? ArrayArgument(function, "out", empty_like(input.object()))
-                                   : output_array(function, "out", out);
-  call.out[0] = &result.array();
-  cpu::rotate(call, run_rows);
-  return result.object();
+  RotaryArguments arguments("apply_rotary", layout, pairing, rotary_start, inverse);
+  arguments.from_phases(positions, inv_freq, axis_map, scale);
+  return arguments.rotate(x, out);
 }
 
 py::tuple apply_rotary_qk(py::handle q, py::handle k, py::handle positions, py::handle inv_freq,
                           py::handle layout, py::handle pairing, py::handle rotary_start,
                           py::handle axis_map, py::handle scale, py::handle inverse,
                           py::handle inplace) {
-  const char* const function = "apply_rotary_qk";
+  RotaryArguments arguments("apply_rotary_qk", layout, pairing, rotary_start, inverse);
+  arguments.from_phases(positions, inv_freq, axis_map, scale);
+  RotaryCall& call = arguments.call;
   const bool in_place = boolean(inplace);
   const auto read = [&](const char* name, py::handle object) {
-    return in_place ? output_array(function, name, object)
-                    : ArrayArgument(function, name, require_array(function, name, object));
+    return in_place
+               ? output_array(call.function, name, object)
+               : ArrayArgument(call.function, name, require_array(call.function, name, object));
   };
   const ArrayArgument query = read("q", q), key = read("k", k);
-  const ArrayArgument given = optional_array(function, "positions", positions);
-  const ArrayArgument frequencies = optional_array(function, "inv_freq", inv_freq);
-  const ArrayArgument axes = optional_array(function, "axis_map", axis_map);
-  if (!frequencies) fail_type(function, "inv_freq", "an array", "None");
-  std::string pairing_storage;
-  RotaryCall call;
-  call.function = function;
   call.names[0] = "q";
   call.tensor_count = 2;
-  call.in[0] = &query.array();
-  call.in[1] = &key.array();
-  call.positions = given.pointer();
-  call.inv_freq = frequencies.pointer();
-  call.axis_map = axes.pointer();
-  call.layout = text(function, "layout", layout);
-  call.pairing = pairing_text(function, pairing, pairing_storage);
-  call.rotary_start = integer(function, "rotary_start", rotary_start);
-  call.scale = number(function, "scale", scale);
-  call.inverse = boolean(inverse);
+  call.in[0] = call.out[0] = &query.array();
+  call.in[1] = call.out[1] = &key.array();
   if (in_place) {
-    call.out[0] = call.in[0];
-    call.out[1] = call.in[1];
     cpu::rotate(call, run_rows);
     return py::make_tuple(query.object(), key.object());
   }
-  const ArrayArgument query_out(function, "q", empty_like(query.object()));
-  const ArrayArgument key_out(function, "k", empty_like(key.object()));
+  const ArrayArgument query_out(call.function, "q", empty_like(query.object()));
+  const ArrayArgument key_out(call.function, "k", empty_like(key.object()));
   call.out[0] = &query_out.array();
   call.out[1] = &key_out.array();
   cpu::rotate(call, run_rows);
@@ -423,29 +437,9 @@ py::tuple apply_rotary_qk(py::handle q, py::handle k, py::handle positions, py::
 py::object apply_rotary_tables(py::handle x, py::handle cosine, py::handle sine, py::handle layout,
                                py::handle pairing, py::handle rotary_start, py::handle inverse,
                                py::handle out) {
-  const char* const function = "apply_rotary_tables";
-  const ArrayArgument input(function, "x", require_array(function, "x", x));
-  const ArrayArgument cosines = optional_array(function, "cos", cosine);
-  const ArrayArgument sines = optional_array(function, "sin", sine);
-  if (!cosines) fail_type(function, "cos", "an array", "None");
-  if (!sines) fail_type(function, "sin", "an array", "None");
-  std::string pairing_storage;
-  RotaryCall call;
-  call.function = function;
-  call.tensor_count = 1;
-  call.in[0] = &input.array();
-  call.cosine = cosines.pointer();
-  call.sine = sines.pointer();
-  call.layout = text(function, "layout", layout);
-  call.pairing = pairing_text(function, pairing, pairing_storage);
-  call.rotary_start = integer(function, "rotary_start", rotary_start);
-  call.inverse = boolean(inverse);
-  const ArrayArgument result = out.is_none()
-                                   ? ArrayArgument(function, "out", empty_like(input.object()))
-                                   : output_array(function, "out", out);
-  call.out[0] = &result.array();
-  cpu::rotate(call, run_rows);
-  return result.object();
+  RotaryArguments arguments("apply_rotary_tables", layout, pairing, rotary_start, inverse);
+  arguments.from_tables(cosine, sine);
+  return arguments.rotate(x, out);
 }
 
 }  // namespace

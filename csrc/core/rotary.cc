@@ -173,6 +173,7 @@ RotaryArgs check_rotary(const RotaryCall& call) {
         "rotary_start = " + std::to_string(args.start) + " with P = " + std::to_string(args.pairs));
   }
   args.half_block = parse_block(call, args.pairs) / 2;
+  check_finite(call.function, "scale", call.scale);
   args.scale = call.scale;
   args.inverse = call.inverse;
 

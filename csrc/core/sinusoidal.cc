@@ -136,6 +136,8 @@ SinusoidalArgs check_add_sinusoidal(const char* function, const Array& x, const 
                                     const SinusoidalSpec& spec, double x_scale, double alpha,
                                     const Array& out) {
   check_real(function, "x", x);
+  check_finite(function, "x_scale", x_scale);
+  check_finite(function, "alpha", alpha);
   if (x.rank < 2) fail_value(function, "x", "shape [..., seq, dim]", shape_string(x));
   check_output(function, out, x.shape, x.rank, x);
   check_overlap(function, "out", out, "x", x);
@@ -177,6 +179,7 @@ SinusoidalArgs check_rotary_tables(const char* function, const Array* positions,
                                    const Array& inv_freq, const Array* axis_map, double scale,
                                    const Array& cosine, const Array& sine) {
   check_frequencies(function, inv_freq);
+  check_finite(function, "scale", scale);
   check_real(function, "dtype", cosine);
   SinusoidalArgs args;
   args.pairs = inv_freq.shape[0];

@@ -39,6 +39,12 @@ void check_real(std::string_view function, std::string_view argument, const Arra
   }
 }
 
+void check_finite(std::string_view function, std::string_view argument, double value) {
+  if (!std::isfinite(value)) {
+    fail_value(function, argument, "a finite number", std::to_string(value));
+  }
+}
+
 namespace {
 
 // Calls visit(element offset) for every index; stops when it returns false.

@@ -78,6 +78,8 @@ std::string shape_string(const Array& array);
 // float16, bfloat16, float32 or float64.
 void check_real(std::string_view function, std::string_view argument, const Array& array);
 
+void check_finite(std::string_view function, std::string_view argument, double value);
+
 // An integer dtype, float32 or float64; floats finite and within the int64 range.
 void check_positions(std::string_view function, const Array& positions);
 

@@ -6,7 +6,7 @@
 //       for tensor, head, token (or token, head: whatever is next in memory)
 //         rotate the row
 //
-// How a row is read depends on the number format and the pairing only; see Row below.
+// How a row is read depends on the number format and the pairing only; see rotary_row-inl.h.
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/rotary.cc"
@@ -20,6 +20,7 @@
 #include "core/rotary.h"
 #include "cpu/kernels.h"
 #include "cpu/numbers-inl.h"
+#include "cpu/rotary_row-inl.h"
 #include "cpu/sincos-inl.h"
 #include "cpu/targets.h"
 #include "hwy/cache_control.h"
@@ -41,210 +42,6 @@ constexpr int64_t kPrefetchBytes = 3072;
 // Heads rotated side by side: they share the loads of their angles, and memory serves several
 // streams faster than one.
 constexpr int kHeads = 4;
-
-// Both halves of a pair group, a and b, turned by (c, s).
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE void turn(V& a, V& b, V c, V s) {
-  const V turned = hn::MulSub(a, c, hn::Mul(b, s));
-  b = hn::MulAdd(b, c, hn::Mul(a, s));
-  a = turned;
-}
-
-// Which partners of the pairs a pass over a row writes.
-enum class Partners { kBoth, kFirst, kSecond };
-
-// One group of pairs in a row. Members:
-//   kOrder     how the group's angles lie in the scratch
-//   kCopies    scratch numbers per pair: 2 where cosine and sine are written for both partners
-//   Angles     the group's cosines and sines in registers
-//   Group      its numbers as they are read; `far` is the distance of the partners, unused where
-//   they
-//              are neighbours
-//   rotate     a Group -> out
-
-// a0 a1 a2 ... aN-1 (far apart) b0 b1 b2 ... bN-1
-template <typename T>
-struct HalfRow {
-  static constexpr PairOrder kOrder = PairOrder::kNatural;
-  static constexpr size_t kCopies = 1;
-
-  template <class D>
-  struct Angles {
-    hn::Vec<D> cosine, sine;
-    HWY_INLINE Angles(D d, const Real<T>* c, const Real<T>* s)
-        : cosine(hn::Load(d, c)), sine(hn::Load(d, s)) {}
-  };
-
-  template <class D>
-  struct Group {
-    hn::Vec<D> a, b;
-    HWY_INLINE void read(D d, const T* in, int64_t far) {
-      a = load(d, in);
-      b = load(d, in + far);
-    }
-  };
-
-  template <Store kStore, Partners kPartners, class D>
-  static HWY_INLINE void rotate(D d, const Group<D>& group, T* out, int64_t far,
-                                const Angles<D>& angles) {
-    auto a = group.a, b = group.b;
-    turn<D>(a, b, angles.cosine, angles.sine);
-    if constexpr (kPartners != Partners::kSecond) store<kStore>(a, d, out);
-    if constexpr (kPartners != Partners::kFirst) store<kStore>(b, d, out + far);
-  }
-};
-
-// The same with 2N pairs, read as even and odd ones.
-template <>
-struct HalfRow<BFloat16> {
-  static constexpr PairOrder kOrder = PairOrder::kEvenOdd;
-  static constexpr size_t kCopies = 1;
-
-  template <class D>
-  struct Angles {
-    hn::Vec<D> cosine1, cosine2, sine1, sine2;
-    HWY_INLINE Angles(D d, const float* c, const float* s)
-        : cosine1(hn::Load(d, c)),
-          cosine2(hn::Load(d, c + hn::Lanes(d))),
-          sine1(hn::Load(d, s)),
-          sine2(hn::Load(d, s + hn::Lanes(d))) {}
-  };
-
-  template <class D>
-  struct Group {
-    hn::Vec<hn::RebindToUnsigned<D>> a, b;
-    HWY_INLINE void read(D d, const BFloat16* in, int64_t far) {
-      a = load_pairs(d, in);
-      b = load_pairs(d, in + far);
-    }
-  };
-
-  template <Store kStore, Partners kPartners, class D>
-  static HWY_INLINE void rotate(D d, const Group<D>& group, BFloat16* out, int64_t far,
-                                const Angles<D>& angles) {
-    hn::Vec<D> a_even, a_odd, b_even, b_odd;
-    split_pairs(d, group.a, a_even, a_odd);
-    split_pairs(d, group.b, b_even, b_odd);
-    turn<D>(a_even, b_even, angles.cosine1, angles.sine1);
-    turn<D>(a_odd, b_odd, angles.cosine2, angles.sine2);
-    if constexpr (kPartners != Partners::kSecond) store_even_odd<kStore>(a_even, a_odd, d, out);
-    if constexpr (kPartners != Partners::kFirst)
-      store_even_odd<kStore>(b_even, b_odd, d, out + far);
-  }
-};
-
-// The same with 2N pairs, in two halves of a register.
-template <>
-struct HalfRow<Float16> {
-  static constexpr PairOrder kOrder = PairOrder::kTwice;
-  static constexpr size_t kCopies = 1;
-
-  template <class D>
-  using Angles = HalfRow<BFloat16>::Angles<D>;  // of the low and the high half
-
-  template <class D>
-  struct Group {
-    hn::Vec<hn::Repartition<uint16_t, D>> a, b;
-    HWY_INLINE void read(D d, const Float16* in, int64_t far) {
-      a = load_twice(d, in);
-      b = load_twice(d, in + far);
-    }
-  };
-
-  template <Store kStore, Partners kPartners, class D>
-  static HWY_INLINE void rotate(D d, const Group<D>& group, Float16* out, int64_t far,
-                                const Angles<D>& angles) {
-    hn::Vec<D> a_low, a_high, b_low, b_high;
-    split_twice(d, group.a, a_low, a_high);
-    split_twice(d, group.b, b_low, b_high);
-    turn<D>(a_low, b_low, angles.cosine1, angles.sine1);
-    turn<D>(a_high, b_high, angles.cosine2, angles.sine2);
-    if constexpr (kPartners != Partners::kSecond) store_twice<kStore>(a_low, a_high, d, out);
-    if constexpr (kPartners != Partners::kFirst) store_twice<kStore>(b_low, b_high, d, out + far);
-  }
-};
-
-// a0 b0 a1 b1 a2 b2 ...; scratch holds c0 c0 c1 c1 ... and -s0 s0 -s1 s1 ...
-template <typename T>
-struct InterleavedRow {
-  static constexpr PairOrder kOrder = PairOrder::kInterleave;
-  static constexpr size_t kCopies = 2;
-
-  template <class D>
-  struct Angles {
-    hn::Vec<D> cosine1, cosine2, sine1, sine2;
-    HWY_INLINE Angles(D d, const Real<T>* c, const Real<T>* s)
-        : cosine1(hn::Load(d, c)),
-          cosine2(hn::Load(d, c + hn::Lanes(d))),
-          sine1(hn::Load(d, s)),
-          sine2(hn::Load(d, s + hn::Lanes(d))) {}
-  };
-
-  template <class D>
-  struct Group {
-    hn::Vec<D> low, high;
-    HWY_INLINE void read(D d, const T* in, int64_t /*far*/) {
-      low = load(d, in);
-      high = load(d, in + hn::Lanes(d));
-    }
-  };
-
-  template <Store kStore, Partners kPartners, class D>
-  static HWY_INLINE void rotate(D d, const Group<D>& group, T* out, int64_t /*far*/,
-                                const Angles<D>& angles) {
-    store<kStore>(turned(d, group.low, angles.cosine1, angles.sine1), d, out);
-    store<kStore>(turned(d, group.high, angles.cosine2, angles.sine2), d, out + hn::Lanes(d));
-  }
-
-  template <class D, class V = hn::Vec<D>>
-  static HWY_INLINE V turned(D d, V x, V c, V s) {
-    return hn::MulAdd(x, c, hn::Mul(hn::Reverse2(d, x), s));
-  }
-};
-
-// The same, read and written as one register.
-template <>
-struct InterleavedRow<Float16> : InterleavedRow<float> {
-  template <class D>
-  struct Group {
-    hn::Vec<hn::Repartition<uint16_t, D>> both;
-    HWY_INLINE void read(D d, const Float16* in, int64_t /*far*/) { both = load_twice(d, in); }
-  };
-
-  template <Store kStore, Partners kPartners, class D>
-  static HWY_INLINE void rotate(D d, const Group<D>& group, Float16* out, int64_t /*far*/,
-                                const Angles<D>& angles) {
-    hn::Vec<D> low, high;
-    split_twice(d, group.both, low, high);
-    store_twice<kStore>(turned(d, low, angles.cosine1, angles.sine1),
-                        turned(d, high, angles.cosine2, angles.sine2), d, out);
-  }
-};
-
-// bfloat16 pairs are the halves of 32-bit lanes: no shuffle.
-template <>
-struct InterleavedRow<BFloat16> {
-  static constexpr PairOrder kOrder = PairOrder::kNatural;
-  static constexpr size_t kCopies = 1;
-
-  template <class D>
-  using Angles = HalfRow<float>::Angles<D>;
-
-  template <class D>
-  struct Group {
-    hn::Vec<hn::RebindToUnsigned<D>> pairs;
-    HWY_INLINE void read(D d, const BFloat16* in, int64_t /*far*/) { pairs = load_pairs(d, in); }
-  };
-
-  template <Store kStore, Partners kPartners, class D>
-  static HWY_INLINE void rotate(D d, const Group<D>& group, BFloat16* out, int64_t /*far*/,
-                                const Angles<D>& angles) {
-    hn::Vec<D> a, b;
-    split_pairs(d, group.pairs, a, b);
-    turn<D>(a, b, angles.cosine, angles.sine);
-    store_even_odd<kStore>(a, b, d, out);
-  }
-};
 
 // A piece of the rotated slice: `blocks` blocks of the pairing, of each the pairs
 // first .. first + length - 1 (all of them, but where a block is too long for the scratch).
