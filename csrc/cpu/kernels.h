@@ -26,7 +26,8 @@ bool set_target(std::string_view name);
 
 // Rows of at least this many bytes in all are worth a second thread ...
 constexpr int64_t kBytesPerThread = int64_t{1} << 19;
-// ... and outputs beyond this many bytes are written past the cache.
-constexpr int64_t kNonTemporalBytes = int64_t{8} << 20;
+// ... and outputs of at least this many bytes are written past the cache: half of the last level,
+// since what is read passes through it as well.
+int64_t non_temporal_bytes();
 
 }  // namespace posenc::cpu

@@ -37,7 +37,7 @@ class FrequencyBuffer {
 template <typename Runner>
 void run_sinusoidal(SinusoidalArgs& args, const Runner& runner) {
   const int64_t bytes = args.positions_count() * args.pairs * 2 * item_size(args.dtype);
-  args.non_temporal = bytes >= kNonTemporalBytes;
+  args.non_temporal = bytes >= non_temporal_bytes();
   if (bytes == 0) return;
   runner(args.rows(), bytes * (args.x_sine != nullptr ? 2 : 1),
          [&](int64_t begin, int64_t end) { sinusoidal(args, begin, end); });
@@ -71,7 +71,7 @@ void rotate(const RotaryCall& call, const Runner& runner) {
   int64_t heads = 0;
   for (int i = 0; i < args.tensor_count; ++i) heads += args.tensors[i].heads;
   const int64_t bytes = args.rows() * heads * args.head_dim * item_size(args.dtype);
-  args.non_temporal = bytes >= kNonTemporalBytes;
+  args.non_temporal = bytes >= non_temporal_bytes();
   if (bytes == 0) return;
   runner(args.rows(), 2 * bytes, [&](int64_t begin, int64_t end) { rotary(args, begin, end); });
 }

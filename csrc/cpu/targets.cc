@@ -1,5 +1,7 @@
 #include "cpu/targets.h"
 
+#include <unistd.h>
+
 #include <cstdlib>
 #include <mutex>
 
@@ -56,6 +58,18 @@ bool set_target(std::string_view name) {
     }
   }
   return false;
+}
+
+int64_t non_temporal_bytes() {
+  static const int64_t bytes = [] {
+    int64_t cache = 0;
+#ifdef _SC_LEVEL3_CACHE_SIZE
+    cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
+#endif
+    // Where the system does not tell, or has no third level: 32 MiB, a common size.
+    return (cache > 0 ? cache : int64_t{32} << 20) / 2;
+  }();
+  return bytes;
 }
 
 }  // namespace posenc::cpu
