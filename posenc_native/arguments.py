@@ -48,8 +48,16 @@ def as_array(function: str, argument: str, value: Any) -> np.ndarray[Any, Any]:
         return value
     try:
         return np.asarray(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError):  # the last from tensors that want a gradient
         wrong_type(function, argument, "an array", type(value).__name__)
+
+
+def as_dtype(function: str, dtype: object) -> np.dtype[Any]:
+    """The NumPy dtype that a name or type stands for."""
+    try:
+        return np.dtype(dtype)  # type: ignore[call-overload, no-any-return]
+    except TypeError:
+        wrong_type(function, "dtype", f"one of {', '.join(FLOAT_DTYPES)}", repr(dtype))
 
 
 def is_tensor(value: object) -> bool:
@@ -93,8 +101,8 @@ def size(function: str, argument: str, value: object) -> int:
         result = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         wrong_type(function, argument, "an int", type(value).__name__)
-    if result < 0:
-        wrong_value(function, argument, "an int >= 0", result)
+    if not 0 <= result < 2**63:
+        wrong_value(function, argument, "an int in 0 .. 2^63 - 1", result)
     return result
 
 
@@ -111,7 +119,7 @@ def finite_number(function: str, argument: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         wrong_type(function, argument, "a real number", type(value).__name__)
     result = float(value)
-    if not math.isfinite(result):
+    if not -math.inf < result < math.inf:  # as torch.compile can follow it
         wrong_value(function, argument, "a finite number", result)
     return result
 

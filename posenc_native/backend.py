@@ -106,7 +106,13 @@ def set_num_threads(n: int) -> None:
 
 
 def get_num_threads() -> int:
-    """How many threads a large call on NumPy arrays may use; 1 without the native module."""
+    """How many threads a large call on NumPy arrays may use; 1 without the native module.
+
+    Example:
+        >>> import posenc_native as pn
+        >>> pn.get_num_threads() >= 1
+        True
+    """
     return int(native.get_num_threads()) if native is not None else 1
 
 

@@ -76,6 +76,8 @@ def rotary_tables(
         inv_freq = arguments.as_array(function, "inv_freq", inv_freq)
     if axis_map is not None and not isinstance(axis_map, np.ndarray):
         axis_map = arguments.as_array(function, "axis_map", axis_map)
+    if dtype is not None:
+        dtype = arguments.as_dtype(function, dtype)
     return backend.implementation.rotary_tables(  # type: ignore[no-any-return]
         positions, inv_freq, axis_map, scale, dtype
     )
@@ -477,5 +479,7 @@ def _make_rotary(values: dict[str, Any]) -> Rotary:
 def _positions(function: str, positions: Any) -> npt.NDArray[Any]:
     """An int n is 0 .. n-1; anything else becomes an array."""
     if isinstance(positions, (int, np.integer)):
-        return np.arange(arguments.size(function, "positions", positions))
+        count = arguments.size(function, "positions", positions)
+        arguments.check_byte_count(function, (count,), 8)
+        return np.arange(count)
     return arguments.as_array(function, "positions", positions)

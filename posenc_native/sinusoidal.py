@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from . import backend, reference
-from .arguments import as_array, is_tensor, is_torch_dtype, wrong_type
+from . import arguments, backend, reference
+from .arguments import as_array, as_dtype, is_tensor, is_torch_dtype, wrong_type
 
 if TYPE_CHECKING:
     import torch
@@ -77,6 +77,8 @@ def sinusoidal(
         )
     if not isinstance(positions, (int, np.integer, np.ndarray)):
         positions = as_array("sinusoidal", "positions", positions)
+    if dtype is not None:
+        dtype = as_dtype("sinusoidal", dtype)
     return backend.implementation.sinusoidal(positions, dim, base, layout, shift, scale, dtype, out)
 
 
@@ -163,9 +165,12 @@ def shift_matrix(
         >>> bool(np.allclose(table[0] @ pn.shift_matrix(2, 8), table[1]))
         True
     """
+    function = "shift_matrix"
+    arguments.check_sinusoidal_layout(function, layout)
+    arguments.frequency_parameters(function, dim, base, shift, scale)
+    if not abs(arguments.finite_number(function, "offset", offset)) < 2.0**63:
+        arguments.wrong_value(function, "offset", "a magnitude below 2^63", offset)
     point = np.asarray(offset)
-    if point.ndim:
-        wrong_type("shift_matrix", "offset", "a number", f"shape {list(point.shape)}")
     row = reference.sinusoidal(point, dim, base, layout, shift, scale, np.float64, None)
     pairs = (
         np.arange(dim).reshape(-1, 2)

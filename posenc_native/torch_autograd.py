@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 _ops = torch.ops.posenc_native
 Function = torch.autograd.Function
@@ -39,7 +40,12 @@ def raise_ours(error: RuntimeError) -> NoReturn:
 
 
 def needs_grad(*tensors: Tensor) -> bool:
-    """Whether autograd has to record an operation on these tensors."""
+    """Whether autograd has to record an operation on these tensors.
+
+    Forward-mode too: the Functions refuse it, where an operator would lose the tangents.
+    """
+    if forward_ad._current_level >= 0:
+        return True
     return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
 
 
@@ -215,7 +221,14 @@ def _in_place(
     function = type(f"{name}_in_place", (Function,), members)
 
     def apply(*args: Any) -> Any:
-        if not tracing():
+        for x in args[:inputs]:
+            if x.is_leaf and x.requires_grad:
+                raise ValueError(
+                    f"{name}: in place: expected no leaf that requires a gradient, got one"
+                )
+        # Several outputs over views of other tensors are more than a Function may have.
+        views = inputs > 1 and any(x._is_view() for x in args[:inputs])
+        if not tracing() and not views:
             return function.apply(*args)  # type: ignore[attr-defined]
         if inputs == 1:
             return args[0].copy_(functional(*args))

@@ -174,6 +174,8 @@ def _sinusoidal_turns(function: str, dim: int, base: float, shift: float, scale:
 
 
 def _frequency_turns(function: str, inv_freq: Tensor) -> Tensor:
+    if inv_freq.is_meta:
+        return inv_freq.new_empty((2, inv_freq.shape[0]), dtype=torch.int64)
     if backend.torch_library() is not None:
         return call(_ops.frequency_turns.default, inv_freq.detach().cpu())  # type: ignore[no-any-return]
     return _fixed_point_tensor(reference._inv_freq(function, inv_freq.detach().cpu().numpy()))

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from . import arguments, backend, reference, torch_autograd, torch_composed, torch_tracing
 from .arguments import wrong_type, wrong_value
@@ -28,6 +29,7 @@ _ops = torch.ops.posenc_native
 # Looked up once: it is what decoding calls.
 _ROTARY_QK_IN_PLACE: Any = _ops.rotary_qk_.default if _LIBRARY is not None else None
 
+_PAIRINGS = ("half", "interleaved")
 _FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -50,11 +52,15 @@ def sinusoidal(
     if out is not None:
         if not isinstance(out, Tensor):
             wrong_type(function, "out", "a tensor", type(out).__name__)
+        _no_gradient_of_output(function, out)
         device = out.device if device is None else torch.device(device)
         if out.device != device:
             wrong_value(function, "out", f"a tensor on {device}", out.device)
-    positions = _position_tensor(function, positions, device)
     dtype = _table_dtype(function, dtype, out)
+    if isinstance(positions, (int, np.integer)):
+        width = arguments.even_size(function, "dim", dim)
+        arguments.check_byte_count(function, (int(positions), width), dtype.itemsize)
+    positions = _position_tensor(function, positions, device)
     spec = (dim, base, layout, shift, scale)
     if _native(positions, out):
         if out is None:
@@ -82,12 +88,14 @@ def add_sinusoidal(
         positions = _position_tensor(function, positions, x.device)
     _check_output(function, out, x)
     _same_device(function, x, positions=positions, out=out)
+    x_scale = arguments.finite_number(function, "x_scale", x_scale)
+    alpha = arguments.finite_number(function, "alpha", alpha)
     if not _native(x, positions, out):
         result = torch_composed.add_sinusoidal(
             function, x, positions, x_scale, alpha, base, layout, shift, scale
         )
         return result if out is None else _copy_out(function, out, result)
-    options = (float(x_scale), float(alpha), *_spec(function, None, base, layout, shift, scale))
+    options = (x_scale, alpha, *_spec(function, None, base, layout, shift, scale))
     return _one_tensor("add_sinusoidal", function, x, (positions, *options), out)
 
 
@@ -103,9 +111,11 @@ def rotary_tables(
     positions = _position_tensor(function, positions, device)
     inv_freq, axis_map = _frequency_tensors(function, positions, inv_freq, axis_map)
     dtype = _table_dtype(function, dtype, None)
+    scale = arguments.finite_number(function, "scale", scale)
+    no_frequency_gradient(function, positions, inv_freq)
     if _native(positions, inv_freq, axis_map):
         return call(  # type: ignore[no-any-return]
-            _ops.rotary_tables.default, positions, inv_freq, axis_map, float(scale), dtype
+            _ops.rotary_tables.default, positions, inv_freq, axis_map, scale, dtype
         )
     real = torch.float64 if dtype == torch.float64 else torch.float32
     cos, sin = torch_composed.tables(function, positions, inv_freq, axis_map, real)
@@ -129,6 +139,7 @@ def apply_rotary(
     if positions is not None and not isinstance(positions, Tensor):
         positions = _position_tensor(function, positions, x.device)
     inv_freq, axis_map = _frequency_tensors(function, x, inv_freq, axis_map)
+    scale = arguments.finite_number(function, "scale", scale)
     _check_output(function, out, x)
     options = (positions, inv_freq, *_layout(function, layout, pairing, rotary_start), axis_map,
                scale, inverse)  # fmt: skip
@@ -136,8 +147,7 @@ def apply_rotary(
         _same_device(function, x, positions=positions, out=out)
         (result,) = torch_composed.apply_rotary(function, (x,), options)
         return result if out is None else _copy_out(function, out, result)
-    if needs_grad(x):
-        no_frequency_gradient(function, positions, inv_freq)
+    no_frequency_gradient(function, positions, inv_freq)
     return _one_tensor("rotary", function, x, options, out)
 
 
@@ -164,7 +174,8 @@ def apply_rotary_qk(
         inv_freq, axis_map = _frequency_tensors(function, q, inv_freq, axis_map)
     if positions is not None and not isinstance(positions, Tensor):
         positions = _position_tensor(function, positions, q.device)
-    if type(layout) is not str or type(pairing) is not str or type(rotary_start) is not int:
+    if pairing not in _PAIRINGS or type(layout) is not str or rotary_start != 0 or scale != 1.0:
+        scale = arguments.finite_number(function, "scale", scale)
         layout, pairing, rotary_start = _layout(function, layout, pairing, rotary_start)
     if not (
         q.is_cpu
@@ -179,8 +190,9 @@ def apply_rotary_qk(
         if inplace:
             return _copy_out(function, q, rotated_q), _copy_out(function, k, rotated_k)
         return rotated_q, rotated_k
-    if (q.requires_grad or k.requires_grad) and torch.is_grad_enabled():
+    if positions is not None and positions.requires_grad or inv_freq.requires_grad:
         no_frequency_gradient(function, positions, inv_freq)
+    if q.requires_grad or k.requires_grad or forward_ad._current_level >= 0:
         rotate = torch_autograd.rotary_qk_ if inplace else torch_autograd.rotary_qk
         return rotate(
             q, k, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse
@@ -299,15 +311,26 @@ def _same_device(function: str, x: Tensor, **others: Tensor | None) -> None:
 
 
 def _check_output(function: str, out: object, x: Tensor) -> None:
-    if out is not None and not isinstance(out, Tensor):
+    if out is None or out is x:
+        return
+    if not isinstance(out, Tensor):
         wrong_type(function, "out", "a tensor, as x is", type(out).__name__)
+    _no_gradient_of_output(function, out)
+
+
+def _no_gradient_of_output(function: str, out: Tensor) -> None:
+    if out.requires_grad and torch.is_grad_enabled():
+        wrong_value(function, "out", "a tensor that requires no gradient", "one that does")
 
 
 def _table_dtype(function: str, dtype: Any, out: Tensor | None) -> torch.dtype:
     if dtype is None:
         return torch.float32 if out is None else out.dtype
     if not isinstance(dtype, torch.dtype):
-        dtype = getattr(torch, str(np.dtype(dtype)))
+        name = str(arguments.as_dtype(function, dtype))
+        if name not in arguments.FLOAT_DTYPES:
+            arguments.check_dtype(function, "dtype", name, arguments.FLOAT_DTYPES)
+        dtype = getattr(torch, name)
     assert isinstance(dtype, torch.dtype)
     if dtype not in _FLOAT_DTYPES:
         arguments.check_dtype(function, "dtype", dtype, arguments.FLOAT_DTYPES)
@@ -336,8 +359,12 @@ def _layout(function: str, layout: Any, pairing: Any, rotary_start: Any) -> tupl
         wrong_type(function, "layout", "a str", type(layout).__name__)
     if not isinstance(pairing, str):
         pairing = str(arguments.size(function, "pairing", pairing))
+    elif pairing not in _PAIRINGS:
+        wrong_value(function, "pairing", "'half', 'interleaved' or an int", repr(pairing))
     if isinstance(rotary_start, bool) or not isinstance(rotary_start, (int, np.integer)):
         wrong_type(function, "rotary_start", "an int", type(rotary_start).__name__)
+    if not 0 <= rotary_start < 2**63:
+        wrong_value(function, "rotary_start", "an int in 0 .. 2^63 - 1", rotary_start)
     return layout, pairing, int(rotary_start)
 
 

@@ -109,3 +109,11 @@ def aligned(shape: tuple[int, ...], dtype: np.dtype, offset: int = 0) -> np.ndar
     memory = np.empty(count + 64 + offset, np.uint8)
     start = -memory.ctypes.data % 64 + offset
     return memory[start : start + count].view(dtype).reshape(shape)
+
+
+def aligned_rows(shape: tuple[int, ...], dtype: np.dtype, offset: int = 0) -> View:
+    """Rows that begin `offset` bytes past multiples of 64, with a gap after each."""
+    width = -(-(shape[-1] + 1) // 64) * 64 if shape[-1] else 0
+    memory = aligned((*shape[:-1], width), dtype, offset)
+    unsigned(memory)[...] = 0x55
+    return View(memory, lambda array: array[..., : shape[-1]])

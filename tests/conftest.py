@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import hypothesis
 import pytest
@@ -16,6 +17,8 @@ from posenc_native import backend as implementations
 
 NATIVE = implementations.native
 TARGETS: list[str] = [] if NATIVE is None else NATIVE.available_targets()
+# Bytes of an output that is written past the cache, with `low_threshold`; some to spare.
+LARGE = 5 << 18
 NEEDS_NATIVE = pytest.mark.skipif(NATIVE is None, reason="the native module is not built")
 
 # Every run tries the same examples; HYPOTHESIS_PROFILE=explore looks for new ones.
@@ -46,6 +49,24 @@ def target(request: pytest.FixtureRequest) -> Iterator[str]:
     assert NATIVE.set_target(request.param)
     yield request.param
     NATIVE.set_target(before)
+
+
+@contextmanager
+def written_past_the_cache(count: int = 1) -> Iterator[None]:
+    """Within, outputs of so many bytes and more are."""
+    assert NATIVE is not None
+    NATIVE.set_non_temporal_bytes(count)
+    try:
+        yield
+    finally:
+        NATIVE.set_non_temporal_bytes(0)
+
+
+@pytest.fixture
+def low_threshold() -> Iterator[None]:
+    """Outputs of 1 MiB are written past the cache already: small arrays take that path too."""
+    with written_past_the_cache(1 << 20):
+        yield
 
 
 @pytest.fixture

@@ -102,6 +102,16 @@ def table_over_positions() -> tuple[Any, ...]:
     return memory[:, 0], 8, {"out": memory}
 
 
+def out_over_halves_of_positions() -> tuple[Any, ...]:
+    """Each position is a float32 of the result and one beside it."""
+    memory = np.zeros(80, np.float32)
+    return (
+        memory[:40].view(np.int64)[:20].reshape(5, 4)[:, 3],
+        8,
+        {"out": memory[1::2].reshape(5, 8)},
+    )
+
+
 def sum_over_positions() -> tuple[Any, ...]:
     memory = np.zeros((2, 5, 8), np.float64)
     return x(2, 5, 8, dtype=np.float64), memory[0, :, 0], {"out": memory}
@@ -195,6 +205,13 @@ BAD: dict[str, Bad] = {
     ),
     "table out is a list": Bad("sinusoidal", lambda: (3, 8, {"out": [1.0]}), T, "out"),
     "table out over positions": Bad("sinusoidal", table_over_positions, V, "out"),
+    "table out over halves of positions": Bad("sinusoidal", out_over_halves_of_positions, V, "out"),
+    "table out of touching windows": Bad(
+        "sinusoidal",
+        lambda: (5, 8, {"out": np.lib.stride_tricks.as_strided(x(36), (5, 8), (28, 4))}),
+        V,
+        "out",
+    ),
     # --- add_sinusoidal
     "sum with a list": Bad("add_sinusoidal", lambda: ([[1.0, 2.0]],), T, "x"),
     "sum with None": Bad("add_sinusoidal", lambda: (None,), T, "x"),

@@ -17,5 +17,7 @@ def test_readme_has_code() -> None:
 def test_block_runs(block: str) -> None:
     for module in ("torch", "transformers"):
         if re.search(rf"^(import|from) {module}\b", block, re.M):
-            pytest.importorskip(module, reason=f"the block imports {module}, which is not installed")
+            pytest.importorskip(
+                module, reason=f"the block imports {module}, which is not installed"
+            )
     exec(compile(block, str(README), "exec"), {})

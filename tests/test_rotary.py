@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from arrays import aligned, number_views, position_views, unsigned, views
-from conftest import NEEDS_NATIVE
+from arrays import aligned, aligned_rows, number_views, position_views, unsigned, views
+from conftest import LARGE, NEEDS_NATIVE, written_past_the_cache
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import DTYPES, HALF_DTYPES, PRECISION, assert_close, assert_same_bits
@@ -21,11 +21,10 @@ from oracle import DTYPES, HALF_DTYPES, PRECISION, assert_close, assert_same_bit
 import posenc_native as pn
 from posenc_native import reference
 
-pytestmark = NEEDS_NATIVE
+pytestmark = [NEEDS_NATIVE, pytest.mark.usefixtures("low_threshold")]
 
 AXES = ["sd", "bsd", "hsd", "bhsd", "td", "htd"]
 LAYOUTS = ["".join(order) + "d" for axes in AXES for order in itertools.permutations(axes[:-1])]
-LARGE = 9 << 20  # bytes: written past the cache
 
 
 def frequencies(pairs: int, dtype: str = "float64") -> np.ndarray:
@@ -109,9 +108,9 @@ def test_every_head_size(target, pairing, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("pairs", "pairing"),
-    [(4095, "half"), (4096, "half"), (4097, "half"), (10000, "half"), (2047, "interleaved"),
+    [(2047, "half"), (2048, "half"), (2049, "half"), (10000, "half"), (2047, "interleaved"),
      (2048, "interleaved"), (2049, "interleaved"), (10000, "interleaved"), (10000, 16),
-     (10010, 20), (3 * 4097, 2 * 4097), (3 * 1400, 2800), (12288, 8192)],
+     (10010, 20), (3 * 2049, 2 * 2049), (3 * 1400, 2800), (8192, 4096)],
 )  # fmt: skip
 def test_heads_larger_than_the_scratch(target, pairs, pairing, dtype):
     rng = np.random.default_rng(3)
@@ -124,6 +123,18 @@ def test_heads_larger_than_the_scratch(target, pairs, pairing, dtype):
     inplace = x.copy()
     pn.apply_rotary(inplace, positions, frequencies(pairs), out=inplace, **options)
     assert_same_bits(inplace, actual)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", ["hsd", "shd", "bshd", "sbhd"])
+def test_more_tokens_than_one_block(target, layout, dtype):
+    rng = np.random.default_rng(14)
+    sizes = {"b": 2, "h": 6, "s": 1100, "d": 9}
+    x = rng.standard_normal([sizes[axis] for axis in layout]).astype(DTYPES[dtype])
+    for pairing in ("half", "interleaved"):
+        options = {"layout": layout, "pairing": pairing, "rotary_start": 1}
+        actual = pn.apply_rotary(x, None, frequencies(4), **options)
+        assert_rotated(actual, x, None, frequencies(4), **options)
 
 
 @dataclass
@@ -198,6 +209,11 @@ def test_any_rotation(target, data, dtype):
     assert call.run(call.x, out=out.array) is out.array
     assert_same_bits(out.array, actual)
     out.assert_rest_untouched()
+    rows = aligned_rows(call.x.shape, DTYPES[dtype], data.draw(st.sampled_from([0, 16, 32, 48])))
+    with written_past_the_cache():
+        call.run(call.x, out=rows.array)
+    assert_same_bits(rows.array, actual)
+    rows.assert_rest_untouched()
     place = data.draw(number_views(call.x.shape, DTYPES[dtype]))
     place.array[...] = call.x
     place.before = unsigned(place.base).copy()
@@ -452,6 +468,20 @@ def test_every_half_number_is_read_and_written_right(target, pairing, dtype):
     np.testing.assert_array_equal(second, finite)
     _, second = rotate_by(x, zero, one, pairing)
     np.testing.assert_array_equal(second, finite)
+
+
+@pytest.mark.parametrize("dtype", HALF_DTYPES)
+@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+def test_every_half_number_of_a_table_is_read_right(target, pairing, dtype):
+    numbers = np.concatenate([finite_half_numbers(DTYPES[dtype]), [np.inf, -np.inf]])
+    numbers = np.resize(numbers, -(-len(numbers) // 24) * 24).astype(DTYPES[dtype])
+    zero = np.zeros_like(numbers)
+    x = np.tile(np.array([1, 0], np.float32), (len(numbers), 1))
+    with np.errstate(invalid="ignore"):
+        first, _ = rotate_by(x, numbers, zero, pairing)
+        assert_same_bits(first, numbers.astype(np.float32))
+        _, second = rotate_by(x, zero, numbers, pairing)
+        np.testing.assert_array_equal(second, numbers.astype(np.float32))
 
 
 def numbers_to_round(dtype: np.dtype) -> np.ndarray:

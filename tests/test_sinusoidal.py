@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import oracle
 import pytest
-from arrays import aligned, number_views, position_views, unsigned
-from conftest import NEEDS_NATIVE
+from arrays import aligned, aligned_rows, number_views, position_views, unsigned
+from conftest import LARGE, NEEDS_NATIVE, written_past_the_cache
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import DTYPES, HALF_DTYPES, assert_close, assert_same_bits
@@ -21,10 +21,10 @@ from oracle import DTYPES, HALF_DTYPES, assert_close, assert_same_bits
 import posenc_native as pn
 from posenc_native import reference
 
-pytestmark = NEEDS_NATIVE
+pytestmark = [NEEDS_NATIVE, pytest.mark.usefixtures("low_threshold")]
 
 LAYOUTS = ["interleaved", "sin_cos", "cos_sin"]
-LARGE = 9 << 20  # bytes: written past the cache
+OFFSETS = st.sampled_from([0, 16, 32, 48])  # bytes, of rows from multiples of 64
 
 
 def exact_table(positions: Any, dim: int, **options: Any) -> np.ndarray:
@@ -65,6 +65,19 @@ def test_add_at_every_width_of_a_row(target, layout, dtype):
         assert_close(actual, exact, np.abs(x.astype(np.float64)) * 1.7 + 0.3)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_add_to_long_sequences_of_a_batch(target, dtype):
+    x = np.random.default_rng(5).standard_normal((3, 5000, 10)).astype(DTYPES[dtype])
+    points = np.random.default_rng(6).integers(0, 10**6, 5000)
+    of_each_row = np.stack([points, points + 1, points - 1])
+    for positions in (None, points, of_each_row, points[::-1] + 0.5):
+        given = np.arange(5000) if positions is None else positions
+        exact = x.astype(np.float64) + exact_table(given, 10)
+        more = np.abs(given)[..., None] * oracle.PER_POSITION
+        actual = pn.add_sinusoidal(x, positions)
+        assert_close(actual, exact, np.abs(x.astype(np.float64)) + 1, more)
+
+
 @st.composite
 def table_calls(draw: Any) -> tuple[Any, int, dict[str, Any]]:
     shape = tuple(draw(st.lists(st.integers(0, 5), max_size=3)))
@@ -91,6 +104,11 @@ def test_any_table(target, data, call, dtype):
     assert pn.sinusoidal(positions, dim, out=out.array, **options) is out.array
     assert_same_bits(out.array, actual)
     out.assert_rest_untouched()
+    rows = aligned_rows(actual.shape, DTYPES[dtype], data.draw(OFFSETS))
+    with written_past_the_cache():
+        pn.sinusoidal(positions, dim, out=rows.array, **options)
+    assert_same_bits(rows.array, actual)
+    rows.assert_rest_untouched()
 
 
 @given(data=st.data(), dtype=st.sampled_from(list(DTYPES)))
@@ -117,6 +135,11 @@ def test_any_addition(target, data, dtype):
     assert pn.add_sinusoidal(x, positions, out=out.array, **arguments) is out.array
     assert_same_bits(out.array, actual)
     out.assert_rest_untouched()
+    rows = aligned_rows(shape, DTYPES[dtype], data.draw(OFFSETS))
+    with written_past_the_cache():
+        pn.add_sinusoidal(x, positions, out=rows.array, **arguments)
+    assert_same_bits(rows.array, actual)
+    rows.assert_rest_untouched()
     place = data.draw(number_views(shape, DTYPES[dtype]))
     place.array[...] = x
     place.before = unsigned(place.base).copy()
@@ -201,10 +224,13 @@ def test_large_outputs_are_the_same_bits(target, dim, layout, dtype):
 
 
 def test_large_rows_with_gaps(target):
-    memory = aligned((20000, 192), DTYPES["float32"])
+    rows = LARGE // 512 + 1
+    memory = aligned((rows, 192), DTYPES["float32"])
     memory[...] = 7
-    pn.sinusoidal(20000, 128, out=memory[:, 16:144])
-    assert np.array_equal(memory[:, 16:144], pn.sinusoidal(20000, 128))
+    pn.sinusoidal(rows, 128, out=memory[:, 16:144])
+    for part in (slice(50), slice(rows - 50, rows)):
+        expected = pn.sinusoidal(np.arange(rows)[part], 128)
+        assert_same_bits(memory[part, 16:144], expected)
     assert np.all(memory[:, :16] == 7)
     assert np.all(memory[:, 144:] == 7)
 

@@ -289,7 +289,7 @@ def test_an_unknown_target_is_refused():
 
 @NEEDS_NATIVE
 @pytest.mark.skipif(len(TARGETS) < 2, reason="one SIMD target only")
-def test_targets_differ_where_they_may(target):
+def test_targets_differ_where_they_may():
     """Fused multiply-add or not: without a difference the targets would not be chosen at all."""
     results = set()
     before = NATIVE.current_target()

@@ -353,6 +353,7 @@ def jacobian_by_columns(f, x):
     return torch.stack(columns, 1).reshape(*x.shape, *x.shape)
 
 
+@torch_cases.needs_operators
 def test_func_grad_and_its_gradient():
     x = random((2, 3, 5, 8), torch.float64)
     for function in FUNCTIONS.values():
@@ -371,6 +372,7 @@ def test_func_grad_and_its_gradient():
         close(torch.func.grad(squared)(x), second)
 
 
+@torch_cases.needs_operators
 @pytest.mark.parametrize("write", IN_PLACE.values(), ids=IN_PLACE)
 def test_func_grad_in_place(write):
     def loss(x):
@@ -384,6 +386,7 @@ def test_func_grad_in_place(write):
     close(torch.func.grad(loss)(x), expected)
 
 
+@torch_cases.needs_operators
 def test_jacrev_is_the_matrix_of_the_rotation():
     x = random((3, 8), torch.float64)
     close(torch.func.jacrev(rotate_sd)(x), jacobian_by_columns(rotate_sd, x))
@@ -400,6 +403,7 @@ def test_jacrev_is_the_matrix_of_the_rotation():
     close(torch.func.jacrev(q_and_k)(x), jacobian_by_columns(q_and_k, x))
 
 
+@pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("requires_grad", [False, True], ids=["plain", "grad"])
 @each_function
 def test_forward_mode_is_right_or_refused(function, requires_grad):
@@ -539,6 +543,7 @@ def test_vmap_over_tables_that_differ():
     assert torch.equal(apply(x, cos, sin), torch.stack(expected))
 
 
+@torch_cases.needs_operators
 @each_mapped
 def test_vmap_of_grad_gives_gradients_of_every_example(function, shape, points):
     x, positions = mapped_arguments(shape, points, 0, 0)
@@ -562,6 +567,7 @@ def test_vmap_over_frequencies_is_refused():
         torch.vmap(lambda f: pn.rotary_tables(5, f))(frequencies)
 
 
+@torch_cases.needs_operators
 def test_functional_call_gives_gradients_of_a_model(device):
     torch.manual_seed(0)
     linear = torch.nn.Linear(8, 8, dtype=torch.float64, device=device)

@@ -23,11 +23,14 @@ import posenc_native as pn  # noqa: E402
 from posenc_native import nn as pnn  # noqa: E402
 
 device = torch_cases.device
-# torch about itself, while it traces
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*should not be instantiated:DeprecationWarning",
-    "ignore:.*treespec.*:FutureWarning",
-)
+pytestmark = [
+    torch_cases.needs_operators,
+    # torch about itself, while it traces
+    pytest.mark.filterwarnings(
+        "ignore:.*should not be instantiated:DeprecationWarning",
+        "ignore:.*treespec.*:FutureWarning",
+    ),
+]
 
 # The first use is eager; the last tests are about one that is not.
 pn.sinusoidal(torch.arange(2), 2)
@@ -331,15 +334,17 @@ def test_compiled_torch_func(transform):
 
     positions = torch.stack([POSITIONS, POSITIONS + 1])
     transform = transform(loss)
-    assert torch.equal(compiled(transform)(Q, positions), transform(Q, positions))
+    expected = transform(Q, positions)
+    torch.testing.assert_close(compiled(transform)(Q, positions), expected, rtol=1e-4, atol=1e-4)
 
 
+@each_dynamic
 @cases(
     {name: DIFFERENTIABLE[name] for name in ("apply_rotary options", "add_sinusoidal", "Rotary")}
 )
-def test_the_composition_compiles_too(function, inputs):
+def test_the_composition_compiles_too(function, inputs, dynamic):
     with torch_cases.composed():
-        assert_like_eager(function, *inputs, requires_grad=True)
+        assert_like_eager(function, *inputs, requires_grad=True, dynamic=dynamic)
 
 
 # --- torch.export
@@ -352,7 +357,6 @@ def native_nodes(program):
 NODES = ["posenc_native.add_sinusoidal.default", "posenc_native.rotary_qk.default"]
 
 
-@torch_cases.needs_operators
 @pytest.mark.parametrize("strict", [False, True])
 def test_exported_operators_are_single_nodes(strict, block):
     x = random((2, 5, 24))

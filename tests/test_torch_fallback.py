@@ -226,17 +226,22 @@ def test_modules(device):
         assert_near(composition, native, pair_bound(q), torch.float32)
 
 
-def test_a_loop_and_vmap_of_the_composition():
-    x, points = random((4, 3, 5, 8)), torch.arange(20).reshape(4, 5)
-    inv_freq = torch.tensor(pn.rotary_frequencies(8)[0])
+def test_torch_func_of_the_composition(device):
+    x = random((4, 3, 5, 8), torch.float64, device)
+    points = torch.arange(20, device=device).reshape(4, 5)
+    inv_freq = torch.tensor(pn.rotary_frequencies(8)[0], device=device)
 
     def rotate(x, p):
         return pn.apply_rotary(x, p, inv_freq, layout="hsd")
 
-    with composed():
-        mapped = torch.vmap(rotate)(x, points)
-        expected = torch.stack([rotate(*each) for each in zip(x, points, strict=True)])
-    torch.testing.assert_close(mapped, expected, rtol=0, atol=1e-6)
+    def loss(x, p):
+        return (rotate(x, p) ** 3).sum() + (pn.add_sinusoidal(x, p[None].expand(3, 5)) ** 3).sum()
+
+    for function in (rotate, torch.func.grad(loss)):
+        expected = torch.stack([function(*each) for each in zip(x, points, strict=True)])
+        with torch_cases.composed():
+            mapped = torch.vmap(function)(x, points)
+        torch.testing.assert_close(mapped, expected, rtol=1e-12, atol=1e-12)
 
 
 # --- The exactness that is the point: far from 0, and nowhere near float32 phases

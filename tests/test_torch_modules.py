@@ -60,6 +60,7 @@ def assert_same_outputs(module, other, **options):
 # --- What they compute
 
 
+@torch_cases.needs_operators
 def test_sinusoidal_positional_encoding_is_add_sinusoidal():
     options = {"base": 5e5, "layout": "sin_cos", "shift": 1.0, "scale": 0.5}
     for positions in (None, FAR, torch.stack([FAR, FAR + 1])):
@@ -288,7 +289,7 @@ def test_repr_says_how_they_are_configured():
         (ValueError, "base", lambda: pnn.RotaryEmbedding(8, base=-1.0)),
         (ValueError, "rope_type", lambda: pnn.RotaryEmbedding(8, scaling={"rope_type": "?"})),
         (ValueError, "rotary_start", lambda: pnn.RotaryEmbedding(16)(Q[..., :8], K[..., :8])),
-        (ValueError, ": k: ", lambda: pnn.RotaryEmbedding(16)(Q[..., :8], K)),
+        (ValueError, ": k: |start: ", lambda: pnn.RotaryEmbedding(16)(Q[..., :8], K)),
         (ValueError, ": k: ", lambda: pnn.RotaryEmbedding(16)(Q, K[:, :, :3])),
         (ValueError, ": layout: ", lambda: pnn.RotaryEmbedding(16)(Q, K, layout="bhds")),
         (TypeError, ": k: ", lambda: pnn.RotaryEmbedding(16)(Q, K.double())),
@@ -372,6 +373,7 @@ def test_repr_makes_an_equal_rotary(options):
     assert eval(repr(rope), {"Rotary": pn.Rotary}) == rope
 
 
+@torch_cases.needs_operators
 @each_rope
 def test_rotary_from_numpy_and_torch_alike(options):
     rope = pn.Rotary(16, **options)

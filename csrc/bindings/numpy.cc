@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -66,13 +67,15 @@ Dtype dtype_of(const py::dtype& dtype) {
   return is_bfloat16(dtype) ? Dtype::kBFloat16 : Dtype::kOther;
 }
 
-const char* dtype_name(Dtype dtype, const py::dtype& object, std::string& storage) {
+// `storage` keeps a name that is none of ours.
+const char* dtype_name(Dtype dtype, const py::dtype& object,
+                       std::shared_ptr<const std::string>& storage) {
   static const char* const names[] = {"float16", "bfloat16", "float32", "float64",
                                       "int8",    "uint8",    "int16",   "uint16",
                                       "int32",   "uint32",   "int64",   "uint64"};
   if (dtype != Dtype::kOther) return names[static_cast<int>(dtype)];
-  storage = py::cast<std::string>(py::str(object));
-  return storage.c_str();
+  storage = std::make_shared<const std::string>(py::cast<std::string>(py::str(object)));
+  return storage->c_str();
 }
 
 // A NumPy array and its description; keeps both alive.
@@ -112,7 +115,7 @@ class ArrayArgument {
  private:
   py::array object_{py::reinterpret_steal<py::array>(py::handle())};
   Array array_;
-  std::string storage_;
+  std::shared_ptr<const std::string> storage_;  // does not move when this does
 };
 
 py::array require_array(const char* function, const char* name, py::handle object) {
@@ -175,7 +178,14 @@ std::string_view text(const char* function, const char* name, py::handle object)
 
 // 'half', 'interleaved' or a block size; `storage` keeps the number's text.
 std::string_view pairing_text(const char* function, py::handle object, std::string& storage) {
-  if (PyUnicode_Check(object.ptr())) return text(function, "pairing", object);
+  if (PyUnicode_Check(object.ptr())) {
+    const std::string_view name = text(function, "pairing", object);
+    if (name != "half" && name != "interleaved") {
+      fail_value(function, "pairing", "'half', 'interleaved' or an even block size",
+                 "'" + std::string(name) + "'");
+    }
+    return name;
+  }
   if (PyBool_Check(object.ptr()) || !PyIndex_Check(object.ptr())) {
     fail_type(function, "pairing", "'half', 'interleaved' or an int", type_name(object));
   }
@@ -213,7 +223,7 @@ py::dtype result_dtype(const char* function, py::handle object) {
   py::dtype dtype = py::dtype::from_args(py::reinterpret_borrow<py::object>(object));
   const Dtype known = dtype_of(dtype);
   if (!is_real(known)) {
-    std::string storage;
+    std::shared_ptr<const std::string> storage;
     fail_type(function, "dtype", "float16, bfloat16, float32 or float64",
               dtype_name(known, dtype, storage));
   }
@@ -466,4 +476,5 @@ PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
   m.def("available_targets", &cpu::available_targets);
   m.def("current_target", &cpu::current_target);
   m.def("set_target", &cpu::set_target);
+  m.def("set_non_temporal_bytes", &cpu::set_non_temporal_bytes);
 }

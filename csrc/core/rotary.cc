@@ -205,8 +205,8 @@ void check_rotary_outputs(const RotaryCall& call, RotaryArgs& args) {
   const Layout layout = parse_layout(call);
   for (int i = 0; i < call.tensor_count; ++i) {
     const Array& out = *call.out[i];
-    check_output(call.function, out, call.in[i]->shape, call.in[i]->rank, *call.in[i]);
     const char* name = call.out[i] == call.in[i] ? call.names[i] : "out";
+    check_output(call.function, name, out, call.in[i]->shape, call.in[i]->rank, *call.in[i]);
     for (int j = 0; j < call.tensor_count; ++j) {
       if (i == j) {
         check_overlap(call.function, name, out, call.names[j], *call.in[j]);

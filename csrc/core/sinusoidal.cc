@@ -124,7 +124,7 @@ SinusoidalArgs check_sinusoidal(const char* function, const Array* positions, in
   int64_t shape[kMaxRank];
   for (int i = 0; i < args.rank; ++i) shape[i] = args.shape[i];
   shape[args.rank] = spec.dim;
-  check_output(function, out, shape, args.rank + 1, out);
+  check_output(function, "out", out, shape, args.rank + 1, out);
   if (positions != nullptr && may_overlap(out, *positions)) {
     fail_value(function, "out", "no memory in common with positions", "an overlap");
   }
@@ -139,7 +139,7 @@ SinusoidalArgs check_add_sinusoidal(const char* function, const Array& x, const 
   check_finite(function, "x_scale", x_scale);
   check_finite(function, "alpha", alpha);
   if (x.rank < 2) fail_value(function, "x", "shape [..., seq, dim]", shape_string(x));
-  check_output(function, out, x.shape, x.rank, x);
+  check_output(function, "out", out, x.shape, x.rank, x);
   check_overlap(function, "out", out, "x", x);
   SinusoidalArgs args;
   set_rows(args, x.shape, x.rank - 1);
@@ -195,8 +195,8 @@ SinusoidalArgs check_rotary_tables(const char* function, const Array* positions,
   int64_t shape[kMaxRank];
   for (int i = 0; i < args.rank; ++i) shape[i] = args.shape[i];
   shape[args.rank] = args.pairs;
-  check_output(function, cosine, shape, args.rank + 1, cosine);
-  check_output(function, sine, shape, args.rank + 1, cosine);
+  check_output(function, "cos", cosine, shape, args.rank + 1, cosine);
+  check_output(function, "sin", sine, shape, args.rank + 1, cosine);
   args.dtype = cosine.dtype;
   args.cosine = cosine.data;
   args.sine = sine.data;

@@ -196,14 +196,14 @@ bool may_overlap(const Array& a, const Array& b) {
   return solvable(terms, count, target, budget);
 }
 
-void check_output(std::string_view function, const Array& out, const int64_t* shape, int rank,
-                  const Array& like) {
-  if (out.dtype != like.dtype) fail_type(function, "out", like.dtype_name, out.dtype_name);
+void check_output(std::string_view function, std::string_view name, const Array& out,
+                  const int64_t* shape, int rank, const Array& like) {
+  if (out.dtype != like.dtype) fail_type(function, name, like.dtype_name, out.dtype_name);
   if (out.rank != rank || !std::equal(shape, shape + rank, out.shape)) {
-    fail_value(function, "out", "shape " + to_string(shape, rank), shape_string(out));
+    fail_value(function, name, "shape " + to_string(shape, rank), shape_string(out));
   }
   if (!distinct_elements(out)) {
-    fail_value(function, "out", "memory of its own for every element",
+    fail_value(function, name, "memory of its own for every element",
                "strides " + to_string(out.stride, out.rank) + " (in elements) for shape " +
                    shape_string(out));
   }

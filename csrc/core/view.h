@@ -84,8 +84,8 @@ void check_finite(std::string_view function, std::string_view argument, double v
 void check_positions(std::string_view function, const Array& positions);
 
 // An out= of the given shape and dtype, in which no two indices name the same memory.
-void check_output(std::string_view function, const Array& out, const int64_t* shape, int rank,
-                  const Array& like);
+void check_output(std::string_view function, std::string_view name, const Array& out,
+                  const int64_t* shape, int rank, const Array& like);
 
 // An output may be the very view of an input, or share no byte with it.
 void check_overlap(std::string_view function, std::string_view out_name, const Array& out,

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <mutex>
 
@@ -23,6 +24,20 @@ hwy::ChosenTarget& mutable_target() {
     }
   });
   return target;
+}
+
+int64_t default_non_temporal_bytes() {
+  int64_t cache = 0;
+#ifdef _SC_LEVEL3_CACHE_SIZE
+  cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
+#endif
+  // Where the system does not tell, or has no third level: 32 MiB, a common size.
+  return (cache > 0 ? cache : int64_t{32} << 20) / 2;
+}
+
+std::atomic<int64_t>& non_temporal() {
+  static std::atomic<int64_t> bytes{default_non_temporal_bytes()};
+  return bytes;
 }
 
 }  // namespace
@@ -60,16 +75,10 @@ bool set_target(std::string_view name) {
   return false;
 }
 
-int64_t non_temporal_bytes() {
-  static const int64_t bytes = [] {
-    int64_t cache = 0;
-#ifdef _SC_LEVEL3_CACHE_SIZE
-    cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
-#endif
-    // Where the system does not tell, or has no third level: 32 MiB, a common size.
-    return (cache > 0 ? cache : int64_t{32} << 20) / 2;
-  }();
-  return bytes;
+int64_t non_temporal_bytes() { return non_temporal().load(std::memory_order_relaxed); }
+
+void set_non_temporal_bytes(int64_t bytes) {
+  non_temporal().store(bytes > 0 ? bytes : default_non_temporal_bytes(), std::memory_order_relaxed);
 }
 
 }  // namespace posenc::cpu
