@@ -13,8 +13,10 @@ Modules for models are in `posenc_native.nn`, transformers models are served by
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
+from . import backend
 from .backend import get_num_threads, set_backend, set_num_threads, show_config
 from .frequencies import frequencies, rotary_frequencies, wavelengths
 from .rotary import Rotary, apply_rotary, apply_rotary_qk, apply_rotary_tables, rotary_tables
@@ -44,6 +46,10 @@ __all__ = [
     "sinusoidal",
     "wavelengths",
 ]
+
+# Not inside torch.compile, where a first call might import it too late.
+if "torch" in sys.modules:
+    backend.torch_operations()
 
 # They import torch, so only when somebody asks for them.
 _OPTIONAL = ("hf", "nn")

@@ -11,9 +11,11 @@ from typing import Any
 import numpy.typing as npt
 from torch import Tensor, nn
 
-from . import arguments
+from . import arguments, backend
 from .rotary import Rotary
 from .sinusoidal import add_sinusoidal
+
+backend.torch_operations()  # not inside torch.compile, where a first call might import it too late
 
 __all__ = ["RotaryEmbedding", "SinusoidalPositionalEncoding"]
 
@@ -64,12 +66,16 @@ class SinusoidalPositionalEncoding(nn.Module):
         self.layout = layout
         if isinstance(x_scale, str) and x_scale != "sqrt":
             arguments.wrong_value(function, "x_scale", "a number or 'sqrt'", repr(x_scale))
-        self.x_scale = math.sqrt(self.d_model) if isinstance(x_scale, str) else float(x_scale)
+        self.x_scale = (
+            math.sqrt(self.d_model)
+            if isinstance(x_scale, str)
+            else arguments.finite_number(function, "x_scale", x_scale)
+        )
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
         """``dropout(x * x_scale + table)``."""
-        if x.shape[-1] != self.d_model:
+        if x.ndim < 2 or x.shape[-1] != self.d_model:
             arguments.wrong_value(
                 "SinusoidalPositionalEncoding",
                 "x",

@@ -70,6 +70,8 @@ def rotary_tables(
             positions, inv_freq, axis_map, scale, dtype
         )
     function = "rotary_tables"
+    if axis_map is not None and isinstance(positions, (int, np.integer)):
+        arguments.wrong_value(function, "positions", "shape [A, ...] with axis_map", "a count")
     if not isinstance(positions, (int, np.integer, np.ndarray)):
         positions = arguments.as_array(function, "positions", positions)
     if not isinstance(inv_freq, np.ndarray):
@@ -333,6 +335,7 @@ class Rotary:
         for name, value in values.items():
             object.__setattr__(self, name, value)
         if "torch" in sys.modules:
+            backend.torch_operations()
             self._make_tensors()
 
     @classmethod
@@ -480,6 +483,7 @@ def _positions(function: str, positions: Any) -> npt.NDArray[Any]:
     """An int n is 0 .. n-1; anything else becomes an array."""
     if isinstance(positions, (int, np.integer)):
         count = arguments.size(function, "positions", positions)
-        arguments.check_byte_count(function, (count,), 8)
+        if count >= 2**60:  # more than any array can have
+            arguments.wrong_value(function, "positions", "a count below 2^60", count)
         return np.arange(count)
     return arguments.as_array(function, "positions", positions)

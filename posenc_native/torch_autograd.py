@@ -40,28 +40,32 @@ def raise_ours(error: RuntimeError) -> NoReturn:
 
 
 def needs_grad(*tensors: Tensor) -> bool:
-    """Whether autograd has to record an operation on these tensors.
-
-    Forward-mode too: the Functions refuse it, where an operator would lose the tangents.
-    """
-    if forward_ad._current_level >= 0:
-        return True
+    """Whether autograd has to record an operation on these tensors."""
     return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+
+
+def needs_function(*tensors: Tensor) -> bool:
+    """Whether an operator has to be called through its Function.
+
+    For autograd, and for forward mode and torch.func: Functions refuse or follow those, where an
+    operator by itself would lose tangents.
+    """
+    return forward_ad._current_level >= 0 or functorch_active() or needs_grad(*tensors)
 
 
 def tracing() -> bool:
     """Whether torch.compile, torch.export or a torch.func transform is going on."""
-    return torch.compiler.is_compiling() or _functorch_active()
+    return torch.compiler.is_compiling() or functorch_active()
 
 
-_functorch_active: Callable[[], bool] = getattr(
+functorch_active: Callable[[], bool] = getattr(
     torch._C, "_are_functorch_transforms_active", lambda: False
 )
 
 
 def rotary(x: Tensor, *options: Any) -> Tensor:
     """Differentiable ``rotary(x, positions, inv_freq, ..., inverse)``."""
-    if not needs_grad(x):
+    if not needs_function(x):
         return call(_ops.rotary.default, x, *options)  # type: ignore[no-any-return]
     function = _RotaryTraced if tracing() else _RotaryEager
     return function.apply(x, *options)  # type: ignore[no-any-return]
@@ -69,7 +73,7 @@ def rotary(x: Tensor, *options: Any) -> Tensor:
 
 def rotary_qk(q: Tensor, k: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
     """Differentiable ``rotary_qk(q, k, positions, inv_freq, ..., inverse)``."""
-    if not needs_grad(q, k):
+    if not needs_function(q, k):
         return call(_ops.rotary_qk.default, q, k, *options)  # type: ignore[no-any-return]
     if not tracing():
         return _RotaryQKEager.apply(q, k, *options)  # type: ignore[no-any-return]
@@ -81,7 +85,7 @@ def rotary_qk(q: Tensor, k: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
 
 def rotary_from_tables(x: Tensor, *options: Any) -> Tensor:
     """Differentiable ``rotary_from_tables(x, cos, sin, ..., inverse)``."""
-    if not needs_grad(x):
+    if not needs_function(x):
         return call(_ops.rotary_from_tables.default, x, *options)  # type: ignore[no-any-return]
     function = _FromTablesTraced if tracing() else _FromTablesEager
     return function.apply(x, *options)  # type: ignore[no-any-return]
@@ -89,7 +93,7 @@ def rotary_from_tables(x: Tensor, *options: Any) -> Tensor:
 
 def add_sinusoidal(x: Tensor, *options: Any) -> Tensor:
     """Differentiable ``add_sinusoidal(x, positions, x_scale, ...)``."""
-    if not needs_grad(x):
+    if not needs_function(x):
         return call(_ops.add_sinusoidal.default, x, *options)  # type: ignore[no-any-return]
     function = _AddTraced if tracing() else _AddEager
     return function.apply(x, *options)  # type: ignore[no-any-return]
@@ -222,9 +226,11 @@ def _in_place(
 
     def apply(*args: Any) -> Any:
         for x in args[:inputs]:
-            if x.is_leaf and x.requires_grad:
-                raise ValueError(
-                    f"{name}: in place: expected no leaf that requires a gradient, got one"
+            base = x._base if x._is_view() and x._base is not None else x
+            if base.is_leaf and base.requires_grad:
+                # As torch's own operations say it.
+                raise RuntimeError(
+                    "a leaf Variable that requires grad is being used in an in-place operation."
                 )
         # Several outputs over views of other tensors are more than a Function may have.
         views = inputs > 1 and any(x._is_view() for x in args[:inputs])

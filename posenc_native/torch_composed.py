@@ -15,7 +15,7 @@ from torch import Tensor
 from . import arguments, backend, reference
 from .arguments import rotary_view, wrong_type, wrong_value
 from .frequencies import checked_frequencies
-from .torch_autograd import call
+from .torch_autograd import call, tracing
 
 _ops = torch.ops.posenc_native
 
@@ -161,6 +161,8 @@ def tables(
         arguments.check_shape(function, "axis_map", tuple(axis_map.shape), tuple(inv_freq.shape))
         if positions.ndim < 1:
             wrong_value(function, "positions", "shape [A, ...] with axis_map", "shape []")
+    rows = positions.shape if axis_map is None else positions.shape[1:]
+    arguments.check_byte_count(function, (*rows, inv_freq.shape[0]), 8)
     turns = _frequency_turns(function, inv_freq).to(positions.device)
     return _cos_sin(function, positions, turns, axis_map, real)
 
@@ -187,6 +189,25 @@ def _fixed_point_tensor(values: tuple[Any, ...]) -> Tensor:
     return torch.from_numpy(np.array(words, dtype=np.uint64).reshape(2, -1).view(np.int64).copy())
 
 
+def concrete(*tensors: Tensor | None) -> bool:
+    """Whether values can be looked at: plain tensors on the CPU, and nothing is traced.
+
+    On other devices looking would wait for them; there a bad value gives a wrong result.
+    """
+    return not tracing() and all(t is None or (type(t) is Tensor and t.is_cpu) for t in tensors)
+
+
+def _check_values(function: str, positions: Tensor, axis_map: Tensor | None) -> None:
+    if not concrete(positions, axis_map):
+        return
+    if positions.is_floating_point() and not bool((positions.abs() < 2.0**63).all()):
+        wrong_value(function, "positions", "finite values of magnitude below 2^63", "larger or NaN")
+    if axis_map is not None:
+        axes = positions.shape[0]
+        if bool(((axis_map < 0) | (axis_map >= axes)).any()):
+            wrong_value(function, "axis_map", f"values in 0 .. {axes - 1}", axis_map.tolist())
+
+
 def _cos_sin(
     function: str,
     positions: Tensor,
@@ -196,6 +217,7 @@ def _cos_sin(
 ) -> tuple[Tensor, Tensor]:
     """csrc/core/phase.h in torch operations on 64-bit integers, which wrap as C's do."""
     arguments.check_dtype(function, "positions", positions.dtype, arguments.POSITION_DTYPES)
+    _check_values(function, positions, axis_map)
     low_half = 0xFFFFFFFF
     fraction, whole = turns.unbind(0)
     if axis_map is None:

@@ -18,7 +18,7 @@ from torch.autograd import forward_ad
 
 from . import arguments, backend, reference, torch_autograd, torch_composed, torch_tracing
 from .arguments import wrong_type, wrong_value
-from .torch_autograd import call, needs_grad, raise_ours
+from .torch_autograd import call, functorch_active, needs_grad, raise_ours
 from .torch_composed import no_frequency_gradient
 
 _LIBRARY = backend.torch_library()
@@ -28,6 +28,8 @@ if _LIBRARY is not None:
 _ops = torch.ops.posenc_native
 # Looked up once: it is what decoding calls.
 _ROTARY_QK_IN_PLACE: Any = _ops.rotary_qk_.default if _LIBRARY is not None else None
+
+_increment_version = torch.autograd.graph.increment_version
 
 _PAIRINGS = ("half", "interleaved")
 _FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -68,7 +70,7 @@ def sinusoidal(
         call(_ops.sinusoidal_out.default, positions, *_spec(function, *spec), out=out)
         return _written(out)
     table = torch_composed.sinusoidal(function, positions, spec, dtype)
-    return table if out is None else _copy_out(function, out, table)
+    return table if out is None else _copy_out(function, out, table, positions)
 
 
 def add_sinusoidal(
@@ -94,7 +96,7 @@ def add_sinusoidal(
         result = torch_composed.add_sinusoidal(
             function, x, positions, x_scale, alpha, base, layout, shift, scale
         )
-        return result if out is None else _copy_out(function, out, result)
+        return result if out is None else _copy_out(function, out, result, x, positions)
     options = (x_scale, alpha, *_spec(function, None, base, layout, shift, scale))
     return _one_tensor("add_sinusoidal", function, x, (positions, *options), out)
 
@@ -146,7 +148,11 @@ def apply_rotary(
     if not _native(x, positions, inv_freq, axis_map, out):
         _same_device(function, x, positions=positions, out=out)
         (result,) = torch_composed.apply_rotary(function, (x,), options)
-        return result if out is None else _copy_out(function, out, result)
+        return (
+            result
+            if out is None
+            else _copy_out(function, out, result, x, positions, inv_freq, axis_map)
+        )
     no_frequency_gradient(function, positions, inv_freq)
     return _one_tensor("rotary", function, x, options, out)
 
@@ -188,11 +194,19 @@ def apply_rotary_qk(
         options = (positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse)
         rotated_q, rotated_k = torch_composed.apply_rotary(function, (q, k), options)
         if inplace:
-            return _copy_out(function, q, rotated_q), _copy_out(function, k, rotated_k)
+            for name, x, other in (("q", q, k), ("k", k, q)):
+                if torch_composed.concrete(x, other) and np.shares_memory(*_words(x, other)):
+                    wrong_value(function, name, "no memory in common with the other", "an overlap")
+            others = (positions, inv_freq, axis_map)
+            return (
+                _copy_out(function, q, rotated_q, *others, name="q"),
+                _copy_out(function, k, rotated_k, *others, name="k"),
+            )
         return rotated_q, rotated_k
     if positions is not None and positions.requires_grad or inv_freq.requires_grad:
         no_frequency_gradient(function, positions, inv_freq)
-    if q.requires_grad or k.requires_grad or forward_ad._current_level >= 0:
+    wants_grad = (q.requires_grad or k.requires_grad) and torch.is_grad_enabled()
+    if wants_grad or forward_ad._current_level >= 0 or functorch_active():
         rotate = torch_autograd.rotary_qk_ if inplace else torch_autograd.rotary_qk
         return rotate(
             q, k, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse
@@ -209,7 +223,7 @@ def apply_rotary_qk(
         _ROTARY_QK_IN_PLACE(q, k, positions, inv_freq, *given)
     except RuntimeError as error:
         raise_ours(error)
-    torch.autograd.graph.increment_version((q, k))
+    _increment_version((q, k))
     return q, k
 
 
@@ -234,7 +248,7 @@ def apply_rotary_tables(
     if learned or not _native(x, cos, sin, out):
         _same_device(function, x, cos=cos, sin=sin, out=out)
         result = torch_composed.apply_rotary_tables(function, x, *options)
-        return result if out is None else _copy_out(function, out, result)
+        return result if out is None else _copy_out(function, out, result, x, cos, sin)
     return _one_tensor("rotary_from_tables", function, x, options, out)
 
 
@@ -261,7 +275,11 @@ def _one_tensor(
 
 def _operators_in_use() -> bool:
     """Whether the operators are built and not switched off."""
-    return _LIBRARY is not None and backend.implementation is not reference
+    if _LIBRARY is None or backend.implementation is reference:
+        return False
+    # A compiled torch.func.grad ignores the backward of Functions (torch 2.13); the composition is
+    # right there.
+    return not (torch.compiler.is_compiling() and functorch_active())
 
 
 def _native(*tensors: Tensor | None) -> bool:
@@ -325,6 +343,8 @@ def _no_gradient_of_output(function: str, out: Tensor) -> None:
 
 def _table_dtype(function: str, dtype: Any, out: Tensor | None) -> torch.dtype:
     if dtype is None:
+        if out is not None and out.dtype not in _FLOAT_DTYPES:
+            arguments.check_dtype(function, "out", out.dtype, arguments.FLOAT_DTYPES)
         return torch.float32 if out is None else out.dtype
     if not isinstance(dtype, torch.dtype):
         name = str(arguments.as_dtype(function, dtype))
@@ -373,14 +393,35 @@ def _layout(function: str, layout: Any, pairing: Any, rotary_start: Any) -> tupl
 
 def _written(out: Tensor) -> Tensor:
     # Autograd must notice what an operator of the stable ABI has overwritten.
-    torch.autograd.graph.increment_version(out)
+    _increment_version(out)
     return out
 
 
-def _copy_out(function: str, out: Tensor, result: Tensor) -> Tensor:
+def _copy_out(
+    function: str, out: Tensor, result: Tensor, *inputs: Tensor | None, name: str = "out"
+) -> Tensor:
     if out.dtype != result.dtype:
-        wrong_type(function, "out", str(result.dtype), out.dtype)
-    arguments.check_shape(function, "out", tuple(out.shape), tuple(result.shape))
+        wrong_type(function, name, str(result.dtype), out.dtype)
+    arguments.check_shape(function, name, tuple(out.shape), tuple(result.shape))
     if any(stride == 0 and size > 1 for stride, size in zip(out.stride(), out.shape, strict=True)):
-        wrong_value(function, "out", "memory of its own for every element", "an expanded tensor")
+        wrong_value(function, name, "memory of its own for every element", "an expanded tensor")
+    if torch_composed.concrete(out, *inputs):
+        for x in inputs:
+            if x is not None and x is not out and _overlap(out, x):
+                wrong_value(function, name, "no memory in common with the inputs", "an overlap")
     return out.copy_(result)
+
+
+def _overlap(a: Tensor, b: Tensor) -> bool:
+    same = a.data_ptr() == b.data_ptr() and a.dtype == b.dtype
+    if same and a.shape == b.shape and a.stride() == b.stride():
+        return False  # the very view
+    return np.shares_memory(*_words(a, b))
+
+
+def _words(*tensors: Tensor) -> list[np.ndarray[Any, Any]]:
+    """The tensors as NumPy arrays of integers: bfloat16 is none of NumPy's."""
+    return [t.detach().view(_WORDS[t.element_size()]).numpy() for t in tensors]
+
+
+_WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
