@@ -225,21 +225,20 @@ def _in_place(
     function = type(f"{name}_in_place", (Function,), members)
 
     def apply(*args: Any) -> Any:
-        for x in args[:inputs]:
-            base = x._base if x._is_view() and x._base is not None else x
-            if base.is_leaf and base.requires_grad:
-                # As torch's own operations say it.
+        tensors = args[:inputs]
+        if not tracing():
+            bases = [x if x._base is None else x._base for x in tensors]
+            if any(base.is_leaf and base.requires_grad for base in bases):
+                # As torch's own operations say it, and before anything is written.
                 raise RuntimeError(
                     "a leaf Variable that requires grad is being used in an in-place operation."
                 )
-        # Several outputs over views of other tensors are more than a Function may have.
-        views = inputs > 1 and any(x._is_view() for x in args[:inputs])
-        if not tracing() and not views:
-            return function.apply(*args)  # type: ignore[attr-defined]
+            # A Function over views may have one output only.
+            if inputs == 1 or all(x._base is None for x in tensors):
+                return function.apply(*args)  # type: ignore[attr-defined]
         if inputs == 1:
             return args[0].copy_(functional(*args))
-        results = functional(*args)
-        return tuple(x.copy_(y) for x, y in zip(args[:inputs], results, strict=True))
+        return tuple(x.copy_(y) for x, y in zip(tensors, functional(*args), strict=True))
 
     return apply
 

@@ -142,6 +142,7 @@ def apply_rotary(
         positions = _position_tensor(function, positions, x.device)
     inv_freq, axis_map = _frequency_tensors(function, x, inv_freq, axis_map)
     scale = arguments.finite_number(function, "scale", scale)
+    no_frequency_gradient(function, positions, inv_freq)
     _check_output(function, out, x)
     options = (positions, inv_freq, *_layout(function, layout, pairing, rotary_start), axis_map,
                scale, inverse)  # fmt: skip
@@ -153,7 +154,6 @@ def apply_rotary(
             if out is None
             else _copy_out(function, out, result, x, positions, inv_freq, axis_map)
         )
-    no_frequency_gradient(function, positions, inv_freq)
     return _one_tensor("rotary", function, x, options, out)
 
 
@@ -195,7 +195,7 @@ def apply_rotary_qk(
         rotated_q, rotated_k = torch_composed.apply_rotary(function, (q, k), options)
         if inplace:
             for name, x, other in (("q", q, k), ("k", k, q)):
-                if torch_composed.concrete(x, other) and np.shares_memory(*_words(x, other)):
+                if torch_composed.concrete(x, other) and _overlap(x, other):
                     wrong_value(function, name, "no memory in common with the other", "an overlap")
             others = (positions, inv_freq, axis_map)
             return (
@@ -203,7 +203,7 @@ def apply_rotary_qk(
                 _copy_out(function, k, rotated_k, *others, name="k"),
             )
         return rotated_q, rotated_k
-    if positions is not None and positions.requires_grad or inv_freq.requires_grad:
+    if (positions is not None and positions.requires_grad) or inv_freq.requires_grad:
         no_frequency_gradient(function, positions, inv_freq)
     wants_grad = (q.requires_grad or k.requires_grad) and torch.is_grad_enabled()
     if wants_grad or forward_ad._current_level >= 0 or functorch_active():
@@ -407,21 +407,20 @@ def _copy_out(
         wrong_value(function, name, "memory of its own for every element", "an expanded tensor")
     if torch_composed.concrete(out, *inputs):
         for x in inputs:
-            if x is not None and x is not out and _overlap(out, x):
+            if x is not None and not _same_view(out, x) and _overlap(out, x):
                 wrong_value(function, name, "no memory in common with the inputs", "an overlap")
     return out.copy_(result)
 
 
+def _same_view(a: Tensor, b: Tensor) -> bool:
+    same_memory = a.data_ptr() == b.data_ptr() and a.dtype == b.dtype
+    return same_memory and a.shape == b.shape and a.stride() == b.stride()
+
+
 def _overlap(a: Tensor, b: Tensor) -> bool:
-    same = a.data_ptr() == b.data_ptr() and a.dtype == b.dtype
-    if same and a.shape == b.shape and a.stride() == b.stride():
-        return False  # the very view
-    return np.shares_memory(*_words(a, b))
-
-
-def _words(*tensors: Tensor) -> list[np.ndarray[Any, Any]]:
-    """The tensors as NumPy arrays of integers: bfloat16 is none of NumPy's."""
-    return [t.detach().view(_WORDS[t.element_size()]).numpy() for t in tensors]
+    # As integers: bfloat16 is none of NumPy's dtypes.
+    first, second = (t.detach().view(_WORDS[t.element_size()]).numpy() for t in (a, b))
+    return np.shares_memory(first, second)
 
 
 _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -376,6 +376,17 @@ def test_axes_of_one_kind_are_no_axes(target):
     assert_same_bits(same, expected)
 
 
+@pytest.mark.parametrize("pairing", ["half", "interleaved", 8])
+def test_one_axis_of_fractions_among_whole_ones(target, pairing):
+    x = np.random.default_rng(15).standard_normal((5, 24)).astype(np.float64)
+    fractions, whole = np.arange(5) + 0.3, np.arange(5.0)
+    axis_map = np.repeat(np.arange(3), 4)
+    for axes in itertools.permutations([fractions, whole, whole]):
+        options = {"layout": "sd", "pairing": pairing, "axis_map": axis_map}
+        actual = pn.apply_rotary(x, np.stack(axes), frequencies(12), **options)
+        assert_rotated(actual, x, np.stack(axes), frequencies(12), **options)
+
+
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("pairing", ["half", "interleaved", 48])

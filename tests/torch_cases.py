@@ -66,7 +66,9 @@ def composed():
 def random(shape, dtype=torch.float32, device="cpu", seed=0, requires_grad=False) -> torch.Tensor:
     """Standard normal numbers, the same on every device."""
     values = np.random.default_rng(seed).standard_normal(tuple(shape))
-    return torch.from_numpy(values).to(device, dtype).requires_grad_(requires_grad)
+    tensor = torch.from_numpy(values).to(device, dtype)
+    # Not at all without a gradient: inside torch.func the call itself is an error.
+    return tensor.requires_grad_() if requires_grad else tensor
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:
