@@ -44,8 +44,9 @@ check-clang-format: lint-tools
 check-shellcheck: lint-tools
 	$(BIN)/shellcheck $(SHELL_SCRIPTS)
 
+# mypy reads the types of what the package imports where it is there: of the demo's packages too.
 lint-tools:
-	@$(SETUP) lint
+	@$(SETUP) demo lint
 
 format: lint-tools  ## put Python and C++ sources into the project's form
 	$(BIN)/ruff check --fix-only .
