@@ -32,17 +32,30 @@ hypothesis.settings.register_profile("explore", max_examples=1500, **SETTINGS)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 
 
+def backend_in_use() -> str:
+    return "native" if implementations.implementation is NATIVE else "reference"
+
+
 @pytest.fixture(params=[pytest.param("native", marks=NEEDS_NATIVE), "reference"])
 def backend(request: pytest.FixtureRequest) -> Iterator[str]:
     """Name of the implementation in use: the test runs with each."""
-    before = "reference" if implementations.implementation.__name__.endswith("reference") else ""
+    before = backend_in_use()
     pn.set_backend(request.param)
     yield request.param
-    pn.set_backend(before or "native")
+    pn.set_backend(before)
+
+
+@pytest.fixture
+def native() -> Iterator[None]:
+    """The native module computes, whatever the environment says."""
+    before = backend_in_use()
+    pn.set_backend("native")
+    yield
+    pn.set_backend(before)
 
 
 @pytest.fixture(params=TARGETS or [pytest.param("none", marks=NEEDS_NATIVE)])
-def target(request: pytest.FixtureRequest) -> Iterator[str]:
+def target(request: pytest.FixtureRequest, native: None) -> Iterator[str]:
     """Name of the SIMD target that native kernels run on: the test runs with each."""
     assert NATIVE is not None
     before = NATIVE.current_target()

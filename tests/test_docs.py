@@ -27,11 +27,13 @@ def test_examples_are_found():
 
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("name", WITH_EXAMPLES)
-def test_examples(name):
+def test_examples(name, monkeypatch):
     if name == "nn":
         pytest.importorskip("torch")
-    if name == "backend" and NATIVE is None:
-        pytest.skip("the native module is not built")
+    if NATIVE is None and name in ("backend", "rotary"):
+        pytest.skip("the examples show the native module")
+    implementation = pn.backend.implementation if NATIVE is None else NATIVE
+    monkeypatch.setattr(pn.backend, "implementation", implementation)
     module = importlib.import_module(f"posenc_native.{name}")
     results = doctest.testmod(module)
     assert results.attempted > 0

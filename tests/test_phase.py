@@ -23,8 +23,6 @@ from oracle import DTYPES, Exact
 
 import posenc_native as pn
 
-pytestmark = pytest.mark.usefixtures("target")
-
 POWERS = np.array(
     [
         *(0, 3, 998, 4095, 131071, 1_000_003, -12345),
@@ -85,7 +83,7 @@ def table(positions: np.ndarray, dtype: str, **options: float) -> np.ndarray:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("base", BASES)
-def test_every_power_of_two(base, dtype):
+def test_every_power_of_two(target, base, dtype):
     exact = exact_table(POWERS, dim=DIM, base=base)
     assert_exact(table(POWERS, dtype, dim=DIM, base=base), exact, POWERS)
 
@@ -93,20 +91,20 @@ def test_every_power_of_two(base, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("position_dtype", ["float32", "float64"])
 @pytest.mark.parametrize("base", BASES)
-def test_fractional_positions(base, position_dtype, dtype):
+def test_fractional_positions(target, base, position_dtype, dtype):
     positions = FRACTIONAL.astype(position_dtype)
     exact = exact_table(positions, dim=DIM, base=base)
     assert_exact(table(positions, dtype, dim=DIM, base=base), exact, positions)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_positions_next_to_zero(dtype):
+def test_positions_next_to_zero(target, dtype):
     exact = exact_table(TINY, dim=DIM, base=1e4)
     assert_exact(table(TINY, dtype, dim=DIM, base=1e4), exact, TINY)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_frequencies_above_one_turn_a_position(dtype):
+def test_frequencies_above_one_turn_a_position(target, dtype):
     exact = exact_table(NERF_POSITIONS, **NERF)
     assert_exact(table(NERF_POSITIONS, dtype, **NERF), exact, NERF_POSITIONS)
     integers = POWERS[np.abs(POWERS) < 2**40]
@@ -128,11 +126,11 @@ def test_frequencies_above_one_turn_a_position(dtype):
     ],
     ids=lambda options: ",".join(f"{name}={value}" for name, value in options.items()),
 )
-def test_shift_and_scale(options, dtype):
+def test_shift_and_scale(target, options, dtype):
     assert_exact(table(POWERS, dtype, **options), exact_table(POWERS, **options), POWERS)
 
 
-def test_small_angles_keep_their_relative_accuracy():
+def test_small_angles_keep_their_relative_accuracy(target):
     positions = np.array([1, 2, 5, -7])
     options = {"dim": 64, "base": 1e8}
     exact = exact_table(positions, **options)
@@ -182,7 +180,7 @@ EXTREMES = [2**62, -(2**62), 2**62 + 1, -(2**62) - 12345, 2**63 - 1, -(2**63), -
     ids=["int64", "uint64", "float64", "float32", "uint32", "int32", "int16", "uint16", "int8",
          "uint8"],
 )  # fmt: skip
-def test_positions_are_exact_over_the_range_of_their_dtype(positions, dtype):
+def test_positions_are_exact_over_the_range_of_their_dtype(target, positions, dtype):
     # The product of a position with the frequency in units of 2^-64 turn is exact, so that is
     # what is compared with: rounding the frequency itself loses 4 radians at 2^62.
     array = np.array(positions, dtype)
@@ -210,7 +208,7 @@ def _exact_rotary(positions: tuple[float, ...], dtype: str) -> tuple[Exact, Exac
 
 @pytest.mark.parametrize("frequency_dtype", ["float32", "float64"])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_rotary_tables(dtype, frequency_dtype):
+def test_rotary_tables(target, dtype, frequency_dtype):
     sines, cosines = _exact_rotary(tuple(POWERS.tolist()), frequency_dtype)
     cos, sin = pn.rotary_tables(POWERS, inverse_frequencies(frequency_dtype), dtype=DTYPES[dtype])
     assert cos.dtype == sin.dtype == DTYPES[dtype]
@@ -220,7 +218,7 @@ def test_rotary_tables(dtype, frequency_dtype):
 
 @pytest.mark.parametrize("position_dtype", ["float32", "float64"])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_rotary_tables_at_fractional_positions(dtype, position_dtype):
+def test_rotary_tables_at_fractional_positions(target, dtype, position_dtype):
     positions = FRACTIONAL.astype(position_dtype)
     # A position is cut at 2^-64, which is 4e-16 radians and more at frequencies above 2^13.
     keep = np.abs(inverse_frequencies("float64")) < 1000
@@ -232,7 +230,7 @@ def test_rotary_tables_at_fractional_positions(dtype, position_dtype):
     assert_exact(sin, Exact(sines.high[:, keep], sines.low[:, keep]), positions)
 
 
-def test_rotary_tables_at_extreme_positions():
+def test_rotary_tables_at_extreme_positions(target):
     frequencies = inverse_frequencies("float64")
     turns = [oracle.fixed_turns(w) for w in frequencies]
     sines, cosines = oracle.exact_sincos_of_turns(EXTREMES, turns)
@@ -242,7 +240,7 @@ def test_rotary_tables_at_extreme_positions():
         assert_exact(sin, sines, np.zeros(len(EXTREMES)))
 
 
-def test_scale_multiplies_rotary_tables():
+def test_scale_multiplies_rotary_tables(target):
     frequencies = 1e4 ** (-np.arange(16) / 16)
     sines, cosines = oracle.exact_sincos(POWERS.tolist(), frequencies.tolist())
     for name in DTYPES:
@@ -328,21 +326,12 @@ def signed_turns(raw: bytes) -> list[int]:
     return [value - 2**128 if value >= 2**127 else value for value in values]
 
 
-@pytest.fixture
-def one_target(target):
-    """Scalar code does not depend on the target: test it once."""
-    if target != pn.backend.native.available_targets()[0]:
-        pytest.skip("does not depend on the SIMD target")
-
-
-@pytest.mark.usefixtures("one_target")
 def test_frequencies_are_rounded_to_the_nearest_turns(phase_bits):
     frequencies = edge_frequencies()
     turns = signed_turns(phase_bits("turns", data=frequencies.tobytes()))
     assert turns == [oracle.fixed_turns(w) for w in frequencies.tolist()]
 
 
-@pytest.mark.usefixtures("one_target")
 @pytest.mark.parametrize(
     ("dim", "base", "shift", "scale"),
     [(128, 1e4, 0, 1), (128, 5e5, 1, 0.37), (600, 1e6, 0.25, -3.5), (2, 10, 0, 1e-3),
@@ -358,7 +347,6 @@ def test_table_frequencies_are_rounded_to_the_nearest_turns(phase_bits, dim, bas
         assert abs(actual - expected) <= (abs(expected) >= 2**76)
 
 
-@pytest.mark.usefixtures("one_target")
 def test_positions_are_split_exactly(phase_bits):
     rng = np.random.default_rng(3)
     spread = np.exp2(rng.uniform(-70, 62.9, 500)) * rng.choice([-1, 1], 500)

@@ -42,7 +42,7 @@ def output_of(code: str, **environment: str | None) -> str:
 
 
 @NEEDS_NATIVE
-@pytest.mark.usefixtures("threads")
+@pytest.mark.usefixtures("native", "threads")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_any_number_of_threads_gives_the_same_bits(dtype):
     # More and fewer rows than there are ranges of work; all calls large enough to be shared.
@@ -76,7 +76,7 @@ def test_any_number_of_threads_gives_the_same_bits(dtype):
 
 
 @NEEDS_NATIVE
-@pytest.mark.usefixtures("threads")
+@pytest.mark.usefixtures("native", "threads")
 def test_callers_on_several_threads_do_not_disturb_each_other():
     pn.set_num_threads(2)
     x = np.random.default_rng(2).standard_normal((4, 1000, 64)).astype(np.float32)
@@ -103,7 +103,7 @@ def test_callers_on_several_threads_do_not_disturb_each_other():
 
 
 @NEEDS_NATIVE
-@pytest.mark.usefixtures("threads")
+@pytest.mark.usefixtures("native", "threads")
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_large_call_lets_other_python_threads_run(count):
     pn.set_num_threads(count)
@@ -188,7 +188,7 @@ def test_a_pool_of_forked_processes_works():
 
 
 @NEEDS_NATIVE
-@pytest.mark.usefixtures("threads")
+@pytest.mark.usefixtures("native", "threads")
 def test_the_number_of_threads_is_kept():
     for count in (1, 2, np.int64(5), 2**31 - 1):
         pn.set_num_threads(count)
@@ -260,6 +260,7 @@ TARGET_IN_USE = """
 
 
 @NEEDS_NATIVE
+@pytest.mark.usefixtures("native")
 def test_target_variable():
     assert output_of(TARGET_IN_USE).split()[:2] == [TARGETS[0]] * 2
     assert output_of(TARGET_IN_USE, POSENC_ISA="").split()[:2] == [TARGETS[0]] * 2
@@ -288,6 +289,7 @@ def test_an_unknown_target_is_refused():
 
 
 @NEEDS_NATIVE
+@pytest.mark.usefixtures("native")
 @pytest.mark.skipif(len(TARGETS) < 2, reason="one SIMD target only")
 def test_targets_differ_where_they_may():
     """Fused multiply-add or not: without a difference the targets would not be chosen at all."""
