@@ -2,7 +2,7 @@
 # scripts/setup.sh, which also describes the variables PYTHON, VENV and POSENC_TORCH.
 
 VENV ?= .venv
-export PYTHON VENV POSENC_TORCH
+export PYTHON VENV POSENC_TORCH POSENC_CUDA CUDAARCHS
 SETUP := scripts/setup.sh
 BIN := $(VENV)/bin
 

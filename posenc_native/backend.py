@@ -147,8 +147,20 @@ def configuration() -> dict[str, str]:
             if torch_library() is not None
             else "not built: tensors are computed by compositions of torch operations"
         ),
-        "CUDA kernels": "not built: CUDA tensors are computed by compositions of torch operations",
+        **_cuda_configuration(),
     }
+
+
+def _cuda_configuration() -> dict[str, str]:
+    if torch_library() is None:
+        return {"CUDA kernels": "not built"}
+    try:
+        torch_operations()
+    except (ImportError, OSError) as error:  # no torch here, or one that is too old
+        return {"CUDA kernels": f"not in use: {error}"}
+    from . import torch_cuda
+
+    return torch_cuda.configuration()
 
 
 def show_config() -> None:

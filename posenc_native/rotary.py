@@ -282,8 +282,8 @@ class Rotary:
         (5, 32)
     """
 
-    __slots__ = ("_tensors", "axis_map", "base", "head_dim", "inv_freq", "pairing", "rotary_start",
-                 "scale", "scaling")  # fmt: skip
+    __slots__ = ("_elsewhere", "_tensors", "axis_map", "base", "head_dim", "inv_freq", "pairing",
+                 "rotary_start", "scale", "scaling")  # fmt: skip
 
     head_dim: int
     base: float
@@ -294,6 +294,7 @@ class Rotary:
     inv_freq: npt.NDArray[np.float64]
     scale: float
     _tensors: tuple[torch.Tensor, torch.Tensor | None] | None
+    _elsewhere: dict[torch.device, tuple[torch.Tensor, torch.Tensor | None]]
 
     def __init__(
         self,
@@ -331,6 +332,7 @@ class Rotary:
             "inv_freq": inv_freq,
             "scale": scale,
             "_tensors": None,
+            "_elsewhere": {},
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -415,22 +417,35 @@ class Rotary:
         return rotary_tables(positions, inv_freq, axis_map=axis_map, scale=self.scale, dtype=dtype)
 
     def _torch(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """inv_freq and axis_map as tensors on a device."""
-        inv_freq, axis_map = self._tensors or self._make_tensors()
-        if inv_freq.device != device:
-            inv_freq = inv_freq.to(device)
-            axis_map = None if axis_map is None else axis_map.to(device)
-        return inv_freq, axis_map
+        """inv_freq and axis_map as tensors on a device, made once for each."""
+        tensors = self._tensors or self._make_tensors()
+        if tensors[0].device == device:
+            return tensors
+        return self._elsewhere.get(device) or self._move_tensors(tensors, device)
 
     def _make_tensors(self) -> tuple[torch.Tensor, torch.Tensor | None]:
         import torch
 
-        # The device is named: a model may be built under torch.device("meta").
-        inv_freq = torch.tensor(self.inv_freq, device="cpu")
-        axis_map = None if self.axis_map is None else torch.tensor(self.axis_map, device="cpu")
+        # The device is named: a model may be built under torch.device("meta"). No inference
+        # tensors: training may follow.
+        with torch.inference_mode(False):
+            inv_freq = torch.tensor(self.inv_freq, device="cpu")
+            axis_map = None if self.axis_map is None else torch.tensor(self.axis_map, device="cpu")
         # Kept, but not what tracing makes of them.
         if type(inv_freq) is torch.Tensor and not torch.compiler.is_compiling():
             object.__setattr__(self, "_tensors", (inv_freq, axis_map))
+        return inv_freq, axis_map
+
+    def _move_tensors(
+        self, tensors: tuple[torch.Tensor, torch.Tensor | None], device: torch.device
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        import torch
+
+        with torch.inference_mode(False):
+            inv_freq = tensors[0].to(device)
+            axis_map = None if tensors[1] is None else tensors[1].to(device)
+        if type(inv_freq) is torch.Tensor and not torch.compiler.is_compiling():
+            self._elsewhere[device] = inv_freq, axis_map
         return inv_freq, axis_map
 
     def __setattr__(self, name: str, value: object) -> None:

@@ -1,10 +1,10 @@
 """Operations on torch tensors: native operators, or a composition of torch operations.
 
-The operators in C++ (``torch.ops.posenc_native.*``) have a schema and a CPU kernel, nothing more.
-torch_tracing.py lets torch trace and batch them, torch_autograd.py differentiates them. A call pays
-for autograd only if a gradient is needed: registered with the dispatcher, autograd would cost every
-call several microseconds. Tensors on devices without a kernel, and all tensors under
-``set_backend("reference")``, take the composition (torch_composed.py).
+The operators in C++ (``torch.ops.posenc_native.*``) have a schema and kernels for CPU and CUDA,
+nothing more. torch_tracing.py lets torch trace and batch them, torch_autograd.py differentiates
+them. A call pays for autograd only if a gradient is needed: registered with the dispatcher,
+autograd would cost every call several microseconds. Tensors on devices without a kernel, and all
+tensors under ``set_backend("reference")``, take the composition (torch_composed.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,15 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from . import arguments, backend, reference, torch_autograd, torch_composed, torch_tracing
+from . import (
+    arguments,
+    backend,
+    reference,
+    torch_autograd,
+    torch_composed,
+    torch_cuda,
+    torch_tracing,
+)
 from .arguments import wrong_type, wrong_value
 from .torch_autograd import call, functorch_active, needs_grad, raise_ours
 from .torch_composed import no_frequency_gradient
@@ -189,7 +197,7 @@ def apply_rotary_qk(
         and inv_freq.is_cpu
         and (positions is None or positions.is_cpu)
         and _operators_in_use()
-    ):
+    ) and not _native(q, k, positions, inv_freq, axis_map):
         _same_device(function, q, k=k, positions=positions, inv_freq=inv_freq)
         options = (positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse)
         rotated_q, rotated_k = torch_composed.apply_rotary(function, (q, k), options)
@@ -282,9 +290,17 @@ def _operators_in_use() -> bool:
     return not (torch.compiler.is_compiling() and functorch_active())
 
 
-def _native(*tensors: Tensor | None) -> bool:
-    """Whether the operators take these tensors: all on the CPU."""
-    return _operators_in_use() and all(t is None or t.is_cpu for t in tensors)
+def _native(x: Tensor, *others: Tensor | None) -> bool:
+    """Whether the operators take these tensors: all on the CPU, or all on CUDA."""
+    if not _operators_in_use():
+        return False
+    if x.is_cpu:
+        return all(t is None or t.is_cpu for t in others)
+    return (
+        x.is_cuda
+        and all(t is None or t.is_cuda for t in others)
+        and torch_cuda.usable(x.get_device())
+    )
 
 
 def _position_tensor(function: str, positions: Any, device: Any) -> Tensor:

@@ -13,6 +13,9 @@
 #   VENV                      its directory (default: .venv in the repository)
 #   POSENC_TORCH              ON, OFF or AUTO; ON here by default: a torch that the build does not
 #                             find is an error, never a silently smaller package
+#   POSENC_CUDA               ON, OFF or AUTO: CUDA kernels in the torch operators; AUTO here by
+#                             default, which builds them where there is an nvcc
+#   CUDAARCHS                 the GPUs to build for, 90 by default; `native`, or 80-real;90-real ...
 # pip's own variables (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS ...) and CMake's (CXX,
 # CXXFLAGS, CMAKE_PREFIX_PATH, CMAKE_ARGS) work as they do everywhere.
 
@@ -28,6 +31,9 @@ python="$venv/bin/python"
 stamps="$venv/.posenc-setup"
 
 export POSENC_TORCH=${POSENC_TORCH:-ON}
+export POSENC_CUDA=${POSENC_CUDA:-AUTO}
+export CUDAARCHS=${CUDAARCHS:-90} # one is enough to work on; wheels are built for all
+export POSENC_CUDA_ON_HOST=ON     # tests/test_cuda_on_host.py
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 
 say() { printf '==> %s\n' "$*"; }
@@ -170,8 +176,8 @@ install_package() {
   local state
   # Everything beside the sources that the result depends on.
   state=$(
-    printf '%s\n' "$root" "$(version_of "$python")" "$POSENC_TORCH" "${CXX:-}" "${CXXFLAGS:-}" \
-      "${CUDACXX:-}" "${CMAKE_ARGS:-}" "${CMAKE_PREFIX_PATH:-}"
+    printf '%s\n' "$root" "$(version_of "$python")" "$POSENC_TORCH" "$POSENC_CUDA" "$CUDAARCHS" \
+      "${CXX:-}" "${CXXFLAGS:-}" "${CUDACXX:-}" "${CMAKE_ARGS:-}" "${CMAKE_PREFIX_PATH:-}"
     cat "$stamps/torch" "$stamps/build"
   )
   if [[ $(cat "$stamps/package" 2>/dev/null) == "$state" ]] &&
@@ -180,7 +186,8 @@ install_package() {
   then
     return 0
   fi
-  say "Building posenc_native (torch operators: $POSENC_TORCH); a minute or two from nothing"
+  say "Building posenc_native (torch operators: $POSENC_TORCH, CUDA: $POSENC_CUDA);" \
+    "a minute or two from nothing"
   rm -f "$stamps/package"
   # The time that counts is that of the start: a file saved while the compiler runs is newer.
   echo "$state" >"$stamps/package.new"

@@ -5,9 +5,11 @@ Exact values and tolerances are in oracle.py, strided arrays in arrays.py.
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
 
 import hypothesis
 import pytest
@@ -19,6 +21,14 @@ NATIVE = implementations.native
 TARGETS: list[str] = [] if NATIVE is None else NATIVE.available_targets()
 # Bytes of an output that is written past the cache, with `low_threshold`; some to spare.
 LARGE = 5 << 18
+# A module like the native one whose kernels are those of CUDA, run on the host thread by thread.
+try:
+    CUDA_ON_HOST: ModuleType | None = importlib.import_module("posenc_native._cuda_on_host")
+except ImportError:
+    CUDA_ON_HOST = None
+NEEDS_CUDA_ON_HOST = pytest.mark.skipif(
+    CUDA_ON_HOST is None, reason="built by scripts/setup.sh on machines with nvcc"
+)
 NEEDS_NATIVE = pytest.mark.skipif(NATIVE is None, reason="the native module is not built")
 
 # Every run tries the same examples; HYPOTHESIS_PROFILE=explore looks for new ones.
@@ -54,10 +64,20 @@ def native() -> Iterator[None]:
     pn.set_backend(before)
 
 
-@pytest.fixture(params=TARGETS or [pytest.param("none", marks=NEEDS_NATIVE)])
+@pytest.fixture(
+    params=[
+        *(TARGETS or [pytest.param("none", marks=NEEDS_NATIVE)]),
+        pytest.param("CUDA", marks=NEEDS_CUDA_ON_HOST),
+    ]
+)
 def target(request: pytest.FixtureRequest, native: None) -> Iterator[str]:
-    """Name of the SIMD target that native kernels run on: the test runs with each."""
+    """Name of the SIMD target that native kernels run on, or "CUDA": the test runs with each."""
     assert NATIVE is not None
+    if request.param == "CUDA":
+        assert CUDA_ON_HOST is not None
+        implementations.implementation = CUDA_ON_HOST
+        yield request.param
+        return
     before = NATIVE.current_target()
     assert NATIVE.set_target(request.param)
     yield request.param

@@ -33,12 +33,13 @@ int main(int argc, char** argv) {
   double number;
   posenc::Position position;
   if (mode == "turns") {
-    while (read(&number)) write(posenc::turns_from_radians(number));
+    while (read(&number)) write(posenc::turns_from_radians(posenc::to_binary(number)));
   } else if (mode == "split") {
-    while (read(&number)) write(posenc::split_position(number));
+    while (read(&number)) write(posenc::split_position(posenc::to_binary(number)));
   } else if (mode == "sincos") {
     while (read(&position) && read(&number)) {
-      const uint64_t phase = posenc::phase(position, posenc::turns_from_radians(number));
+      const uint64_t phase =
+          posenc::phase(position, posenc::turns_from_radians(posenc::to_binary(number)));
       write(posenc::sincos<double>(phase));
       write(posenc::sincos<float>(phase));
     }

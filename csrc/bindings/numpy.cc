@@ -1,5 +1,6 @@
 // The NumPy module, posenc_native._core: arrays to core structs, checks, kernels. Functions take
-// their arguments by position; posenc_native/reference.py has the same ones in plain NumPy.
+// their arguments by position; posenc_native/reference.py has the same ones in plain NumPy. Tests
+// build it once more, over the CUDA kernels run on the host (csrc/cuda/on_host.cu).
 
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
@@ -303,7 +304,7 @@ py::object sinusoidal(py::handle positions, py::handle dim, py::handle base, py:
           result.array().dtype_name);
     }
   }
-  cpu::write_sinusoidal(check_sinusoidal(function, array, given.count, spec, result.array()), spec,
+  cpu::write_sinusoidal(check_sinusoidal(function, array, given.count, spec, result.array()),
                         run_rows);
   return result.object();
 }
@@ -326,7 +327,7 @@ py::object add_sinusoidal(py::handle x, py::handle positions, py::handle x_scale
   cpu::write_sinusoidal(check_add_sinusoidal(function, input.array(), given.pointer(), spec,
                                              number(function, "x_scale", x_scale),
                                              number(function, "alpha", alpha), result.array()),
-                        spec, run_rows);
+                        run_rows);
   return result.object();
 }
 
@@ -349,10 +350,10 @@ py::tuple rotary_tables(py::handle positions, py::handle inv_freq, py::handle ax
       table_shape(function, given, axes ? 1 : 0, frequencies.array().shape[0], dtype_of(type));
   const ArrayArgument cosine(function, "cos", py::array(type, shape));
   const ArrayArgument sine(function, "sin", py::array(type, shape));
-  cpu::write_rotary_tables(
+  cpu::write_sinusoidal(
       check_rotary_tables(function, array, given.count, frequencies.array(), axes.pointer(),
                           number(function, "scale", scale), cosine.array(), sine.array()),
-      frequencies.array(), run_rows);
+      run_rows);
   return py::make_tuple(cosine.object(), sine.object());
 }
 
@@ -401,7 +402,7 @@ struct RotaryArguments {
     call.tensor_count = 1;
     call.in[0] = &input.array();
     call.out[0] = &result.array();
-    cpu::rotate(call, run_rows);
+    cpu::rotate(check_rotary(call), run_rows);
     return result.object();
   }
 };
@@ -433,14 +434,14 @@ py::tuple apply_rotary_qk(py::handle q, py::handle k, py::handle positions, py::
   call.in[0] = call.out[0] = &query.array();
   call.in[1] = call.out[1] = &key.array();
   if (in_place) {
-    cpu::rotate(call, run_rows);
+    cpu::rotate(check_rotary(call), run_rows);
     return py::make_tuple(query.object(), key.object());
   }
   const ArrayArgument query_out(call.function, "q", empty_like(query.object()));
   const ArrayArgument key_out(call.function, "k", empty_like(key.object()));
   call.out[0] = &query_out.array();
   call.out[1] = &key_out.array();
-  cpu::rotate(call, run_rows);
+  cpu::rotate(check_rotary(call), run_rows);
   return py::make_tuple(query_out.object(), key_out.object());
 }
 
@@ -455,7 +456,7 @@ py::object apply_rotary_tables(py::handle x, py::handle cosine, py::handle sine,
 }  // namespace
 }  // namespace posenc
 
-PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
+PYBIND11_MODULE(POSENC_MODULE, m, py::mod_gil_not_used()) {
   using namespace posenc;
   py::register_local_exception_translator([](std::exception_ptr pointer) {
     try {

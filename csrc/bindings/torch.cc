@@ -1,7 +1,7 @@
-// The torch operators of the CPU, on libtorch's stable ABI: tensors to core structs, checks,
-// kernels on torch's thread pool. No autograd here; posenc_native/torch_ops.py adds it, with the
-// fake tensors and vmap rules. Error messages begin with the Python exception they stand for, which
-// the same file raises.
+// The torch operators, on libtorch's stable ABI: tensors to core structs, checks, and kernels,
+// those of the CPU on torch's thread pool or those of CUDA (torch_cuda.cc). No autograd here;
+// posenc_native/torch_ops.py adds it, with the fake tensors and vmap rules. Error messages begin
+// with the Python exception they stand for, which the same file raises.
 
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
@@ -17,6 +17,7 @@
 #include <tuple>
 #include <vector>
 
+#include "bindings/torch_cuda.h"
 #include "core/rotary.h"
 #include "core/sinusoidal.h"
 #include "cpu/kernels.h"
@@ -62,30 +63,61 @@ DtypeEntry dtype_of(ScalarType type) {
   return {type, Dtype::kOther, "a dtype that is none of these"};
 }
 
-Array describe(const char* function, const char* name, const Tensor& tensor) {
-  Array array;
-  const DtypeEntry dtype = dtype_of(tensor.scalar_type());
-  array.dtype = dtype.ours;
-  array.dtype_name = dtype.name;
-  array.data = tensor.data_ptr();
-  array.rank = static_cast<int>(tensor.dim());
-  if (array.rank > kMaxRank) {
-    fail_value(function, name, "at most " + std::to_string(kMaxRank) + " axes",
-               std::to_string(array.rank));
-  }
-  const auto sizes = tensor.sizes(), strides = tensor.strides();
-  for (int i = 0; i < array.rank; ++i) {
-    array.shape[i] = sizes[i];
-    array.stride[i] = strides[i];
-  }
-  return array;
-}
+// Where the first tensor of a call is, and all others have to be.
+struct Device {
+  int32_t type = aoti_torch_device_type_cpu(), index = 0;
 
-std::optional<Array> describe(const char* function, const char* name,
-                              const OptionalTensor& tensor) {
-  if (!tensor.has_value()) return std::nullopt;
-  return describe(function, name, *tensor);
-}
+  Device() = default;
+  explicit Device(const Tensor& tensor) {
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(tensor.get(), &type));
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(tensor.get(), &index));
+  }
+  bool is_cpu() const { return type == aoti_torch_device_type_cpu(); }
+  bool operator!=(const Device& other) const {
+    return type != other.type || (index != other.index && !is_cpu());
+  }
+  std::string name() const {
+    if (is_cpu()) return "cpu";
+    const char* const kind = type == aoti_torch_device_type_cuda() ? "cuda" : "another kind";
+    return std::string(kind) + ":" + std::to_string(index);
+  }
+};
+
+// One call: its function's name, for messages, and its device.
+struct Call {
+  const char* function;
+  Device device;
+
+  Call(const char* name, const Tensor& first) : function(name), device(first) {}
+
+  Array describe(const char* name, const Tensor& tensor) const {
+    if (const Device other(tensor); other != device) {
+      fail_value(function, name, "a tensor on " + device.name(), other.name());
+    }
+    Array array;
+    const DtypeEntry dtype = dtype_of(tensor.scalar_type());
+    array.dtype = dtype.ours;
+    array.dtype_name = dtype.name;
+    array.readable = device.is_cpu();
+    array.data = tensor.data_ptr();
+    array.rank = static_cast<int>(tensor.dim());
+    if (array.rank > kMaxRank) {
+      fail_value(function, name, "at most " + std::to_string(kMaxRank) + " axes",
+                 std::to_string(array.rank));
+    }
+    const auto sizes = tensor.sizes(), strides = tensor.strides();
+    for (int i = 0; i < array.rank; ++i) {
+      array.shape[i] = sizes[i];
+      array.stride[i] = strides[i];
+    }
+    return array;
+  }
+
+  std::optional<Array> describe(const char* name, const OptionalTensor& tensor) const {
+    if (!tensor.has_value()) return std::nullopt;
+    return describe(name, *tensor);
+  }
+};
 
 const Array* pointer(const std::optional<Array>& array) { return array ? &*array : nullptr; }
 
@@ -100,7 +132,7 @@ auto translate_errors(Body body) {
   }
 }
 
-Tensor new_tensor(const std::vector<int64_t>& shape, ScalarType dtype) {
+Tensor new_tensor(const std::vector<int64_t>& shape, ScalarType dtype, const Device& device) {
   std::vector<int64_t> strides(shape.size());
   int64_t stride = 1;
   for (size_t i = shape.size(); i-- > 0;) {
@@ -112,7 +144,7 @@ Tensor new_tensor(const std::vector<int64_t>& shape, ScalarType dtype) {
   TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(
       static_cast<int64_t>(shape.size()), shape.data(), strides.data(),
       static_cast<int32_t>(torch::stable::detail::to<int32_t>(torch::stable::detail::from(dtype))),
-      aoti_torch_device_type_cpu(), 0, &handle));
+      device.type, device.is_cpu() ? 0 : device.index, &handle));
   return Tensor(handle);
 }
 
@@ -128,6 +160,20 @@ constexpr auto run_rows = [](int64_t rows, int64_t bytes, const auto& run) {
   torch::stable::parallel_for(0, rows, (rows + ranges - 1) / ranges, run);
 };
 
+void run(const Call& call, const SinusoidalArgs& args) {
+#ifdef POSENC_CUDA_ARCHITECTURES
+  if (!call.device.is_cpu()) return cuda::run(call.function, call.device.index, args);
+#endif
+  cpu::write_sinusoidal(args, run_rows);
+}
+
+void run(const Call& call, const RotaryArgs& args) {
+#ifdef POSENC_CUDA_ARCHITECTURES
+  if (!call.device.is_cpu()) return cuda::run(call.function, call.device.index, args);
+#endif
+  cpu::rotate(args, run_rows);
+}
+
 // --- Sinusoidal
 
 SinusoidalSpec make_spec(const char* function, int64_t dim, double base, std::string_view layout,
@@ -137,35 +183,33 @@ SinusoidalSpec make_spec(const char* function, int64_t dim, double base, std::st
   return spec;
 }
 
-void write_sinusoidal(const Tensor& positions, const SinusoidalSpec& spec, const Tensor& out) {
-  const char* const function = "sinusoidal";
-  const Array given = describe(function, "positions", positions);
-  cpu::write_sinusoidal(check_sinusoidal(function, &given, 0, spec, describe(function, "out", out)),
-                        spec, run_rows);
-}
-
 // positions.shape (less its first `leading` axes) + (last,)
-Tensor new_table(const char* function, const Array& positions, int leading, int64_t last,
+Tensor new_table(const Call& call, const Array& positions, int leading, int64_t last,
                  ScalarType dtype) {
   const DtypeEntry entry = dtype_of(dtype);
   if (!is_real(entry.ours)) {
-    fail_type(function, "dtype", "float16, bfloat16, float32 or float64", entry.name);
+    fail_type(call.function, "dtype", "float16, bfloat16, float32 or float64", entry.name);
   }
   std::vector<int64_t> shape(positions.shape + leading, positions.shape + positions.rank);
-  check_result_size(function, shape.data(), static_cast<int>(shape.size()), last, entry.ours);
+  check_result_size(call.function, shape.data(), static_cast<int>(shape.size()), last, entry.ours);
   shape.push_back(last);
-  return new_tensor(shape, dtype);
+  return new_tensor(shape, dtype, call.device);
+}
+
+void write_sinusoidal(const Call& call, const Array& positions, const SinusoidalSpec& spec,
+                      const Tensor& out) {
+  run(call, check_sinusoidal(call.function, &positions, 0, spec, call.describe("out", out)));
 }
 
 Tensor sinusoidal(const Tensor& positions, int64_t dim, double base, std::string_view layout,
                   double shift, double scale, ScalarType dtype) {
   return translate_errors([&] {
-    const char* const function = "sinusoidal";
-    const Array given = describe(function, "positions", positions);
-    check_positions(function, given);
-    const SinusoidalSpec spec = make_spec(function, dim, base, layout, shift, scale);
-    const Tensor out = new_table(function, given, 0, dim, dtype);
-    write_sinusoidal(positions, spec, out);
+    const Call call("sinusoidal", positions);
+    const Array given = call.describe("positions", positions);
+    check_positions(call.function, given);
+    const SinusoidalSpec spec = make_spec(call.function, dim, base, layout, shift, scale);
+    const Tensor out = new_table(call, given, 0, dim, dtype);
+    write_sinusoidal(call, given, spec, out);
     return out;
   });
 }
@@ -173,7 +217,9 @@ Tensor sinusoidal(const Tensor& positions, int64_t dim, double base, std::string
 void sinusoidal_out(const Tensor& positions, int64_t dim, double base, std::string_view layout,
                     double shift, double scale, const Tensor& out) {
   translate_errors([&] {
-    write_sinusoidal(positions, make_spec("sinusoidal", dim, base, layout, shift, scale), out);
+    const Call call("sinusoidal", positions);
+    write_sinusoidal(call, call.describe("positions", positions),
+                     make_spec(call.function, dim, base, layout, shift, scale), out);
   });
 }
 
@@ -181,15 +227,14 @@ void add_sinusoidal_out(const Tensor& x, const OptionalTensor& positions, double
                         double alpha, double base, std::string_view layout, double shift,
                         double scale, const Tensor& out) {
   translate_errors([&] {
-    const char* const function = "add_sinusoidal";
-    const Array input = describe(function, "x", x);
-    const std::optional<Array> given = describe(function, "positions", positions);
-    check_real(function, "x", input);
+    const Call call("add_sinusoidal", x);
+    const Array input = call.describe("x", x);
+    const std::optional<Array> given = call.describe("positions", positions);
+    check_real(call.function, "x", input);
     const int64_t dim = input.rank > 0 ? input.shape[input.rank - 1] : 0;
-    const SinusoidalSpec spec = make_spec(function, dim, base, layout, shift, scale);
-    cpu::write_sinusoidal(check_add_sinusoidal(function, input, pointer(given), spec, x_scale,
-                                               alpha, describe(function, "out", out)),
-                          spec, run_rows);
+    const SinusoidalSpec spec = make_spec(call.function, dim, base, layout, shift, scale);
+    run(call, check_add_sinusoidal(call.function, input, pointer(given), spec, x_scale, alpha,
+                                   call.describe("out", out)));
   });
 }
 
@@ -213,22 +258,20 @@ std::tuple<Tensor, Tensor> rotary_tables(const Tensor& positions, const Tensor& 
                                          const OptionalTensor& axis_map, double scale,
                                          ScalarType dtype) {
   return translate_errors([&] {
-    const char* const function = "rotary_tables";
-    const Array given = describe(function, "positions", positions);
-    check_positions(function, given);
-    const Array frequencies = describe(function, "inv_freq", inv_freq);
-    check_frequencies(function, frequencies);
-    const std::optional<Array> axes = describe(function, "axis_map", axis_map);
+    const Call call("rotary_tables", positions);
+    const Array given = call.describe("positions", positions);
+    check_positions(call.function, given);
+    const Array frequencies = call.describe("inv_freq", inv_freq);
+    check_frequencies(call.function, frequencies);
+    const std::optional<Array> axes = call.describe("axis_map", axis_map);
     const int leading = axes ? 1 : 0;
     if (given.rank < leading) {
-      fail_value(function, "positions", "shape [A, ...] with axis_map", shape_string(given));
+      fail_value(call.function, "positions", "shape [A, ...] with axis_map", shape_string(given));
     }
-    const Tensor cosine = new_table(function, given, leading, frequencies.shape[0], dtype);
-    const Tensor sine = new_table(function, given, leading, frequencies.shape[0], dtype);
-    cpu::write_rotary_tables(
-        check_rotary_tables(function, &given, 0, frequencies, pointer(axes), scale,
-                            describe(function, "cos", cosine), describe(function, "sin", sine)),
-        frequencies, run_rows);
+    const Tensor cosine = new_table(call, given, leading, frequencies.shape[0], dtype);
+    const Tensor sine = new_table(call, given, leading, frequencies.shape[0], dtype);
+    run(call, check_rotary_tables(call.function, &given, 0, frequencies, pointer(axes), scale,
+                                  call.describe("cos", cosine), call.describe("sin", sine)));
     return std::tuple(cosine, sine);
   });
 }
@@ -253,6 +296,7 @@ const Tensor* pointer(const OptionalTensor& tensor) { return tensor ? &*tensor :
 void rotate(const RotaryOptions& options, std::initializer_list<const Tensor*> in,
             std::initializer_list<const Tensor*> out) {
   translate_errors([&] {
+    const Call tensors(options.function, *in.begin()[0]);
     RotaryCall call;
     call.function = options.function;
     call.tensor_count = static_cast<int>(in.size());
@@ -261,18 +305,18 @@ void rotate(const RotaryOptions& options, std::initializer_list<const Tensor*> i
     for (int i = 0; i < call.tensor_count; ++i) {
       const Tensor* const from = in.begin()[i];
       const Tensor* const to = out.begin()[i];
-      inputs[i] = describe(options.function, call.names[i], *from);
+      inputs[i] = tensors.describe(call.names[i], *from);
       call.in[i] = &inputs[i];
       call.out[i] = &inputs[i];
       if (from == to) continue;
-      outputs[i] = describe(options.function, "out", *to);
+      outputs[i] = tensors.describe("out", *to);
       call.out[i] = &outputs[i];
     }
     Array others[5];
     int count = 0;
     const auto other = [&](const char* name, const Tensor* tensor) -> const Array* {
       if (tensor == nullptr) return nullptr;
-      others[count] = describe(options.function, name, *tensor);
+      others[count] = tensors.describe(name, *tensor);
       return &others[count++];
     };
     call.positions = other("positions", options.positions);
@@ -285,7 +329,7 @@ void rotate(const RotaryOptions& options, std::initializer_list<const Tensor*> i
     call.rotary_start = options.rotary_start;
     call.scale = options.scale;
     call.inverse = options.inverse;
-    cpu::rotate(call, run_rows);
+    run(tensors, check_rotary(call));
   });
 }
 
@@ -385,12 +429,13 @@ void rotary_from_tables_in_place(const Tensor& x, const Tensor& cosine, const Te
 
 Tensor frequency_turns(const Tensor& inv_freq) {
   return translate_errors([&] {
-    const Array array = describe("frequency_turns", "inv_freq", inv_freq);
-    check_frequencies("frequency_turns", array);
+    const Call call("frequency_turns", inv_freq);
+    const Array array = call.describe("inv_freq", inv_freq);
+    const InverseFrequencies frequencies = check_frequencies(call.function, array);
     const int64_t pairs = array.shape[0];
-    const Tensor turns = new_tensor({2, pairs}, ScalarType::Long);
+    const Tensor turns = new_tensor({2, pairs}, ScalarType::Long, call.device);
     uint64_t* const data = static_cast<uint64_t*>(turns.data_ptr());
-    turns_from_frequencies(array, data, data + pairs);
+    turns_from_frequencies(frequencies, pairs, data, data + pairs);
     return turns;
   });
 }
@@ -398,7 +443,7 @@ Tensor frequency_turns(const Tensor& inv_freq) {
 Tensor sinusoidal_turns(int64_t dim, double base, double shift, double scale) {
   return translate_errors([&] {
     const SinusoidalSpec spec = make_spec("sinusoidal", dim, base, "interleaved", shift, scale);
-    const Tensor turns = new_tensor({2, dim / 2}, ScalarType::Long);
+    const Tensor turns = new_tensor({2, dim / 2}, ScalarType::Long, Device());
     uint64_t* const data = static_cast<uint64_t*>(turns.data_ptr());
     turns_from_spec(spec, data, data + dim / 2);
     return turns;
@@ -409,6 +454,20 @@ Tensor sinusoidal_turns(int64_t dim, double base, double shift, double scale) {
 
 std::string current_target() { return cpu::current_target(); }
 bool set_target(std::string_view name) { return cpu::set_target(name); }
+
+// --- What CUDA kernels there are, for posenc_native/torch_cuda.py to judge
+
+#ifdef POSENC_CUDA_ARCHITECTURES
+std::string cuda_architectures() { return cuda::architectures(); }
+std::tuple<int64_t, int64_t> cuda_versions() {
+  return {cuda::runtime_version(), cuda::driver_version()};
+}
+std::string cuda_failure(int64_t device) { return cuda::failure(static_cast<int32_t>(device)); }
+#else
+std::string cuda_architectures() { return ""; }
+std::string cuda_failure(int64_t /*device*/) { return "not built"; }
+std::tuple<int64_t, int64_t> cuda_versions() { return {0, 0}; }
+#endif
 
 }  // namespace
 }  // namespace posenc
@@ -447,9 +506,14 @@ STABLE_TORCH_LIBRARY(posenc_native, m) {
   m.def("sinusoidal_turns(int dim, float base, float shift, float scale) -> Tensor");
   m.def("current_target() -> str");
   m.def("set_target(str name) -> bool");
+  m.def("cuda_architectures() -> str");
+  m.def("cuda_versions() -> (int, int)");
+  m.def("cuda_failure(int device) -> str");
 }
 
-STABLE_TORCH_LIBRARY_IMPL(posenc_native, CPU, m) {
+// The same functions for every device: they look where their tensors are.
+template <typename Library>
+void implement(Library& m) {
   m.impl("sinusoidal", TORCH_BOX(&posenc::sinusoidal));
   m.impl("sinusoidal_out", TORCH_BOX(&posenc::sinusoidal_out));
   m.impl("add_sinusoidal", TORCH_BOX(&posenc::add_sinusoidal));
@@ -464,11 +528,22 @@ STABLE_TORCH_LIBRARY_IMPL(posenc_native, CPU, m) {
   m.impl("rotary_from_tables", TORCH_BOX(&posenc::rotary_from_tables));
   m.impl("rotary_from_tables_", TORCH_BOX(&posenc::rotary_from_tables_in_place));
   m.impl("rotary_from_tables_out", TORCH_BOX(&posenc::rotary_from_tables_out));
+}
+
+STABLE_TORCH_LIBRARY_IMPL(posenc_native, CPU, m) {
+  implement(m);
   m.impl("frequency_turns", TORCH_BOX(&posenc::frequency_turns));
 }
+
+#ifdef POSENC_CUDA_ARCHITECTURES
+STABLE_TORCH_LIBRARY_IMPL(posenc_native, CUDA, m) { implement(m); }
+#endif
 
 STABLE_TORCH_LIBRARY_IMPL(posenc_native, CompositeExplicitAutograd, m) {
   m.impl("sinusoidal_turns", TORCH_BOX(&posenc::sinusoidal_turns));
   m.impl("current_target", TORCH_BOX(&posenc::current_target));
   m.impl("set_target", TORCH_BOX(&posenc::set_target));
+  m.impl("cuda_architectures", TORCH_BOX(&posenc::cuda_architectures));
+  m.impl("cuda_versions", TORCH_BOX(&posenc::cuda_versions));
+  m.impl("cuda_failure", TORCH_BOX(&posenc::cuda_failure));
 }

@@ -4,12 +4,12 @@
 
 namespace posenc {
 
-void check_frequencies(const char* function, const Array& inv_freq) {
+InverseFrequencies check_frequencies(const char* function, const Array& inv_freq) {
   if (inv_freq.dtype != Dtype::kFloat32 && inv_freq.dtype != Dtype::kFloat64) {
     fail_type(function, "inv_freq", "dtype float32 or float64", inv_freq.dtype_name);
   }
   if (inv_freq.rank != 1) fail_value(function, "inv_freq", "shape [P]", shape_string(inv_freq));
-  for (int64_t i = 0; i < inv_freq.shape[0]; ++i) {
+  for (int64_t i = 0; inv_freq.readable && i < inv_freq.shape[0]; ++i) {
     const int64_t at = i * inv_freq.stride[0];
     const double w = inv_freq.dtype == Dtype::kFloat32 ? static_cast<float*>(inv_freq.data)[at]
                                                        : static_cast<double*>(inv_freq.data)[at];
@@ -18,14 +18,13 @@ void check_frequencies(const char* function, const Array& inv_freq) {
                  std::to_string(w) + " at [" + std::to_string(i) + "]");
     }
   }
+  return {inv_freq.data, inv_freq.dtype, inv_freq.stride[0]};
 }
 
-void turns_from_frequencies(const Array& inv_freq, uint64_t* fraction, uint64_t* whole) {
-  for (int64_t i = 0; i < inv_freq.shape[0]; ++i) {
-    const int64_t at = i * inv_freq.stride[0];
-    const double w = inv_freq.dtype == Dtype::kFloat32 ? static_cast<float*>(inv_freq.data)[at]
-                                                       : static_cast<double*>(inv_freq.data)[at];
-    const Turns turns = turns_from_radians(w);
+void turns_from_frequencies(const InverseFrequencies& inv_freq, int64_t pairs, uint64_t* fraction,
+                            uint64_t* whole) {
+  for (int64_t i = 0; i < pairs; ++i) {
+    const Turns turns = inv_freq[i];
     fraction[i] = turns.fraction;
     whole[i] = turns.whole;
   }
@@ -40,7 +39,7 @@ AxisMap check_axis_map(const char* function, const Array& axis_map, int64_t pair
                shape_string(axis_map));
   }
   const AxisMap map{axis_map.data, axis_map.dtype, axis_map.stride[0], axes};
-  for (int64_t i = 0; i < pairs; ++i) {
+  for (int64_t i = 0; axis_map.readable && i < pairs; ++i) {
     if (map[i] < 0 || map[i] >= axes) {
       fail_value(function, "axis_map", "values in 0 .. " + std::to_string(axes - 1),
                  std::to_string(map[i]) + " at [" + std::to_string(i) + "]");

@@ -17,7 +17,7 @@ struct Positions {
   int64_t axis_stride = 0;
 
   // `offset` in elements from `data`.
-  Position at(int64_t offset) const {
+  POSENC_HD Position at(int64_t offset) const {
     switch (data == nullptr ? Dtype::kOther : dtype) {
       case Dtype::kInt64:
       case Dtype::kUInt64:
@@ -35,9 +35,9 @@ struct Positions {
       case Dtype::kUInt8:
         return {static_cast<const uint8_t*>(data)[offset], 0};
       case Dtype::kFloat32:
-        return split_position(static_cast<const float*>(data)[offset]);
+        return split_position(to_binary(static_cast<const float*>(data)[offset]));
       case Dtype::kFloat64:
-        return split_position(static_cast<const double*>(data)[offset]);
+        return split_position(to_binary(static_cast<const double*>(data)[offset]));
       default:
         return {offset, 0};
     }
@@ -51,21 +51,40 @@ struct AxisMap {
   int64_t stride = 0;
   int64_t axes = 1;
 
-  int64_t operator[](int64_t pair) const {
+  POSENC_HD int64_t operator[](int64_t pair) const {
     if (data == nullptr) return 0;
     return Positions{data, dtype, 0}.at(pair * stride).integer;
   }
+  // For values that could not be checked: never outside of the positions.
+  POSENC_HD int64_t clamped(int64_t pair) const {
+    const int64_t axis = (*this)[pair];
+    return axis >= 0 && axis < axes ? axis : 0;
+  }
 };
 
-// Frequencies of all pairs, as the kernels read them; memory is the caller's.
+// inv_freq[P] as the caller gave them, radians per position.
+struct InverseFrequencies {
+  const void* data = nullptr;
+  Dtype dtype = Dtype::kFloat64;  // or float32
+  int64_t stride = 0;
+
+  POSENC_HD Turns operator[](int64_t pair) const {
+    return turns_from_radians(dtype == Dtype::kFloat32
+                                  ? to_binary(static_cast<const float*>(data)[pair * stride])
+                                  : to_binary(static_cast<const double*>(data)[pair * stride]));
+  }
+};
+
+// Frequencies of all pairs in turns, as the CPU's kernels read them; memory is the caller's.
 struct Frequencies {
   const uint64_t* fraction = nullptr;
   const uint64_t* whole = nullptr;
 };
 
-// inv_freq[P], radians per position: float32 or float64, finite, below kMaxFrequency.
-void check_frequencies(const char* function, const Array& inv_freq);
-void turns_from_frequencies(const Array& inv_freq, uint64_t* fraction, uint64_t* whole);
+// inv_freq[P]: float32 or float64, finite, below kMaxFrequency.
+InverseFrequencies check_frequencies(const char* function, const Array& inv_freq);
+void turns_from_frequencies(const InverseFrequencies& inv_freq, int64_t pairs, uint64_t* fraction,
+                            uint64_t* whole);
 
 // axis_map[P] of integers in 0 .. axes - 1.
 AxisMap check_axis_map(const char* function, const Array& axis_map, int64_t pairs, int64_t axes);

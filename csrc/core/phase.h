@@ -9,7 +9,8 @@
 //     |quad| angle within the quadrant   |     product *is* the range reduction: every position is
 //     +----+-----------------------------+     as good as any other.
 //
-// Plain C++17 that nvcc accepts as well; csrc/cpu/sincos-inl.h is the same algorithm on vectors.
+// Plain C++17 that nvcc takes for GPUs as well; csrc/cpu/sincos-inl.h is the same algorithm on
+// vectors.
 // The polynomials were fitted by scripts/fit_sincos.py.
 #pragma once
 
@@ -109,105 +110,106 @@ POSENC_HD inline uint64_t phase(Position p, Turns turns) {
   return integer + multiply_high(p.fraction, turns.fraction) + p.fraction * turns.whole;
 }
 
-// Splits a finite position with |p| < 2^63; what is below 2^-64 is cut off. By magnitude, since
-// 1 - p of a small negative p would round.
-POSENC_HD inline Position split_position(double p) {
-  const double magnitude = fabs(p), whole = floor(magnitude);
-  uint64_t integer = static_cast<uint64_t>(whole);
-  uint64_t fraction = static_cast<uint64_t>((magnitude - whole) * 18446744073709551616.0);
-  if (p < 0) {
+// ---------------------------------------------------------------------------------------------
+// Floating-point numbers to fixed point, in integers alone: exact, and no float64 arithmetic on
+// GPUs, which have little of it.
+
+// (-1)^negative * mantissa * 2^exponent, mantissa 0 or in 2^52 .. 2^53 - 1.
+struct Binary {
+  uint64_t mantissa;
+  int exponent;
+  bool negative;
+};
+
+// Subnormal numbers count as 0: they are far below anything that matters to positions and
+// frequencies. Infinities and NaN have an exponent beyond every number's.
+POSENC_HD inline Binary to_binary(double x) {
+  uint64_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  const int biased = static_cast<int>((bits >> 52) & 0x7ff);
+  const uint64_t mantissa = (bits & ((uint64_t{1} << 52) - 1)) | (uint64_t{1} << 52);
+  return {biased == 0 ? 0 : mantissa, biased - 1075, (bits >> 63) != 0};
+}
+
+POSENC_HD inline Binary to_binary(float x) {
+  uint32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  const int biased = static_cast<int>((bits >> 23) & 0xff);
+  const uint64_t mantissa = (uint64_t{bits & 0x7fffff} << 29) | (uint64_t{1} << 52);
+  const int exponent = biased == 0xff ? 1024 : biased - 179;
+  return {biased == 0 ? 0 : mantissa, exponent, (bits >> 31) != 0};
+}
+
+// The greatest exponent of a number below 2^63, the limit of positions and frequencies. What lies
+// beyond is refused where values can be looked at, and counts as 0 elsewhere.
+constexpr int kMaxExponent = 10;
+
+// -2^63 <= p < 2^63; what is below 2^-64 is cut off.
+POSENC_HD inline Position split_position(Binary p) {
+  if (p.exponent > kMaxExponent + 1) return {0, 0};
+  uint64_t integer, fraction;
+  if (p.exponent >= 0) {
+    integer = p.mantissa << p.exponent;
+    fraction = 0;
+  } else if (p.exponent > -64) {
+    integer = p.mantissa >> -p.exponent;
+    fraction = p.mantissa << (64 + p.exponent);
+  } else {
+    integer = 0;
+    fraction = p.exponent > -128 ? p.mantissa >> (-64 - p.exponent) : 0;
+  }
+  if (p.negative) {
     fraction = ~fraction + 1;
     integer = ~integer + (fraction == 0);
   }
   return {static_cast<int64_t>(integer), fraction};
 }
 
-// ---------------------------------------------------------------------------------------------
-// Frequencies in turns
-
 // 1 / (2 pi) as a fixed-point fraction, most significant word first.
-constexpr uint64_t kInverseTau[4] = {0x28be60db9391054a, 0x7f09d5f47d4d3770, 0x36d8a5664f10e410,
-                                     0x7f9458eaf7aef158};
-
-// w / 2 pi with 128 bits behind the point: the sum of two such numbers still rounds right.
-struct WideTurns {
-  uint64_t whole, high, low;
-};
-
-inline WideTurns add(WideTurns a, WideTurns b) {
-  WideTurns sum;
-  sum.low = a.low + b.low;
-  const uint64_t carry_low = sum.low < a.low;
-  const uint64_t high = a.high + b.high;
-  const uint64_t carry_high = high < a.high;
-  sum.high = high + carry_low;
-  sum.whole = a.whole + b.whole + carry_high + (sum.high < high);
-  return sum;
-}
-
-inline WideTurns negate(WideTurns a) {
-  WideTurns result{~a.whole, ~a.high, ~a.low + 1};
-  if (result.low == 0 && ++result.high == 0) ++result.whole;
-  return result;
-}
-
-inline Turns round_turns(WideTurns a) {
-  const uint64_t fraction = a.high + (a.low >> 63);
-  return {fraction, a.whole + (fraction < a.high)};
-}
-
-// |w| < kMaxFrequency, radians per position.
-inline WideTurns wide_turns(double w) {
-  uint64_t bits;
-  std::memcpy(&bits, &w, sizeof bits);
-  const int biased = static_cast<int>((bits >> 52) & 0x7ff);
-  if (biased == 0) return {0, 0, 0};  // below 2^-1022: no part of 2^-128 turn
-  const uint64_t mantissa = (bits & ((uint64_t{1} << 52) - 1)) | (uint64_t{1} << 52);
-  const int exponent = biased - 1075;  // |w| = mantissa * 2^exponent, exponent <= 10
-
-  // mantissa * kInverseTau, 320 bits, least significant word first; the point is at bit 256.
-  uint64_t product[6] = {0, 0, 0, 0, 0, 0};
-  uint64_t carry = 0;
-  for (int i = 0; i < 4; ++i) {
-    const uint64_t word = kInverseTau[3 - i];
-    const uint64_t low = mantissa * word;
-    product[i] = low + carry;
-    carry = multiply_high(mantissa, word) + (product[i] < low);
-  }
-  product[4] = carry;
-
-  // Keep 128 bits behind the point of product * 2^exponent.
-  const int shift = 128 - exponent;
-  if (shift >= 320) return {0, 0, 0};
-  const int word = shift / 64, bit = shift % 64;
-  const auto shifted = [&](int i) -> uint64_t {
-    if (i + word > 4) return 0;
-    const uint64_t low = product[i + word] >> bit;
-    return bit == 0 ? low : low | (product[i + word + 1] << (64 - bit));
-  };
-  const WideTurns magnitude{shifted(2), shifted(1), shifted(0)};
-  return (bits >> 63) ? negate(magnitude) : magnitude;
-}
+constexpr uint64_t kInverseTau0 = 0x28be60db9391054a, kInverseTau1 = 0x7f09d5f47d4d3770,
+                   kInverseTau2 = 0x36d8a5664f10e410, kInverseTau3 = 0x7f9458eaf7aef158;
 
 // The nearest multiple of 2^-64 turn to w radians; |w| < kMaxFrequency.
-inline Turns turns_from_radians(double w) {
-  uint64_t bits;
-  std::memcpy(&bits, &w, sizeof bits);
-  const int biased = static_cast<int>((bits >> 52) & 0x7ff);
-  if (biased > 1023 || biased < 960) return round_turns(wide_turns(w));
-  // 2^-63 <= |w| < 2, nearly every frequency there is: less than a turn, and 128 bits of 1 / 2 pi
-  // are enough. This decides how long a decoding step takes.
-  const uint64_t mantissa = (bits & ((uint64_t{1} << 52) - 1)) | (uint64_t{1} << 52);
-  const uint64_t low = mantissa * kInverseTau[0];
-  const uint64_t middle = low + multiply_high(mantissa, kInverseTau[1]);
-  const uint64_t high = multiply_high(mantissa, kInverseTau[0]) + (middle < low);
-  const int shift = 1075 - biased;  // of (high, middle), in 52 .. 115, with rounding
-  const uint64_t magnitude =
-      shift < 64    ? (high << (64 - shift)) + (middle >> shift) + ((middle >> (shift - 1)) & 1)
-      : shift == 64 ? high + (middle >> 63)
-                    : (high >> (shift - 64)) + ((high >> (shift - 65)) & 1);
-  const uint64_t sign = bits >> 63;
-  return {sign ? ~magnitude + 1 : magnitude, sign && magnitude != 0 ? ~uint64_t{0} : 0};
+POSENC_HD inline Turns turns_from_radians(Binary w) {
+  // Below 2^-63 radians not even half a unit.
+  if (w.exponent < -115 || w.exponent > kMaxExponent) return {0, 0};
+  uint64_t fraction, whole;
+  if (w.exponent < -51) {
+    // Less than 2 radians, nearly every frequency there is: less than a turn, and 128 bits of
+    // 1 / 2 pi are enough. This decides how long a decoding step takes.
+    const uint64_t low = w.mantissa * kInverseTau0;
+    const uint64_t middle = low + multiply_high(w.mantissa, kInverseTau1);
+    const uint64_t high = multiply_high(w.mantissa, kInverseTau0) + (middle < low);
+    const int shift = -w.exponent;  // of (high, middle), in 52 .. 115, with rounding
+    fraction = shift < 64
+                   ? (high << (64 - shift)) + (middle >> shift) + ((middle >> (shift - 1)) & 1)
+               : shift == 64 ? high + (middle >> 63)
+                             : (high >> (shift - 64)) + ((high >> (shift - 65)) & 1);
+    whole = 0;
+  } else {
+    // mantissa * 2^10 / 2 pi, 64 bits before the point and 128 behind it, then back by `shift`.
+    const uint64_t mantissa = w.mantissa << kMaxExponent;
+    uint64_t word0 = multiply_high(mantissa, kInverseTau2);
+    uint64_t word1 = multiply_high(mantissa, kInverseTau1);
+    uint64_t word2 = multiply_high(mantissa, kInverseTau0);
+    const uint64_t low1 = mantissa * kInverseTau1, low2 = mantissa * kInverseTau0;
+    word0 += low1;
+    uint64_t carry = word0 < low1;
+    word1 += carry;
+    carry = word1 < carry;
+    word1 += low2;
+    word2 += carry + (word1 < low2);
+    const int shift = kMaxExponent - w.exponent;  // in 0 .. 61
+    if (shift != 0) {
+      word0 = (word0 >> shift) | (word1 << (64 - shift));
+      word1 = (word1 >> shift) | (word2 << (64 - shift));
+      word2 >>= shift;
+    }
+    fraction = word1 + (word0 >> 63);
+    whole = word2 + (fraction < word1);
+  }
+  if (!w.negative) return {fraction, whole};
+  return {~fraction + 1, ~whole + (fraction == 0)};
 }
 
 // ---------------------------------------------------------------------------------------------

@@ -118,10 +118,7 @@ void check_tables(const RotaryCall& call, const Layout& layout, RotaryArgs& args
   args.table_dtype = call.cosine->dtype;
 }
 
-}  // namespace
-
-RotaryArgs check_rotary(const RotaryCall& call) {
-  const Layout layout = parse_layout(call);
+RotaryArgs check_inputs(const RotaryCall& call, const Layout& layout) {
   RotaryArgs args;
   args.tensor_count = call.tensor_count;
   for (int i = 0; i < call.tensor_count; ++i) {
@@ -159,7 +156,7 @@ RotaryArgs check_rotary(const RotaryCall& call) {
   }
 
   if (call.inv_freq != nullptr) {
-    check_frequencies(call.function, *call.inv_freq);
+    args.inv_freq = check_frequencies(call.function, *call.inv_freq);
     args.pairs = call.inv_freq->shape[0];
   } else {
     args.pairs = call.cosine->rank > 0 ? call.cosine->shape[call.cosine->rank - 1] : 0;
@@ -201,8 +198,7 @@ RotaryArgs check_rotary(const RotaryCall& call) {
   return args;
 }
 
-void check_rotary_outputs(const RotaryCall& call, RotaryArgs& args) {
-  const Layout layout = parse_layout(call);
+void check_outputs(const RotaryCall& call, const Layout& layout, RotaryArgs& args) {
   for (int i = 0; i < call.tensor_count; ++i) {
     const Array& out = *call.out[i];
     const char* name = call.out[i] == call.in[i] ? call.names[i] : "out";
@@ -227,6 +223,15 @@ void check_rotary_outputs(const RotaryCall& call, RotaryArgs& args) {
     args.tensors[i].out = out.data;
     args.tensors[i].out_strides = head_strides(out, layout);
   }
+}
+
+}  // namespace
+
+RotaryArgs check_rotary(const RotaryCall& call) {
+  const Layout layout = parse_layout(call);
+  RotaryArgs args = check_inputs(call, layout);
+  check_outputs(call, layout, args);
+  return args;
 }
 
 }  // namespace posenc

@@ -45,7 +45,8 @@ struct RotaryArgs {
   Positions positions;
   int64_t position_batch_stride = 0, position_token_stride = 0;
   AxisMap axis_map;
-  Frequencies frequencies;
+  InverseFrequencies inv_freq;
+  Frequencies frequencies;  // the same in turns, where the caller has prepared them
   // ... or from tables, if `cosine` is set.
   const void* cosine = nullptr;
   const void* sine = nullptr;
@@ -56,7 +57,7 @@ struct RotaryArgs {
   bool inverse = false;
   bool non_temporal = false;  // write past the cache: set for large outputs by the caller
 
-  int64_t rows() const { return batch * tokens; }
+  POSENC_HD int64_t rows() const { return batch * tokens; }
 };
 
 // What a caller passes, before any check. Optional arrays are null.
@@ -78,11 +79,7 @@ struct RotaryCall {
   bool inverse = false;
 };
 
-// Checks everything about a call except its outputs. The frequencies are left to the caller, who
-// owns their memory (turns_from_frequencies).
+// Frequencies in turns are left to the caller, who owns their memory (turns_from_frequencies).
 RotaryArgs check_rotary(const RotaryCall& call);
-
-// Checks call.out and fills the outputs in.
-void check_rotary_outputs(const RotaryCall& call, RotaryArgs& args);
 
 }  // namespace posenc

@@ -47,6 +47,7 @@ void set_positions(SinusoidalArgs& args, const Array* positions, int64_t count, 
 
 void set_output(SinusoidalArgs& args, const SinusoidalSpec& spec, const Array& out) {
   args.dtype = out.dtype;
+  args.spec = spec;
   args.pairs = spec.dim / 2;
   copy_strides(out, 0, args.rank, args.sine_strides);
   copy_strides(out, 0, args.rank, args.cosine_strides);
@@ -178,10 +179,10 @@ SinusoidalArgs check_add_sinusoidal(const char* function, const Array& x, const 
 SinusoidalArgs check_rotary_tables(const char* function, const Array* positions, int64_t count,
                                    const Array& inv_freq, const Array* axis_map, double scale,
                                    const Array& cosine, const Array& sine) {
-  check_frequencies(function, inv_freq);
+  SinusoidalArgs args;
+  args.inv_freq = check_frequencies(function, inv_freq);
   check_finite(function, "scale", scale);
   check_real(function, "dtype", cosine);
-  SinusoidalArgs args;
   args.pairs = inv_freq.shape[0];
   if (positions != nullptr) check_positions(function, *positions);
   if (axis_map != nullptr) {

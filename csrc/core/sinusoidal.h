@@ -16,6 +16,13 @@
 
 namespace posenc {
 
+// The frequencies of sinusoidal(): base, shift, scale, and dim = 2P.
+struct SinusoidalSpec {
+  int64_t dim = 0;
+  double base = 10000.0, shift = 0.0, scale = 1.0;
+  std::string_view layout = "interleaved";
+};
+
 struct SinusoidalArgs {
   // Rows: one position each, in C order over `shape`; strides in elements.
   int rank = 0;
@@ -31,7 +38,9 @@ struct SinusoidalArgs {
   Positions positions;
   AxisMap axis_map;
   int64_t pairs = 0;
-  Frequencies frequencies;
+  InverseFrequencies inv_freq;  // of rotary tables, or, if it has no data:
+  SinusoidalSpec spec;
+  Frequencies frequencies;  // the same in turns, where the caller has prepared them
 
   Dtype dtype = Dtype::kFloat32;
   void* sine = nullptr;  // where pair 0 goes, and the stride from pair to pair
@@ -47,19 +56,12 @@ struct SinusoidalArgs {
   double x_scale = 1.0;  // of x
   bool non_temporal = false;
 
-  int64_t rows() const { return repeated ? shape[rank - 1] : positions_count(); }
-  int64_t positions_count() const {
+  POSENC_HD int64_t rows() const { return repeated ? shape[rank - 1] : positions_count(); }
+  POSENC_HD int64_t positions_count() const {
     int64_t count = 1;
     for (int i = 0; i < rank; ++i) count *= shape[i];
     return count;
   }
-};
-
-// The frequencies of sinusoidal(): base, shift, scale, and dim = 2P.
-struct SinusoidalSpec {
-  int64_t dim = 0;
-  double base = 10000.0, shift = 0.0, scale = 1.0;
-  std::string_view layout = "interleaved";
 };
 
 void check_sinusoidal_spec(const char* function, const SinusoidalSpec& spec);

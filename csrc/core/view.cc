@@ -50,7 +50,7 @@ namespace {
 // Calls visit(element offset) for every index; stops when it returns false.
 template <typename Visit>
 void for_each_offset(const Array& array, Visit visit) {
-  if (array.empty()) return;
+  if (array.empty() || !array.readable) return;
   int64_t index[kMaxRank] = {};
   int64_t offset = 0;
   for (;;) {

@@ -54,6 +54,7 @@ struct Array {
   Dtype dtype = Dtype::kOther;
   int rank = 0;
   const char* dtype_name = "";  // for messages
+  bool readable = true;         // its values can be looked at: it is not in a GPU's memory
   int64_t shape[kMaxRank];      // of `rank` numbers each
   int64_t stride[kMaxRank];
 

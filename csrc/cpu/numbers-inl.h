@@ -16,17 +16,7 @@ HWY_BEFORE_NAMESPACE();
 namespace posenc::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// What a number of type T is computed in, and the widest vector of it.
-template <typename T>
-struct Compute {
-  using Real = float;
-};
-template <>
-struct Compute<double> {
-  using Real = double;
-};
-template <typename T>
-using Real = typename Compute<T>::Real;
+// The widest vector of what a number of type T is computed in.
 template <typename T>
 using RealTag = hn::ScalableTag<Real<T>>;
 

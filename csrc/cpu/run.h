@@ -35,7 +35,14 @@ class FrequencyBuffer {
 };
 
 template <typename Runner>
-void run_sinusoidal(SinusoidalArgs& args, const Runner& runner) {
+void write_sinusoidal(SinusoidalArgs args, const Runner& runner) {
+  FrequencyBuffer buffer(args.pairs);
+  if (args.inv_freq.data != nullptr) {
+    turns_from_frequencies(args.inv_freq, args.pairs, buffer.fraction(), buffer.whole());
+  } else {
+    turns_from_spec(args.spec, buffer.fraction(), buffer.whole());
+  }
+  args.frequencies = buffer.frequencies();
   const int64_t bytes = args.positions_count() * args.pairs * 2 * item_size(args.dtype);
   args.non_temporal = bytes >= non_temporal_bytes();
   if (bytes == 0) return;
@@ -44,28 +51,10 @@ void run_sinusoidal(SinusoidalArgs& args, const Runner& runner) {
 }
 
 template <typename Runner>
-void write_sinusoidal(SinusoidalArgs args, const SinusoidalSpec& spec, const Runner& runner) {
+void rotate(RotaryArgs args, const Runner& runner) {
   FrequencyBuffer buffer(args.pairs);
-  turns_from_spec(spec, buffer.fraction(), buffer.whole());
-  args.frequencies = buffer.frequencies();
-  run_sinusoidal(args, runner);
-}
-
-template <typename Runner>
-void write_rotary_tables(SinusoidalArgs args, const Array& inv_freq, const Runner& runner) {
-  FrequencyBuffer buffer(args.pairs);
-  turns_from_frequencies(inv_freq, buffer.fraction(), buffer.whole());
-  args.frequencies = buffer.frequencies();
-  run_sinusoidal(args, runner);
-}
-
-template <typename Runner>
-void rotate(const RotaryCall& call, const Runner& runner) {
-  RotaryArgs args = check_rotary(call);
-  check_rotary_outputs(call, args);
-  FrequencyBuffer buffer(args.pairs);
-  if (call.inv_freq != nullptr) {
-    turns_from_frequencies(*call.inv_freq, buffer.fraction(), buffer.whole());
+  if (args.inv_freq.data != nullptr) {
+    turns_from_frequencies(args.inv_freq, args.pairs, buffer.fraction(), buffer.whole());
     args.frequencies = buffer.frequencies();
   }
   int64_t heads = 0;

@@ -1,0 +1,28 @@
+// The CUDA kernels as the torch operators call them: on torch's current stream.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "core/rotary.h"
+#include "core/sinusoidal.h"
+
+namespace posenc::cuda {
+
+// On tensors of the device; `function` is named in errors.
+void run(const char* function, int32_t device, const RotaryArgs& args);
+void run(const char* function, int32_t device, const SinusoidalArgs& args);
+
+// What the kernels were built for, as CMake writes it: "80-real;90-real;120", where no "-real"
+// means PTX as well.
+std::string architectures();
+
+// Why kernels cannot be loaded on a device, in the words of CUDA; empty if they can.
+std::string failure(int32_t device);
+
+// CUDA versions as 1000 * major + 10 * minor: of the runtime that is linked in, and the newest that
+// the driver supports; 0 where there is none.
+int64_t runtime_version();
+int64_t driver_version();
+
+}  // namespace posenc::cuda

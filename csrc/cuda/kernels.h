@@ -1,0 +1,18 @@
+// The CUDA kernels: one launch for a whole call. Nothing waits for the GPU; memory is the caller's.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "core/rotary.h"
+#include "core/sinusoidal.h"
+
+namespace posenc::cuda {
+
+// Arguments are checked; all memory is that of the current device. Errors are those of the launch.
+cudaError_t rotary(const RotaryArgs& args, cudaStream_t stream);
+cudaError_t sinusoidal(const SinusoidalArgs& args, cudaStream_t stream);
+
+// Whether the current device can run them: all are compiled for the same architectures.
+cudaError_t load_kernels();
+
+}  // namespace posenc::cuda

@@ -1,0 +1,36 @@
+// What all kernels share: how they are launched, and how a block goes through its pieces.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace posenc::cuda {
+
+// The pieces (x, y) of a call, which may be more than a grid can have blocks.
+template <typename Plan, typename Work>
+__device__ void for_each_piece(const Plan& plan, const Work& work) {
+  bool first = true;
+  for (int64_t y = blockIdx.y; y < plan.pieces_y; y += gridDim.y) {
+    for (int64_t x = blockIdx.x; x < plan.pieces_x; x += gridDim.x) {
+      if (!first) __syncthreads();  // shared memory is written anew
+      first = false;
+      work(x, y);
+    }
+  }
+}
+
+// kernel(parameters) on the grid of parameters.plan. The error is that of this launch, not what an
+// earlier one may have left behind.
+template <typename Parameters>
+cudaError_t launch(void (*kernel)(Parameters), const Parameters& parameters, dim3 block,
+                   cudaStream_t stream) {
+  const auto& plan = parameters.plan;
+  if (plan.pieces_x == 0 || plan.pieces_y == 0) return cudaSuccess;
+  const dim3 grid(static_cast<unsigned>(plan.grid_x), static_cast<unsigned>(plan.grid_y));
+  void* arguments[] = {const_cast<Parameters*>(&parameters)};
+  return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, block, arguments,
+                          plan.shared_bytes, stream);
+}
+
+}  // namespace posenc::cuda

@@ -1,0 +1,72 @@
+// Neighbouring numbers as a thread reads and writes them: one access of up to 16 bytes.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "core/half.h"
+
+namespace posenc::cuda {
+
+// Unsigned quotient; 64-bit division takes a GPU five times as long as 32-bit.
+POSENC_HD inline int64_t divide(int64_t a, int64_t b) {
+  if (((a | b) >> 32) == 0) return static_cast<uint32_t>(a) / static_cast<uint32_t>(b);
+  return a / b;
+}
+
+template <typename T, int kCount>
+struct alignas(sizeof(T) * kCount) Packet {
+  T numbers[kCount];
+};
+
+template <typename T, int kCount>
+POSENC_HD inline Packet<T, kCount> read_packet(const T* from) {
+  return *reinterpret_cast<const Packet<T, kCount>*>(from);
+}
+
+template <typename T, int kCount>
+POSENC_HD inline void write_packet(const Packet<T, kCount>& packet, T* to) {
+  *reinterpret_cast<Packet<T, kCount>*>(to) = packet;
+}
+
+POSENC_HD inline double to_real(double x) { return x; }
+template <typename T>
+POSENC_HD inline float to_real(T x) {
+  return to_float(x);
+}
+
+// Two results at once: one instruction where they are 16 bits wide.
+template <typename T>
+POSENC_HD inline void round_two(Real<T> first, Real<T> second, T* to) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (sizeof(T) == 2) {
+    uint32_t both;
+    if constexpr (std::is_same_v<T, BFloat16>) {
+      asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
+    } else {
+      asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
+    }
+    memcpy(to, &both, sizeof both);
+    return;
+  }
+#endif
+  to[0] = round_to<T>(first);
+  to[1] = round_to<T>(second);
+}
+
+template <typename T, int kCount>
+POSENC_HD inline Packet<T, kCount> round_packet(const Real<T> (&values)[kCount]) {
+  Packet<T, kCount> packet;
+  if constexpr (kCount == 1) {
+    packet.numbers[0] = round_to<T>(values[0]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kCount; i += 2) {
+      round_two<T>(values[i], values[i + 1], packet.numbers + i);
+    }
+  }
+  return packet;
+}
+
+}  // namespace posenc::cuda

@@ -1,0 +1,43 @@
+#include <type_traits>
+
+#include "cuda/kernels.h"
+#include "cuda/launch.cuh"
+#include "cuda/rotary.cuh"
+
+namespace posenc::cuda {
+namespace {
+
+template <typename Thread>
+__global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocksPerProcessor)
+    rotary_kernel(const __grid_constant__ RotaryParameters parameters) {
+  extern __shared__ __align__(128) char shared[];
+  Thread thread(parameters, shared, threadIdx.x, threadIdx.y, threadIdx.z);
+  for_each_piece(parameters.plan, [&](int64_t x, int64_t y) {
+    thread.begin(x, y);
+    thread.frequencies();
+    __syncthreads();
+    thread.angles();
+    __syncthreads();
+    thread.rotate();
+  });
+}
+
+}  // namespace
+
+cudaError_t rotary(const RotaryArgs& args, cudaStream_t stream) {
+  return visit_rotary_thread(args, [&](auto* type) {
+    using Thread = std::remove_pointer_t<decltype(type)>;
+    const RotaryParameters parameters{args, plan_rotary<Thread>(args)};
+    const RotaryPlan& plan = parameters.plan;
+    return launch(rotary_kernel<Thread>, parameters,
+                  dim3(plan.threads_x, plan.threads_y, plan.threads_z), stream);
+  });
+}
+
+cudaError_t load_kernels() {
+  cudaFuncAttributes attributes;
+  const auto kernel = rotary_kernel<RotaryThread<float, 4, false>>;
+  return cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel));
+}
+
+}  // namespace posenc::cuda

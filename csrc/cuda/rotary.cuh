@@ -1,0 +1,372 @@
+// Rotary encoding on a GPU: what one thread does, and how a launch covers a call. Plain C++ as
+// well, which tests run on the host (on_host.cu).
+//
+//   block     some tokens (y), some vectors of a head (x), groups of heads (z)
+//
+//   1. frequencies  inv_freq -> turns in shared memory      once a block
+//   2. angles       cosines and sines in shared memory      once for each token and pair
+//   3. rotation     a thread keeps its token's and vector's angles in registers and goes through
+//                   its heads, of q and of k: reads some, then turns and writes them
+//
+//   a thread's vector of a head, kVector numbers in one access:
+//     kInterleaved     a0 b0 a1 b1 ...        kVector / 2 pairs
+//     otherwise        a0 a1 a2 a3 ...        kVector pairs; the partners b0 b1 ... lie half_block
+//                                             further on, in a second access
+//   kVector == 1 is the way for whatever is not aligned, not contiguous or not a multiple.
+#pragma once
+
+#include <algorithm>
+
+#include "core/rotary.h"
+#include "cuda/packet.cuh"
+#include "cuda/policy.h"
+
+namespace posenc::cuda {
+
+struct RotaryPlan {
+  int64_t rotated = 0;  // vectors of a head that hold pairs ...
+  int64_t vectors = 0;  // ... and those that are only copied, after them
+  int threads_x = 1, threads_y = 1, threads_z = 1;
+  int64_t pieces_x = 0, pieces_y = 0;  // along rows = batch * tokens; along the other two:
+  int64_t vector_blocks = 0;           // pieces along the vectors of a head
+  int64_t head_blocks = 1;             // and along heads
+  int64_t grid_x = 0, grid_y = 0;
+  size_t shared_bytes = 0;
+};
+
+struct RotaryParameters {
+  RotaryArgs args;
+  RotaryPlan plan;
+};
+
+// The thread (x, y, z) of a block, at its work on one of the pieces that the grid consists of.
+template <typename T, int kVector, bool kInterleaved>
+class RotaryThread {
+  using Number = Real<T>;
+
+ public:
+  using Element = T;
+  static constexpr int kWidth = kVector;
+  static constexpr bool kNeighbours = kInterleaved;
+  static constexpr int kPairs = kInterleaved ? kVector / 2 : kVector;
+
+  POSENC_HD RotaryThread(const RotaryParameters& parameters, char* shared, int x, int y, int z)
+      : args_(parameters.args), plan_(parameters.plan), shared_(shared), x_(x), y_(y), z_(z) {}
+
+  // Takes up a piece and requests the first heads, which arrive while angles are computed.
+  POSENC_HD void begin(int64_t piece_x, int64_t piece_y) {
+    const int64_t head_block = divide(piece_y, plan_.vector_blocks);
+    const int64_t first_vector = (piece_y - head_block * plan_.vector_blocks) * plan_.threads_x;
+    const int64_t last_vector = min64(first_vector + plan_.threads_x, plan_.rotated);
+    first_pair_ = first_vector * kPairs;
+    block_pairs_ = last_vector > first_vector ? int(last_vector - first_vector) * kPairs : 0;
+
+    const int64_t row = piece_x * plan_.threads_y + y_;
+    in_range_ = row < args_.rows();
+    batch_ = divide(row, args_.tokens);
+    token_ = row - batch_ * args_.tokens;
+
+    const int64_t vector = first_vector + x_;
+    rotates_ = vector < plan_.rotated;
+    working_ = in_range_ && vector < plan_.vectors;
+    dim_ = rotates_ ? rotated_dim(vector) : copied_dim(vector - plan_.rotated);
+    first_head_ = head_block * plan_.threads_z + z_;
+    head_step_ = plan_.head_blocks * plan_.threads_z;
+    heads_ = args_.tensors[0].heads + args_.tensors[1].heads;
+    if (working_ && rotates_) read(first_head_);
+  }
+
+  POSENC_HD void frequencies() {
+    if (args_.inv_freq.data == nullptr) return;
+    const int threads = plan_.threads_x * plan_.threads_y * plan_.threads_z;
+    const int thread = (z_ * plan_.threads_y + y_) * plan_.threads_x + x_;
+    for (int i = thread; i < block_pairs_; i += threads) {
+      turns()[i] = args_.inv_freq[first_pair_ + i];
+    }
+  }
+
+  // Of the token of this y, shared out over x and z.
+  POSENC_HD void angles() {
+    if (!in_range_) return;
+    const Number scale = static_cast<Number>(args_.scale);
+    const Number sine_scale = args_.inverse ? -scale : scale;
+    Number* const cosine = cosines() + y_ * block_pairs_;
+    Number* const sine = sines() + y_ * block_pairs_;
+    const int64_t offset =
+        batch_ * args_.position_batch_stride + token_ * args_.position_token_stride;
+    Position position{0, 0};
+    if (args_.cosine == nullptr && args_.axis_map.data == nullptr) {
+      position = args_.positions.at(offset);
+    }
+    for (int i = z_ * plan_.threads_x + x_; i < block_pairs_;
+         i += plan_.threads_x * plan_.threads_z) {
+      Number c, s;
+      if (args_.cosine == nullptr) {
+        if (args_.axis_map.data != nullptr) {
+          const int64_t axis = args_.axis_map.clamped(first_pair_ + i);
+          position = args_.positions.at(offset + axis * args_.positions.axis_stride);
+        }
+        const SinCos<Number> angle = sincos<Number>(phase(position, turns()[i]));
+        c = angle.cosine;
+        s = angle.sine;
+      } else {
+        c = table(args_.cosine, args_.cosine_strides, first_pair_ + i);
+        s = table(args_.sine, args_.sine_strides, first_pair_ + i);
+      }
+      cosine[i] = c * scale;
+      sine[i] = s * sine_scale;
+    }
+  }
+
+  POSENC_HD void rotate() {
+    if (!working_) return;
+    if (!rotates_) return copy();
+    const int at = y_ * block_pairs_ + x_ * kPairs;
+    const auto c = read_packet<Number, kPairs>(cosines() + at);
+    const auto s = read_packet<Number, kPairs>(sines() + at);
+    for (int64_t head = first_head_; head < heads_; head += Policy::kHeads * head_step_) {
+      if (head != first_head_) read(head);
+#pragma unroll
+      for (int i = 0; i < Policy::kHeads; ++i) {
+        const int64_t one = head + i * head_step_;
+        if (one < heads_) turn(i, c, s, output(one));
+      }
+    }
+  }
+
+  static size_t shared_bytes(int64_t vectors, int64_t tokens) {
+    return static_cast<size_t>(vectors * kPairs) *
+           (sizeof(Turns) + 2 * sizeof(Number) * static_cast<size_t>(tokens));
+  }
+
+ private:
+  static POSENC_HD int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+
+  // Shared memory: turns[block_pairs], then cosines and sines, [threads_y, block_pairs] each.
+  POSENC_HD Turns* turns() const { return reinterpret_cast<Turns*>(shared_); }
+  POSENC_HD Number* cosines() const { return reinterpret_cast<Number*>(turns() + block_pairs_); }
+  POSENC_HD Number* sines() const { return cosines() + plan_.threads_y * block_pairs_; }
+
+  POSENC_HD int64_t rotated_dim(int64_t vector) const {
+    if (kInterleaved) return args_.start + vector * kVector;
+    const int64_t pair = vector * kVector;
+    const int64_t block = divide(pair, args_.half_block);
+    return args_.start + pair + block * args_.half_block;
+  }
+
+  // Before the slice, then after it.
+  POSENC_HD int64_t copied_dim(int64_t vector) const {
+    const int64_t dim = vector * kVector;
+    return dim < args_.start ? dim : dim + 2 * args_.pairs;
+  }
+
+  POSENC_HD Number table(const void* data, const int64_t* strides, int64_t pair) const {
+    const int64_t at = batch_ * strides[0] + token_ * strides[1] + pair * strides[2];
+    switch (args_.table_dtype) {
+      case Dtype::kFloat16:
+        return to_float(static_cast<const Float16*>(data)[at]);
+      case Dtype::kBFloat16:
+        return to_float(static_cast<const BFloat16*>(data)[at]);
+      case Dtype::kFloat32:
+        return static_cast<const float*>(data)[at];
+      default:
+        return static_cast<Number>(static_cast<const double*>(data)[at]);
+    }
+  }
+
+  // Element strides of the dims are 1 but on the way of single numbers.
+  static POSENC_HD int64_t dim_stride(const HeadStrides& strides) {
+    return kVector == 1 ? strides.dim : 1;
+  }
+
+  static POSENC_HD int64_t offset(const HeadStrides& strides, int64_t batch, int64_t token,
+                                  int64_t head, int64_t dim) {
+    return batch * strides.batch + token * strides.token + head * strides.head +
+           dim * dim_stride(strides);
+  }
+
+  struct Input {
+    const T* data;
+    int64_t partner;
+  };
+  struct Output {
+    T* data;
+    int64_t partner;
+  };
+
+  // Heads are counted through q and k. No index into args_.tensors that is not known to the
+  // compiler: kernel parameters would be copied to memory for it.
+  POSENC_HD Input input(int64_t head) const {
+    const int64_t queries = args_.tensors[0].heads;
+    const bool first = head < queries;
+    const HeadStrides& q = args_.tensors[0].in_strides;
+    const HeadStrides& k = args_.tensors[1].in_strides;
+    const int64_t at = first ? offset(q, batch_, token_, head, dim_)
+                             : offset(k, batch_, token_, head - queries, dim_);
+    const void* const data = first ? args_.tensors[0].in : args_.tensors[1].in;
+    return {static_cast<const T*>(data) + at,
+            args_.half_block * (first ? dim_stride(q) : dim_stride(k))};
+  }
+  POSENC_HD Output output(int64_t head) const {
+    const int64_t queries = args_.tensors[0].heads;
+    const bool first = head < queries;
+    const HeadStrides& q = args_.tensors[0].out_strides;
+    const HeadStrides& k = args_.tensors[1].out_strides;
+    const int64_t at = first ? offset(q, batch_, token_, head, dim_)
+                             : offset(k, batch_, token_, head - queries, dim_);
+    void* const data = first ? args_.tensors[0].out : args_.tensors[1].out;
+    return {static_cast<T*>(data) + at, args_.half_block * (first ? dim_stride(q) : dim_stride(k))};
+  }
+
+  POSENC_HD void read(int64_t head) {
+#pragma unroll
+    for (int i = 0; i < Policy::kHeads; ++i) {
+      const int64_t one = head + i * head_step_;
+      if (one >= heads_) break;
+      const Input from = input(one);
+      first_[i] = read_packet<T, kVector>(from.data);
+      if constexpr (!kInterleaved) second_[i] = read_packet<T, kVector>(from.data + from.partner);
+    }
+  }
+
+  POSENC_HD void turn(int i, const Packet<Number, kPairs>& c, const Packet<Number, kPairs>& s,
+                      const Output& to) const {
+    Number a[kPairs], b[kPairs];
+#pragma unroll
+    for (int j = 0; j < kPairs; ++j) {
+      const Number x = to_real(first_[i].numbers[kInterleaved ? 2 * j : j]);
+      const Number y = kInterleaved
+                           ? to_real(first_[i].numbers[2 * j + 1 < kVector ? 2 * j + 1 : 0])
+                           : to_real(second_[i].numbers[j]);
+      a[j] = multiply_add(x, c.numbers[j], -(y * s.numbers[j]));
+      b[j] = multiply_add(y, c.numbers[j], x * s.numbers[j]);
+    }
+    if constexpr (kInterleaved) {
+      Number both[kVector];
+#pragma unroll
+      for (int j = 0; j < kPairs; ++j) {
+        both[2 * j] = a[j];
+        both[2 * j + 1] = b[j];
+      }
+      write_packet<T, kVector>(round_packet<T, kVector>(both), to.data);
+    } else {
+      write_packet<T, kVector>(round_packet<T, kVector>(a), to.data);
+      write_packet<T, kVector>(round_packet<T, kVector>(b), to.data + to.partner);
+    }
+  }
+
+  POSENC_HD void copy() const {
+    for (int64_t head = first_head_; head < heads_; head += head_step_) {
+      write_packet<T, kVector>(read_packet<T, kVector>(input(head).data), output(head).data);
+    }
+  }
+
+  const RotaryArgs& args_;
+  const RotaryPlan& plan_;
+  char* const shared_;
+  const int x_, y_, z_;
+
+  bool in_range_, working_, rotates_;
+  int block_pairs_;
+  int64_t first_pair_, batch_, token_, dim_;
+  int64_t first_head_, head_step_, heads_;
+  Packet<T, kVector> first_[Policy::kHeads];
+  Packet<T, kVector> second_[kInterleaved ? 1 : Policy::kHeads];
+};
+
+// ---------------------------------------------------------------------------------------------
+// On the host: which thread, how many of them
+
+// Whether every access of `width` numbers is aligned and lies inside its part of a head.
+inline bool fits(const RotaryArgs& args, int width, bool interleaved) {
+  if (interleaved && args.half_block != 1) return false;
+  const int64_t run = interleaved ? 2 * args.pairs : args.half_block;
+  int64_t multiples = run | args.start | (args.head_dim - args.start - 2 * args.pairs);
+  for (int i = 0; i < args.tensor_count; ++i) {
+    const RotaryTensor& tensor = args.tensors[i];
+    if (tensor.heads == 0) continue;
+    for (const HeadStrides* strides : {&tensor.in_strides, &tensor.out_strides}) {
+      if (strides->dim != 1) return false;
+      if (args.batch > 1) multiples |= strides->batch;
+      if (args.tokens > 1) multiples |= strides->token;
+      if (tensor.heads > 1) multiples |= strides->head;
+    }
+    const int64_t size = item_size(args.dtype);
+    for (const void* data : {tensor.in, static_cast<const void*>(tensor.out)}) {
+      if (reinterpret_cast<int64_t>(data) % (width * size) != 0) return false;
+    }
+  }
+  return multiples % width == 0;
+}
+
+// Calls visit(thread type) for the widest access that fits.
+template <typename T, typename Visit>
+auto visit_rotary_thread(const RotaryArgs& args, const Visit& visit) {
+  constexpr int kWide = 16 / sizeof(T), kHalf = kWide / 2;
+  if (fits(args, kWide, true)) return visit(static_cast<RotaryThread<T, kWide, true>*>(nullptr));
+  if constexpr (kHalf > 1) {
+    if (fits(args, kHalf, true)) {
+      return visit(static_cast<RotaryThread<T, kHalf, true>*>(nullptr));
+    }
+  }
+  if (fits(args, kWide, false)) {
+    return visit(static_cast<RotaryThread<T, kWide, false>*>(nullptr));
+  }
+  if constexpr (kHalf > 1) {
+    if (fits(args, kHalf, false)) {
+      return visit(static_cast<RotaryThread<T, kHalf, false>*>(nullptr));
+    }
+  }
+  return visit(static_cast<RotaryThread<T, 1, false>*>(nullptr));
+}
+
+template <typename Visit>
+auto visit_rotary_thread(const RotaryArgs& args, const Visit& visit) {
+  switch (args.dtype) {
+    case Dtype::kFloat16:
+      return visit_rotary_thread<Float16>(args, visit);
+    case Dtype::kBFloat16:
+      return visit_rotary_thread<BFloat16>(args, visit);
+    case Dtype::kFloat32:
+      return visit_rotary_thread<float>(args, visit);
+    default:
+      return visit_rotary_thread<double>(args, visit);
+  }
+}
+
+template <typename Thread>
+RotaryPlan plan_rotary(const RotaryArgs& args, GridLimit limit = {}) {
+  RotaryPlan plan;
+  const int64_t heads = args.tensors[0].heads + args.tensors[1].heads;
+  bool in_place = true;
+  for (int i = 0; i < args.tensor_count; ++i) {
+    in_place = in_place && args.tensors[i].in == args.tensors[i].out;
+  }
+  plan.rotated = args.pairs / Thread::kPairs;
+  plan.vectors = plan.rotated;
+  if (!in_place) plan.vectors += (args.head_dim - 2 * args.pairs) / Thread::kWidth;
+  if (args.rows() == 0 || heads == 0 || plan.vectors == 0) return plan;
+
+  const auto clamp = [](int64_t value, int64_t least, int64_t most) {
+    return static_cast<int>(std::max(least, std::min(value, most)));
+  };
+  plan.threads_x = clamp(plan.vectors, 1, Policy::kRowVectors);
+  plan.vector_blocks = divide_up(plan.vectors, plan.threads_x);
+  // As many heads to a thread as it keeps in flight; fewer where tokens are few.
+  const int64_t most_groups = std::min<int64_t>(Policy::kThreads / plan.threads_x, 64);
+  const int64_t heads_per_thread = clamp(args.rows() * heads / Policy::kBlocks, 1, Policy::kHeads);
+  plan.threads_z = clamp(divide_up(heads, heads_per_thread), 1, most_groups);
+  plan.threads_y = clamp(Policy::kThreads / (plan.threads_x * plan.threads_z), 1,
+                         std::max<int64_t>(args.rows() / Policy::kBlocks, 1));
+  plan.pieces_x = divide_up(args.rows(), plan.threads_y);
+  plan.head_blocks = clamp(Policy::kBlocks / (plan.pieces_x * plan.vector_blocks), 1,
+                           divide_up(heads, plan.threads_z));
+  plan.pieces_y = plan.vector_blocks * plan.head_blocks;
+  plan.grid_x = std::min(plan.pieces_x, limit.x);
+  plan.grid_y = std::min(plan.pieces_y, limit.y);
+  plan.shared_bytes =
+      Thread::shared_bytes(std::min<int64_t>(plan.threads_x, plan.rotated), plan.threads_y);
+  return plan;
+}
+
+}  // namespace posenc::cuda

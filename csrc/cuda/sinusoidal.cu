@@ -1,0 +1,37 @@
+#include <type_traits>
+
+#include "cuda/kernels.h"
+#include "cuda/launch.cuh"
+#include "cuda/sinusoidal.cuh"
+
+namespace posenc::cuda {
+namespace {
+
+template <typename Thread>
+__global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocksPerProcessor)
+    sinusoidal_kernel(const __grid_constant__ SinusoidalParameters parameters) {
+  extern __shared__ __align__(128) char shared[];
+  Thread thread(parameters, shared, threadIdx.x, threadIdx.y);
+  for_each_piece(parameters.plan, [&](int64_t x, int64_t y) {
+    thread.begin(x, y);
+    thread.frequencies();
+    __syncthreads();
+    thread.rows();
+  });
+}
+
+}  // namespace
+
+cudaError_t sinusoidal(const SinusoidalArgs& args, cudaStream_t stream) {
+  cudaError_t error = cudaSuccess;
+  for_each_sinusoidal_launch(args, {}, [&](const SinusoidalParameters& parameters, auto* type) {
+    using Thread = std::remove_pointer_t<decltype(type)>;
+    const SinusoidalPlan& plan = parameters.plan;
+    error =
+        launch(sinusoidal_kernel<Thread>, parameters, dim3(plan.threads_x, plan.threads_y), stream);
+    return error == cudaSuccess;
+  });
+  return error;
+}
+
+}  // namespace posenc::cuda

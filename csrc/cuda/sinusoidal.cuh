@@ -1,0 +1,346 @@
+// Tables of sines and cosines on a GPU, written or added to x: what one thread does, and how a
+// launch covers a call. Plain C++ as well, which tests run on the host (on_host.cu).
+//
+//   block     some vectors of a row (x), some rows (y)
+//
+//   1. frequencies  in turns, in shared memory       once a block
+//   2. rows         a thread goes through its rows: position, sine, cosine, x, result; where all
+//                   axes but the last only repeat the positions, through the repetitions of each
+//
+//   a thread's vector of a row:
+//     kInterleaved     s0 c0 s1 c1 ...       kVector / 2 pairs in one access
+//     otherwise        s0 s1 s2 s3 ...       kVector pairs in two accesses: c0 c1 ... lie elsewhere
+//   kVector == 1 is the way for whatever is not aligned, not contiguous or not a multiple.
+#pragma once
+
+#include <algorithm>
+
+#include "core/frequency.h"
+#include "core/sinusoidal.h"
+#include "cuda/packet.cuh"
+#include "cuda/policy.h"
+
+namespace posenc::cuda {
+
+struct SinusoidalPlan {
+  int64_t vectors = 0;      // of a row
+  int64_t repetitions = 1;  // of the positions
+  int threads_x = 1, threads_y = 1;
+  int64_t rows_per_thread = 1;
+  int64_t pieces_x = 0, pieces_y = 0;  // along rows; along the other two:
+  int64_t vector_blocks = 0;           // pieces along the vectors of a row
+  int64_t repetition_blocks = 1;       // and along the repetitions
+  int64_t grid_x = 0, grid_y = 0;
+  size_t shared_bytes = 0;
+};
+
+struct SinusoidalParameters {
+  SinusoidalArgs args;
+  GeometricTurns turns;  // where args.inv_freq has no data
+  SinusoidalPlan plan;
+};
+// What a launch could always take. 32 KiB need newer drivers.
+static_assert(sizeof(SinusoidalParameters) <= 4096, "kernel parameters");
+
+// The thread (x, y) of a block, at its work on one of the pieces that the grid consists of.
+template <typename T, int kVector, bool kInterleaved, bool kAdd>
+class SinusoidalThread {
+  using Number = Real<T>;
+
+ public:
+  static constexpr int kWidth = kVector;
+  static constexpr bool kNeighbours = kInterleaved;
+  static constexpr int kPairs = kInterleaved ? kVector / 2 : kVector;
+
+  POSENC_HD SinusoidalThread(const SinusoidalParameters& parameters, char* shared, int x, int y)
+      : parameters_(parameters),
+        args_(parameters.args),
+        plan_(parameters.plan),
+        turns_(reinterpret_cast<Turns*>(shared)),
+        x_(x),
+        y_(y) {}
+
+  POSENC_HD void begin(int64_t piece_x, int64_t piece_y) {
+    first_repetition_ = divide(piece_y, plan_.vector_blocks);
+    first_vector_ = (piece_y - first_repetition_ * plan_.vector_blocks) * plan_.threads_x;
+    first_row_ = piece_x * plan_.rows_per_thread * plan_.threads_y + y_;
+  }
+
+  POSENC_HD void frequencies() {
+    const int64_t rest = (plan_.vectors - first_vector_) * kPairs;
+    const int count = plan_.threads_x * kPairs;
+    for (int i = y_ * plan_.threads_x + x_; i < count && i < rest;
+         i += plan_.threads_x * plan_.threads_y) {
+      const int64_t pair = first_vector_ * kPairs + i;
+      turns_[i] = args_.inv_freq.data != nullptr ? args_.inv_freq[pair] : parameters_.turns[pair];
+    }
+  }
+
+  POSENC_HD void rows() {
+    if (first_vector_ + x_ >= plan_.vectors) return;
+    const int64_t rows = args_.rows();
+    for (int64_t i = 0; i < plan_.rows_per_thread; ++i) {
+      const int64_t row = first_row_ + i * plan_.threads_y;
+      if (row >= rows) return;
+      one_row(row);
+    }
+  }
+
+ private:
+  // Offsets of a row, in elements.
+  struct Row {
+    int64_t position = 0, sine = 0, cosine = 0, x = 0;
+  };
+
+  // Adds `index` along the axes 0 .. count - 1, in C order.
+  POSENC_HD void advance(int64_t index, int count, Row& row) const {
+    for (int axis = count - 1; axis >= 0; --axis) {
+      int64_t at = index;
+      if (axis > 0) {
+        index = divide(index, args_.shape[axis]);
+        at -= index * args_.shape[axis];
+      }
+      row.position += at * args_.position_strides[axis];
+      row.sine += at * args_.sine_strides[axis];
+      row.cosine += at * args_.cosine_strides[axis];
+      if (kAdd) row.x += at * args_.x_strides[axis];
+    }
+  }
+
+  POSENC_HD void one_row(int64_t index) const {
+    Row row;
+    const int last = args_.rank - 1;
+    if (args_.repeated) {
+      row = {index * args_.position_strides[last], index * args_.sine_strides[last],
+             index * args_.cosine_strides[last], index * args_.x_strides[last]};
+    } else {
+      advance(index, args_.rank, row);
+    }
+    Number sine[kPairs], cosine[kPairs];
+    angles(row.position, sine, cosine);
+    for (int64_t i = first_repetition_; i < plan_.repetitions; i += plan_.repetition_blocks) {
+      Row one = row;
+      if (args_.repeated) advance(i, last, one);
+      put(one, sine, cosine);
+    }
+  }
+
+  POSENC_HD void angles(int64_t offset, Number (&sine)[kPairs], Number (&cosine)[kPairs]) const {
+    const Number scale = static_cast<Number>(args_.scale);
+    Position position{0, 0};
+    if (args_.axis_map.data == nullptr) position = args_.positions.at(offset);
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      if (args_.axis_map.data != nullptr) {
+        const int64_t axis = args_.axis_map.clamped((first_vector_ + x_) * kPairs + i);
+        position = args_.positions.at(offset + axis * args_.positions.axis_stride);
+      }
+      const SinCos<Number> angle = sincos<Number>(phase(position, turns_[x_ * kPairs + i]));
+      sine[i] = angle.sine * scale;
+      cosine[i] = angle.cosine * scale;
+    }
+  }
+
+  POSENC_HD void put(const Row& row, const Number (&sine)[kPairs],
+                     const Number (&cosine)[kPairs]) const {
+    const int64_t pair = (first_vector_ + x_) * kPairs;
+    const Number x_scale = static_cast<Number>(args_.x_scale);
+    T* const to_sine = static_cast<T*>(args_.sine) + row.sine;
+    T* const to_cosine = static_cast<T*>(args_.cosine) + row.cosine;
+    const T* const x_sine = static_cast<const T*>(args_.x_sine) + row.x;
+    const T* const x_cosine = static_cast<const T*>(args_.x_cosine) + row.x;
+    if constexpr (kInterleaved) {
+      Number both[kVector];
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) {
+        both[2 * i] = sine[i];
+        both[2 * i + 1] = cosine[i];
+      }
+      if constexpr (kAdd) add(x_sine + 2 * pair, x_scale, both);
+      write_packet<T, kVector>(round_packet<T, kVector>(both), to_sine + 2 * pair);
+    } else {
+      // Neighbours, but on the way of single numbers.
+      const int64_t sine_at = pair * (kVector == 1 ? args_.sine_step : 1);
+      const int64_t cosine_at = pair * (kVector == 1 ? args_.cosine_step : 1);
+      const int64_t x_at = pair * (kVector == 1 ? args_.x_step : 1);
+      Number s[kPairs], c[kPairs];
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) {
+        s[i] = sine[i];
+        c[i] = cosine[i];
+      }
+      if constexpr (kAdd) {
+        add(x_sine + x_at, x_scale, s);
+        add(x_cosine + x_at, x_scale, c);
+      }
+      write_packet<T, kVector>(round_packet<T, kVector>(s), to_sine + sine_at);
+      write_packet<T, kVector>(round_packet<T, kVector>(c), to_cosine + cosine_at);
+    }
+  }
+
+  static POSENC_HD void add(const T* x, Number x_scale, Number (&values)[kVector]) {
+    const auto packet = read_packet<T, kVector>(x);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      values[i] = multiply_add(to_real(packet.numbers[i]), x_scale, values[i]);
+    }
+  }
+
+  const SinusoidalParameters& parameters_;
+  const SinusoidalArgs& args_;
+  const SinusoidalPlan& plan_;
+  Turns* const turns_;
+  const int x_, y_;
+  int64_t first_vector_, first_row_, first_repetition_;
+};
+
+// ---------------------------------------------------------------------------------------------
+// On the host: which thread, how many of them
+
+// Whether every access of `width` numbers is aligned and neighbours only neighbours.
+inline bool fits(const SinusoidalArgs& args, int width, bool interleaved) {
+  const bool add = args.x_sine != nullptr;
+  const int64_t step = interleaved ? 2 : 1;
+  if (interleaved && !args.interleaved) return false;
+  if (args.sine_step != step || args.cosine_step != step || (add && args.x_step != step)) {
+    return false;
+  }
+  int64_t multiples = args.pairs * step;
+  for (int i = 0; i < args.rank; ++i) {
+    if (args.shape[i] == 1) continue;
+    multiples |= args.sine_strides[i] | args.cosine_strides[i];
+    if (add) multiples |= args.x_strides[i];
+  }
+  const int64_t bytes = width * item_size(args.dtype);
+  const auto aligned = [&](const void* data) {
+    return reinterpret_cast<int64_t>(data) % bytes == 0;
+  };
+  // Interleaved, the cosines are the neighbours of the sines; without x their pointers are null.
+  return multiples % width == 0 && aligned(args.sine) && aligned(args.x_sine) &&
+         (interleaved || (aligned(args.cosine) && aligned(args.x_cosine)));
+}
+
+// Calls visit(thread type) for the widest access that fits.
+template <typename T, bool kAdd, typename Visit>
+auto visit_sinusoidal_thread(const SinusoidalArgs& args, const Visit& visit) {
+  constexpr int kWide = 16 / sizeof(T);
+  if (fits(args, kWide, true)) {
+    return visit(static_cast<SinusoidalThread<T, kWide, true, kAdd>*>(nullptr));
+  }
+  if (fits(args, kWide, false)) {
+    return visit(static_cast<SinusoidalThread<T, kWide, false, kAdd>*>(nullptr));
+  }
+  return visit(static_cast<SinusoidalThread<T, 1, false, kAdd>*>(nullptr));
+}
+
+template <typename Visit>
+auto visit_sinusoidal_thread(const SinusoidalArgs& args, const Visit& visit) {
+  const auto visit_type = [&](auto type) {
+    using T = decltype(type);
+    return args.x_sine != nullptr ? visit_sinusoidal_thread<T, true>(args, visit)
+                                  : visit_sinusoidal_thread<T, false>(args, visit);
+  };
+  switch (args.dtype) {
+    case Dtype::kFloat16:
+      return visit_type(Float16{});
+    case Dtype::kBFloat16:
+      return visit_type(BFloat16{});
+    case Dtype::kFloat32:
+      return visit_type(float{});
+    default:
+      return visit_type(double{});
+  }
+}
+
+// The same rows with as few axes as their strides allow, for fewer divisions.
+inline void merge_axes(SinusoidalArgs& args) {
+  // The last axis of repeated rows is that of the positions and stays by itself.
+  const int count = args.repeated ? args.rank - 1 : args.rank;
+  int kept = 0;
+  const auto move = [&](int from, int to) {
+    args.shape[to] = args.shape[from];
+    args.position_strides[to] = args.position_strides[from];
+    args.sine_strides[to] = args.sine_strides[from];
+    args.cosine_strides[to] = args.cosine_strides[from];
+    args.x_strides[to] = args.x_strides[from];
+  };
+  for (int i = 0; i < count; ++i) {
+    const int64_t size = args.shape[i];
+    const auto nested = [&](const int64_t* strides) {
+      return strides[kept - 1] == strides[i] * size;
+    };
+    if (kept > 0 && nested(args.position_strides) && nested(args.sine_strides) &&
+        nested(args.cosine_strides) && nested(args.x_strides)) {
+      const int64_t outer = args.shape[kept - 1];
+      move(i, kept - 1);
+      args.shape[kept - 1] = outer * size;
+    } else {
+      move(i, kept++);
+    }
+  }
+  if (args.repeated) move(args.rank - 1, kept++);
+  args.rank = kept;
+}
+
+template <typename Thread>
+SinusoidalPlan plan_sinusoidal(const SinusoidalArgs& args, GridLimit limit = {}) {
+  SinusoidalPlan plan;
+  const int64_t rows = args.rows();
+  plan.vectors = args.pairs / Thread::kPairs;
+  if (rows == 0 || plan.vectors == 0) return plan;
+  plan.repetitions = args.positions_count() / rows;
+  const auto clamp = [](int64_t value, int64_t least, int64_t most) {
+    return std::max(least, std::min(value, most));
+  };
+  plan.threads_x = static_cast<int>(clamp(plan.vectors, 1, Policy::kRowVectors));
+  plan.vector_blocks = divide_up(plan.vectors, plan.threads_x);
+  plan.threads_y = static_cast<int>(clamp(Policy::kThreads / plan.threads_x, 1, rows));
+  const int64_t blocks = divide_up(rows, plan.threads_y) * plan.vector_blocks;
+  plan.rows_per_thread = clamp(blocks / Policy::kBlocks, 1, Policy::kRows);
+  plan.pieces_x = divide_up(rows, plan.threads_y * plan.rows_per_thread);
+  plan.repetition_blocks =
+      clamp(Policy::kBlocks / (plan.pieces_x * plan.vector_blocks), 1, plan.repetitions);
+  plan.pieces_y = plan.vector_blocks * plan.repetition_blocks;
+  plan.grid_x = std::min(plan.pieces_x, limit.x);
+  plan.grid_y = std::min(plan.pieces_y, limit.y);
+  plan.shared_bytes = static_cast<size_t>(plan.threads_x) * Thread::kPairs * sizeof(Turns);
+  return plan;
+}
+
+// Calls visit(parameters, thread type) for each launch of a call: one, but for tables from a
+// formula that are wider than GeometricTurns can be.
+template <typename Visit>
+void for_each_sinusoidal_launch(const SinusoidalArgs& args, GridLimit limit, const Visit& visit) {
+  if (args.positions_count() == 0) return;
+  const bool formula = args.inv_freq.data == nullptr;
+  const int64_t most = formula ? GeometricTurns::kMaxPairs : args.pairs;
+  const int64_t size = item_size(args.dtype);
+  for (int64_t first = 0; first < args.pairs; first += most) {
+    SinusoidalParameters parameters;
+    SinusoidalArgs& part = parameters.args;
+    part = args;
+    merge_axes(part);
+    part.pairs = std::min(most, args.pairs - first);
+    const auto skip = [&](auto* data, int64_t step) {
+      using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(data)>>,
+                                      const char, char>;
+      return data == nullptr ? nullptr : static_cast<Byte*>(data) + first * step * size;
+    };
+    part.sine = skip(args.sine, args.sine_step);
+    part.cosine = skip(args.cosine, args.cosine_step);
+    part.x_sine = skip(args.x_sine, args.x_step);
+    part.x_cosine = skip(args.x_cosine, args.x_step);
+    if (formula) {
+      const SinusoidalSpec& spec = args.spec;
+      parameters.turns =
+          GeometricTurns(spec.dim / 2, spec.base, spec.shift, spec.scale, first, part.pairs);
+    }
+    const bool go_on = visit_sinusoidal_thread(part, [&](auto* thread) {
+      parameters.plan = plan_sinusoidal<std::remove_pointer_t<decltype(thread)>>(part, limit);
+      return visit(parameters, thread);
+    });
+    if (!go_on) return;
+  }
+}
+
+}  // namespace posenc::cuda
