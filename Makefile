@@ -13,10 +13,10 @@ SHELL_SCRIPTS := .ci/run scripts/setup.sh
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check check-ruff check-mypy check-clang-format check-shellcheck lint-tools \
-	format bench setup clean distclean
+	format bench gpu-resources setup clean distclean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "  PYTHON=python3.12   the interpreter of a new virtual environment (default: python3)"
 	@echo "  VENV=DIR            where the virtual environment is (default: .venv)"
@@ -56,6 +56,10 @@ format: lint-tools  ## put Python and C++ sources into the project's form
 bench:  ## set up, build, and compare speed with peers; ARGS='--filter rotary' for a part
 	@$(SETUP) bench package
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+gpu-resources:  ## set up, build, print what each CUDA kernel takes: registers, spills, float64
+	@$(SETUP) package
+	@$(BIN)/python scripts/gpu_resources.py $(ARGS)
 
 setup:  ## the set-up of all the above at once, and git's pre-commit hooks
 	@$(SETUP) demo test lint bench package

@@ -13,8 +13,8 @@ if(CMAKE_CUDA_COMPILER)
   set(CMAKE_CUDA_STANDARD_REQUIRED ON)
   enable_language(CUDA)
   # As on the CPU: multiplications and additions are fused only where the source says so. Device
-  # code that calls host code is an error, and so is every other warning of nvcc itself.
-  string(APPEND CMAKE_CUDA_FLAGS " --fmad=false --Werror=all-warnings -Xfatbin=-compress-all")
+  # code that calls host code is an error.
+  string(APPEND CMAKE_CUDA_FLAGS " --fmad=false --Werror=cross-execution-space-call -Xfatbin=-compress-all")
   string(APPEND CMAKE_CUDA_FLAGS " -Xcompiler=-Wall,-Wextra,-Wno-unknown-pragmas")
 elseif(POSENC_CUDA STREQUAL ON)
   message(FATAL_ERROR "POSENC_CUDA=ON, but there is no CUDA compiler (nvcc): set CUDACXX to it")

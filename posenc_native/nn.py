@@ -5,10 +5,11 @@ cast by ``.half()``, lost on the meta device or saved in a state_dict.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy.typing as npt
+import torch
 from torch import Tensor, nn
 
 from . import arguments, backend
@@ -149,6 +150,14 @@ class RotaryEmbedding(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """q and k, rotated."""
         return self.rope(q, k, positions, layout=layout, inplace=inplace)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> RotaryEmbedding:
+        """With the model to its device go the frequencies, ahead of tracing and graph capture."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        device = fn(torch.empty(0)).device
+        if device.type != "meta":
+            self.rope._torch(device)
+        return self
 
     def extra_repr(self) -> str:
         """The configuration, for print(model)."""

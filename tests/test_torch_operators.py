@@ -147,6 +147,10 @@ SAMPLES = {
     # Without tensors; nothing to trace.
     "current_target": [],
     "set_target": [],
+    # Tested in test_torch_cuda_support.py.
+    "cuda_architectures": [],
+    "cuda_versions": [],
+    "cuda_failure": [],
 }  # fmt: skip
 
 

@@ -20,14 +20,50 @@ struct alignas(sizeof(T) * kCount) Packet {
   T numbers[kCount];
 };
 
+// What the hardware moves at once. Spelled out, and written by an intrinsic, because the compiler
+// may take an assignment apart into single numbers.
+template <int kBytes>
+struct Word;
+template <>
+struct Word<16> {
+  using type = uint4;
+};
+template <>
+struct Word<8> {
+  using type = uint2;
+};
+template <>
+struct Word<4> {
+  using type = uint32_t;
+};
+template <>
+struct Word<2> {
+  using type = uint16_t;
+};
+
 template <typename T, int kCount>
 POSENC_HD inline Packet<T, kCount> read_packet(const T* from) {
-  return *reinterpret_cast<const Packet<T, kCount>*>(from);
+  constexpr int kBytes = sizeof(T) * kCount, kWord = kBytes < 16 ? kBytes : 16;
+  using Type = typename Word<kWord>::type;
+  Packet<T, kCount> packet;
+#pragma unroll
+  for (int i = 0; i < kBytes / kWord; ++i) {
+    const Type word = reinterpret_cast<const Type*>(from)[i];
+    memcpy(reinterpret_cast<char*>(packet.numbers) + i * kWord, &word, kWord);
+  }
+  return packet;
 }
 
 template <typename T, int kCount>
 POSENC_HD inline void write_packet(const Packet<T, kCount>& packet, T* to) {
-  *reinterpret_cast<Packet<T, kCount>*>(to) = packet;
+  using Type = typename Word<sizeof(T) * kCount>::type;
+  Type word;
+  memcpy(&word, packet.numbers, sizeof word);
+#if defined(__CUDA_ARCH__)
+  __stwb(reinterpret_cast<Type*>(to), word);
+#else
+  *reinterpret_cast<Type*>(to) = word;
+#endif
 }
 
 POSENC_HD inline double to_real(double x) { return x; }
