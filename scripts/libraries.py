@@ -117,11 +117,13 @@ def main(operators: str, *wheels: str) -> int:
             contents = [archive.read(name) for name in names]
         for name, content in zip(names, contents, strict=True):
             library = read(name, content)
-            print(f"  {name}: {len(content)} bytes, needs {' '.join(library.needed)}")
+            print(f"  {name}: {len(content)} bytes")
+            print(f"    needs    {' '.join(library.needed)}")
+            print(f"    exports  {' '.join(library.exported) or 'nothing'}")
             wrong += [f"{wheel}: {name}: {fault}" for fault in faults(library)]
             if is_torch_library(name):
                 same = hashlib.sha256(content).hexdigest()
-                print(f"    sha256 {same}")
+                print(f"    sha256   {same}")
                 if same != digest:
                     wrong.append(f"{wheel}: {name} is not {operators}")
         if len(names) != 2 or not any(map(is_torch_library, names)):
