@@ -9,11 +9,11 @@ BIN := $(VENV)/bin
 # As git sees them: tracked, or new and not ignored; less what is deleted but not yet committed.
 CXX_SOURCES = $(wildcard $(shell git ls-files --cached --others --exclude-standard \
 	'*.h' '*.cc' '*.cu' '*.cuh'))
-SHELL_SCRIPTS := .ci/run scripts/setup.sh
+SHELL_SCRIPTS := .ci/run scripts/setup.sh scripts/wheels.sh
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check check-ruff check-mypy check-clang-format check-shellcheck lint-tools \
-	format bench gpu-resources setup clean distclean
+	format bench gpu-resources wheels setup clean distclean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +60,10 @@ bench:  ## set up, build, and compare speed with peers; ARGS='--filter rotary' f
 gpu-resources:  ## set up, build, print what each CUDA kernel takes: registers, spills, float64
 	@$(SETUP) package
 	@$(BIN)/python scripts/gpu_resources.py $(ARGS)
+
+wheels:  ## build wheels for the Pythons at hand, check them; PYTHONS='3.11 3.12' to choose
+	@$(SETUP) wheels
+	@scripts/wheels.sh
 
 setup:  ## the set-up of all the above at once, and git's pre-commit hooks
 	@$(SETUP) demo test lint bench package

@@ -4,7 +4,7 @@ check_language(CUDA)
 if(CMAKE_CUDA_COMPILER)
   # Machine code for what is in use, PTX of the newest for what comes after. CUDAARCHS in the
   # environment or CMAKE_CUDA_ARCHITECTURES chooses others: `native` is quickest to build.
-  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
+  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND "$ENV{CUDAARCHS}" STREQUAL "")
     set(CMAKE_CUDA_ARCHITECTURES 80-real 86-real 89-real 90-real 100-real 120)
   endif()
   # Torch may have another version of it: ours is inside, and needs nothing but the driver.

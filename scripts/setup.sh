@@ -5,7 +5,7 @@
 #
 #   scripts/setup.sh [NAME...] [package]
 #
-#   NAME      a file of requirements/ without its suffix: demo, test, lint, bench
+#   NAME      a file of requirements/ without its suffix: demo, test, lint, bench, wheels
 #   package   build posenc_native and install it, editable, into the virtual environment
 #
 # Environment:

@@ -24,7 +24,7 @@ pytestmark = needs_operators
 def machine(monkeypatch):
     """A machine as the kernels see it: what they were built with, its driver, its GPU."""
     found = SimpleNamespace(
-        architectures="80-real;90-real;120", versions=(13000, 13000), failure=""
+        architectures="80-real,90-real,120", versions=(13000, 13000), failure=""
     )
     operators = SimpleNamespace(
         cuda_architectures=lambda: found.architectures,
@@ -86,7 +86,7 @@ def test_a_torch_without_cuda(machine, monkeypatch):
 
 def test_show_config_names_kernels_driver_and_devices(machine, monkeypatch):
     assert torch_cuda.configuration() == {
-        "CUDA kernels": "built for 80-real;90-real;120 with CUDA 13.0",
+        "CUDA kernels": "built for 80-real,90-real,120 with CUDA 13.0",
         "CUDA driver": "supports 13.0",
     }
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)

@@ -13,7 +13,7 @@ namespace posenc::cuda {
 void run(const char* function, int32_t device, const RotaryArgs& args);
 void run(const char* function, int32_t device, const SinusoidalArgs& args);
 
-// What the kernels were built for, as CMake writes it: "80-real;90-real;120", where no "-real"
+// What the kernels were built for, as CMake writes it: "80-real,90-real,120", where no "-real"
 // means PTX as well.
 std::string architectures();
 

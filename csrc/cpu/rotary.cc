@@ -520,7 +520,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace posenc::cpu {
 
-HWY_EXPORT(rotary_target);
+POSENC_EXPORT(rotary_target);
 
 void rotary(const RotaryArgs& args, int64_t begin, int64_t end) {
   POSENC_DISPATCH(rotary_target)(args, begin, end);

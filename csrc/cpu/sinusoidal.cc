@@ -348,7 +348,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace posenc::cpu {
 
-HWY_EXPORT(sinusoidal_target);
+POSENC_EXPORT(sinusoidal_target);
 
 void sinusoidal(const SinusoidalArgs& args, int64_t begin, int64_t end) {
   POSENC_DISPATCH(sinusoidal_target)(args, begin, end);

@@ -1,6 +1,9 @@
 #include "cpu/targets.h"
 
 #include <unistd.h>
+#if defined(__x86_64__) || defined(__i386__)
+#include <cpuid.h>
+#endif
 
 #include <atomic>
 #include <cstdlib>
@@ -11,15 +14,54 @@
 namespace posenc::cpu {
 namespace {
 
+#if HWY_ARCH_X86
+// What Highway has the compiler use in its AVX2 and AVX3 kernels. The builtin also asks whether the
+// operating system keeps the registers; not every compiler's knows F16C.
+bool has_avx2() {
+  unsigned a = 0;
+  unsigned b = 0;
+  unsigned c = 0;
+  unsigned d = 0;
+  const bool has_f16c = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+  return has_f16c && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+         __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+}
+
+bool has_avx3() {
+  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512cd");
+}
+#endif
+
+// A bit for every target that was compiled and runs here. Elsewhere than on x86 that is one target.
+int64_t supported_targets() {
+  int64_t targets = HWY_STATIC_TARGET;
+#if HWY_ARCH_X86
+  if (has_avx2()) targets |= HWY_AVX2;
+  if (has_avx3()) targets |= HWY_AVX3;
+#endif
+  return targets & HWY_TARGETS;
+}
+
+// The same, one by one, the best first.
+std::vector<int64_t> each_supported_target() {
+  std::vector<int64_t> each;
+  for (int64_t rest = supported_targets(); rest != 0; rest &= rest - 1) {
+    each.push_back(rest & -rest);
+  }
+  return each;
+}
+
 hwy::ChosenTarget& mutable_target() {
   static hwy::ChosenTarget target;
   static std::once_flag once;
   std::call_once(once, [] {
-    target.Update(hwy::SupportedTargets());
+    target.Update(supported_targets());
     const char* wanted = std::getenv("POSENC_ISA");
     if (wanted == nullptr) return;
     // An unknown name is reported by the Python side, which reads the same variable.
-    for (const int64_t each : hwy::SupportedAndGeneratedTargets()) {
+    for (const int64_t each : each_supported_target()) {
       if (std::string_view(wanted) == hwy::TargetName(each)) target.Update(each);
     }
   });
@@ -46,14 +88,14 @@ const hwy::ChosenTarget& chosen_target() { return mutable_target(); }
 
 std::vector<std::string> available_targets() {
   std::vector<std::string> names;
-  for (const int64_t each : hwy::SupportedAndGeneratedTargets()) {
+  for (const int64_t each : each_supported_target()) {
     names.emplace_back(hwy::TargetName(each));
   }
   return names;
 }
 
 std::string current_target() {
-  for (const int64_t each : hwy::SupportedAndGeneratedTargets()) {
+  for (const int64_t each : each_supported_target()) {
     hwy::ChosenTarget one;
     one.Update(each);
     if (one.GetIndex() == chosen_target().GetIndex()) return hwy::TargetName(each);
@@ -63,10 +105,10 @@ std::string current_target() {
 
 bool set_target(std::string_view name) {
   if (name.empty()) {
-    mutable_target().Update(hwy::SupportedTargets());
+    mutable_target().Update(supported_targets());
     return true;
   }
-  for (const int64_t each : hwy::SupportedAndGeneratedTargets()) {
+  for (const int64_t each : each_supported_target()) {
     if (name == hwy::TargetName(each)) {
       mutable_target().Update(each);
       return true;

@@ -1,5 +1,6 @@
-// Which SIMD target runs. Every kernel file keeps a table of its function per target (HWY_EXPORT);
-// Highway's own choice is process-wide and would be shared with other libraries, so we keep ours.
+// Which SIMD target runs. Every kernel file keeps a table of its function per target
+// (POSENC_EXPORT). Highway's own choice is process-wide and would be shared with other libraries,
+// so we keep ours, and with it need nothing of Highway but its headers.
 #pragma once
 
 #include "hwy/highway.h"
@@ -10,10 +11,16 @@ const hwy::ChosenTarget& chosen_target();
 
 }  // namespace posenc::cpu
 
-// Like HWY_DYNAMIC_DISPATCH, with our choice.
+// Like HWY_EXPORT and HWY_DYNAMIC_DISPATCH, with our choice. The first entry of Highway's table
+// calls its library to choose a target; ours is never read, since one has been chosen before.
 #if (HWY_TARGETS & (HWY_TARGETS - 1)) == 0
+#define POSENC_EXPORT(FUNCTION) HWY_EXPORT(FUNCTION)
 #define POSENC_DISPATCH(FUNCTION) HWY_STATIC_DISPATCH(FUNCTION)
 #else
+#define POSENC_EXPORT(FUNCTION)                                                            \
+  static decltype(&HWY_STATIC_DISPATCH(FUNCTION)) const HWY_DISPATCH_TABLE(                \
+      FUNCTION)[HWY_MAX_DYNAMIC_TARGETS + 2] = {nullptr, HWY_CHOOSE_TARGET_LIST(FUNCTION), \
+                                                HWY_CHOOSE_FALLBACK(FUNCTION)}
 #define POSENC_DISPATCH(FUNCTION) \
   (*(HWY_DISPATCH_TABLE(FUNCTION)[::posenc::cpu::chosen_target().GetIndex()]))
 #endif
