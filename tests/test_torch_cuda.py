@@ -275,11 +275,23 @@ def test_compiled(mode):
         for seed in range(4):  # the third call of reduce-overhead is the first to replay a graph
             i = Inputs()
             q, k, x = i.x + seed, i.k + seed, i.other + seed
+            expected = step(q, k, x, i.positions + seed, i.f)
             torch.compiler.cudagraph_mark_step_begin()
             results = [r.clone() for r in fast(q, k, x, i.positions + seed, i.f)]
-            expected = step(q, k, x, i.positions + seed, i.f)
             # Inductor may fuse the sums and products around the operators.
             torch.testing.assert_close(results, list(expected), rtol=1e-6, atol=1e-6)
+    assert not counters["inductor"]["cudagraph_skips"]
+
+
+@pytest.mark.usefixtures("_fresh_compiler")
+def test_a_module_compiled_before_it_ran_leaves_nothing_on_the_cpu():
+    # Frequencies copied to the device in every call would keep the graph from being captured.
+    rope, inputs = pnn.RotaryEmbedding(HEAD_DIM, base=3e5), Inputs()
+    fast = torch.compile(rope, fullgraph=True, mode="reduce-overhead")
+    for _ in range(3):
+        torch.compiler.cudagraph_mark_step_begin()
+        results = tuple(r.clone() for r in fast(inputs.x, inputs.k, inputs.positions))
+    assert_all_same(results, rope(inputs.x, inputs.k, inputs.positions))
     assert not counters["inductor"]["cudagraph_skips"]
 
 

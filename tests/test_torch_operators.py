@@ -148,6 +148,9 @@ SAMPLES = {
     # Without tensors; nothing to trace.
     "current_target": [],
     "set_target": [],
+    "cuda_architectures": [],
+    "cuda_versions": [],
+    "cuda_failure": [],
 }  # fmt: skip
 
 

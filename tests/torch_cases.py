@@ -60,12 +60,11 @@ def why_no_kernels(name: str) -> str | None:
         return "the torch operators were not built"
     if not has_kernels(name):
         return f"the operators have no kernel on {name}"
-    try:  # a build for other architectures has kernels too, none of which this device runs
-        torch.ops.posenc_native.sinusoidal(
-            torch.arange(3, device=name), 4, 1e4, "sin_cos", 0.0, 1.0, torch.float32
-        ).cpu()
-    except RuntimeError as error:
-        return f"the operators do not run on this {name} device: {error}"
+    if name == "cuda":  # kernels for other GPUs, or for newer drivers, are of no use
+        from posenc_native import torch_cuda
+
+        if problem := torch_cuda.problem(torch.cuda.current_device()):
+            return f"the operators do not run on {name}: {problem}"
     return None
 
 
