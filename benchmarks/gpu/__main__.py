@@ -136,7 +136,7 @@ class Run:
             outcome.output += shown.output
             outcome.status, outcome.detail = shown.status, where
             if self.site is not None and str(self.site) not in where:
-                outcome.status = FAILED
+                outcome.status, outcome.detail = FAILED, f"an editable install hides it: {where}"
         return outcome
 
     def small_run(self, limit: float) -> Outcome:

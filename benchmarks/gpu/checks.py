@@ -81,8 +81,9 @@ def sanitizer() -> str | None:
 
 def sanitizer_command(program: str, tool: str, small_run: Sequence[str]) -> list[str]:
     """The small run under a tool. What the driver refuses torch is none of its business."""
-    return [program, "--tool", tool, "--report-api-errors", "no", "--error-exitcode", "86",
-            "--print-limit", "20", *small_run]  # fmt: skip
+    # The limit of time is ours: torch takes its time before the first call of CUDA.
+    return [program, "--tool", tool, "--launch-timeout", "0", "--report-api-errors", "no",
+            "--error-exitcode", "86", "--print-limit", "20", *small_run]  # fmt: skip
 
 
 # What the tool says where a driver, a container or a device gives it no access.
