@@ -102,8 +102,8 @@ def missing(*modules: str) -> str | None:
     try:
         for module in modules:
             importlib.import_module(module)
-    except ImportError as error:
-        return str(error)
+    except Exception as error:  # not there, or made for another torch, driver or processor
+        return str(error).partition("\n")[0] or type(error).__name__
     return None
 
 

@@ -461,14 +461,15 @@ def test_own_frequencies_are_kept() -> None:
 
 
 @pytest.mark.parametrize("name", ["Llama", "Cohere"])
-def test_bfloat16_is_rounded_once(name: str) -> None:
-    model = build(name).bfloat16()
+def test_bfloat16_is_rounded_once(name: str, device: str) -> None:
+    model = build(name).to(device).bfloat16()
     attention = model.model.layers[0].self_attn
-    q = torch.randn(1, 4, TOKENS, 16, dtype=torch.bfloat16)
-    positions = torch.arange(TOKENS)[None]
+    q = torch.randn(1, 4, TOKENS, 16, dtype=torch.bfloat16).to(device)
+    positions = torch.arange(TOKENS, device=device)[None]
 
     def rotated(model_dtype: Any) -> Any:
-        tables = model.model.rotary_emb(torch.zeros(1, dtype=model_dtype), positions)
+        x = torch.zeros(1, dtype=model_dtype, device=device)
+        tables = model.model.rotary_emb(x, positions)
         rotate = attention.forward.__globals__["apply_rotary_pos_emb"]
         return rotate(q.to(model_dtype), q.to(model_dtype), *tables)[0]
 
@@ -493,12 +494,12 @@ def test_tables_of_gptj_survive_the_cast_to_bfloat16() -> None:
         assert (table - exact).abs().max() < 2e-7
 
 
-def test_autocast_keeps_the_tables() -> None:
-    model = build("Llama")
-    with hf.patch(model), torch.autocast("cpu", torch.bfloat16), torch.no_grad():
-        cos, sin = model.model.rotary_emb(torch.zeros(1), torch.arange(9)[None])
+def test_autocast_keeps_the_tables(device: str) -> None:
+    model, positions = build("Llama").to(device), torch.arange(9, device=device)[None]
+    with hf.patch(model), torch.autocast(device, torch.bfloat16), torch.no_grad():
+        cos, sin = model.model.rotary_emb(torch.zeros(1, device=device), positions)
         assert cos.dtype == sin.dtype == torch.float32
-        model(tokens())
+        model(tokens().to(device))
 
 
 SCALINGS = {
@@ -522,9 +523,9 @@ SCALINGS = {
 
 @pytest.mark.parametrize("cast", [False, True], ids=["float32", "cast"])
 @pytest.mark.parametrize("kind", SCALINGS)
-def test_scalings_with_their_changes_of_length(kind: str, cast: bool) -> None:
+def test_scalings_with_their_changes_of_length(kind: str, cast: bool, device: str) -> None:
     parameters = {"rope_type": kind, "rope_theta": 10000.0} | SCALINGS[kind]
-    model = build("Llama", max_position_embeddings=16, rope_parameters=parameters)
+    model = build("Llama", max_position_embeddings=16, rope_parameters=parameters).to(device)
     theirs = copy.deepcopy(model)
     if cast:  # there and back: the frequencies of a model that is not patched are rounded then
         model.bfloat16()
@@ -552,7 +553,7 @@ def test_scalings_with_their_changes_of_length(kind: str, cast: bool) -> None:
 @pytest.mark.parametrize(
     ("name", "sections"), [("Qwen2VLText", [2, 3, 3]), ("Qwen3VLText", [4, 2, 2])]
 )
-def test_multi_axis_positions(name: str, sections: list[int]) -> None:
+def test_multi_axis_positions(name: str, sections: list[int], device: str) -> None:
     rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": sections}
     config = getattr(transformers, f"{name}Config")(**(COMMON | {"rope_parameters": rope}))
     torch.manual_seed(0)
@@ -561,15 +562,16 @@ def test_multi_axis_positions(name: str, sections: list[int]) -> None:
         if parameter.ndim > 1:
             torch.nn.init.normal_(parameter, 0.0, 0.15)
     axes = torch.randint(0, 40, (3, 2, TOKENS), generator=torch.Generator().manual_seed(2))
+    model, axes, ids = model.to(device), axes.to(device), tokens().to(device)
     with torch.no_grad():
-        several = model(input_ids=tokens(), position_ids=axes).last_hidden_state
-        text = model(input_ids=tokens()).last_hidden_state
-        mixed = model(input_ids=tokens(), position_ids=axes.flip(0)).last_hidden_state
+        several = model(input_ids=ids, position_ids=axes).last_hidden_state
+        text = model(input_ids=ids).last_hidden_state
+        mixed = model(input_ids=ids, position_ids=axes.flip(0)).last_hidden_state
         assert distance(mixed, several) > 1e-2  # the axes are told apart
         with hf.patch(model):
-            ours = model(input_ids=tokens(), position_ids=axes).last_hidden_state
+            ours = model(input_ids=ids, position_ids=axes).last_hidden_state
             assert distance(ours, several) < SHORT
-            assert distance(model(input_ids=tokens()).last_hidden_state, text) < SHORT
+            assert distance(model(input_ids=ids).last_hidden_state, text) < SHORT
 
 
 # --- what cannot be patched -----------------------------------------------------------------------
