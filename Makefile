@@ -13,7 +13,7 @@ SHELL_SCRIPTS := .ci/run scripts/setup.sh scripts/wheels.sh
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check check-ruff check-mypy check-clang-format check-shellcheck lint-tools \
-	format bench gpu-resources wheels setup clean distclean
+	format bench gpu gpu-resources wheels setup clean distclean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +56,10 @@ format: lint-tools  ## put Python and C++ sources into the project's form
 bench:  ## set up, build, and compare speed with peers; ARGS='--filter rotary' for a part
 	@$(SETUP) bench package
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+# No set-up: a machine with a GPU has its own torch, and often no network.
+gpu:  ## test, check and time on a machine with a GPU; ARGS='--wheel FILE' or '--build'
+	@$(or $(PYTHON),python3) -m benchmarks.gpu $(ARGS)
 
 gpu-resources:  ## set up, build, print what each CUDA kernel takes: registers, spills, float64
 	@$(SETUP) package

@@ -42,14 +42,14 @@ def last_level_cache() -> int:
     return max(caches().values(), default=32 << 20)
 
 
-def _version(package: str) -> str | None:
+def version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
 
 
-def _output(*command: str) -> str | None:
+def output(*command: str) -> str | None:
     """What a command prints; None where it fails or is not there."""
     try:
         done = subprocess.run(
@@ -70,8 +70,8 @@ def _huge_pages() -> str | None:
 
 def machine() -> dict[str, Any]:
     """Everything about this machine and its software that figures depend on."""
-    commit = _output("git", "rev-parse", "HEAD")
-    changed = _output("git", "status", "--porcelain", "--untracked-files=no")
+    commit = output("git", "rev-parse", "HEAD")
+    changed = output("git", "status", "--porcelain", "--untracked-files=no")
     affinity = getattr(os, "sched_getaffinity", None)
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -84,8 +84,8 @@ def machine() -> dict[str, Any]:
         "load_average": os.getloadavg()[0],
         "system": platform.system(),
         "python": platform.python_version(),
-        "compiler": (_output(limits.compiler(), "--version") or "").partition("\n")[0],
-        "packages": {package: _version(package) for package in _PACKAGES},
+        "compiler": (output(limits.compiler(), "--version") or "").partition("\n")[0],
+        "packages": {package: version(package) for package in _PACKAGES},
         "posenc_native": backend.configuration(),
     }
 

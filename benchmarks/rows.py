@@ -97,13 +97,13 @@ class _Table:
 # ------------------------------------------------------------------------------------------ peers
 
 
-def _missing(*modules: str) -> str | None:
+def missing(*modules: str) -> str | None:
     """Why an optional peer cannot run here; None if it can."""
     try:
         for module in modules:
             importlib.import_module(module)
-    except ImportError as error:
-        return str(error)
+    except Exception as error:  # not there, or made for another torch, driver or processor
+        return str(error).partition("\n")[0] or type(error).__name__
     return None
 
 
@@ -131,8 +131,12 @@ def _compile(
     return Contestant(name, "fresh", functools.partial(call, compiled), limit, warmups=3)
 
 
-def _transformers_rotary(
-    options: Options, pairing: str, dtype: torch.dtype, positions: torch.Tensor
+def transformers_rotary(
+    options: Options,
+    pairing: str,
+    dtype: torch.dtype,
+    positions: torch.Tensor,
+    heads_axis: int = 1,
 ) -> list[Row]:
     """The rotary function of transformers for this pairing, eager and compiled.
 
@@ -142,16 +146,16 @@ def _transformers_rotary(
     family = {"half": "llama", "interleaved": "cohere"}[pairing]
     name = f"transformers ({family.capitalize()})"
     module_name = f"transformers.models.{family}.modeling_{family}"
-    if reason := _missing("transformers", module_name):
+    if reason := missing("transformers", module_name):
         return [Skipped(name, "fresh", reason)]
     module = importlib.import_module(module_name)
     inv_freq = 1.0 / (BASE ** (torch.arange(0, HEAD_DIM, 2, dtype=torch.float) / HEAD_DIM))
-    angles = positions[None, :, None].float() * inv_freq
+    angles = positions[None, :, None].float() * inv_freq.to(positions.device)
     both = torch.cat((angles, angles), -1) if family == "llama" else angles.repeat_interleave(2, -1)
     cos, sin = both.cos().to(dtype), both.sin().to(dtype)
 
     def call(function: Callable[..., Any], b: _QueryKey) -> Any:
-        return function(b.q, b.k, cos, sin)
+        return function(b.q, b.k, cos, sin, unsqueeze_dim=heads_axis)
 
     eager = module.apply_rotary_pos_emb
     return [
@@ -164,7 +168,7 @@ def _onnxruntime_rotary(sets: list[_QueryKey], pairing: str, threads: int) -> Ro
     """ONNX Runtime's RotaryEmbedding (opset 23) on query and key, bound to the case's buffers."""
     name = "ONNX Runtime"
     dtype = str(sets[0].q.dtype).removeprefix("torch.")
-    if reason := _missing("onnx", "onnxruntime"):
+    if reason := missing("onnx", "onnxruntime"):
         return Skipped(name, "out=", reason)
     if dtype == "bfloat16":
         return Skipped(name, "out=", "its RotaryEmbedding takes no bfloat16 on the CPU")
@@ -255,15 +259,17 @@ def _numpy_rotary(pairing: str, positions: np.ndarray) -> Row:
     )
 
 
-def _recipe_frequencies(dim: int) -> torch.Tensor:
+def _recipe_frequencies(dim: int, device: torch.device | None = None) -> torch.Tensor:
     """The frequencies of sinusoidal positions as most code has them: an exponential in float32."""
-    return torch.exp(torch.arange(0, dim, 2).float() * (-math.log(10000.0) / dim))
+    steps = torch.arange(0, dim, 2, device=device).float()
+    return torch.exp(steps * (-math.log(10000.0) / dim))
 
 
-def _recipe_table(table: torch.Tensor) -> torch.Tensor:
+def recipe_table(table: torch.Tensor) -> torch.Tensor:
     """The usual float32 recipe of a sinusoidal table, written into `table`."""
     length, dim = table.shape
-    angles = torch.arange(length).unsqueeze(1) * _recipe_frequencies(dim)
+    steps = torch.arange(length, device=table.device).unsqueeze(1)
+    angles = steps * _recipe_frequencies(dim, table.device)
     table[:, 0::2] = torch.sin(angles)
     table[:, 1::2] = torch.cos(angles)
     return table
@@ -295,7 +301,7 @@ def _rotary(options: Options, seq: int, dtype: Any, pairing: str, threads: int, 
         peers = [
             Contestant("copy_", "out=", lambda b: (b.out_q.copy_(b.q), b.out_k.copy_(b.k)), "copy"),
             Contestant("clone", "fresh", lambda b: (b.q.clone(), b.k.clone()), "copy"),
-            *_transformers_rotary(options, pairing, dtype, positions),
+            *transformers_rotary(options, pairing, dtype, positions),
         ]
     else:
         peers = [_numpy_rotary(pairing, positions)]
@@ -341,13 +347,13 @@ def _sinusoidal(
     if isinstance(dtype, torch.dtype):
 
         def recipe() -> torch.Tensor:
-            return _recipe_table(torch.empty(shape)).to(dtype)
+            return recipe_table(torch.empty(shape)).to(dtype)
 
         def call(function: Callable[[], Any], b: _Table) -> Any:
             return function()
 
         rows += [
-            Contestant("plain torch", "out=", lambda b: _recipe_table(b.table), "fill"),
+            Contestant("plain torch", "out=", lambda b: recipe_table(b.table), "fill"),
             Contestant("plain torch", "fresh", functools.partial(call, recipe), "fill"),
             _compile(options, "plain torch, torch.compile", recipe, call, "fill"),
         ]
@@ -368,7 +374,7 @@ def _add_sinusoidal(
 ) -> Case:
     first = _Activations(shape, dtype)
     sets = [first, *(_Activations(shape, dtype) for _ in range(options.sets(first.nbytes) - 1))]
-    table = _recipe_table(torch.empty(shape[-2:])).to(dtype)
+    table = recipe_table(torch.empty(shape[-2:])).to(dtype)
 
     def add(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
         return x + table
@@ -429,7 +435,7 @@ def _decode(options: Options, threads: int, name: str) -> Case:
             "NumPy: Rotary", "in place", lambda b: rope(q, k, position, inplace=True), numpy_goal
         ),
         _ours("NumPy: Rotary", "fresh", lambda b: rope(q, k, position)),
-        *_transformers_rotary(options, "half", torch.bfloat16, position_torch),
+        *transformers_rotary(options, "half", torch.bfloat16, position_torch),
         _onnxruntime_rotary([buffers], "half", threads),
         Contestant("a call of nothing", "", lambda b: None),
     ]

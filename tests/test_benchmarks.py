@@ -2,9 +2,11 @@
 
 import json
 import math
+import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ pytest.importorskip("torch")
 pytest.importorskip("ml_dtypes")
 
 from benchmarks import limits
+from benchmarks.gpu import checks, install
 
 ROOT = Path(__file__).parents[1]
 
@@ -105,3 +108,87 @@ def test_a_quick_run_fills_in_every_row(tmp_path):
     for row in figures["accuracy"]:
         assert 0 < row["rotary"] < 1.2e-7 < row["rotary_recipe"]
         assert 0 < row["sinusoidal"] < 1.2e-7 < row["sinusoidal_recipe"]
+
+
+def test_the_script_for_gpus_runs_without_one(tmp_path):
+    # All but the tests, which are these.
+    path, logs = tmp_path / "results", tmp_path / "logs"
+    command = [
+        *(sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "--quick", "--installed"),
+        *("--steps", "small run,times,memcheck", "--out", str(path), "--logs", str(logs)),
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary = done.stdout.partition("==> summary")[2]
+    for words in ("install passed", "small run passed", "times passed", "memcheck skipped"):
+        assert words in " ".join(summary.split())
+    assert " 0 differ" in summary
+    assert {log.name for log in logs.iterdir()} >= {"gpu-small-run.log", "gpu-times.log"}
+
+    (file,) = path.glob("gpu-*.json")
+    figures = json.loads(file.read_text(encoding="utf-8"))
+    assert {"date", "device", "cuda", "packages", "posenc_native"} <= figures["machine"].keys()
+    kinds = {case["case"].partition(",")[0] for case in figures["cases"]}
+    assert kinds == {"prefill", "decode", "packed", "backward", "sinusoidal table",
+                     "add sinusoidal"}  # fmt: skip
+    text = file.with_suffix(".txt").read_text(encoding="utf-8")
+    for case in figures["cases"]:
+        assert case["case"] in text
+        assert case["rows"][0]["contestant"] == "copy"
+        assert any(row["ours"] for row in case["rows"])
+        for row in case["rows"]:
+            assert finite_and_positive(
+                row["microseconds"], row["host_microseconds"], row["of_copy"], *row["quartiles"]
+            ), row
+        for row in case["skipped"]:
+            assert row["reason"]
+
+
+def test_a_failing_step_is_reported_and_the_rest_goes_on(tmp_path):
+    wheel = tmp_path / "posenc_native-0-py3-none-any.whl"
+    wheel.write_bytes(b"no wheel")
+    command = [sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "--wheel", str(wheel)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "install    FAILED" in done.stdout.partition("==> summary")[2]
+
+    environment = install.environment(None)
+    outcome = checks.run(
+        [sys.executable, "-c", "import time; print('begun', flush=True); time.sleep(60)"],
+        cwd=tmp_path, environment=environment, limit=1,
+    )  # fmt: skip
+    assert (outcome.status, outcome.output) == (checks.FAILED, "begun\n")
+    assert outcome.detail == "stopped after 1 s"
+
+
+def test_the_newest_wheel_that_fits_is_taken(tmp_path):
+    tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
+    platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+    assert install.newest_fitting_wheel(tmp_path) is None
+    for age, name in enumerate(
+        [f"0.2-{tag}-{tag}-{platform}", f"0.1-{tag}-{tag}-{platform}", "0.3-cp27-cp27m-win32"]
+    ):
+        path = tmp_path / f"posenc_native-{name}.whl"
+        path.touch()
+        os.utime(path, (age, 1_000_000 + age))
+    assert install.newest_fitting_wheel(tmp_path).name.startswith("posenc_native-0.1-")
+
+
+@pytest.mark.parametrize(
+    ("status", "output", "expected"),
+    [
+        ("passed", "========= ERROR SUMMARY: 0 errors", "passed"),
+        ("FAILED", "========= ERROR SUMMARY: 3 errors", "FAILED"),
+        ("passed", "========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)",
+         "FAILED"),
+        ("FAILED", "small run: 1 differ\n========= ERROR SUMMARY: 0 errors", "FAILED"),
+        ("FAILED", "========= Error: Device not supported. Please refer to the documentation",
+         "skipped"),
+        ("FAILED", "Segmentation fault", "FAILED"),
+        ("passed", "1676 results", "FAILED"),
+    ],
+)  # fmt: skip
+def test_what_compute_sanitizer_says_is_understood(status, output, expected):
+    outcome = checks.judge_sanitizer(checks.Outcome(status, "", output))
+    assert outcome.status == expected
+    assert outcome.detail or output == "Segmentation fault"

@@ -19,6 +19,7 @@ import posenc_native as pn  # noqa: E402
 from posenc_native import nn as pnn  # noqa: E402
 
 device = torch_cases.device
+kernel_device = torch_cases.kernel_device
 
 BY_NAME = {case.name: case for case in ROTARY_CASES}
 # Small: a gradcheck calls the function once for every element.
@@ -39,6 +40,11 @@ def leaf(case, device, seed=0):
 
 def inv_freq(dim=8, device="cpu"):
     return torch.tensor(pn.rotary_frequencies(dim)[0], device=device)
+
+
+def f_for(x, dim=8):
+    """Frequencies where x is."""
+    return inv_freq(dim, x.device)
 
 
 def close(actual, expected):
@@ -274,51 +280,53 @@ def test_q_and_k_may_be_one_tensor(device):
 # --- No gradient is lost silently
 
 
-def wants_gradient(*values):
-    return torch.tensor([float(v) for v in values], requires_grad=True)
+def wants_gradient(values, like):
+    return torch.tensor(values, dtype=torch.float32, device=like.device, requires_grad=True)
 
 
 POSITIONS, FREQUENCIES = (0, 1, 2, 3, 4), (1.0, 0.5, 0.25, 0.125)
 LOST = {
-    "sinusoidal": ("positions", lambda x: pn.sinusoidal(wants_gradient(*POSITIONS), 8)),
-    "add_sinusoidal": ("positions", lambda x: pn.add_sinusoidal(x, wants_gradient(*POSITIONS))),
+    "sinusoidal": ("positions", lambda x: pn.sinusoidal(wants_gradient(POSITIONS, x), 8)),
+    "add_sinusoidal": ("positions", lambda x: pn.add_sinusoidal(x, wants_gradient(POSITIONS, x))),
     "rotary_tables": (
         "positions",
-        lambda x: pn.rotary_tables(wants_gradient(*POSITIONS), inv_freq()),
+        lambda x: pn.rotary_tables(wants_gradient(POSITIONS, x), f_for(x)),
     ),
     "rotary_tables-f": (
         "inv_freq",
-        lambda x: pn.rotary_tables(torch.arange(5), wants_gradient(*FREQUENCIES)),
+        lambda x: pn.rotary_tables(
+            torch.arange(5, device=x.device), wants_gradient(FREQUENCIES, x)
+        ),
     ),
     "apply_rotary": (
         "positions",
-        lambda x: pn.apply_rotary(x, wants_gradient(*POSITIONS), inv_freq()),
+        lambda x: pn.apply_rotary(x, wants_gradient(POSITIONS, x), f_for(x)),
     ),
     "apply_rotary-f": (
         "inv_freq",
-        lambda x: pn.apply_rotary(x, None, wants_gradient(*FREQUENCIES)),
+        lambda x: pn.apply_rotary(x, None, wants_gradient(FREQUENCIES, x)),
     ),
     "apply_rotary-f in place": (
         "inv_freq",
-        lambda x: pn.apply_rotary(x * 1, None, wants_gradient(*FREQUENCIES), out=x * 1),
+        lambda x: pn.apply_rotary(x * 1, None, wants_gradient(FREQUENCIES, x), out=x * 1),
     ),
     "apply_rotary_qk": (
         "positions",
-        lambda x: pn.apply_rotary_qk(x, x, wants_gradient(*POSITIONS), inv_freq()),
+        lambda x: pn.apply_rotary_qk(x, x, wants_gradient(POSITIONS, x), f_for(x)),
     ),
     "apply_rotary_qk-f": (
         "inv_freq",
-        lambda x: pn.apply_rotary_qk(x, x, None, wants_gradient(*FREQUENCIES)),
+        lambda x: pn.apply_rotary_qk(x, x, None, wants_gradient(FREQUENCIES, x)),
     ),
-    "Rotary": ("positions", lambda x: pn.Rotary(8)(x, x, wants_gradient(*POSITIONS))),
+    "Rotary": ("positions", lambda x: pn.Rotary(8)(x, x, wants_gradient(POSITIONS, x))),
 }
 
 
 @pytest.mark.parametrize("requires_grad", [False, True], ids=["x plain", "x with grad"])
 @pytest.mark.parametrize(("argument", "call"), LOST.values(), ids=LOST)
 @pytest.mark.usefixtures("backend")
-def test_positions_and_frequencies_want_no_gradient(argument, call, requires_grad):
-    x = random((2, 3, 5, 8), requires_grad=requires_grad)
+def test_positions_and_frequencies_want_no_gradient(argument, call, requires_grad, device):
+    x = random((2, 3, 5, 8), device=device, requires_grad=requires_grad)
     with pytest.raises(ValueError, match=f": {argument}: .*gradient"):
         call(x)
     with torch.no_grad():
@@ -329,37 +337,39 @@ def test_positions_and_frequencies_want_no_gradient(argument, call, requires_gra
     "loss",
     [
         lambda p: pn.sinusoidal(p, 8).sum(),
-        lambda p: pn.apply_rotary(random((5, 8)), p, inv_freq(), layout="sd").sum(),
-        lambda p: pn.rotary_tables(torch.arange(3), p)[1].sum(),
-        lambda p: pn.apply_rotary(random((5, 10)), None, p, layout="sd").sum(),
+        lambda p: pn.apply_rotary(random((5, 8), device=p.device), p, f_for(p), layout="sd").sum(),
+        lambda p: pn.rotary_tables(torch.arange(3, device=p.device), p)[1].sum(),
+        lambda p: pn.apply_rotary(random((5, 10), device=p.device), None, p, layout="sd").sum(),
     ],
     ids=["sinusoidal", "positions", "tables of inv_freq", "inv_freq"],
 )
-def test_torch_func_grad_loses_none_either(loss):
+def test_torch_func_grad_loses_none_either(loss, device):
     with pytest.raises(ValueError, match=r"gradient|requires_grad"):
-        torch.func.grad(loss)(torch.arange(5.0))
+        torch.func.grad(loss)(torch.arange(5.0, device=device))
 
 
 # --- torch.func
 
 
 def rotate_sd(x, f=None, **options):
-    return pn.apply_rotary(x, None, inv_freq() if f is None else f, layout="sd", **options)
+    f = f_for(x) if f is None else f
+    return pn.apply_rotary(x, None, f, layout="sd", **options)
 
 
 def jacobian_by_columns(f, x):
     """The Jacobian of a linear f, column by column, without autograd."""
-    columns = [f(e.view_as(x)).flatten() for e in torch.eye(x.numel(), dtype=x.dtype)]
+    units = torch.eye(x.numel(), dtype=x.dtype, device=x.device)
+    columns = [f(e.view_as(x)).flatten() for e in units]
     return torch.stack(columns, 1).reshape(*x.shape, *x.shape)
 
 
 @torch_cases.needs_operators
-def test_func_grad_and_its_gradient():
-    x = random((2, 3, 5, 8), torch.float64)
+def test_func_grad_and_its_gradient(device):
+    x = random((2, 3, 5, 8), torch.float64, device)
     for function in FUNCTIONS.values():
 
         def loss(x, function=function):
-            return (function(x, inv_freq()) ** 3).sum()
+            return (function(x, inv_freq(device=device)) ** 3).sum()
 
         tracked = x.clone().requires_grad_()
         (expected,) = torch.autograd.grad(loss(tracked), tracked, create_graph=True)
@@ -374,23 +384,23 @@ def test_func_grad_and_its_gradient():
 
 @torch_cases.needs_operators
 @pytest.mark.parametrize("write", IN_PLACE.values(), ids=IN_PLACE)
-def test_func_grad_in_place(write):
+def test_func_grad_in_place(write, device):
     def loss(x):
         y = x * 2
-        write(y, inv_freq())
+        write(y, inv_freq(device=device))
         return (y**3).sum()
 
-    x = random((2, 3, 5, 8), torch.float64)
+    x = random((2, 3, 5, 8), torch.float64, device)
     tracked = x.clone().requires_grad_()
     (expected,) = torch.autograd.grad(loss(tracked), tracked)
     close(torch.func.grad(loss)(x), expected)
 
 
 @torch_cases.needs_operators
-def test_jacrev_is_the_matrix_of_the_rotation():
-    x = random((3, 8), torch.float64)
+def test_jacrev_is_the_matrix_of_the_rotation(device):
+    x = random((3, 8), torch.float64, device)
     close(torch.func.jacrev(rotate_sd)(x), jacobian_by_columns(rotate_sd, x))
-    cos, sin = pn.rotary_tables(3, inv_freq(), dtype=torch.float64)
+    cos, sin = pn.rotary_tables(3, inv_freq(device=device), dtype=torch.float64)
 
     def by_tables(x):
         return pn.apply_rotary_tables(x, cos, sin, layout="sd")
@@ -398,7 +408,7 @@ def test_jacrev_is_the_matrix_of_the_rotation():
     close(torch.func.jacrev(by_tables)(x), jacobian_by_columns(by_tables, x))
 
     def q_and_k(x):
-        return pn.apply_rotary_qk(x, x * 2, None, inv_freq(), layout="sd")[1]
+        return pn.apply_rotary_qk(x, x * 2, None, inv_freq(device=device), layout="sd")[1]
 
     close(torch.func.jacrev(q_and_k)(x), jacobian_by_columns(q_and_k, x))
 
@@ -406,66 +416,67 @@ def test_jacrev_is_the_matrix_of_the_rotation():
 @pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("requires_grad", [False, True], ids=["plain", "grad"])
 @each_function
-def test_forward_mode_is_right_or_refused(function, requires_grad):
-    x = random((2, 3, 5, 8), torch.float64, requires_grad=requires_grad)
-    tangent = random((2, 3, 5, 8), torch.float64, seed=1)
-    zero = function(torch.zeros_like(tangent), inv_freq())  # the part that does not depend on x
-    expected = function(tangent, inv_freq()) - zero
+def test_forward_mode_is_right_or_refused(function, requires_grad, device):
+    f = inv_freq(device=device)
+    x = random((2, 3, 5, 8), torch.float64, device, requires_grad=requires_grad)
+    tangent = random((2, 3, 5, 8), torch.float64, device, seed=1)
+    zero = function(torch.zeros_like(tangent), f)  # the part that does not depend on x
+    expected = function(tangent, f) - zero
     with contextlib.suppress(NotImplementedError, RuntimeError):
-        _, result = torch.func.jvp(lambda x: function(x, inv_freq()), (x,), (tangent,))
+        _, result = torch.func.jvp(lambda x: function(x, f), (x,), (tangent,))
         close(result, expected)
     with contextlib.suppress(NotImplementedError, RuntimeError):
-        jacobian = torch.func.jacfwd(lambda x: function(x, inv_freq()).sum())(x)
-        close(jacobian, torch.func.jacrev(lambda x: function(x, inv_freq()).sum())(x))
+        jacobian = torch.func.jacfwd(lambda x: function(x, f).sum())(x)
+        close(jacobian, torch.func.jacrev(lambda x: function(x, f).sum())(x))
     forward = torch.autograd.forward_ad
     with contextlib.suppress(NotImplementedError, RuntimeError), forward.dual_level():
-        dual = function(forward.make_dual(x, tangent), inv_freq())
+        dual = function(forward.make_dual(x, tangent), f)
         assert forward.unpack_dual(dual).tangent is not None
         close(forward.unpack_dual(dual).tangent, expected)
 
 
 # vmap against a loop: (f(x, positions), shape of an example of x, of positions or None)
 MAPPED = {
-    "hsd": (lambda x, p: pn.apply_rotary(x, p, inv_freq(), layout="hsd"), (3, 5, 8), (5,)),
-    "sd": (lambda x, p: pn.apply_rotary(x, p, inv_freq(), layout="sd"), (5, 8), (5,)),
-    "bhsd [s]": (lambda x, p: pn.apply_rotary(x, p, inv_freq()), (2, 3, 5, 8), (5,)),
-    "bhsd [b, s]": (lambda x, p: pn.apply_rotary(x, p, inv_freq()), (2, 3, 5, 8), (2, 5)),
+    "hsd": (lambda x, p: pn.apply_rotary(x, p, f_for(x), layout="hsd"), (3, 5, 8), (5,)),
+    "sd": (lambda x, p: pn.apply_rotary(x, p, f_for(x), layout="sd"), (5, 8), (5,)),
+    "bhsd [s]": (lambda x, p: pn.apply_rotary(x, p, f_for(x)), (2, 3, 5, 8), (5,)),
+    "bhsd [b, s]": (lambda x, p: pn.apply_rotary(x, p, f_for(x)), (2, 3, 5, 8), (2, 5)),
     "sbhd [b, s]": (
-        lambda x, p: pn.apply_rotary(x, p, inv_freq(), layout="sbhd"),
+        lambda x, p: pn.apply_rotary(x, p, f_for(x), layout="sbhd"),
         (5, 2, 3, 8),
         (2, 5),
     ),
-    "thd": (lambda x, p: pn.apply_rotary(x, p, inv_freq(), layout="thd"), (5, 3, 8), (5,)),
+    "thd": (lambda x, p: pn.apply_rotary(x, p, f_for(x), layout="thd"), (5, 3, 8), (5,)),
     "options": (
         lambda x, p: pn.apply_rotary(
-            x, p, inv_freq(4), layout="hsd", pairing="interleaved", rotary_start=2, scale=2.0,
+            x, p, f_for(x, 4), layout="hsd", pairing="interleaved", rotary_start=2, scale=2.0,
             inverse=True,
         ),
         (3, 5, 8),
         (5,),
     ),
     "axis_map [A, s]": (
-        lambda x, p: pn.apply_rotary(x, p, inv_freq(), layout="hsd", axis_map=[0, 1, 1, 0]),
+        lambda x, p: pn.apply_rotary(x, p, f_for(x), layout="hsd", axis_map=[0, 1, 1, 0]),
         (3, 5, 8),
         (2, 5),
     ),
     "axis_map [A, b, s]": (
-        lambda x, p: pn.apply_rotary(x, p, inv_freq(), axis_map=[0, 1, 1, 0]),
+        lambda x, p: pn.apply_rotary(x, p, f_for(x), axis_map=[0, 1, 1, 0]),
         (2, 3, 5, 8),
         (2, 2, 5),
     ),
     "qk": (
-        lambda x, p: pn.apply_rotary_qk(x, x[:, :1] * 2, p, inv_freq())[1],
+        lambda x, p: pn.apply_rotary_qk(x, x[:, :1] * 2, p, f_for(x))[1],
         (2, 3, 5, 8),
         (2, 5),
     ),
     "tables": (
-        lambda x, p: pn.apply_rotary_tables(x, *pn.rotary_tables(p, inv_freq())),
+        lambda x, p: pn.apply_rotary_tables(x, *pn.rotary_tables(p, f_for(x))),
         (2, 3, 5, 8),
         (2, 5),
     ),
     "rotary_tables": (
-        lambda x, p: x[0, 0, 0, 0] * pn.rotary_tables(p, inv_freq(), axis_map=[0, 1, 1, 0])[1],
+        lambda x, p: x[0, 0, 0, 0] * pn.rotary_tables(p, f_for(x), axis_map=[0, 1, 1, 0])[1],
         (2, 3, 5, 8),
         (2, 5),
     ),
@@ -491,53 +502,54 @@ def looped(function, x, positions, x_dim, p_dim):
     )
 
 
-def mapped_arguments(shape, points, x_dim, p_dim, count=4):
+def mapped_arguments(shape, points, x_dim, p_dim, device, count=4):
     x_shape, p_shape = list(shape), list(points)
     if x_dim is not None:
         x_shape.insert(x_dim % (len(shape) + 1), count)
     if p_dim is not None:
         p_shape.insert(p_dim % (len(points) + 1), count)
-    positions = torch.arange(torch.Size(p_shape).numel()).reshape(p_shape) * 17 - 40
-    return random(x_shape, torch.float64), positions
+    positions = torch.arange(torch.Size(p_shape).numel(), device=device).reshape(p_shape)
+    return random(x_shape, torch.float64, device), positions * 17 - 40
 
 
 @each_mapped
 @pytest.mark.parametrize(
     ("x_dim", "p_dim"), [(0, None), (None, 0), (0, 0), (1, -1), (-1, 1), (2, None)]
 )
-def test_vmap_is_a_loop(function, shape, points, x_dim, p_dim):
-    x, positions = mapped_arguments(shape, points, x_dim, p_dim)
+def test_vmap_is_a_loop(function, shape, points, x_dim, p_dim, device):
+    x, positions = mapped_arguments(shape, points, x_dim, p_dim, device)
     mapped = torch.vmap(function, in_dims=(x_dim, p_dim))(x, positions)
     assert torch.equal(mapped, looped(function, x, positions, x_dim, p_dim))
 
 
-def test_vmap_in_out_dims_and_nested():
+def test_vmap_in_out_dims_and_nested(device):
     function, shape, points = MAPPED["hsd"]
-    x, positions = mapped_arguments(shape, points, 1, None)
+    x, positions = mapped_arguments(shape, points, 1, None, device)
     mapped = torch.vmap(function, in_dims=(1, None), out_dims=2)(x, positions)
     assert torch.equal(mapped, looped(function, x, positions, 1, None).movedim(0, 2))
-    whole = random((2, 3, 5, 8), torch.float64)
+    whole = random((2, 3, 5, 8), torch.float64, device)
     nested = torch.vmap(torch.vmap(rotate_sd))(whole)
-    assert torch.equal(nested, pn.apply_rotary(whole, None, inv_freq()))
+    assert torch.equal(nested, pn.apply_rotary(whole, None, inv_freq(device=device)))
     mixed = torch.vmap(torch.vmap(rotate_sd, in_dims=1, out_dims=1), in_dims=3, out_dims=3)
-    x = random((5, 3, 8, 2), torch.float64)
-    expected = pn.apply_rotary(x.permute(3, 1, 0, 2), None, inv_freq()).permute(2, 1, 3, 0)
-    assert torch.equal(mixed(x), expected)
+    x = random((5, 3, 8, 2), torch.float64, device)
+    expected = pn.apply_rotary(x.permute(3, 1, 0, 2), None, inv_freq(device=device))
+    assert torch.equal(mixed(x), expected.permute(2, 1, 3, 0))
 
 
-def test_vmap_of_scalars_makes_rows():
-    positions = torch.tensor(FAR)
+def test_vmap_of_scalars_makes_rows(device):
+    positions, f = torch.tensor(FAR, device=device), inv_freq(device=device)
     rows = torch.vmap(lambda p: pn.sinusoidal(p, 8))(positions)
     assert torch.equal(rows, pn.sinusoidal(positions, 8))
-    cos, sin = torch.vmap(lambda p: pn.rotary_tables(p, inv_freq()))(positions)
-    expected = pn.rotary_tables(positions, inv_freq())
+    cos, sin = torch.vmap(lambda p: pn.rotary_tables(p, f))(positions)
+    expected = pn.rotary_tables(positions, f)
     assert torch.equal(cos, expected[0])
     assert torch.equal(sin, expected[1])
 
 
-def test_vmap_over_tables_that_differ():
-    x = random((4, 2, 3, 5, 8), torch.float64)
-    cos, sin = random((5, 4, 4), torch.float64, seed=1), random((4, 2, 5, 4), torch.float64, seed=2)
+def test_vmap_over_tables_that_differ(device):
+    x = random((4, 2, 3, 5, 8), torch.float64, device)
+    cos = random((5, 4, 4), torch.float64, device, seed=1)
+    sin = random((4, 2, 5, 4), torch.float64, device, seed=2)
     apply = torch.vmap(pn.apply_rotary_tables, in_dims=(0, 1, 0))
     expected = [pn.apply_rotary_tables(x[i], cos[:, i], sin[i]) for i in range(4)]
     assert torch.equal(apply(x, cos, sin), torch.stack(expected))
@@ -545,8 +557,8 @@ def test_vmap_over_tables_that_differ():
 
 @torch_cases.needs_operators
 @each_mapped
-def test_vmap_of_grad_gives_gradients_of_every_example(function, shape, points):
-    x, positions = mapped_arguments(shape, points, 0, 0)
+def test_vmap_of_grad_gives_gradients_of_every_example(function, shape, points, device):
+    x, positions = mapped_arguments(shape, points, 0, 0, device)
 
     def loss(x, p):
         return (function(x, p) ** 3).sum()
@@ -559,8 +571,9 @@ def test_vmap_of_grad_gives_gradients_of_every_example(function, shape, points):
 
 
 @torch_cases.needs_operators
-def test_vmap_over_frequencies_is_refused():
-    x, frequencies = random((2, 5, 8)), inv_freq().expand(2, 4)
+def test_vmap_over_frequencies_is_refused(kernel_device):
+    x = random((2, 5, 8), device=kernel_device)
+    frequencies = inv_freq(device=kernel_device).expand(2, 4)
     with pytest.raises(NotImplementedError, match="frequencies"):
         torch.vmap(lambda x, f: rotate_sd(x, f))(x, frequencies)
     with pytest.raises(NotImplementedError, match="frequencies"):

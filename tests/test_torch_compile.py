@@ -23,6 +23,7 @@ import posenc_native as pn  # noqa: E402
 from posenc_native import nn as pnn  # noqa: E402
 
 device = torch_cases.device
+kernel_device = torch_cases.kernel_device
 pytestmark = [
     torch_cases.needs_operators,
     # torch about itself, while it traces
@@ -70,7 +71,10 @@ def run(function, inputs, requires_grad):
     return [*results, *inputs, *grads]
 
 
-def assert_like_eager(function, *inputs, requires_grad=False, backend="aot_eager", **options):
+def assert_like_eager(
+    function, *inputs, device="cpu", requires_grad=False, backend="aot_eager", **options
+):
+    inputs = [t.to(device) for t in inputs]
     expected = run(function, inputs, requires_grad)
     actual = run(compiled(function, backend, **options), inputs, requires_grad)
     for a, e in zip(actual, expected, strict=True):
@@ -80,38 +84,45 @@ def assert_like_eager(function, *inputs, requires_grad=False, backend="aot_eager
 
 
 Q, K, POSITIONS = random((2, 3, 5, 8)), random((2, 1, 5, 8), seed=1), torch.tensor([7, 5, 0, -3, 9])
-F = inv_freq()
+FREQUENCIES = {device: inv_freq(device) for device in torch_cases.DEVICES}
 ROPE = pn.Rotary(8, base=5e5)
 AXES = pn.Rotary(8, axis_map=[0, 1, 1, 0], pairing="interleaved")
 
 
+def f(x):
+    """Frequencies where x is."""
+    return FREQUENCIES[x.device.type]
+
+
 def rotate_in_place(x):
-    return pn.apply_rotary(x, None, F, out=x)
+    return pn.apply_rotary(x, None, f(x), out=x)
 
 
 # name: (function, inputs)
 DIFFERENTIABLE = {
-    "apply_rotary": (lambda q: pn.apply_rotary(q, None, F), (Q,)),
-    "apply_rotary positions": (lambda q, p: pn.apply_rotary(q, p, F), (Q, POSITIONS)),
+    "apply_rotary": (lambda q: pn.apply_rotary(q, None, f(q)), (Q,)),
+    "apply_rotary positions": (lambda q, p: pn.apply_rotary(q, p, f(q)), (Q, POSITIONS)),
     "apply_rotary options": (
         lambda q: pn.apply_rotary(
-            q, None, F[:2], layout="bhsd", pairing="interleaved", rotary_start=2, scale=2.0,
+            q, None, f(q)[:2], layout="bhsd", pairing="interleaved", rotary_start=2, scale=2.0,
             inverse=True,
         ),
         (Q,),
     ),
-    "apply_rotary blocks": (lambda q: pn.apply_rotary(q, None, F, pairing=4), (Q,)),
+    "apply_rotary blocks": (lambda q: pn.apply_rotary(q, None, f(q), pairing=4), (Q,)),
     "apply_rotary in place": (lambda q: rotate_in_place(q * 2), (Q,)),
-    "apply_rotary_qk": (lambda q, k: pn.apply_rotary_qk(q, k, None, F), (Q, K)),
+    "apply_rotary_qk": (lambda q, k: pn.apply_rotary_qk(q, k, None, f(q)), (Q, K)),
     "apply_rotary_qk positions": (
-        lambda q, k, p: pn.apply_rotary_qk(q, k, p, F), (Q, K, POSITIONS)
+        lambda q, k, p: pn.apply_rotary_qk(q, k, p, f(q)), (Q, K, POSITIONS)
     ),
     "apply_rotary_qk in place": (
-        lambda q, k: pn.apply_rotary_qk(q * 2, k * 2, None, F, inplace=True), (Q, K)
+        lambda q, k: pn.apply_rotary_qk(q * 2, k * 2, None, f(q), inplace=True), (Q, K)
     ),
-    "q is k": (lambda q: pn.apply_rotary_qk(q, q, None, F), (Q,)),
+    "q is k": (lambda q: pn.apply_rotary_qk(q, q, None, f(q)), (Q,)),
     "apply_rotary_tables": (
-        lambda q: pn.apply_rotary_tables(q, *pn.rotary_tables(torch.arange(5), F)), (Q,)
+        lambda q: pn.apply_rotary_tables(
+            q, *pn.rotary_tables(torch.arange(5, device=q.device), f(q))
+        ), (Q,)
     ),
     "add_sinusoidal": (lambda q: pn.add_sinusoidal(q, x_scale=2.0, layout="sin_cos"), (Q,)),
     "add_sinusoidal positions": (lambda q, p: pn.add_sinusoidal(q, p), (Q, POSITIONS)),
@@ -128,16 +139,18 @@ OTHERS = {
         lambda p: pn.sinusoidal(p, 8, base=5e5, shift=1.0, dtype=torch.bfloat16), (POSITIONS,)
     ),
     "sinusoidal int": (lambda p: pn.sinusoidal(p.shape[0], 8, device=p.device), (POSITIONS,)),
-    "sinusoidal out": (lambda p: pn.sinusoidal(p, 8, out=torch.empty(5, 8)), (POSITIONS,)),
-    "rotary_tables": (lambda p: pn.rotary_tables(p, F, scale=2.0), (POSITIONS,)),
+    "sinusoidal out": (
+        lambda p: pn.sinusoidal(p, 8, out=torch.empty(5, 8, device=p.device)), (POSITIONS,)
+    ),
+    "rotary_tables": (lambda p: pn.rotary_tables(p, f(p), scale=2.0), (POSITIONS,)),
     "Rotary.tables": (lambda p: ROPE.tables(p), (POSITIONS,)),
-    "apply_rotary on the input": (lambda q: pn.apply_rotary(q, None, F, out=q), (Q,)),
-    "apply_rotary out": (lambda q: pn.apply_rotary(q, None, F, out=torch.empty_like(q)), (Q,)),
+    "apply_rotary on the input": (lambda q: pn.apply_rotary(q, None, f(q), out=q), (Q,)),
+    "apply_rotary out": (lambda q: pn.apply_rotary(q, None, f(q), out=torch.empty_like(q)), (Q,)),
     "apply_rotary_qk on the input": (
-        lambda q, k: pn.apply_rotary_qk(q, k, None, F, inplace=True), (Q, K)
+        lambda q, k: pn.apply_rotary_qk(q, k, None, f(q), inplace=True), (Q, K)
     ),
     "apply_rotary_qk on parts of the input": (
-        lambda q: pn.apply_rotary_qk(q[:, :2], q[:, 2:], None, F, inplace=True), (Q,)
+        lambda q: pn.apply_rotary_qk(q[:, :2], q[:, 2:], None, f(q), inplace=True), (Q,)
     ),
     "add_sinusoidal on the input": (lambda q: pn.add_sinusoidal(q, out=q), (Q,)),
     "Rotary on the input": (lambda q, k: ROPE(q, k, inplace=True), (Q, K)),
@@ -151,14 +164,14 @@ def cases(*tables):
 
 @each_dynamic
 @cases(DIFFERENTIABLE, OTHERS)
-def test_compiled_functions_are_like_eager_ones(function, inputs, dynamic):
-    assert_like_eager(function, *inputs, dynamic=dynamic)
+def test_compiled_functions_are_like_eager_ones(function, inputs, dynamic, device):
+    assert_like_eager(function, *inputs, device=device, dynamic=dynamic)
 
 
 @each_dynamic
 @cases(DIFFERENTIABLE)
-def test_compiled_gradients_are_like_eager_ones(function, inputs, dynamic):
-    assert_like_eager(function, *inputs, requires_grad=True, dynamic=dynamic)
+def test_compiled_gradients_are_like_eager_ones(function, inputs, dynamic, device):
+    assert_like_eager(function, *inputs, device=device, requires_grad=True, dynamic=dynamic)
 
 
 class Block(torch.nn.Module):
@@ -228,9 +241,9 @@ def test_modules_compile_by_themselves(device):
 ENCODE = pnn.SinusoidalPositionalEncoding(8, 0.0)
 LENGTHS = (5, 6, 7, 100, 4096)
 VARYING = {
-    "apply_rotary": lambda q, p: pn.apply_rotary(q, p, F),
-    "without positions": lambda q, p: pn.apply_rotary(q, None, F),
-    "in place": lambda q, p: pn.apply_rotary_qk(q * 1, q * 2, p, F, inplace=True)[1],
+    "apply_rotary": lambda q, p: pn.apply_rotary(q, p, f(q)),
+    "without positions": lambda q, p: pn.apply_rotary(q, None, f(q)),
+    "in place": lambda q, p: pn.apply_rotary_qk(q * 1, q * 2, p, f(q), inplace=True)[1],
     "Rotary": lambda q, p: ROPE(q, q * 2, p)[1],
     "sinusoidal": lambda q, p: pn.sinusoidal(p, 8),
     "add_sinusoidal": lambda q, p: pn.add_sinusoidal(q, p),
@@ -240,12 +253,13 @@ VARYING = {
 
 @pytest.mark.parametrize("dynamic", [None, True], ids=["automatic", "dynamic"])
 @pytest.mark.parametrize("function", VARYING.values(), ids=VARYING)
-def test_sequence_lengths_do_not_recompile(function, dynamic):
+def test_sequence_lengths_do_not_recompile(function, dynamic, device):
     counter = CompileCounterWithBackend("aot_eager")
     fast = compiled(function, counter, dynamic=dynamic)
     counts = []
     for length in LENGTHS:
-        q, positions = random((2, 3, length, 8)), torch.arange(length) * 17
+        q = random((2, 3, length, 8), device=device)
+        positions = torch.arange(length, device=device) * 17
         assert torch.equal(fast(q, positions), function(q, positions))
         counts.append(counter.frame_count)
     # Automatic: static for the first length, dynamic from the second one on.
@@ -253,13 +267,15 @@ def test_sequence_lengths_do_not_recompile(function, dynamic):
     assert counts[-1] == settled, counts
 
 
-def test_decoding_steps_do_not_recompile():
+def test_decoding_steps_do_not_recompile(device):
     counter = CompileCounterWithBackend("aot_eager")
     fast = compiled(lambda q, k, p: ROPE(q, k, p, inplace=True), counter)
     for step in range(5):
-        q, k = random((1, 4, 1, 8), seed=step), random((1, 2, 1, 8), seed=step + 9)
-        expected = ROPE(q, k, torch.tensor([step]))
-        result = fast(q, k, torch.tensor([step]))
+        q = random((1, 4, 1, 8), device=device, seed=step)
+        k = random((1, 2, 1, 8), device=device, seed=step + 9)
+        position = torch.tensor([step], device=device)
+        expected = ROPE(q, k, position)
+        result = fast(q, k, position)
         assert torch.equal(q, expected[0])
         assert torch.equal(result[1], expected[1])
     assert counter.frame_count == 1
@@ -285,14 +301,15 @@ def test_frequencies_may_be_an_array():
     assert_like_eager(lambda q: pn.apply_rotary(q, None, frequencies), Q)
 
 
-def test_the_graph_has_one_node_for_each_call():
+def test_the_graph_has_one_node_for_each_call(kernel_device):
     graphs = []
 
     def keep(graph, inputs):
         graphs.append(graph)
         return graph.forward
 
-    compiled(lambda q, k: ROPE(q, k, inplace=True), keep)(Q.clone(), K.clone())
+    q, k = (t.to(kernel_device, copy=True) for t in (Q, K))
+    compiled(lambda q, k: ROPE(q, k, inplace=True), keep)(q, k)
     (graph,) = graphs
     targets = [n.target for n in graph.graph.nodes if n.op == "call_function"]
     calls = [t for t in targets if "posenc_native" in str(t)]
@@ -304,22 +321,31 @@ def test_the_graph_has_one_node_for_each_call():
 @pytest.mark.parametrize(
     ("argument", "call"),
     [
-        ("positions", lambda q: pn.apply_rotary(q, torch.arange(6), F)),
-        ("x", lambda q: pn.apply_rotary(q, None, F, layout="bsd")),
-        ("positions", lambda q: pn.apply_rotary(q, torch.ones(5, dtype=torch.bool), F)),
-        ("rotary_start", lambda q: pn.apply_rotary(q, None, F, rotary_start=2, out=q)),
-        ("pairing", lambda q: pn.apply_rotary(q, None, F, pairing="whole")),
+        (
+            "positions",
+            lambda q: pn.apply_rotary(q, torch.arange(6, device=q.device), f(q)),
+        ),
+        ("x", lambda q: pn.apply_rotary(q, None, f(q), layout="bsd")),
+        (
+            "positions",
+            lambda q: pn.apply_rotary(q, torch.ones(5, dtype=torch.bool, device=q.device), f(q)),
+        ),
+        (
+            "rotary_start",
+            lambda q: pn.apply_rotary(q, None, f(q), rotary_start=2, out=q),
+        ),
+        ("pairing", lambda q: pn.apply_rotary(q, None, f(q), pairing="whole")),
     ],
 )
-def test_errors_say_the_same_when_compiled(argument, call):
+def test_errors_say_the_same_when_compiled(argument, call, kernel_device):
     # Of their type there is no promise: an operator of a compiled graph raises RuntimeError.
-    q = Q.clone()
+    q = Q.to(kernel_device, copy=True)
     with pytest.raises((ValueError, TypeError)) as eager:
         call(q)
     with pytest.raises((ValueError, TypeError, RuntimeError), match=f"apply_rotary: {argument}: "):
         compiled(call)(q)
     assert f"apply_rotary: {argument}: " in str(eager.value)
-    assert torch.equal(q, Q)
+    assert torch.equal(q.cpu(), Q)
 
 
 @pytest.mark.filterwarnings("ignore:.*an autograd kernel was not registered")
@@ -332,23 +358,23 @@ def test_errors_say_the_same_when_compiled(argument, call):
     ],
     ids=["vmap", "grad", "vmap of grad"],
 )
-def test_compiled_torch_func(transform):
+def test_compiled_torch_func(transform, device):
     def loss(x, p):
-        return (pn.apply_rotary(x, p, F, layout="hsd") ** 3).sum()
+        return (pn.apply_rotary(x, p, f(x), layout="hsd") ** 3).sum()
 
-    positions = torch.stack([POSITIONS, POSITIONS + 1])
+    x, positions = Q.to(device), torch.stack([POSITIONS, POSITIONS + 1]).to(device)
     transform = transform(loss)
-    expected = transform(Q, positions)
-    torch.testing.assert_close(compiled(transform)(Q, positions), expected, rtol=1e-4, atol=1e-4)
+    expected = transform(x, positions)
+    torch.testing.assert_close(compiled(transform)(x, positions), expected, rtol=1e-4, atol=1e-4)
 
 
 @each_dynamic
 @cases(
     {name: DIFFERENTIABLE[name] for name in ("apply_rotary options", "add_sinusoidal", "Rotary")}
 )
-def test_the_composition_compiles_too(function, inputs, dynamic):
+def test_the_composition_compiles_too(function, inputs, dynamic, device):
     with torch_cases.composed():
-        assert_like_eager(function, *inputs, requires_grad=True, dynamic=dynamic)
+        assert_like_eager(function, *inputs, device=device, requires_grad=True, dynamic=dynamic)
 
 
 # --- torch.export
@@ -362,13 +388,15 @@ NODES = ["posenc_native.add_sinusoidal.default", "posenc_native.rotary_qk.defaul
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_exported_operators_are_single_nodes(strict, block):
-    x = random((2, 5, 24))
-    block = block.cpu().requires_grad_(False)
-    program = torch.export.export(block, (x, torch.arange(5)), strict=strict)
+def test_exported_operators_are_single_nodes(strict, block, device):
+    if reason := torch_cases.why_no_kernels(device):
+        pytest.skip(reason)
+    x, positions = random((2, 5, 24), device=device), torch.arange(5, device=device)
+    block = block.requires_grad_(False)
+    program = torch.export.export(block, (x, positions), strict=strict)
     assert native_nodes(program) == NODES
     assert native_nodes(program.run_decompositions()) == NODES
-    torch.testing.assert_close(program.module()(x, torch.arange(5)), block(x, torch.arange(5)))
+    torch.testing.assert_close(program.module()(x, positions), block(x, positions))
 
 
 @pytest.mark.parametrize("given", [False, True], ids=["without positions", "positions"])
@@ -394,7 +422,7 @@ def test_exported_programs_are_saved_and_loaded(block, device):
     torch.testing.assert_close(torch.export.load(file).module()(x), block(x))
 
 
-def test_export_in_place():
+def test_export_in_place(device):
     class Model(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -404,11 +432,11 @@ def test_export_in_place():
             return self.rope(q * 1, k * 1, inplace=True)
 
     model = Model()
-    program = torch.export.export(model, (Q, K)).run_decompositions()
-    q, k = Q.clone(), K.clone()
-    for result, e in zip(program.module()(q, k), model(Q, K), strict=True):
+    q, k = (t.to(device, copy=True) for t in (Q, K))
+    program = torch.export.export(model, (q, k)).run_decompositions()
+    for result, e in zip(program.module()(q, k), model(q, k), strict=True):
         assert torch.equal(result, e)
-    assert torch.equal(q, Q)
+    assert torch.equal(q.cpu(), Q)
 
 
 def test_export_first_and_compile_after(block, device):

@@ -19,6 +19,7 @@ import posenc_native as pn  # noqa: E402
 from posenc_native import nn as pnn  # noqa: E402
 
 device = torch_cases.device
+kernel_device = torch_cases.kernel_device
 
 # name: (module, f(module) -> a result to compare)
 Q, K = random((2, 3, 5, 16)), random((2, 1, 5, 16), seed=1)
@@ -61,51 +62,54 @@ def assert_same_outputs(module, other, **options):
 
 
 @torch_cases.needs_operators
-def test_sinusoidal_positional_encoding_is_add_sinusoidal():
+def test_sinusoidal_positional_encoding_is_add_sinusoidal(device):
     options = {"base": 5e5, "layout": "sin_cos", "shift": 1.0, "scale": 0.5}
-    for positions in (None, FAR, torch.stack([FAR, FAR + 1])):
+    x, far = X.to(device), FAR.to(device)
+    for positions in (None, far, torch.stack([far, far + 1])):
         encode = pnn.SinusoidalPositionalEncoding(16, 0.0, **options)
-        assert_same_bits(encode(X, positions), pn.add_sinusoidal(X, positions, **options))
+        assert_same_bits(encode(x, positions), pn.add_sinusoidal(x, positions, **options))
         encode = pnn.SinusoidalPositionalEncoding(16, 0.0, x_scale="sqrt", **options)
-        expected = pn.add_sinusoidal(X, positions, x_scale=4.0, **options)
-        assert_same_bits(encode(X, positions), expected)
+        expected = pn.add_sinusoidal(x, positions, x_scale=4.0, **options)
+        assert_same_bits(encode(x, positions), expected)
     assert pnn.SinusoidalPositionalEncoding(8, x_scale="sqrt").x_scale == math.sqrt(8)
     assert_same_bits(
         pnn.SinusoidalPositionalEncoding(16, 0.0)(torch.zeros(5, 16)), pn.sinusoidal(5, 16)
     )
 
 
-def test_rotary_embedding_is_apply_rotary_qk():
+def test_rotary_embedding_is_apply_rotary_qk(device):
     rope = pnn.RotaryEmbedding(16, rotary_dim=8, rotary_start=4, pairing="interleaved", base=5e5)
     inv_freq, scale = pn.rotary_frequencies(8, 5e5)
     assert scale == 1.0
     options = {"pairing": "interleaved", "rotary_start": 4}
-    expected = pn.apply_rotary_qk(Q, K, FAR, torch.tensor(inv_freq), **options)
-    for result, e in zip(rope(Q, K, FAR), expected, strict=True):
+    inv_freq = torch.tensor(inv_freq, device=device)
+    q, k, far = (t.to(device, copy=True) for t in (Q, K, FAR))
+    expected = pn.apply_rotary_qk(q, k, far, inv_freq, **options)
+    for result, e in zip(rope(q, k, far), expected, strict=True):
         assert_same_bits(result, e)
-    q, k = Q.transpose(1, 2), K.transpose(1, 2)
-    for result, e in zip(rope(q, k, FAR, layout="bshd"), expected, strict=True):
+    results = rope(q.transpose(1, 2), k.transpose(1, 2), far, layout="bshd")
+    for result, e in zip(results, expected, strict=True):
         assert_same_bits(result.transpose(1, 2), e)
-    q, k = Q.clone(), K.clone()
-    result = rope(q, k, FAR, inplace=True)
+    result = rope(q, k, far, inplace=True)
     assert result[0] is q
     assert result[1] is k
     assert_same_bits(q, expected[0])
     assert_same_bits(k, expected[1])
 
 
-def test_rotary_embedding_has_the_attention_factor():
+def test_rotary_embedding_has_the_attention_factor(device):
     scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
     inv_freq, scale = pn.rotary_frequencies(16, 1e4, scaling)
     assert scale > 1.1
     rope = pnn.RotaryEmbedding(16, scaling=scaling)
-    expected = pn.apply_rotary(Q, FAR, torch.tensor(inv_freq), scale=scale)
-    assert_same_bits(rope(Q, K, FAR)[0], expected)
+    q, k, far = (t.to(device) for t in (Q, K, FAR))
+    expected = pn.apply_rotary(q, far, torch.tensor(inv_freq, device=device), scale=scale)
+    assert_same_bits(rope(q, k, far)[0], expected)
 
 
-def test_dropout_is_for_training():
+def test_dropout_is_for_training(device):
     encode = pnn.SinusoidalPositionalEncoding(16, 0.25)
-    x = random((4, 500, 16))
+    x = random((4, 500, 16), device=device)
     expected = pn.add_sinusoidal(x)
     assert_same_bits(encode.eval()(x), expected)
     torch.manual_seed(0)
@@ -174,8 +178,8 @@ def _saved(module):
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 @each_module
-def test_what_happens_to_models_changes_no_table(make, change):
-    assert_same_outputs(change(make()), make())
+def test_what_happens_to_models_changes_no_table(make, change, device):
+    assert_same_outputs(change(make().to(device)), make(), device=device)
 
 
 @each_module
@@ -205,10 +209,10 @@ def test_the_default_dtype_does_not_matter(make, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=dtype_id)
 @each_module
-def test_a_half_model_rounds_once(make, dtype):
+def test_a_half_model_rounds_once(make, dtype, device):
     # Tables of 16-bit floats would be off by another rounding, at these positions by radians.
-    half = outputs(make().to(dtype), dtype)
-    exact = outputs(make(), torch.float64, rounded=dtype)
+    half = outputs(make().to(device, dtype), dtype, device)
+    exact = outputs(make(), torch.float64, device, rounded=dtype)
     for a, b in zip(half, exact, strict=True):
         assert a.dtype == dtype
         # Half a unit of the result, and float32 arithmetic on numbers of up to 16.
@@ -373,32 +377,36 @@ def test_repr_makes_an_equal_rotary(options):
     assert eval(repr(rope), {"Rotary": pn.Rotary}) == rope
 
 
-@torch_cases.needs_operators
 @each_rope
-def test_rotary_from_numpy_and_torch_alike(options):
+def test_rotary_from_numpy_and_torch_alike(options, kernel_device):
     rope = pn.Rotary(16, **options)
     points = FAR if rope.axis_map is None else torch.stack([FAR, FAR + 1])
-    arrays = rope(Q.numpy(), K.numpy(), points.numpy())
-    for tensor, array in zip(rope(Q, K, points), arrays, strict=True):
+    array_q, array_k, array_points = Q.numpy(), K.numpy(), points.numpy()
+    given_q, given_k, points = (t.to(kernel_device) for t in (Q, K, points))
+    arrays = rope(array_q, array_k, array_points)
+    for tensor, array in zip(rope(given_q, given_k, points), arrays, strict=True):
         assert_same_bits(tensor, array)
-    assert_same_bits(rope.apply(Q, points), rope.apply(Q.numpy(), points.numpy()))
-    for tensor, array in zip(rope.tables(points), rope.tables(points.numpy()), strict=True):
+    assert_same_bits(rope.apply(given_q, points), rope.apply(array_q, array_points))
+    for tensor, array in zip(rope.tables(points), rope.tables(array_points), strict=True):
         assert_same_bits(tensor, array)
     # inverse undoes, in place as well
-    back = rope.apply(rope.apply(Q.double(), points), points, inverse=True) / rope.scale**2
-    torch.testing.assert_close(back, Q.double(), rtol=0, atol=1e-14)
-    q, k = rope(Q, K, points, inverse=True)
-    assert_same_bits(rope(Q.clone(), K.clone(), points, inverse=True, inplace=True)[1], k)
-    out = torch.empty_like(Q)
-    assert rope.apply(Q, points, inverse=True, out=out) is out
+    double = given_q.double()
+    back = rope.apply(rope.apply(double, points), points, inverse=True) / rope.scale**2
+    torch.testing.assert_close(back, double, rtol=0, atol=1e-14)
+    q, k = rope(given_q, given_k, points, inverse=True)
+    in_place = rope(given_q.clone(), given_k.clone(), points, inverse=True, inplace=True)
+    assert_same_bits(in_place[1], k)
+    out = torch.empty_like(given_q)
+    assert rope.apply(given_q, points, inverse=True, out=out) is out
     assert_same_bits(out, q)
 
 
-def test_a_rotary_made_before_torch_serves_tensors():
+def test_a_rotary_made_before_torch_serves_tensors(device):
     # __init__ makes tensors of the frequencies only where torch is there already.
     rope = pn.Rotary(16, base=5e5)
     object.__setattr__(rope, "_tensors", None)
-    assert_same_bits(rope(Q, K)[0], pn.Rotary(16, base=5e5)(Q, K)[0])
+    q, k = Q.to(device), K.to(device)
+    assert_same_bits(rope(q, k)[0], pn.Rotary(16, base=5e5)(q, k)[0])
 
 
 def test_from_config_reads_transformers_configurations():

@@ -141,7 +141,8 @@ SAMPLES = {
     "rotary_from_tables_": [("packed", table_sample("thd-far"))],
     "rotary_from_tables_out": [("slice", table_sample("middle-slice", out=True))],
     "frequency_turns": [
-        ("float32", lambda device, _: ((BY_NAME["bhsd"].inv_freq(device).float(),), {})),
+        # On the CPU always: it is what prepares a composition for another device.
+        ("float32", lambda *_: ((BY_NAME["bhsd"].inv_freq().float(),), {})),
     ],
     "sinusoidal_turns": [("shift", lambda device, _: ((8, 1e4, 1.0, 0.5), {}))],
     # Without tensors; nothing to trace.
@@ -197,9 +198,9 @@ def test_the_operators_run_on_the_simd_target_asked_for():
 
 @each_dtype
 @each_rotary_case
-def test_apply_rotary_has_the_bits_of_numpy(case, dtype):
-    x = random(case.shape(), dtype)
-    positional, options = case.arguments()
+def test_apply_rotary_has_the_bits_of_numpy(case, dtype, kernel_device):
+    x = random(case.shape(), dtype, kernel_device)
+    positional, options = case.arguments(kernel_device)
     numpy_positional, numpy_options = case.numpy_arguments()
     expected = pn.apply_rotary(to_numpy(x), *numpy_positional, **numpy_options)
     assert not np.array_equal(torch_cases.bits(expected), torch_cases.bits(x))
@@ -219,9 +220,9 @@ def test_apply_rotary_has_the_bits_of_numpy(case, dtype):
 
 @each_dtype
 @each_rotary_case
-def test_apply_rotary_qk_has_the_bits_of_two_calls(case, dtype):
-    q, k = random(case.shape(h=4), dtype, seed=1), random(case.shape(h=2), dtype, seed=2)
-    positional, options = case.arguments()
+def test_apply_rotary_qk_has_the_bits_of_two_calls(case, dtype, kernel_device):
+    q, k = (random(case.shape(h=h), dtype, kernel_device, seed=h) for h in (4, 2))
+    positional, options = case.arguments(kernel_device)
     numpy_positional, numpy_options = case.numpy_arguments()
     expected = pn.apply_rotary_qk(to_numpy(q), to_numpy(k), *numpy_positional, **numpy_options)
     single = [pn.apply_rotary(t, *positional, **options) for t in (q, k)]
@@ -239,10 +240,10 @@ def test_apply_rotary_qk_has_the_bits_of_two_calls(case, dtype):
 @pytest.mark.parametrize("table_dtype", FLOATS, ids=lambda d: f"tables-{dtype_id(d)}")
 @each_dtype
 @pytest.mark.parametrize("name", ["bhsd", "sbhd-batched", "thd-far", "middle-slice", "inverse"])
-def test_apply_rotary_tables_has_the_bits_of_numpy(name, dtype, table_dtype):
+def test_apply_rotary_tables_has_the_bits_of_numpy(name, dtype, table_dtype, kernel_device):
     case = BY_NAME[name]
-    x = random(case.shape(), dtype)
-    cos, sin = case.tables(table_dtype)
+    x = random(case.shape(), dtype, kernel_device)
+    cos, sin = case.tables(table_dtype, kernel_device)
     options = case.table_options()
     expected = pn.apply_rotary_tables(to_numpy(x), to_numpy(cos), to_numpy(sin), **options)
     assert_same_bits(pn.apply_rotary_tables(x, cos, sin, **options), expected)
@@ -256,8 +257,8 @@ def test_apply_rotary_tables_has_the_bits_of_numpy(name, dtype, table_dtype):
 
 @each_dtype
 @each_rotary_case
-def test_rotary_tables_have_the_bits_of_numpy(case, dtype):
-    cos, sin = case.tables(dtype)
+def test_rotary_tables_have_the_bits_of_numpy(case, dtype, kernel_device):
+    cos, sin = case.tables(dtype, kernel_device)
     (positions, inv_freq), options = case.numpy_arguments()
     positions = 5 if positions is None else positions
     expected = pn.rotary_tables(
@@ -271,35 +272,38 @@ def test_rotary_tables_have_the_bits_of_numpy(case, dtype):
 @each_dtype
 @pytest.mark.parametrize("layout", ["interleaved", "sin_cos", "cos_sin"])
 @pytest.mark.parametrize("positions", [INTEGERS, FAR, FRACTIONAL, [INTEGERS, FAR], []])
-def test_sinusoidal_has_the_bits_of_numpy(positions, layout, dtype):
-    points = torch.tensor(positions)
+def test_sinusoidal_has_the_bits_of_numpy(positions, layout, dtype, kernel_device):
+    points = torch.tensor(positions, device=kernel_device)
     options = {"base": 5e5, "layout": layout, "shift": 1.0, "scale": 1.5}
     table = pn.sinusoidal(points, 18, dtype=dtype, **options)
-    expected = pn.sinusoidal(points.numpy(), 18, dtype=to_numpy(table).dtype, **options)
+    expected = pn.sinusoidal(to_numpy(points), 18, dtype=to_numpy(table).dtype, **options)
     assert table.shape == (*points.shape, 18)
     assert_same_bits(table, expected)
-    out = torch.full((*points.shape, 18), torch.nan, dtype=dtype)
+    out = torch.full((*points.shape, 18), torch.nan, dtype=dtype, device=kernel_device)
     assert pn.sinusoidal(points, 18, out=out, **options) is out
     assert_same_bits(out, expected)
 
 
 @pytest.mark.parametrize("dtype", POSITION_DTYPES, ids=dtype_id)
-def test_positions_of_every_dtype_have_the_bits_of_numpy(dtype):
-    whole = torch.tensor([0, 1, 2, 100, 127]).to(dtype)
-    assert_same_bits(pn.sinusoidal(whole, 8), pn.sinusoidal(whole.numpy(), 8))
-    assert_same_bits(pn.sinusoidal(whole, 8), pn.sinusoidal(whole.long(), 8))
+def test_positions_of_every_dtype_have_the_bits_of_numpy(dtype, kernel_device):
+    long = torch.tensor([0, 1, 2, 100, 127])
+    whole, long = long.to(dtype).to(kernel_device), long.to(kernel_device)
+    assert_same_bits(pn.sinusoidal(whole, 8), pn.sinusoidal(to_numpy(whole), 8))
+    assert_same_bits(pn.sinusoidal(whole, 8), pn.sinusoidal(long, 8))
     case = BY_NAME["bhsd"]
-    x = random(case.shape())
-    rotated = pn.apply_rotary(x, whole, case.inv_freq())
-    assert_same_bits(rotated, pn.apply_rotary(x, whole.long(), case.inv_freq()))
+    x, inv_freq = random(case.shape(), device=kernel_device), case.inv_freq(kernel_device)
+    assert_same_bits(pn.apply_rotary(x, whole, inv_freq), pn.apply_rotary(x, long, inv_freq))
 
 
-def test_an_int_makes_a_tensor_where_a_torch_dtype_or_device_is_given():
+def test_an_int_makes_a_tensor_where_a_torch_dtype_or_device_is_given(kernel_device):
     expected = pn.sinusoidal(7, 8)
     assert_same_bits(pn.sinusoidal(7, 8, dtype=torch.float32), expected)
-    assert_same_bits(pn.sinusoidal(7, 8, device="cpu"), expected)
-    assert_same_bits(pn.sinusoidal(7, 8, out=torch.empty(7, 8)), expected)
-    cos, sin = pn.rotary_tables(7, BY_NAME["bhsd"].inv_freq())
+    table = pn.sinusoidal(7, 8, device=kernel_device)
+    assert table.device.type == kernel_device
+    assert_same_bits(table, expected)
+    out = torch.empty(7, 8, device=kernel_device)
+    assert_same_bits(pn.sinusoidal(7, 8, out=out), expected)
+    cos, sin = pn.rotary_tables(7, BY_NAME["bhsd"].inv_freq(kernel_device))
     expected = pn.rotary_tables(7, BY_NAME["bhsd"].inv_freq().numpy())
     assert_same_bits(cos, expected[0])
     assert_same_bits(sin, expected[1])
@@ -308,11 +312,11 @@ def test_an_int_makes_a_tensor_where_a_torch_dtype_or_device_is_given():
 @each_dtype
 @pytest.mark.parametrize("layout", ["interleaved", "sin_cos", "cos_sin"])
 @pytest.mark.parametrize("positions", [None, FAR, [FAR, FRACTIONAL]], ids=["none", "s", "b,s"])
-def test_add_sinusoidal_has_the_bits_of_numpy(positions, layout, dtype):
-    x = random((2, 5, 18), dtype)
-    points = None if positions is None else torch.tensor(positions)
+def test_add_sinusoidal_has_the_bits_of_numpy(positions, layout, dtype, kernel_device):
+    x = random((2, 5, 18), dtype, kernel_device)
+    points = None if positions is None else torch.tensor(positions, device=kernel_device)
     options = {"x_scale": 3.0, "alpha": 0.5, "layout": layout, "shift": 1.0, "base": 5e5}
-    numpy_points = None if points is None else points.numpy()
+    numpy_points = None if points is None else to_numpy(points)
     expected = pn.add_sinusoidal(to_numpy(x), numpy_points, **options)
     assert_same_bits(pn.add_sinusoidal(x, points, **options), expected)
     assert_same_bits(pn.add_sinusoidal(x.clone().requires_grad_(), points, **options), expected)
@@ -358,10 +362,11 @@ def test_threads_do_not_change_bits(call):
 
 
 @each_dtype
-def test_slices_of_a_packed_qkv_are_rotated_where_they_are(dtype):
+def test_slices_of_a_packed_qkv_are_rotated_where_they_are(dtype, kernel_device):
     b, s, heads, kv_heads, d = 2, 5, 4, 2, 16
-    packed = random((b, s, (heads + 2 * kv_heads) * d), dtype)
-    inv_freq, positions = BY_NAME["bhsd"].inv_freq(), torch.tensor(FAR)
+    packed = random((b, s, (heads + 2 * kv_heads) * d), dtype, kernel_device)
+    inv_freq = BY_NAME["bhsd"].inv_freq(kernel_device)
+    positions = torch.tensor(FAR, device=kernel_device)
 
     def split(qkv):
         q, k, v = qkv.split([heads * d, kv_heads * d, kv_heads * d], -1)
@@ -388,9 +393,9 @@ def test_slices_of_a_packed_qkv_are_rotated_where_they_are(dtype):
 
 
 @each_rotary_case
-def test_any_strides_of_x_positions_and_out_give_the_same_bits(case):
-    x = random(case.shape())
-    (positions, inv_freq), options = case.arguments()
+def test_any_strides_of_x_positions_and_out_give_the_same_bits(case, kernel_device):
+    x = random(case.shape(), device=kernel_device)
+    (positions, inv_freq), options = case.arguments(kernel_device)
     expected = pn.apply_rotary(x, positions, inv_freq, **options)
     backwards = tuple(reversed(range(x.ndim)))
     views = {
@@ -417,21 +422,21 @@ def test_any_strides_of_x_positions_and_out_give_the_same_bits(case):
         assert_same_bits(pn.apply_rotary(x, strided, frequencies, **options), expected)
 
 
-def test_expanded_inputs_give_the_bits_of_their_copies():
+def test_expanded_inputs_give_the_bits_of_their_copies(kernel_device):
     case = BY_NAME["sbhd-batched"]
-    (_, inv_freq), options = case.arguments()
-    x = random(case.shape())[:, :1].expand(case.shape())
-    positions = torch.tensor(FAR).expand(2, 5)
+    (_, inv_freq), options = case.arguments(kernel_device)
+    x = random(case.shape(), device=kernel_device)[:, :1].expand(case.shape())
+    positions = torch.tensor(FAR, device=kernel_device).expand(2, 5)
     assert 0 in x.stride()
     assert 0 in positions.stride()
     expected = pn.apply_rotary(x.contiguous(), positions.contiguous(), inv_freq, **options)
     assert_same_bits(pn.apply_rotary(x, positions, inv_freq, **options), expected)
-    cos, sin = case.tables()
+    cos, sin = case.tables(device=kernel_device)
     cos, sin = cos[:1, :1].expand(cos.shape), sin[:1, :1].expand(sin.shape)
     options = case.table_options()
     expected = pn.apply_rotary_tables(x.contiguous(), cos.contiguous(), sin.contiguous(), **options)
     assert_same_bits(pn.apply_rotary_tables(x, cos, sin, **options), expected)
-    row = random((5, 8))[:1].expand(2, 5, 8)
+    row = random((5, 8), device=kernel_device)[:1].expand(2, 5, 8)
     assert_same_bits(pn.add_sinusoidal(row), pn.add_sinusoidal(row.contiguous()))
 
 
@@ -459,58 +464,70 @@ def test_results_have_the_strides_of_empty_like(view, requires_grad, kernel_devi
     assert pn.add_sinusoidal(x).stride() == like
 
 
-def test_a_negated_view_is_read_as_its_values():
+def test_a_negated_view_is_read_as_its_values(kernel_device):
     # The imaginary part of a conjugate: memory with the other sign, and a bit that says so.
-    z = torch.complex(random((2, 3, 5, 8)), random((2, 3, 5, 8), seed=1)).conj().imag
+    parts = (random((2, 3, 5, 8), device=kernel_device, seed=seed) for seed in (0, 1))
+    z = torch.complex(*parts).conj().imag
     assert z.is_neg()
-    inv_freq = torch.tensor(pn.rotary_frequencies(8)[0])
+    inv_freq = torch.tensor(pn.rotary_frequencies(8)[0], device=kernel_device)
     expected = pn.apply_rotary(z.resolve_neg(), None, inv_freq)
     assert_same_bits(pn.apply_rotary(z, None, inv_freq), expected)
 
 
-def test_empty_tensors_are_valid():
-    inv_freq = BY_NAME["bhsd"].inv_freq()
+def test_empty_tensors_are_valid(kernel_device):
+    def empty(*shape, **options):
+        return torch.empty(shape, device=kernel_device, **options)
+
+    inv_freq = BY_NAME["bhsd"].inv_freq(kernel_device)
     for shape in [(0, 3, 5, 16), (2, 0, 5, 16), (2, 3, 0, 16)]:
-        x = torch.empty(shape, requires_grad=True)
+        x = empty(*shape, requires_grad=True)
         rotated = pn.apply_rotary(x, None, inv_freq)
         assert rotated.shape == x.shape
         rotated.sum().backward()
         assert x.grad.shape == x.shape
-        q, k = pn.apply_rotary_qk(torch.empty(shape), torch.empty(shape), None, inv_freq)
+        q, k = pn.apply_rotary_qk(empty(*shape), empty(*shape), None, inv_freq)
         assert q.shape == k.shape == x.shape
-    assert pn.sinusoidal(torch.empty(0, 3), 8).shape == (0, 3, 8)
-    assert pn.sinusoidal(torch.arange(3), 0).shape == (3, 0)
-    assert pn.add_sinusoidal(torch.empty(2, 0, 8)).shape == (2, 0, 8)
-    x = random((2, 3, 5, 16))
-    assert_same_bits(pn.apply_rotary(x, None, torch.empty(0, dtype=torch.float64)), x)
+    assert pn.sinusoidal(empty(0, 3), 8).shape == (0, 3, 8)
+    assert pn.sinusoidal(torch.arange(3, device=kernel_device), 0).shape == (3, 0)
+    assert pn.add_sinusoidal(empty(2, 0, 8)).shape == (2, 0, 8)
+    assert [t.shape for t in pn.rotary_tables(empty(0), inv_freq)] == [(0, 8), (0, 8)]
+    x = random((2, 3, 5, 16), device=kernel_device)
+    assert_same_bits(pn.apply_rotary(x, None, empty(0, dtype=torch.float64)), x)
 
 
 # --- What autograd has to notice
 
 
-INV_FREQ_8 = torch.tensor(pn.rotary_frequencies(8)[0])
+def inv_freq_8(device="cpu"):
+    return torch.tensor(pn.rotary_frequencies(8)[0], device=device)
+
+
 # f(x) writes over the tensor it is given: every function, in place and by out=.
 WRITERS = {
-    "apply_rotary-in place": lambda y: pn.apply_rotary(y, None, INV_FREQ_8, out=y),
-    "apply_rotary-out": lambda y: pn.apply_rotary(torch.ones_like(y), None, INV_FREQ_8, out=y),
+    "apply_rotary-in place": lambda y: pn.apply_rotary(y, None, inv_freq_8(y.device), out=y),
+    "apply_rotary-out": lambda y: pn.apply_rotary(
+        torch.ones_like(y), None, inv_freq_8(y.device), out=y
+    ),
     "apply_rotary_qk-q": lambda y: pn.apply_rotary_qk(
-        y, torch.ones_like(y), None, INV_FREQ_8, inplace=True
+        y, torch.ones_like(y), None, inv_freq_8(y.device), inplace=True
     ),
     "apply_rotary_qk-k": lambda y: pn.apply_rotary_qk(
-        torch.ones_like(y), y, None, INV_FREQ_8, inplace=True
+        torch.ones_like(y), y, None, inv_freq_8(y.device), inplace=True
     ),
     "apply_rotary_qk-options": lambda y: pn.apply_rotary_qk(
-        torch.ones_like(y), y, None, INV_FREQ_8, inplace=True, scale=2.0
+        torch.ones_like(y), y, None, inv_freq_8(y.device), inplace=True, scale=2.0
     ),
     "apply_rotary_tables-in place": lambda y: pn.apply_rotary_tables(
-        y, *pn.rotary_tables(5, INV_FREQ_8), out=y
+        y, *pn.rotary_tables(5, inv_freq_8(y.device)), out=y
     ),
     "apply_rotary_tables-out": lambda y: pn.apply_rotary_tables(
-        torch.ones_like(y), *pn.rotary_tables(5, INV_FREQ_8), out=y
+        torch.ones_like(y), *pn.rotary_tables(5, inv_freq_8(y.device)), out=y
     ),
     "add_sinusoidal-in place": lambda y: pn.add_sinusoidal(y, out=y),
     "add_sinusoidal-out": lambda y: pn.add_sinusoidal(torch.ones_like(y), out=y),
-    "sinusoidal-out": lambda y: pn.sinusoidal(torch.arange(30).reshape(2, 3, 5), 8, out=y),
+    "sinusoidal-out": lambda y: pn.sinusoidal(
+        torch.arange(30, device=y.device).reshape(2, 3, 5), 8, out=y
+    ),
     "Rotary-in place": lambda y: pn.Rotary(8)(y, torch.ones_like(y), inplace=True),
     "Rotary.apply-out": lambda y: pn.Rotary(8).apply(torch.ones_like(y), out=y),
 }
@@ -518,8 +535,8 @@ each_writer = pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
 
 
 @each_writer
-def test_writing_counts_as_one_version(write):
-    y = random((2, 3, 5, 8))
+def test_writing_counts_as_one_version(write, kernel_device):
+    y = random((2, 3, 5, 8), device=kernel_device)
     before, version = y.clone(), y._version
     write(y)
     assert not torch.equal(y, before)
@@ -531,9 +548,9 @@ def test_writing_counts_as_one_version(write):
 
 
 @each_writer
-def test_backward_notices_that_a_saved_tensor_was_overwritten(write):
-    x = random((2, 3, 5, 8), requires_grad=True)
-    y = random((2, 3, 5, 8), seed=1)
+def test_backward_notices_that_a_saved_tensor_was_overwritten(write, kernel_device):
+    x = random((2, 3, 5, 8), device=kernel_device, requires_grad=True)
+    y = random((2, 3, 5, 8), device=kernel_device, seed=1)
     product = x * y  # its backward needs y
     write(y)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
@@ -541,9 +558,9 @@ def test_backward_notices_that_a_saved_tensor_was_overwritten(write):
 
 
 @pytest.mark.parametrize("function", ["apply_rotary", "apply_rotary_qk", "apply_rotary_tables"])
-def test_backward_notices_that_positions_or_tables_were_overwritten(function):
-    x = random((2, 3, 5, 8), requires_grad=True)
-    positions, inv_freq = torch.arange(5), INV_FREQ_8.clone()
+def test_backward_notices_that_positions_or_tables_were_overwritten(function, kernel_device):
+    x = random((2, 3, 5, 8), device=kernel_device, requires_grad=True)
+    positions, inv_freq = torch.arange(5, device=kernel_device), inv_freq_8(kernel_device)
     for argument in (0, 1):
         others = [positions.clone(), inv_freq.clone()]
         if function == "apply_rotary_tables":
@@ -561,8 +578,8 @@ IN_PLACE = {name: f for name, f in WRITERS.items() if "in place" in name or "qk-
 
 
 @pytest.mark.parametrize("write", IN_PLACE.values(), ids=IN_PLACE)
-def test_a_leaf_that_requires_a_gradient_is_not_overwritten(write):
-    leaf = random((2, 3, 5, 8), requires_grad=True)
+def test_a_leaf_that_requires_a_gradient_is_not_overwritten(write, kernel_device):
+    leaf = random((2, 3, 5, 8), device=kernel_device, requires_grad=True)
     before = leaf.detach().clone()
     for target in (leaf, leaf[:]):
         with pytest.raises(RuntimeError, match="leaf"):
@@ -577,9 +594,9 @@ OUT = {name: f for name, f in WRITERS.items() if name.endswith("out")}
 
 
 @pytest.mark.parametrize("write", OUT.values(), ids=OUT)
-def test_out_does_not_take_part_in_autograd(write):
+def test_out_does_not_take_part_in_autograd(write, kernel_device):
     # As torch's own out=: written, such a tensor would keep a gradient that is not its own.
-    leaf = random((2, 3, 5, 8), requires_grad=True)
+    leaf = random((2, 3, 5, 8), device=kernel_device, requires_grad=True)
     for out in (leaf, leaf * 1):
         before = out.detach().clone()
         with pytest.raises((RuntimeError, ValueError)):
@@ -587,27 +604,31 @@ def test_out_does_not_take_part_in_autograd(write):
         assert torch.equal(out, before)
 
 
-def test_out_of_an_input_with_gradient_is_refused():
-    x, out = random((2, 3, 5, 8), requires_grad=True), torch.zeros(2, 3, 5, 8)
+def test_out_of_an_input_with_gradient_is_refused(kernel_device):
+    x = random((2, 3, 5, 8), device=kernel_device, requires_grad=True)
+    out = torch.zeros(2, 3, 5, 8, device=kernel_device)
+    inv_freq = inv_freq_8(kernel_device)
     with pytest.raises(ValueError, match="apply_rotary: out: "):
-        pn.apply_rotary(x, None, INV_FREQ_8, out=out)
+        pn.apply_rotary(x, None, inv_freq, out=out)
     with pytest.raises(ValueError, match="add_sinusoidal: out: "):
         pn.add_sinusoidal(x, out=out)
     with pytest.raises(ValueError, match="apply_rotary_tables: out: "):
-        pn.apply_rotary_tables(x, *pn.rotary_tables(5, INV_FREQ_8), out=out)
+        pn.apply_rotary_tables(x, *pn.rotary_tables(5, inv_freq), out=out)
     assert not out.any()
     with torch.no_grad():
-        pn.apply_rotary(x, None, INV_FREQ_8, out=out)
-    assert_same_bits(out, pn.apply_rotary(x, None, INV_FREQ_8))
+        pn.apply_rotary(x, None, inv_freq, out=out)
+    assert_same_bits(out, pn.apply_rotary(x, None, inv_freq))
 
 
 # --- Modes
 
 
 FUNCTIONS = {
-    "apply_rotary": lambda x: pn.apply_rotary(x, None, INV_FREQ_8),
-    "apply_rotary_qk": lambda x: pn.apply_rotary_qk(x, x * 2, None, INV_FREQ_8)[0],
-    "apply_rotary_tables": lambda x: pn.apply_rotary_tables(x, *pn.rotary_tables(5, INV_FREQ_8)),
+    "apply_rotary": lambda x: pn.apply_rotary(x, None, inv_freq_8(x.device)),
+    "apply_rotary_qk": lambda x: pn.apply_rotary_qk(x, x * 2, None, inv_freq_8(x.device))[0],
+    "apply_rotary_tables": lambda x: pn.apply_rotary_tables(
+        x, *pn.rotary_tables(5, inv_freq_8(x.device))
+    ),
     "add_sinusoidal": lambda x: pn.add_sinusoidal(x),
     "Rotary": lambda x: pn.Rotary(8)(x, x * 2)[0],
     "Rotary.apply": lambda x: pn.Rotary(8).apply(x),
@@ -616,8 +637,8 @@ each_function = pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNC
 
 
 @each_function
-def test_no_grad_and_inference_mode_compute_the_same_and_record_nothing(function):
-    x = random((2, 3, 5, 8), requires_grad=True)
+def test_no_grad_and_inference_mode_compute_the_same_and_record_nothing(function, kernel_device):
+    x = random((2, 3, 5, 8), device=kernel_device, requires_grad=True)
     expected = function(x)
     assert expected.requires_grad
     with torch.no_grad():
@@ -635,8 +656,8 @@ def test_no_grad_and_inference_mode_compute_the_same_and_record_nothing(function
 
 
 @each_writer
-def test_inference_mode_writes(write):
-    y = random((2, 3, 5, 8))
+def test_inference_mode_writes(write, kernel_device):
+    y = random((2, 3, 5, 8), device=kernel_device)
     with torch.inference_mode():
         inference = y.clone()
         write(inference)
@@ -644,58 +665,60 @@ def test_inference_mode_writes(write):
     assert_same_bits(inference, y)
 
 
-def test_autograd_saves_no_copy_of_the_input():
+def test_autograd_saves_no_copy_of_the_input(kernel_device):
     saved = []
-    x = random((2, 3, 5, 8), requires_grad=True)
+    x = random((2, 3, 5, 8), device=kernel_device, requires_grad=True)
+    positions, inv_freq = torch.arange(5, device=kernel_device), inv_freq_8(kernel_device)
 
     def pack(tensor):
         saved.append(tensor.shape)
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        pn.apply_rotary_qk(x, x * 1, torch.arange(5), INV_FREQ_8)
+        pn.apply_rotary_qk(x, x * 1, positions, inv_freq)
         pn.add_sinusoidal(x)
     assert x.shape not in saved
 
 
 @each_dtype
 @each_function
-def test_autocast_leaves_dtypes_alone(function, dtype):
-    x = random((2, 3, 5, 8), dtype)
+def test_autocast_leaves_dtypes_alone(function, dtype, kernel_device):
+    x = random((2, 3, 5, 8), dtype, kernel_device)
+    ones = torch.ones(8, 8, device=kernel_device)
     expected = function(x)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast(kernel_device, dtype=torch.bfloat16):
         result = function(x)
-        linear = torch.nn.functional.linear(torch.ones(1, 8), torch.ones(8, 8))
+        linear = torch.nn.functional.linear(ones, ones)
     assert linear.dtype == torch.bfloat16
     assert result.dtype == dtype
     assert_same_bits(result, expected)
 
 
-def test_autocast_leaves_positions_exact():
+def test_autocast_leaves_positions_exact(kernel_device):
     # 16-bit floats have no 4097: cast, it would turn by the angle of 4096.
-    positions = torch.tensor([4097.0, 2.0**20 + 1])
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    positions = torch.tensor([4097.0, 2.0**20 + 1], device=kernel_device)
+    with torch.autocast(kernel_device, dtype=torch.bfloat16):
         table = pn.sinusoidal(positions, 8)
         assert table.dtype == torch.float32
-        encoded = pn.add_sinusoidal(torch.zeros(2, 8), positions)
+        encoded = pn.add_sinusoidal(torch.zeros(2, 8, device=kernel_device), positions)
     assert_same_bits(table, pn.sinusoidal(positions.long(), 8))
     assert_same_bits(encoded, table)
 
 
 @each_function
-def test_subclasses_of_tensor_pass_through(function):
+def test_subclasses_of_tensor_pass_through(function, kernel_device):
     class Tagged(torch.Tensor):
         pass
 
-    x = random((2, 3, 5, 8))
+    x = random((2, 3, 5, 8), device=kernel_device)
     result = function(x.as_subclass(Tagged))
     assert isinstance(result, Tagged)
     assert_same_bits(result.as_subclass(torch.Tensor), function(x))
     assert function(torch.nn.Parameter(x)).requires_grad
 
 
-def test_the_raw_operators_do_not_lose_a_gradient_silently():
-    x = random((2, 3, 5, 8), requires_grad=True)
-    result = torch_ops._ops.rotary(x, None, INV_FREQ_8)
+def test_the_raw_operators_do_not_lose_a_gradient_silently(kernel_device):
+    x = random((2, 3, 5, 8), device=kernel_device, requires_grad=True)
+    result = torch_ops._ops.rotary(x, None, inv_freq_8(kernel_device))
     with pytest.warns(UserWarning, match="autograd kernel was not registered"):
         result.sum().backward()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,14 @@ import posenc_native as pn
 from posenc_native import backend
 
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
+needs_cuda = pytest.mark.skipif(
+    not torch.cuda.is_available(),
+    reason="needs a CUDA device: run `make gpu` on a machine that has one",
+)
+# How far results of a GPU may be from those of a processor with fused multiply-add, in units in the
+# last place of the largest number in the result. None: the phase, the polynomials and every fused
+# or unfused product are the same in both.
+DEVICE_ULPS = 0
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 POSITION_DTYPES = [
     torch.int8, torch.uint8, torch.int16, torch.uint16, torch.int32, torch.uint32, torch.int64,
@@ -44,11 +53,26 @@ def has_kernels(name: str) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key("posenc_native::rotary", key)
 
 
+@functools.cache
+def why_no_kernels(name: str) -> str | None:
+    """Why the operators do not run on this kind of device; None if they do."""
+    if backend.torch_library() is None:
+        return "the torch operators were not built"
+    if not has_kernels(name):
+        return f"the operators have no kernel on {name}"
+    if name == "cuda":  # kernels for other GPUs, or for newer drivers, are of no use
+        from posenc_native import torch_cuda
+
+        if problem := torch_cuda.problem(torch.cuda.current_device()):
+            return f"the operators do not run on {name}: {problem}"
+    return None
+
+
 @pytest.fixture(params=DEVICES)
 def kernel_device(request):
-    """Every device that the operators have kernels for."""
-    if backend.torch_library() is None or not has_kernels(request.param):
-        pytest.skip(f"the operators have no kernel on {request.param}")
+    """Every device that the operators have kernels for, and run on."""
+    if reason := why_no_kernels(request.param):
+        pytest.skip(reason)
     return request.param
 
 
@@ -71,8 +95,10 @@ def random(shape, dtype=torch.float32, device="cpu", seed=0, requires_grad=False
     return tensor.requires_grad_() if requires_grad else tensor
 
 
-def to_numpy(tensor: torch.Tensor) -> np.ndarray:
+def to_numpy(tensor: torch.Tensor | np.ndarray) -> np.ndarray:
     """The same memory (on the CPU) as an array; bfloat16 is that of ml_dtypes."""
+    if isinstance(tensor, np.ndarray):
+        return tensor
     tensor = tensor.detach().cpu()
     if tensor.dtype != torch.bfloat16:
         return tensor.numpy()
@@ -87,11 +113,20 @@ def bits(values: torch.Tensor | np.ndarray) -> np.ndarray:
 
 
 def assert_same_bits(actual: torch.Tensor | np.ndarray, expected: torch.Tensor | np.ndarray):
-    """The two have one shape, one dtype and the same bits."""
+    """The two have one shape, one dtype and the same bits; within DEVICE_ULPS across devices."""
     names = [str(values.dtype).removeprefix("torch.") for values in (actual, expected)]
     assert names[0] == names[1]
     assert tuple(actual.shape) == tuple(expected.shape)
+    if DEVICE_ULPS and len({_device_type(actual), _device_type(expected)}) == 2:
+        a, b = (torch.as_tensor(to_numpy(v).astype(np.float64)) for v in (actual, expected))
+        unit = torch.finfo(getattr(torch, names[0])).eps * float(b.abs().amax()) if b.numel() else 0
+        torch.testing.assert_close(a, b, rtol=0, atol=DEVICE_ULPS * unit)
+        return
     np.testing.assert_array_equal(bits(actual), bits(expected))
+
+
+def _device_type(values: torch.Tensor | np.ndarray) -> str:
+    return values.device.type if isinstance(values, torch.Tensor) else "cpu"
 
 
 SIZES = {"b": 2, "s": 5, "t": 5, "h": 3, "d": 16}

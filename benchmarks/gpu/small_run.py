@@ -1,0 +1,176 @@
+"""Every operator once or a few times, over shapes at which kernels break; against the CPU.
+
+    python -m benchmarks.gpu.small_run --device cuda
+
+Small, because compute-sanitizer runs it too. The cases and the comparison are those of the tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import posenc_native as pn
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+
+import torch_cases
+from torch_cases import FAR, FLOATS, FRACTIONAL, ROTARY_CASES, RotaryCase, random
+
+Results = list[torch.Tensor]
+
+# The cases of the tests have 5 tokens and heads of 16. These have odd numbers of everything: tokens
+# around the ends of blocks, heads too narrow or too odd for vectors, slices that begin anywhere.
+SIZES: list[tuple[RotaryCase, dict[str, int]]] = [
+    *((case, {}) for case in ROTARY_CASES),
+    (RotaryCase("one token", "bshd", pairs=64), {"b": 3, "s": 1, "h": 32, "d": 128}),
+    (RotaryCase("many tokens", "bshd", pairs=64), {"b": 1, "s": 1037, "h": 3, "d": 128}),
+    (RotaryCase("many heads", "shd", "interleaved", pairs=32), {"s": 3, "h": 71, "d": 64}),
+    (RotaryCase("narrow", "thd", pairs=1), {"t": 257, "h": 5, "d": 2}),
+    (RotaryCase("odd head", "bhsd", pairs=33), {"s": 33, "d": 67}),
+    (RotaryCase("odd start", "bshd", "interleaved", 7, 13), {"s": 31, "d": 40}),
+    (RotaryCase("odd blocks", "sd", 6, 3, 9), {"s": 129, "d": 24}),
+    (RotaryCase("wide", "sd", pairs=512), {"s": 9, "d": 1027}),
+]
+
+
+def unaligned(x: torch.Tensor) -> torch.Tensor:
+    """The same numbers one element past where they would be aligned, rows apart."""
+    return torch.nn.functional.pad(x, (1, 2), value=7.0)[..., 1:-2]
+
+
+def around(x: torch.Tensor) -> torch.Tensor:
+    """The memory around what `unaligned` returned."""
+    base = x._base
+    assert base is not None
+    return torch.cat([base[..., :1], base[..., -2:]], -1)
+
+
+def rotary(case: RotaryCase, sizes: dict[str, int], dtype: torch.dtype, device: str) -> Results:
+    """x, q and k rotated in every way, from phases and from tables."""
+    shape = case.shape(**sizes)
+    x, more = random(shape, dtype, device), random(shape, dtype, device, seed=1)
+    (positions, inv_freq), options = case.arguments(device)
+    given = (positions, inv_freq)
+    results = [pn.apply_rotary(x, *given, **options)]
+    results.append(pn.apply_rotary(x, *given, **options, out=torch.empty_like(x)))
+    view = unaligned(x)
+    results += [pn.apply_rotary(view, *given, **options, out=view), around(view)]
+    results.append(pn.apply_rotary(unaligned(x), *given, **options, out=unaligned(more)))
+    results += pn.apply_rotary_qk(x, more, *given, **options)
+    q, k = unaligned(x), unaligned(more)
+    results += [*pn.apply_rotary_qk(q, k, *given, **options, inplace=True), around(q), around(k)]
+    if positions is None or positions.numel():
+        tokens = shape[case.layout.index("t" if "t" in case.layout else "s")]
+        steps = tokens if positions is None else positions
+        cos, sin = pn.rotary_tables(
+            steps, inv_freq, axis_map=options["axis_map"], scale=case.scale, dtype=dtype
+        )
+        results += [cos, sin]
+        # Not from tables made here: a difference of the two devices would be taken along.
+        cos, sin = random(cos.shape, dtype, device, 2), unaligned(random(cos.shape, dtype, device))
+        options = case.table_options()
+        results.append(pn.apply_rotary_tables(x, cos, sin, **options))
+        results.append(pn.apply_rotary_tables(x, cos, sin, **options, out=torch.empty_like(x)))
+        view = unaligned(x)
+        results += [pn.apply_rotary_tables(view, cos, sin, **options, out=view), around(view)]
+    return results
+
+
+def sinusoids(rows: int, dim: int, layout: str, dtype: torch.dtype, device: str) -> Results:
+    """Tables and sums in every way."""
+    points = torch.arange(rows, device=device) * 12345 - 2**40
+    spec: dict[str, Any] = {"layout": layout, "base": 5e5, "shift": 0.5, "scale": 1.5}
+    results = [pn.sinusoidal(points, dim, dtype=dtype, **spec)]
+    out = unaligned(torch.zeros(rows, dim, dtype=dtype, device=device))
+    results += [pn.sinusoidal(points, dim, out=out, **spec), around(out)]
+    results += [
+        pn.sinusoidal(torch.tensor(values, device=device), dim, dtype=dtype, **spec)
+        for values in (FAR, FRACTIONAL)
+    ]
+    x = random((3, rows, dim), dtype, device)
+    results.append(pn.add_sinusoidal(x, points, x_scale=3.0, alpha=0.5, **spec))
+    results.append(pn.add_sinusoidal(x, points.double() + 0.25, out=torch.empty_like(x), **spec))
+    view = unaligned(x)
+    results += [pn.add_sinusoidal(view, out=view, **spec), around(view)]
+    return results
+
+
+def cases(dtypes: list[torch.dtype]) -> Iterator[tuple[str, Any]]:
+    """(name, what computes its results on a device)."""
+    for dtype in dtypes:
+        name = torch_cases.dtype_id(dtype)
+        for case, sizes in SIZES:
+            yield (
+                f"{case.name}, {name}",
+                lambda device, c=case, s=sizes, d=dtype: rotary(c, s, d, device),
+            )
+        for rows, dim, layout in (
+            (1, 2, "interleaved"), (33, 66, "interleaved"), (5, 1030, "sin_cos"),
+            (257, 6, "cos_sin"), (3, 4096, "interleaved"),
+        ):  # fmt: skip
+            yield (
+                f"sinusoids, {rows} x {dim}, {layout}, {name}",
+                lambda device, r=rows, w=dim, n=layout, d=dtype: sinusoids(r, w, n, d, device),
+            )
+
+
+class Seen(TorchDispatchMode):
+    """The names of the operators that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = str(func).removesuffix(".default")
+        if name.startswith("posenc_native."):
+            self.names.add(name.removeprefix("posenc_native."))
+        return func(*args, **(kwargs or {}))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.small_run", description=__doc__)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--quick", action="store_true", help="one dtype of the four")
+    options = parser.parse_args(arguments)
+    device = options.device
+
+    if reason := torch_cases.why_no_kernels(device):
+        sys.exit(f"small run: {reason}")
+    wrong, count, seen = [], 0, Seen()
+    for name, compute in cases(FLOATS[1:2] if options.quick else FLOATS):
+        expected = compute("cpu")
+        with seen:
+            results = compute(device)
+        for number, (result, e) in enumerate(zip(results, expected, strict=True)):
+            count += 1
+            try:
+                torch_cases.assert_same_bits(result, e)
+            except AssertionError as error:
+                wrong.append(f"{name}: result {number}: {str(error).strip().splitlines()[0]}")
+                print(f"{name}: result {number} differs from the CPU's:\n{error}", flush=True)
+    key = {"cpu": "CPU", "cuda": "CUDA"}[device]
+    names = {
+        name.removeprefix("posenc_native::")
+        for name in torch._C._dispatch_get_all_op_names()
+        if name.startswith("posenc_native::")
+        and torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
+    }
+    # What compositions for other devices need, made on the CPU.
+    not_run = names - seen.names - {"frequency_turns"}
+    print(f"{count} results of {len(seen.names)} operators on {device}: {len(wrong)} differ")
+    if not_run:
+        wrong.append("not run: " + ", ".join(sorted(not_run)))
+    if wrong:
+        sys.exit("small run: " + "\n".join(wrong[:20]))
+
+
+if __name__ == "__main__":
+    main()
