@@ -303,7 +303,8 @@ def _plan_tables(module: nn.Module) -> tuple[_Plan, str]:
     probe._buffers.update({name: buffer.cpu() for name, buffer in exact.items()})
     tables = probe_tables(probe, wrap)
     guarded = tuple(name for name in module._buffers if name.endswith("inv_freq"))
-    return _Plan(wrap(tables.exact_forward()), exact, guarded), tables.form
+    device = module._buffers[guarded[0]].device  # type: ignore[union-attr]
+    return _Plan(wrap(tables.exact_forward(device)), exact, guarded), tables.form
 
 
 def _exact_frequencies(module: nn.Module) -> dict[str, Tensor]:

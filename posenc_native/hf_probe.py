@@ -70,9 +70,14 @@ class Tables:
     axes: int | None = None
     axis_map: Tensor | None = None
 
-    def exact_forward(self) -> Callable[..., tuple[Tensor, Tensor]]:
-        """A forward that gives exact tables in float32, not widened: cos, sin [b, s, P] each."""
-        names, axes, axis_map = self.names, self.axes, self.axis_map
+    def exact_forward(self, device: torch.device) -> Callable[..., tuple[Tensor, Tensor]]:
+        """A forward that gives exact tables in float32, not widened: cos, sin [b, s, P] each.
+
+        device: where the module is, so that no call has to wait for a copy of axis_map; it may
+            move later.
+        """
+        names, axes = self.names, self.axes
+        axis_map = None if self.axis_map is None else self.axis_map.to(device)
 
         def forward(
             self: Any, x: Tensor, position_ids: Tensor, layer_type: str | None = None
@@ -141,7 +146,8 @@ def probe_tables(
         if tables.axes is not None:
             positions = torch.stack([positions + axis for axis in range(tables.axes)])
         theirs = _call(type(module).forward, module, name, positions)
-        exact = _call(wrap(tables.exact_forward()), module, name, positions)
+        exact_forward = wrap(tables.exact_forward(torch.device("cpu")))
+        exact = _call(exact_forward, module, name, positions)
         scale = max(1.0, float(theirs[0].abs().max()))
         for a, b in zip(theirs, exact, strict=True):
             b = FORMS[tables.form](b)

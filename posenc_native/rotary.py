@@ -421,7 +421,19 @@ class Rotary:
         tensors = self._tensors or self._make_tensors()
         if tensors[0].device == device:
             return tensors
-        return self._elsewhere.get(device) or self._move_tensors(tensors, device)
+        self._prepare(device)
+        return self._elsewhere.get(device) or self._moved(device)
+
+    def _prepare(self, device: torch.device) -> None:
+        """Make the tensors for a device.
+
+        torch_ops.py has torch.compile run this for real while it traces (assume_constant_result):
+        the tensors are then inputs of the graph like others, and not copied in every call of it.
+        """
+        if device not in self._elsewhere:
+            inv_freq, axis_map = self._moved(device)
+            if type(inv_freq) is sys.modules["torch"].Tensor:  # and nothing that traces
+                self._elsewhere[device] = inv_freq, axis_map
 
     def _make_tensors(self) -> tuple[torch.Tensor, torch.Tensor | None]:
         import torch
@@ -436,17 +448,12 @@ class Rotary:
             object.__setattr__(self, "_tensors", (inv_freq, axis_map))
         return inv_freq, axis_map
 
-    def _move_tensors(
-        self, tensors: tuple[torch.Tensor, torch.Tensor | None], device: torch.device
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def _moved(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor | None]:
         import torch
 
+        inv_freq, axis_map = self._tensors or self._make_tensors()
         with torch.inference_mode(False):
-            inv_freq = tensors[0].to(device)
-            axis_map = None if tensors[1] is None else tensors[1].to(device)
-        if type(inv_freq) is torch.Tensor and not torch.compiler.is_compiling():
-            self._elsewhere[device] = inv_freq, axis_map
-        return inv_freq, axis_map
+            return inv_freq.to(device), None if axis_map is None else axis_map.to(device)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"Rotary is immutable: cannot set {name!r}")

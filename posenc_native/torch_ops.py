@@ -26,6 +26,7 @@ from . import (
     torch_tracing,
 )
 from .arguments import wrong_type, wrong_value
+from .rotary import Rotary
 from .torch_autograd import call, functorch_active, needs_grad, raise_ours
 from .torch_composed import no_frequency_gradient
 
@@ -37,6 +38,7 @@ _ops = torch.ops.posenc_native
 # Looked up once: it is what decoding calls.
 _ROTARY_QK_IN_PLACE: Any = _ops.rotary_qk_.default if _LIBRARY is not None else None
 
+torch.compiler.assume_constant_result(Rotary._prepare)
 _increment_version = torch.autograd.graph.increment_version
 
 _PAIRINGS = ("half", "interleaved")
@@ -67,11 +69,17 @@ def sinusoidal(
         if out.device != device:
             wrong_value(function, "out", f"a tensor on {device}", out.device)
     dtype = _table_dtype(function, dtype, out)
-    if isinstance(positions, (int, np.integer)):
-        width = arguments.even_size(function, "dim", dim)
-        arguments.check_byte_count(function, (int(positions), width), dtype.itemsize)
-    positions = _position_tensor(function, positions, device)
     spec = (dim, base, layout, shift, scale)
+    if isinstance(positions, (int, np.integer)):
+        count = arguments.size(function, "positions", positions)
+        shape = (count, arguments.even_size(function, "dim", dim))
+        arguments.check_byte_count(function, shape, dtype.itemsize)
+        result = torch.empty(shape, dtype=dtype, device=device) if out is None else out
+        if _native(result):  # counts by itself: no positions in memory
+            arguments.check_shape(function, "out", result.shape, shape)
+            call(_ops.sinusoidal_out.default, None, *_spec(function, *spec), out=result)
+            return result if out is None else _written(out)
+    positions = _position_tensor(function, positions, device)
     if _native(positions, out):
         if out is None:
             return call(_ops.sinusoidal.default, positions, *_spec(function, *spec), dtype)  # type: ignore[no-any-return]
@@ -191,13 +199,17 @@ def apply_rotary_qk(
     if pairing not in _PAIRINGS or type(layout) is not str or rotary_start != 0 or scale != 1.0:
         scale = arguments.finite_number(function, "scale", scale)
         layout, pairing, rotary_start = _layout(function, layout, pairing, rotary_start)
-    if not (
-        q.is_cpu
-        and k.is_cpu
-        and inv_freq.is_cpu
-        and (positions is None or positions.is_cpu)
-        and _operators_in_use()
-    ) and not _native(q, k, positions, inv_freq, axis_map):
+    if q.is_cpu:
+        together = k.is_cpu and inv_freq.is_cpu and (positions is None or positions.is_cpu)
+    else:
+        together = (
+            q.is_cuda
+            and k.is_cuda
+            and inv_freq.is_cuda
+            and (positions is None or positions.is_cuda)
+            and torch_cuda.usable(q.get_device())
+        )
+    if not (together and _operators_in_use()):
         _same_device(function, q, k=k, positions=positions, inv_freq=inv_freq)
         options = (positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse)
         rotated_q, rotated_k = torch_composed.apply_rotary(function, (q, k), options)

@@ -196,11 +196,6 @@ Tensor new_table(const Call& call, const Array& positions, int leading, int64_t 
   return new_tensor(shape, dtype, call.device);
 }
 
-void write_sinusoidal(const Call& call, const Array& positions, const SinusoidalSpec& spec,
-                      const Tensor& out) {
-  run(call, check_sinusoidal(call.function, &positions, 0, spec, call.describe("out", out)));
-}
-
 Tensor sinusoidal(const Tensor& positions, int64_t dim, double base, std::string_view layout,
                   double shift, double scale, ScalarType dtype) {
   return translate_errors([&] {
@@ -209,17 +204,21 @@ Tensor sinusoidal(const Tensor& positions, int64_t dim, double base, std::string
     check_positions(call.function, given);
     const SinusoidalSpec spec = make_spec(call.function, dim, base, layout, shift, scale);
     const Tensor out = new_table(call, given, 0, dim, dtype);
-    write_sinusoidal(call, given, spec, out);
+    run(call, check_sinusoidal(call.function, &given, 0, spec, call.describe("out", out)));
     return out;
   });
 }
 
-void sinusoidal_out(const Tensor& positions, int64_t dim, double base, std::string_view layout,
-                    double shift, double scale, const Tensor& out) {
+// Without positions, the rows of `out` are 0, 1, 2 ...
+void sinusoidal_out(const OptionalTensor& positions, int64_t dim, double base,
+                    std::string_view layout, double shift, double scale, const Tensor& out) {
   translate_errors([&] {
-    const Call call("sinusoidal", positions);
-    write_sinusoidal(call, call.describe("positions", positions),
-                     make_spec(call.function, dim, base, layout, shift, scale), out);
+    const Call call("sinusoidal", out);
+    const std::optional<Array> given = call.describe("positions", positions);
+    const Array result = call.describe("out", out);
+    const int64_t count = result.rank > 0 ? result.shape[0] : 0;
+    const SinusoidalSpec spec = make_spec(call.function, dim, base, layout, shift, scale);
+    run(call, check_sinusoidal(call.function, pointer(given), count, spec, result));
   });
 }
 
@@ -484,7 +483,7 @@ std::tuple<int64_t, int64_t> cuda_versions() { return {0, 0}; }
 
 STABLE_TORCH_LIBRARY(posenc_native, m) {
   m.def("sinusoidal(Tensor positions, int dim, " POSENC_SPEC ", ScalarType dtype) -> Tensor");
-  m.def("sinusoidal_out(Tensor positions, int dim, " POSENC_SPEC ", *, Tensor(a!) out) -> ()");
+  m.def("sinusoidal_out(Tensor? positions, int dim, " POSENC_SPEC ", *, Tensor(a!) out) -> ()");
   m.def("add_sinusoidal(Tensor x, Tensor? positions, float x_scale, float alpha, " POSENC_SPEC
         ") -> Tensor");
   m.def("add_sinusoidal_(Tensor(a!) x, Tensor? positions, float x_scale, float alpha, " POSENC_SPEC
