@@ -85,6 +85,7 @@ def test_a_torch_without_cuda(machine, monkeypatch):
 
 
 def test_show_config_names_kernels_driver_and_devices(machine, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     assert torch_cuda.configuration() == {
         "CUDA kernels": "built for 80-real,90-real,120 with CUDA 13.0",
         "CUDA driver": "supports 13.0",
