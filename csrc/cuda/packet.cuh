@@ -42,27 +42,43 @@ struct Word<2> {
 };
 
 template <typename T, int kCount>
+using WordOf = typename Word<(sizeof(T) * kCount < 16 ? sizeof(T) * kCount : 16)>::type;
+
+// Reading and taking apart are two steps: a thread that reads several words before it looks at the
+// first waits for memory once.
+template <typename T, int kCount>
+POSENC_HD inline WordOf<T, kCount> read_word(const T* from) {
+  static_assert(sizeof(T) * kCount <= 16);
+  return *reinterpret_cast<const WordOf<T, kCount>*>(from);
+}
+
+template <typename T, int kCount>
+POSENC_HD inline Packet<T, kCount> unpack(const WordOf<T, kCount>& word) {
+  Packet<T, kCount> packet;
+  memcpy(packet.numbers, &word, sizeof word);
+  return packet;
+}
+
+template <typename T, int kCount>
 POSENC_HD inline Packet<T, kCount> read_packet(const T* from) {
-  constexpr int kBytes = sizeof(T) * kCount, kWord = kBytes < 16 ? kBytes : 16;
-  using Type = typename Word<kWord>::type;
+  using Type = WordOf<T, kCount>;
   Packet<T, kCount> packet;
 #pragma unroll
-  for (int i = 0; i < kBytes / kWord; ++i) {
+  for (size_t i = 0; i < sizeof packet / sizeof(Type); ++i) {
     const Type word = reinterpret_cast<const Type*>(from)[i];
-    memcpy(reinterpret_cast<char*>(packet.numbers) + i * kWord, &word, kWord);
+    memcpy(reinterpret_cast<char*>(packet.numbers) + i * sizeof word, &word, sizeof word);
   }
   return packet;
 }
 
 template <typename T, int kCount>
 POSENC_HD inline void write_packet(const Packet<T, kCount>& packet, T* to) {
-  using Type = typename Word<sizeof(T) * kCount>::type;
-  Type word;
+  WordOf<T, kCount> word;
   memcpy(&word, packet.numbers, sizeof word);
 #if defined(__CUDA_ARCH__)
-  __stwb(reinterpret_cast<Type*>(to), word);
+  __stwb(reinterpret_cast<WordOf<T, kCount>*>(to), word);
 #else
-  *reinterpret_cast<Type*>(to) = word;
+  *reinterpret_cast<WordOf<T, kCount>*>(to) = word;
 #endif
 }
 

@@ -16,9 +16,12 @@ struct Policy {
   // Heads that a thread reads before it writes the first: 16-byte requests in flight, times two for
   // pairs far apart.
   static constexpr int kHeads = 4;
-  // Blocks enough to fill any GPU: fewer, and the heads of a token (the repetitions of a row) are
-  // shared out among several blocks, which then compute the same angles.
-  static constexpr int64_t kBlocks = 1024;
+  // Likewise, vectors of x that sinusoids are added to.
+  static constexpr int kSumWords = 4;
+  // Blocks enough to fill a GPU, about four for each multiprocessor of a large one: with fewer, the
+  // heads of a token (the repetitions of a row) are shared out among several blocks, which then
+  // compute the same angles.
+  static constexpr int64_t kBlocks = 512;
   // Rows that a thread of a table writes, at most, for one reading of the frequencies.
   static constexpr int64_t kRows = 16;
 };

@@ -71,8 +71,8 @@ class RotaryThread {
     working_ = in_range_ && vector < plan_.vectors;
     dim_ = rotates_ ? rotated_dim(vector) : copied_dim(vector - plan_.rotated);
     first_head_ = head_block * plan_.threads_z + z_;
-    head_step_ = plan_.head_blocks * plan_.threads_z;
-    heads_ = args_.tensors[0].heads + args_.tensors[1].heads;
+    in_ = first_offsets(args_.tensors[0].in_strides, args_.tensors[1].in_strides);
+    out_ = first_offsets(args_.tensors[0].out_strides, args_.tensors[1].out_strides);
     if (working_ && rotates_) read(first_head_);
   }
 
@@ -124,13 +124,19 @@ class RotaryThread {
     const int at = y_ * block_pairs_ + x_ * kPairs;
     const auto c = read_packet<Number, kPairs>(cosines() + at);
     const auto s = read_packet<Number, kPairs>(sines() + at);
-    for (int64_t head = first_head_; head < heads_; head += Policy::kHeads * head_step_) {
+    const RotaryTensor& q = args_.tensors[0];
+    const RotaryTensor& k = args_.tensors[1];
+    const int64_t step = head_step();
+    for (int64_t head = first_head_; head < heads(); head += Policy::kHeads * step) {
       if (head != first_head_) read(head);
 #pragma unroll
       for (int i = 0; i < Policy::kHeads; ++i) {
-        const int64_t one = head + i * head_step_;
-        if (one < heads_) turn(i, c, s, output(one));
+        const int64_t one = head + i * step;
+        if (one >= heads()) continue;
+        const Place to = place(out_, q.out_strides, k.out_strides, one, i);
+        turn(i, c, s, static_cast<T*>(one < q.heads ? q.out : k.out) + to.offset, to.partner);
       }
+      advance(out_, q.out_strides, k.out_strides);
     }
   }
 
@@ -179,65 +185,69 @@ class RotaryThread {
     return kVector == 1 ? strides.dim : 1;
   }
 
-  static POSENC_HD int64_t offset(const HeadStrides& strides, int64_t batch, int64_t token,
-                                  int64_t head, int64_t dim) {
-    return batch * strides.batch + token * strides.token + head * strides.head +
-           dim * dim_stride(strides);
-  }
-
-  struct Input {
-    const T* data;
-    int64_t partner;
-  };
-  struct Output {
-    T* data;
-    int64_t partner;
-  };
-
   // Heads are counted through q and k. No index into args_.tensors that is not known to the
   // compiler: kernel parameters would be copied to memory for it.
-  POSENC_HD Input input(int64_t head) const {
-    const int64_t queries = args_.tensors[0].heads;
-    const bool first = head < queries;
-    const HeadStrides& q = args_.tensors[0].in_strides;
-    const HeadStrides& k = args_.tensors[1].in_strides;
-    const int64_t at = first ? offset(q, batch_, token_, head, dim_)
-                             : offset(k, batch_, token_, head - queries, dim_);
-    const void* const data = first ? args_.tensors[0].in : args_.tensors[1].in;
-    return {static_cast<const T*>(data) + at,
-            args_.half_block * (first ? dim_stride(q) : dim_stride(k))};
-  }
-  POSENC_HD Output output(int64_t head) const {
-    const int64_t queries = args_.tensors[0].heads;
-    const bool first = head < queries;
-    const HeadStrides& q = args_.tensors[0].out_strides;
-    const HeadStrides& k = args_.tensors[1].out_strides;
-    const int64_t at = first ? offset(q, batch_, token_, head, dim_)
-                             : offset(k, batch_, token_, head - queries, dim_);
-    void* const data = first ? args_.tensors[0].out : args_.tensors[1].out;
-    return {static_cast<T*>(data) + at, args_.half_block * (first ? dim_stride(q) : dim_stride(k))};
+  POSENC_HD int64_t heads() const { return args_.tensors[0].heads + args_.tensors[1].heads; }
+  POSENC_HD int64_t head_step() const { return plan_.head_blocks * plan_.threads_z; }
+
+  // Where the next head is, if it is one of q and if it is one of k: multiplied out once, and then
+  // only added to.
+  struct Offsets {
+    int64_t q, k;
+  };
+  struct Place {
+    int64_t offset, partner;
+  };
+
+  POSENC_HD Offsets first_offsets(const HeadStrides& q, const HeadStrides& k) const {
+    const auto row = [&](const HeadStrides& strides) {
+      return batch_ * strides.batch + token_ * strides.token + dim_ * dim_stride(strides);
+    };
+    return {row(q) + first_head_ * q.head,
+            row(k) + (first_head_ - args_.tensors[0].heads) * k.head};
   }
 
+  // Of the head that is `number` steps after the next one.
+  POSENC_HD Place place(const Offsets& next, const HeadStrides& q, const HeadStrides& k,
+                        int64_t head, int number) const {
+    const int64_t step = number * head_step();
+    const bool first = head < args_.tensors[0].heads;
+    return {first ? next.q + step * q.head : next.k + step * k.head,
+            args_.half_block * (first ? dim_stride(q) : dim_stride(k))};
+  }
+
+  POSENC_HD void advance(Offsets& next, const HeadStrides& q, const HeadStrides& k) const {
+    const int64_t step = Policy::kHeads * head_step();
+    next.q += step * q.head;
+    next.k += step * k.head;
+  }
+
+  // Nothing is looked at here, so that all of it is on its way at once.
   POSENC_HD void read(int64_t head) {
+    const RotaryTensor& q = args_.tensors[0];
+    const RotaryTensor& k = args_.tensors[1];
 #pragma unroll
     for (int i = 0; i < Policy::kHeads; ++i) {
-      const int64_t one = head + i * head_step_;
-      if (one >= heads_) break;
-      const Input from = input(one);
-      first_[i] = read_packet<T, kVector>(from.data);
-      if constexpr (!kInterleaved) second_[i] = read_packet<T, kVector>(from.data + from.partner);
+      const int64_t one = head + i * head_step();
+      if (one >= heads()) continue;
+      const Place from = place(in_, q.in_strides, k.in_strides, one, i);
+      const T* const data = static_cast<const T*>(one < q.heads ? q.in : k.in) + from.offset;
+      first_[i] = read_word<T, kVector>(data);
+      if constexpr (!kInterleaved) second_[i] = read_word<T, kVector>(data + from.partner);
     }
+    advance(in_, q.in_strides, k.in_strides);
   }
 
   POSENC_HD void turn(int i, const Packet<Number, kPairs>& c, const Packet<Number, kPairs>& s,
-                      const Output& to) const {
+                      T* to, int64_t partner) const {
+    const auto first = unpack<T, kVector>(first_[i]);
+    const auto second = unpack<T, kVector>(second_[kInterleaved ? 0 : i]);
     Number a[kPairs], b[kPairs];
 #pragma unroll
     for (int j = 0; j < kPairs; ++j) {
-      const Number x = to_real(first_[i].numbers[kInterleaved ? 2 * j : j]);
-      const Number y = kInterleaved
-                           ? to_real(first_[i].numbers[2 * j + 1 < kVector ? 2 * j + 1 : 0])
-                           : to_real(second_[i].numbers[j]);
+      const Number x = to_real(first.numbers[kInterleaved ? 2 * j : j]);
+      const Number y =
+          to_real(kInterleaved ? first.numbers[(2 * j + 1) % kVector] : second.numbers[j]);
       a[j] = multiply_add(x, c.numbers[j], -(y * s.numbers[j]));
       b[j] = multiply_add(y, c.numbers[j], x * s.numbers[j]);
     }
@@ -248,16 +258,26 @@ class RotaryThread {
         both[2 * j] = a[j];
         both[2 * j + 1] = b[j];
       }
-      write_packet<T, kVector>(round_packet<T, kVector>(both), to.data);
+      write_packet<T, kVector>(round_packet<T, kVector>(both), to);
     } else {
-      write_packet<T, kVector>(round_packet<T, kVector>(a), to.data);
-      write_packet<T, kVector>(round_packet<T, kVector>(b), to.data + to.partner);
+      write_packet<T, kVector>(round_packet<T, kVector>(a), to);
+      write_packet<T, kVector>(round_packet<T, kVector>(b), to + partner);
     }
   }
 
-  POSENC_HD void copy() const {
-    for (int64_t head = first_head_; head < heads_; head += head_step_) {
-      write_packet<T, kVector>(read_packet<T, kVector>(input(head).data), output(head).data);
+  POSENC_HD void copy() {
+    const RotaryTensor& q = args_.tensors[0];
+    const RotaryTensor& k = args_.tensors[1];
+    for (int64_t head = first_head_; head < heads(); head += head_step()) {
+      const bool first = head < q.heads;
+      const int64_t steps = (head - first_head_);
+      const int64_t from =
+          first ? in_.q + steps * q.in_strides.head : in_.k + steps * k.in_strides.head;
+      const int64_t to =
+          first ? out_.q + steps * q.out_strides.head : out_.k + steps * k.out_strides.head;
+      const T* const data = static_cast<const T*>(first ? q.in : k.in) + from;
+      write_packet<T, kVector>(read_packet<T, kVector>(data),
+                               static_cast<T*>(first ? q.out : k.out) + to);
     }
   }
 
@@ -269,9 +289,10 @@ class RotaryThread {
   bool in_range_, working_, rotates_;
   int block_pairs_;
   int64_t first_pair_, batch_, token_, dim_;
-  int64_t first_head_, head_step_, heads_;
-  Packet<T, kVector> first_[Policy::kHeads];
-  Packet<T, kVector> second_[kInterleaved ? 1 : Policy::kHeads];
+  int64_t first_head_;
+  Offsets in_, out_;
+  WordOf<T, kVector> first_[Policy::kHeads];
+  WordOf<T, kVector> second_[kInterleaved ? 1 : Policy::kHeads];
 };
 
 // ---------------------------------------------------------------------------------------------
@@ -352,15 +373,22 @@ RotaryPlan plan_rotary(const RotaryArgs& args, GridLimit limit = {}) {
   };
   plan.threads_x = clamp(plan.vectors, 1, Policy::kRowVectors);
   plan.vector_blocks = divide_up(plan.vectors, plan.threads_x);
-  // As many heads to a thread as it keeps in flight; fewer where tokens are few.
+  // As many heads to a thread as it keeps in flight; fewer where that would leave the GPU idle, and
+  // the heads of a token in several blocks where even all their threads would.
+  const int64_t rows = args.rows();
   const int64_t most_groups = std::min<int64_t>(Policy::kThreads / plan.threads_x, 64);
-  const int64_t heads_per_thread = clamp(args.rows() * heads / Policy::kBlocks, 1, Policy::kHeads);
-  plan.threads_z = clamp(divide_up(heads, heads_per_thread), 1, most_groups);
+  const int64_t all = rows * plan.vectors * heads;
+  const int64_t wanted = clamp(all / (Policy::kBlocks * Policy::kThreads), 1, Policy::kHeads);
+  if (rows * plan.vector_blocks < Policy::kBlocks) {
+    plan.head_blocks = clamp(Policy::kBlocks / (rows * plan.vector_blocks), 1,
+                             divide_up(divide_up(heads, wanted), most_groups));
+  }
+  const int64_t block_heads = divide_up(heads, plan.head_blocks);
+  const int64_t thread_heads = std::max(wanted, divide_up(block_heads, most_groups));
+  plan.threads_z = static_cast<int>(divide_up(block_heads, thread_heads));
   plan.threads_y = clamp(Policy::kThreads / (plan.threads_x * plan.threads_z), 1,
-                         std::max<int64_t>(args.rows() / Policy::kBlocks, 1));
-  plan.pieces_x = divide_up(args.rows(), plan.threads_y);
-  plan.head_blocks = clamp(Policy::kBlocks / (plan.pieces_x * plan.vector_blocks), 1,
-                           divide_up(heads, plan.threads_z));
+                         std::max<int64_t>(rows / Policy::kBlocks, 1));
+  plan.pieces_x = divide_up(rows, plan.threads_y);
   plan.pieces_y = plan.vector_blocks * plan.head_blocks;
   plan.grid_x = std::min(plan.pieces_x, limit.x);
   plan.grid_y = std::min(plan.pieces_y, limit.y);

@@ -4,8 +4,9 @@
 //   block     some vectors of a row (x), some rows (y)
 //
 //   1. frequencies  in turns, in shared memory       once a block
-//   2. rows         a thread goes through its rows: position, sine, cosine, x, result; where all
-//                   axes but the last only repeat the positions, through the repetitions of each
+//   2. rows         a thread goes through its rows: position, sines and cosines, x, result; where
+//                   all axes but the last only repeat the positions, through the repetitions of
+//                   each, reading some before it writes the first
 //
 //   a thread's vector of a row:
 //     kInterleaved     s0 c0 s1 c1 ...       kVector / 2 pairs in one access
@@ -67,12 +68,12 @@ class SinusoidalThread {
   }
 
   POSENC_HD void frequencies() {
-    const int64_t rest = (plan_.vectors - first_vector_) * kPairs;
-    const int count = plan_.threads_x * kPairs;
-    for (int i = y_ * plan_.threads_x + x_; i < count && i < rest;
-         i += plan_.threads_x * plan_.threads_y) {
-      const int64_t pair = first_vector_ * kPairs + i;
-      turns_[i] = args_.inv_freq.data != nullptr ? args_.inv_freq[pair] : parameters_.turns[pair];
+    // Shared memory lies as threads read it, each its own pairs: neighbours side by side.
+    for (int i = y_; i < kPairs; i += plan_.threads_y) {
+      if (first_vector_ + x_ >= plan_.vectors) continue;
+      const int64_t pair = first_pair() + i;
+      turns_[i * plan_.threads_x + x_] =
+          args_.inv_freq.data != nullptr ? args_.inv_freq[pair] : parameters_.turns[pair];
     }
   }
 
@@ -89,66 +90,128 @@ class SinusoidalThread {
  private:
   // Offsets of a row, in elements.
   struct Row {
-    int64_t position = 0, sine = 0, cosine = 0, x = 0;
+    int64_t position, sine, cosine, x;
   };
+  // The numbers of x where the vector is, as they are read.
+  struct Words {
+    WordOf<T, kVector> sine, cosine;  // interleaved, the first holds both
+  };
+  // Repetitions of a row that are read before the first is written.
+  static constexpr int kReads = kInterleaved ? Policy::kSumWords : Policy::kSumWords / 2;
 
-  // Adds `index` along the axes 0 .. count - 1, in C order.
-  POSENC_HD void advance(int64_t index, int count, Row& row) const {
-    for (int axis = count - 1; axis >= 0; --axis) {
-      int64_t at = index;
-      if (axis > 0) {
-        index = divide(index, args_.shape[axis]);
-        at -= index * args_.shape[axis];
-      }
-      row.position += at * args_.position_strides[axis];
-      row.sine += at * args_.sine_strides[axis];
-      row.cosine += at * args_.cosine_strides[axis];
-      if (kAdd) row.x += at * args_.x_strides[axis];
+  // `index` steps along one axis.
+  POSENC_HD Row along(int axis, int64_t index) const {
+    return {index * args_.position_strides[axis], index * args_.sine_strides[axis],
+            index * args_.cosine_strides[axis], kAdd ? index * args_.x_strides[axis] : 0};
+  }
+
+  static POSENC_HD void add(Row& row, const Row& more) {
+    row.position += more.position;
+    row.sine += more.sine;
+    row.cosine += more.cosine;
+    row.x += more.x;
+  }
+
+  // In C order over all axes.
+  POSENC_HD Row row_at(int64_t index) const {
+    if (args_.rank == 0) return {0, 0, 0, 0};
+    Row row{0, 0, 0, 0};
+    for (int axis = args_.rank - 1; axis > 0; --axis) {
+      const int64_t outer = divide(index, args_.shape[axis]);
+      add(row, along(axis, index - outer * args_.shape[axis]));
+      index = outer;
     }
+    add(row, along(0, index));
+    return row;
   }
 
   POSENC_HD void one_row(int64_t index) const {
-    Row row;
-    const int last = args_.rank - 1;
-    if (args_.repeated) {
-      row = {index * args_.position_strides[last], index * args_.sine_strides[last],
-             index * args_.cosine_strides[last], index * args_.x_strides[last]};
-    } else {
-      advance(index, args_.rank, row);
-    }
+    const Row row = args_.repeated ? along(1, index) : row_at(index);
     Number sine[kPairs], cosine[kPairs];
+    if constexpr (!kAdd) {
+      angles(row.position, sine, cosine);
+      write(row, {}, sine, cosine);
+      return;
+    }
+    // Angles are computed while the first words arrive.
+    Words words[kReads];
+    read(row, first_repetition_, words);
     angles(row.position, sine, cosine);
-    for (int64_t i = first_repetition_; i < plan_.repetitions; i += plan_.repetition_blocks) {
-      Row one = row;
-      if (args_.repeated) advance(i, last, one);
-      put(one, sine, cosine);
+    for (int64_t i = first_repetition_; i < plan_.repetitions;) {
+#pragma unroll
+      for (int j = 0; j < kReads; ++j) {
+        const int64_t one = i + j * plan_.repetition_blocks;
+        if (one < plan_.repetitions) write(repetition(row, one), words[j], sine, cosine);
+      }
+      i += kReads * plan_.repetition_blocks;
+      read(row, i, words);
     }
   }
 
+  POSENC_HD void read(const Row& row, int64_t first, Words (&words)[kReads]) const {
+#pragma unroll
+    for (int j = 0; j < kReads; ++j) {
+      const int64_t one = first + j * plan_.repetition_blocks;
+      if (one < plan_.repetitions) words[j] = read(repetition(row, one));
+    }
+  }
+
+  POSENC_HD Row repetition(Row row, int64_t index) const {
+    if (args_.repeated) add(row, along(0, index));
+    return row;
+  }
+
+  POSENC_HD int64_t first_pair() const { return (first_vector_ + x_) * kPairs; }
+
   POSENC_HD void angles(int64_t offset, Number (&sine)[kPairs], Number (&cosine)[kPairs]) const {
+    const Turns* const turns = turns_ + x_;
+    const int step = plan_.threads_x;
+    uint64_t phases[kPairs];
+    if (args_.axis_map.data == nullptr) {
+      const Position position = args_.positions.at(offset);
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) {
+        phases[i] = static_cast<uint64_t>(position.integer) * turns[i * step].fraction;
+      }
+      if (position.fraction != 0) {
+#pragma unroll
+        for (int i = 0; i < kPairs; ++i) phases[i] = phase(position, turns[i * step]);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) {
+        const int64_t axis = args_.axis_map.clamped(first_pair() + i);
+        const Position position = args_.positions.at(offset + axis * args_.positions.axis_stride);
+        phases[i] = phase(position, turns[i * step]);
+      }
+    }
     const Number scale = static_cast<Number>(args_.scale);
-    Position position{0, 0};
-    if (args_.axis_map.data == nullptr) position = args_.positions.at(offset);
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
-      if (args_.axis_map.data != nullptr) {
-        const int64_t axis = args_.axis_map.clamped((first_vector_ + x_) * kPairs + i);
-        position = args_.positions.at(offset + axis * args_.positions.axis_stride);
-      }
-      const SinCos<Number> angle = sincos<Number>(phase(position, turns_[x_ * kPairs + i]));
+      const SinCos<Number> angle = sincos<Number>(phases[i]);
       sine[i] = angle.sine * scale;
       cosine[i] = angle.cosine * scale;
     }
   }
 
-  POSENC_HD void put(const Row& row, const Number (&sine)[kPairs],
-                     const Number (&cosine)[kPairs]) const {
-    const int64_t pair = (first_vector_ + x_) * kPairs;
-    const Number x_scale = static_cast<Number>(args_.x_scale);
-    T* const to_sine = static_cast<T*>(args_.sine) + row.sine;
-    T* const to_cosine = static_cast<T*>(args_.cosine) + row.cosine;
-    const T* const x_sine = static_cast<const T*>(args_.x_sine) + row.x;
-    const T* const x_cosine = static_cast<const T*>(args_.x_cosine) + row.x;
+  // From the beginning of a row to the vector: neighbours, but on the way of single numbers.
+  POSENC_HD int64_t along_row(int64_t step) const {
+    return first_pair() * (kInterleaved ? 2 : kVector == 1 ? step : 1);
+  }
+
+  POSENC_HD Words read(const Row& row) const {
+    const int64_t at = row.x + along_row(args_.x_step);
+    Words words;
+    words.sine = read_word<T, kVector>(static_cast<const T*>(args_.x_sine) + at);
+    if constexpr (!kInterleaved) {
+      words.cosine = read_word<T, kVector>(static_cast<const T*>(args_.x_cosine) + at);
+    }
+    return words;
+  }
+
+  POSENC_HD void write(const Row& row, const Words& words, const Number (&sine)[kPairs],
+                       const Number (&cosine)[kPairs]) const {
+    T* const to_sine = static_cast<T*>(args_.sine) + row.sine + along_row(args_.sine_step);
     if constexpr (kInterleaved) {
       Number both[kVector];
 #pragma unroll
@@ -156,34 +219,26 @@ class SinusoidalThread {
         both[2 * i] = sine[i];
         both[2 * i + 1] = cosine[i];
       }
-      if constexpr (kAdd) add(x_sine + 2 * pair, x_scale, both);
-      write_packet<T, kVector>(round_packet<T, kVector>(both), to_sine + 2 * pair);
+      write_sum(words.sine, both, to_sine);
     } else {
-      // Neighbours, but on the way of single numbers.
-      const int64_t sine_at = pair * (kVector == 1 ? args_.sine_step : 1);
-      const int64_t cosine_at = pair * (kVector == 1 ? args_.cosine_step : 1);
-      const int64_t x_at = pair * (kVector == 1 ? args_.x_step : 1);
-      Number s[kPairs], c[kPairs];
-#pragma unroll
-      for (int i = 0; i < kPairs; ++i) {
-        s[i] = sine[i];
-        c[i] = cosine[i];
-      }
-      if constexpr (kAdd) {
-        add(x_sine + x_at, x_scale, s);
-        add(x_cosine + x_at, x_scale, c);
-      }
-      write_packet<T, kVector>(round_packet<T, kVector>(s), to_sine + sine_at);
-      write_packet<T, kVector>(round_packet<T, kVector>(c), to_cosine + cosine_at);
+      T* const to_cosine =
+          static_cast<T*>(args_.cosine) + row.cosine + along_row(args_.cosine_step);
+      write_sum(words.sine, sine, to_sine);
+      write_sum(words.cosine, cosine, to_cosine);
     }
   }
 
-  static POSENC_HD void add(const T* x, Number x_scale, Number (&values)[kVector]) {
-    const auto packet = read_packet<T, kVector>(x);
+  POSENC_HD void write_sum(const WordOf<T, kVector>& word, const Number (&table)[kVector],
+                           T* to) const {
+    Number values[kVector];
+    [[maybe_unused]] const auto x = unpack<T, kVector>(word);
+    [[maybe_unused]] const Number x_scale = static_cast<Number>(args_.x_scale);
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
-      values[i] = multiply_add(to_real(packet.numbers[i]), x_scale, values[i]);
+      values[i] = table[i];
+      if constexpr (kAdd) values[i] = multiply_add(to_real(x.numbers[i]), x_scale, values[i]);
     }
+    write_packet<T, kVector>(round_packet<T, kVector>(values), to);
   }
 
   const SinusoidalParameters& parameters_;
@@ -252,7 +307,9 @@ auto visit_sinusoidal_thread(const SinusoidalArgs& args, const Visit& visit) {
   }
 }
 
-// The same rows with as few axes as their strides allow, for fewer divisions.
+// The same rows with as few axes as their strides allow, for fewer divisions. Repeated rows have
+// two afterwards, that of the repetitions and that of the positions; with more they count as any
+// others.
 inline void merge_axes(SinusoidalArgs& args) {
   // The last axis of repeated rows is that of the positions and stays by itself.
   const int count = args.repeated ? args.rank - 1 : args.rank;
@@ -278,7 +335,10 @@ inline void merge_axes(SinusoidalArgs& args) {
       move(i, kept++);
     }
   }
-  if (args.repeated) move(args.rank - 1, kept++);
+  if (args.repeated) {
+    move(args.rank - 1, kept++);
+    args.repeated = kept == 2;
+  }
   args.rank = kept;
 }
 
