@@ -36,6 +36,9 @@ def raise_ours(error: RuntimeError) -> NoReturn:
     for kind in (ValueError, TypeError):
         if text.startswith(f"{kind.__name__}: "):
             raise kind(text.removeprefix(f"{kind.__name__}: ")) from None
+    # Past the stable ABI torch's own errors have lost their kind; this one is worth having.
+    if "empty" in text and "API call failed" in text:
+        raise torch.OutOfMemoryError("posenc_native: no memory for the result") from error
     raise error
 
 

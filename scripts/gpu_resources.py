@@ -25,7 +25,7 @@ STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) by
 USED = re.compile(r"Used (\d+) registers")
 BYTES = {"Float16": 2, "BFloat16": 2, "float": 4, "double": 8}
 PTX_ENTRY = re.compile(r"\.entry (\w+)\(.*?\n\}\n", re.DOTALL)
-STORE = re.compile(r"\bst\.global(?:\.wb)?(?:\.v(\d))?\.[a-z](\d+)\b")
+STORE = re.compile(r"\bst\.global(?:\.v(\d))?\.[a-z](\d+)\b")
 # Loading, storing and converting are no arithmetic: scale and inv_freq come as float64.
 DOUBLE_ARITHMETIC = re.compile(r"\b(?:add|sub|mul|fma|div|rcp|sqrt|min|max|set\w*)\.[\w.]*f64\b")
 

@@ -6,7 +6,11 @@ What runs on every device is tested by the files beside this one: they take a de
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import itertools
+import tempfile
+import warnings
+from pathlib import Path
 
 import pytest
 
@@ -320,8 +324,10 @@ def test_compiled_with_gradients(mode):
 def no_waiting():
     """Within, whatever torch knows to wait for the device is an error."""
     before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the mode is a prototype
+            torch.cuda.set_sync_debug_mode("error")
         yield
     finally:
         torch.cuda.set_sync_debug_mode(before)
@@ -408,9 +414,12 @@ def needs_memory(count):
 
 @pytest.fixture
 def _memory_returned():
-    torch.cuda.empty_cache()
-    yield
-    torch.cuda.empty_cache()
+    """One test after the other, whatever the number of processes; the memory is then free again."""
+    with Path(tempfile.gettempdir(), "posenc-native-large-tests").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        torch.cuda.empty_cache()
+        yield
+        torch.cuda.empty_cache()
 
 
 # 2^31 elements and some, in few long rows or in very many short ones.

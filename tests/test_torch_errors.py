@@ -522,3 +522,20 @@ def test_out_may_lie_beside_x(device):
     rotate(i, x=x, out=out)
     assert torch.equal(out, expected)
     assert torch.equal(x, before)
+
+
+@torch_cases.needs_operators
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, f: pn.apply_rotary(x, None, f),
+        lambda x, f: pn.apply_rotary_qk(x, x, None, f),
+        lambda x, f: pn.sinusoidal(torch.zeros(1).expand(2**36), 2**13, dtype=torch.float64),
+    ],
+    ids=["apply_rotary", "apply_rotary_qk", "sinusoidal"],
+)
+def test_no_memory_for_the_result_is_an_error_of_its_kind(call):
+    """As code that looks for the largest batch expects it, and past the stable ABI too."""
+    x = torch.zeros(1, 1, 1, 2**13).expand(2**36, 1, 1, 2**13)  # 2 PiB, but for the strides
+    with pytest.raises(torch.OutOfMemoryError, match="no memory for the result"):
+        call(x, torch.ones(2**12, dtype=torch.float64))

@@ -108,8 +108,10 @@ def to_numpy(tensor: torch.Tensor | np.ndarray) -> np.ndarray:
 
 def bits(values: torch.Tensor | np.ndarray) -> np.ndarray:
     """Integers that are equal exactly where the floats are, NaN and -0 included."""
-    array = to_numpy(values) if isinstance(values, torch.Tensor) else values
-    return np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}")
+    if isinstance(values, torch.Tensor):  # by way of integers: NumPy itself has no bfloat16
+        integer = getattr(torch, f"int{8 * values.element_size()}")
+        values = values.detach().cpu().contiguous().view(integer).numpy()
+    return np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}")
 
 
 def assert_same_bits(actual: torch.Tensor | np.ndarray, expected: torch.Tensor | np.ndarray):

@@ -6,6 +6,7 @@ python -m benchmarks.gpu.times --out FOLDER
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import time
 import traceback
@@ -62,6 +63,7 @@ def _case(clock: timing.Clock, name: str, build: Any, rounds: int) -> dict[str, 
         return {"case": name, "not_run": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
     finally:
         if clock.cuda:
+            gc.collect()  # graphs of autograd and closures may be cycles
             torch.compiler.reset()  # or compiled kernels would be generalised to any shape
             torch.cuda.empty_cache()
 

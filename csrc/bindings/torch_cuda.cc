@@ -58,9 +58,17 @@ int64_t runtime_version() {
   return cudaRuntimeGetVersion(&version) == cudaSuccess ? version : 0;
 }
 
+// Asked of the driver itself: the runtime would initialise it first, and no forked process could
+// use CUDA after that.
 int64_t driver_version() {
+  void* const library = dlopen("libcuda.so.1", RTLD_LAZY);
+  if (library == nullptr) return 0;
+  using GetVersion = int (*)(int*);
+  const auto get_version = reinterpret_cast<GetVersion>(dlsym(library, "cuDriverGetVersion"));
   int version = 0;
-  return cudaDriverGetVersion(&version) == cudaSuccess ? version : 0;
+  if (get_version == nullptr || get_version(&version) != 0) version = 0;
+  dlclose(library);
+  return version;
 }
 
 }  // namespace posenc::cuda

@@ -20,8 +20,7 @@ struct alignas(sizeof(T) * kCount) Packet {
   T numbers[kCount];
 };
 
-// What the hardware moves at once. Spelled out, and written by an intrinsic, because the compiler
-// may take an assignment apart into single numbers.
+// What the hardware moves at once.
 template <int kBytes>
 struct Word;
 template <>
@@ -71,12 +70,30 @@ POSENC_HD inline Packet<T, kCount> read_packet(const T* from) {
   return packet;
 }
 
+#if defined(__CUDA_ARCH__)
+// Spelled out, because the compiler may take an assignment apart into single numbers.
+__device__ inline void write_word(void* to, const uint4& word) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)),
+               "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w));
+}
+__device__ inline void write_word(void* to, const uint2& word) {
+  asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to)), "r"(word.x),
+               "r"(word.y));
+}
+__device__ inline void write_word(void* to, uint32_t word) {
+  asm volatile("st.global.b32 [%0], %1;" ::"l"(__cvta_generic_to_global(to)), "r"(word));
+}
+__device__ inline void write_word(void* to, uint16_t word) {
+  asm volatile("st.global.b16 [%0], %1;" ::"l"(__cvta_generic_to_global(to)), "h"(word));
+}
+#endif
+
 template <typename T, int kCount>
 POSENC_HD inline void write_packet(const Packet<T, kCount>& packet, T* to) {
   WordOf<T, kCount> word;
   memcpy(&word, packet.numbers, sizeof word);
 #if defined(__CUDA_ARCH__)
-  __stwb(reinterpret_cast<WordOf<T, kCount>*>(to), word);
+  write_word(to, word);
 #else
   *reinterpret_cast<WordOf<T, kCount>*>(to) = word;
 #endif
