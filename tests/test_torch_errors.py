@@ -530,7 +530,7 @@ def test_out_may_lie_beside_x(device):
     [
         lambda x, f: pn.apply_rotary(x, None, f),
         lambda x, f: pn.apply_rotary_qk(x, x, None, f),
-        lambda x, f: pn.sinusoidal(torch.zeros(1).expand(2**36), 2**13, dtype=torch.float64),
+        lambda x, f: pn.sinusoidal(torch.tensor([1]).expand(2**36), 2**13, dtype=torch.float64),
     ],
     ids=["apply_rotary", "apply_rotary_qk", "sinusoidal"],
 )
