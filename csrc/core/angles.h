@@ -16,6 +16,10 @@ struct Positions {
   Dtype dtype = Dtype::kInt64;
   int64_t axis_stride = 0;
 
+  POSENC_HD bool integers() const {
+    return data == nullptr || (dtype != Dtype::kFloat32 && dtype != Dtype::kFloat64);
+  }
+
   // `offset` in elements from `data`.
   POSENC_HD Position at(int64_t offset) const {
     switch (data == nullptr ? Dtype::kOther : dtype) {

@@ -79,11 +79,12 @@ class SinusoidalThread {
 
   POSENC_HD void rows() {
     if (first_vector_ + x_ >= plan_.vectors) return;
-    const int64_t rows = args_.rows();
-    for (int64_t i = 0; i < plan_.rows_per_thread; ++i) {
-      const int64_t row = first_row_ + i * plan_.threads_y;
-      if (row >= rows) return;
-      one_row(row);
+    // Tables are bound by arithmetic: whatever most calls can do without is decided here, once.
+    const bool one_stride = args_.rank == 1 || args_.repeated;
+    if (one_stride && args_.positions.integers() && args_.axis_map.data == nullptr) {
+      each_row<true>();
+    } else {
+      each_row<false>();
     }
   }
 
@@ -125,18 +126,30 @@ class SinusoidalThread {
     return row;
   }
 
+  // kPlain: rows have one stride, positions are integers, and the same for all pairs.
+  template <bool kPlain>
+  POSENC_HD void each_row() const {
+    const int64_t rows = args_.rows();
+    for (int64_t i = 0; i < plan_.rows_per_thread; ++i) {
+      const int64_t row = first_row_ + i * plan_.threads_y;
+      if (row >= rows) return;
+      one_row<kPlain>(row);
+    }
+  }
+
+  template <bool kPlain>
   POSENC_HD void one_row(int64_t index) const {
-    const Row row = args_.repeated ? along(1, index) : row_at(index);
+    const Row row = args_.repeated ? along(1, index) : kPlain ? along(0, index) : row_at(index);
     Number sine[kPairs], cosine[kPairs];
     if constexpr (!kAdd) {
-      angles(row.position, sine, cosine);
+      angles<kPlain>(row.position, sine, cosine);
       write(row, {}, sine, cosine);
       return;
     }
     // Angles are computed while the first words arrive.
     Words words[kReads];
     read(row, first_repetition_, words);
-    angles(row.position, sine, cosine);
+    angles<kPlain>(row.position, sine, cosine);
     for (int64_t i = first_repetition_; i < plan_.repetitions;) {
 #pragma unroll
       for (int j = 0; j < kReads; ++j) {
@@ -163,25 +176,22 @@ class SinusoidalThread {
 
   POSENC_HD int64_t first_pair() const { return (first_vector_ + x_) * kPairs; }
 
+  template <bool kPlain>
   POSENC_HD void angles(int64_t offset, Number (&sine)[kPairs], Number (&cosine)[kPairs]) const {
     const Turns* const turns = turns_ + x_;
     const int step = plan_.threads_x;
+    Position position{0, 0};
+    if (kPlain || args_.axis_map.data == nullptr) position = args_.positions.at(offset);
     uint64_t phases[kPairs];
-    if (args_.axis_map.data == nullptr) {
-      const Position position = args_.positions.at(offset);
 #pragma unroll
-      for (int i = 0; i < kPairs; ++i) {
+    for (int i = 0; i < kPairs; ++i) {
+      if constexpr (kPlain) {
         phases[i] = static_cast<uint64_t>(position.integer) * turns[i * step].fraction;
-      }
-      if (position.fraction != 0) {
-#pragma unroll
-        for (int i = 0; i < kPairs; ++i) phases[i] = phase(position, turns[i * step]);
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < kPairs; ++i) {
-        const int64_t axis = args_.axis_map.clamped(first_pair() + i);
-        const Position position = args_.positions.at(offset + axis * args_.positions.axis_stride);
+      } else {
+        if (args_.axis_map.data != nullptr) {
+          const int64_t axis = args_.axis_map.clamped(first_pair() + i);
+          position = args_.positions.at(offset + axis * args_.positions.axis_stride);
+        }
         phases[i] = phase(position, turns[i * step]);
       }
     }
