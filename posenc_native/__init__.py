@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, Any
 from . import backend
 from .backend import get_num_threads, set_backend, set_num_threads, show_config
 from .frequencies import frequencies, rotary_frequencies, wavelengths
-from .rotary import Rotary, apply_rotary, apply_rotary_qk, apply_rotary_tables, rotary_tables
+from .rotary import (
+    Rotary,
+    apply_rotary,
+    apply_rotary_qk,
+    apply_rotary_qk_tables,
+    apply_rotary_tables,
+    rotary_tables,
+)
 from .sinusoidal import add_sinusoidal, shift_matrix, sinusoidal
 
 if TYPE_CHECKING:
@@ -32,6 +39,7 @@ __all__ = [
     "add_sinusoidal",
     "apply_rotary",
     "apply_rotary_qk",
+    "apply_rotary_qk_tables",
     "apply_rotary_tables",
     "frequencies",
     "get_num_threads",

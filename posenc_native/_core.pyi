@@ -66,6 +66,18 @@ def apply_rotary_tables(
     out: Any,
     /,
 ) -> Any: ...
+def apply_rotary_qk_tables(
+    q: Any,
+    k: Any,
+    cos: Any,
+    sin: Any,
+    layout: Any,
+    pairing: Any,
+    rotary_start: Any,
+    inverse: Any,
+    inplace: Any,
+    /,
+) -> tuple[Any, Any]: ...
 def set_num_threads(n: int, /) -> None: ...
 def get_num_threads() -> int: ...
 def available_targets() -> list[str]: ...

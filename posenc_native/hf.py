@@ -14,7 +14,7 @@ What a transformers model does: a rotary-embedding module turns position ids int
 float32 (off by up to ``position * 2**-24``: 8e-3 at 128k), rounds them to the model's dtype, and
 every attention module hands them with q and k to a function of its file, ``apply_rotary_pos_emb``.
 After `patch` the first computes exact cos and sin in float32 (`posenc_native.rotary_tables`), and
-the second calls `posenc_native.apply_rotary_tables`.
+the second calls `posenc_native.apply_rotary_qk_tables`.
 
 Only instances are touched, never a class or a module of transformers. The rotary-embedding module
 gets an instance-level ``forward``; an attention module gets one that is the same code with other

@@ -18,7 +18,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from .rotary import apply_rotary_tables, rotary_tables
+from .rotary import apply_rotary_qk_tables, apply_rotary_tables, rotary_tables
 
 __all__ = [
     "PIECES",
@@ -234,37 +234,74 @@ def _narrow(wide: Tensor, form: str) -> Tensor:
 
 @dataclass(frozen=True)
 class _Rotation:
-    """What a model's rotary function does to one tensor, in the words of `apply_rotary_tables`."""
+    """What a model's rotary function does, in the words of `apply_rotary_tables`."""
 
     pairing: str  # one of _PAIRINGS
     inverse: bool
     part: str  # of a head wider than its table: "leading", "trailing"; "whole": it is an error
 
     def __call__(
-        self, x: Tensor, cos: Tensor, sin: Tensor, layout: str, inplace: bool = False
-    ) -> Tensor:
-        width, pairing = 2 * cos.shape[-1], self.pairing
-        if self.part == "whole" and x.shape[-1] != width:
-            raise ValueError(f"patched model: expected heads of size {width}, got {x.shape[-1]}")
-        if cos.shape[0] == 1 and x.shape[0] != 1:  # the same positions for the whole batch
-            cos, sin = cos[0], sin[0]
+        self,
+        heads: tuple[Tensor, ...],
+        cos: Tensor,
+        sin: Tensor,
+        layout: str,
+        inplace: bool = False,
+    ) -> tuple[Tensor, ...]:
+        """x, or q and k, rotated; in one call unless they differ in more than their heads."""
+        pairing = self.pairing
         if pairing == "deinterleaved":
-            x, pairing = torch.cat((x[..., ::2], x[..., 1::2]), dim=-1), "half"
-        # Not over what autograd may need, nor through a view that shows one value several times.
-        over = inplace and not (torch.is_grad_enabled() and x.requires_grad) and 0 not in x.stride()
-        return cast(
-            Tensor,
-            apply_rotary_tables(
-                x,
-                cos,
-                sin,
-                layout=layout,
-                pairing=pairing,
-                rotary_start=x.shape[-1] - width if self.part == "trailing" else 0,
-                inverse=self.inverse,
-                out=x if over else None,
-            ),
-        )
+            heads = tuple(torch.cat((x[..., ::2], x[..., 1::2]), dim=-1) for x in heads)
+            pairing = "half"
+        over = [inplace and _may_be_overwritten(x) for x in heads]
+        if len(heads) == 2 and over[0] == over[1] and _alike(*heads):
+            # One tensor for both would be turned twice.
+            twice = heads[0] is heads[1]
+            return self._rotate(heads, cos, sin, layout, pairing, over[0] and not twice)
+        rotated = [
+            self._rotate((x,), cos, sin, layout, pairing, over_x)
+            for x, over_x in zip(heads, over, strict=True)
+        ]
+        return tuple(x for (x,) in rotated)
+
+    def _rotate(
+        self,
+        heads: tuple[Tensor, ...],
+        cos: Tensor,
+        sin: Tensor,
+        layout: str,
+        pairing: str,
+        over: bool,
+    ) -> tuple[Tensor, ...]:
+        table, shape = cos.shape, heads[0].shape
+        width = 2 * table[-1]
+        if self.part == "whole" and shape[-1] != width:
+            raise ValueError(f"patched model: expected heads of size {width}, got {shape[-1]}")
+        if table[0] == 1 and shape[0] != 1:  # the same positions for the whole batch
+            cos, sin = cos[0], sin[0]
+        start = shape[-1] - width if self.part == "trailing" else 0
+        if len(heads) == 2:
+            return apply_rotary_qk_tables(
+                *heads, cos, sin, layout=layout, pairing=pairing, rotary_start=start,
+                inverse=self.inverse, inplace=over,
+            )  # fmt: skip
+        (x,) = heads
+        rotated = apply_rotary_tables(
+            x, cos, sin, layout=layout, pairing=pairing, rotary_start=start, inverse=self.inverse,
+            out=x if over else None,
+        )  # fmt: skip
+        return (rotated,)
+
+
+def _may_be_overwritten(x: Tensor) -> bool:
+    """Not what autograd may need, nor a view that shows one value several times."""
+    return not (torch.is_grad_enabled() and x.requires_grad) and 0 not in x.stride()
+
+
+def _alike(q: Tensor, k: Tensor) -> bool:
+    """Whether they differ in heads alone, or in tokens, which is an error with one table."""
+    of_q, of_k = q.shape, k.shape
+    return q.dtype == k.dtype and of_q[0] == of_k[0] and of_q[-1] == of_k[-1]
 
 
 def probe_function(
@@ -326,10 +363,8 @@ def probe_function(
                 f"patched model: expected tables of {sorted(widths)} pairs, got {cos.shape[-1]}"
             )
         layout = _LAYOUTS[dim]
-        if count == 1:
-            return rotate(args[0], cos, sin, layout, inplace)
-        q, k = args[:2]
-        return rotate(q, cos, sin, layout, inplace), rotate(k, cos, sin, layout, inplace)
+        rotated = rotate(args[:count], cos, sin, layout, inplace)
+        return rotated if count == 2 else rotated[0]
 
     rotary.__name__ = title
     return rotary
@@ -364,7 +399,7 @@ def _probe_rotation(
             outputs = (outputs,)
         for pairing, inverse, part in itertools.product(_PAIRINGS, (False, True), parts):
             rotation = _Rotation(pairing, inverse, part)
-            expected = [rotation(x, cos, sin, layout) for x in heads]
+            expected = rotation(tuple(heads), cos, sin, layout)
             if all(
                 isinstance(a, Tensor) and a.shape == b.shape and torch.allclose(a, b, 1e-4, 1e-5)
                 for a, b in zip(outputs, expected, strict=True)

@@ -157,15 +157,10 @@ def apply_rotary_qk(
 ) -> tuple[Array, Array]:
     """q and k of one layer, which may differ in heads, rotated by the same angles."""
     function = "apply_rotary_qk"
-    _check_float_array(function, "q", q)
-    _check_float_array(function, "k", k)
-    if k.dtype != q.dtype:
-        wrong_type(function, "k", f"the dtype of q, {q.dtype}", k.dtype)
+    _check_query_and_key(function, q, k)
     frequencies = _inv_freq(function, inv_freq)
     pairs = len(frequencies)
-    q_view = rotary_view(function, q.shape, layout, pairing, rotary_start, pairs, "q")
-    k_view = rotary_view(function, k.shape, layout, pairing, rotary_start, pairs, "k")
-    arguments.check_same_tokens(function, q_view, k_view)
+    q_view, k_view = _views(function, q, k, layout, pairing, rotary_start, pairs)
     scale = arguments.finite_number(function, "scale", scale)
     points = _token_positions(function, positions, q_view, axis_map)
     axes = _axis_map(function, axis_map, pairs, points.shape)
@@ -173,8 +168,7 @@ def apply_rotary_qk(
         _check_writable(function, "q", q, [k, points, inv_freq, axis_map])
         _check_writable(function, "k", k, [q, points, inv_freq, axis_map])
     cos, sin = _rotary_cos_sin(points, frequencies, axes, scale)
-    if inverse:
-        sin = -sin
+    sin = -sin if inverse else sin
     rotated_q, rotated_k = _rotate(q, cos, sin, q_view), _rotate(k, cos, sin, k_view)
     return _store(rotated_q, q if inplace else None), _store(rotated_k, k if inplace else None)
 
@@ -191,19 +185,41 @@ def apply_rotary_tables(
 ) -> Array:
     """x with the pairs of its heads rotated by ready tables, cos and sin [s, P] or [b, s, P]."""
     function = "apply_rotary_tables"
-    for argument, array in {"x": x, "cos": cos, "sin": sin}.items():
-        _check_float_array(function, argument, array)
-    if sin.dtype != cos.dtype:
-        wrong_type(function, "sin", f"the dtype of cos, {cos.dtype}", sin.dtype)
-    if cos.ndim < 1:
-        wrong_value(function, "cos", "shape [s, P] or [b, s, P]", "a scalar")
-    pairs = cos.shape[-1]
+    _check_float_array(function, "x", x)
+    pairs = _check_tables(function, cos, sin)
     view = rotary_view(function, x.shape, layout, pairing, rotary_start, pairs)
     view.check_tokens(function, "cos", cos.shape, after=(pairs,))
     arguments.check_shape(function, "sin", sin.shape, cos.shape)
     _check_out(function, out, x.shape, x.dtype, [cos, sin], replaceable=x)
-    turn = sin.astype(np.float64)
-    return _store(_rotate(x, cos.astype(np.float64), -turn if inverse else turn, view), out)
+    cos, sin = cos.astype(np.float64), sin.astype(np.float64)
+    return _store(_rotate(x, cos, -sin if inverse else sin, view), out)
+
+
+def apply_rotary_qk_tables(
+    q: Array,
+    k: Array,
+    cos: Array,
+    sin: Array,
+    layout: str,
+    pairing: str | int,
+    rotary_start: int,
+    inverse: bool,
+    inplace: bool,
+) -> tuple[Array, Array]:
+    """q and k of one layer, which may differ in heads, rotated by the same ready tables."""
+    function = "apply_rotary_qk_tables"
+    _check_query_and_key(function, q, k)
+    pairs = _check_tables(function, cos, sin)
+    q_view, k_view = _views(function, q, k, layout, pairing, rotary_start, pairs)
+    q_view.check_tokens(function, "cos", cos.shape, after=(pairs,))
+    arguments.check_shape(function, "sin", sin.shape, cos.shape)
+    if inplace:
+        _check_writable(function, "q", q, [k, cos, sin])
+        _check_writable(function, "k", k, [q, cos, sin])
+    cos, sin = cos.astype(np.float64), sin.astype(np.float64)
+    sin = -sin if inverse else sin
+    rotated_q, rotated_k = _rotate(q, cos, sin, q_view), _rotate(k, cos, sin, k_view)
+    return _store(rotated_q, q if inplace else None), _store(rotated_k, k if inplace else None)
 
 
 # Phases
@@ -334,6 +350,40 @@ def _check_array(function: str, argument: str, value: object, dtypes: tuple[str,
 
 def _check_float_array(function: str, argument: str, value: object) -> None:
     _check_array(function, argument, value, arguments.FLOAT_DTYPES)
+
+
+def _check_query_and_key(function: str, q: Array, k: Array) -> None:
+    _check_float_array(function, "q", q)
+    _check_float_array(function, "k", k)
+    if k.dtype != q.dtype:
+        wrong_type(function, "k", f"the dtype of q, {q.dtype}", k.dtype)
+
+
+def _check_tables(function: str, cos: Array, sin: Array) -> int:
+    """The number of pairs that the tables are for; their shapes are checked against x."""
+    _check_float_array(function, "cos", cos)
+    _check_float_array(function, "sin", sin)
+    if sin.dtype != cos.dtype:
+        wrong_type(function, "sin", f"the dtype of cos, {cos.dtype}", sin.dtype)
+    if cos.ndim < 1:
+        wrong_value(function, "cos", "shape [s, P] or [b, s, P]", "a scalar")
+    pairs: int = cos.shape[-1]
+    return pairs
+
+
+def _views(
+    function: str,
+    q: Array,
+    k: Array,
+    layout: str,
+    pairing: str | int,
+    rotary_start: int,
+    pairs: int,
+) -> tuple[RotaryView, RotaryView]:
+    q_view = rotary_view(function, q.shape, layout, pairing, rotary_start, pairs, "q")
+    k_view = rotary_view(function, k.shape, layout, pairing, rotary_start, pairs, "k")
+    arguments.check_same_tokens(function, q_view, k_view)
+    return q_view, k_view
 
 
 def _positions(function: str, positions: object, row_bytes: int = 1) -> Array:

@@ -25,7 +25,14 @@ from .frequencies import rotary_frequencies
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Rotary", "apply_rotary", "apply_rotary_qk", "apply_rotary_tables", "rotary_tables"]
+__all__ = [
+    "Rotary",
+    "apply_rotary",
+    "apply_rotary_qk",
+    "apply_rotary_qk_tables",
+    "apply_rotary_tables",
+    "rotary_tables",
+]
 
 
 def rotary_tables(
@@ -245,6 +252,57 @@ def apply_rotary_tables(
         )
     return backend.torch_operations("apply_rotary_tables", "x", x).apply_rotary_tables(
         x, cos, sin, layout, pairing, rotary_start, inverse, out
+    )
+
+
+def apply_rotary_qk_tables(
+    q: Any,
+    k: Any,
+    cos: Any,
+    sin: Any,
+    *,
+    layout: str = "bhsd",
+    pairing: str | int = "half",
+    rotary_start: int = 0,
+    inverse: bool = False,
+    inplace: bool = False,
+) -> tuple[Any, Any]:
+    """Rotate the queries and keys of a layer by ready cosines and sines, in one call.
+
+    Args:
+        q, k, inplace: as in `apply_rotary_qk`.
+        cos, sin: as in `apply_rotary_tables`; the same for `q` and `k`.
+        layout, pairing, rotary_start, inverse: as in `apply_rotary`.
+
+    Returns:
+        ``(q, k)`` rotated, to the bits of two calls of `apply_rotary_tables`; the arguments
+        themselves if in place. Gradients reach `q` and `k`, and `cos` and `sin` if they ask for
+        them.
+
+    Raises:
+        ValueError, TypeError: as in `apply_rotary`; nothing has been written then.
+
+    Example:
+        >>> import numpy as np
+        >>> import posenc_native as pn
+        >>> inv_freq, _ = pn.rotary_frequencies(64)
+        >>> cos, sin = pn.rotary_tables(np.array([76, 77]), inv_freq)  # once for all layers
+        >>> q, k = np.ones((1, 8, 2, 64), np.float32), np.ones((1, 2, 2, 64), np.float32)
+        >>> rotated_q, rotated_k = pn.apply_rotary_qk_tables(q, k, cos, sin)
+        >>> bool((rotated_k == pn.apply_rotary_tables(k, cos, sin)).all())
+        True
+    """
+    if isinstance(q, np.ndarray):
+        if type(cos) is not np.ndarray:
+            cos = arguments.as_array("apply_rotary_qk_tables", "cos", cos)
+        if type(sin) is not np.ndarray:
+            sin = arguments.as_array("apply_rotary_qk_tables", "sin", sin)
+        return backend.implementation.apply_rotary_qk_tables(  # type: ignore[no-any-return]
+            q, k, cos, sin, layout, pairing, rotary_start, inverse, inplace
+        )
+    operations = backend.torch_operations("apply_rotary_qk_tables", "q", q)
+    return operations.apply_rotary_qk_tables(  # type: ignore[no-any-return]
+        q, k, cos, sin, layout, pairing, rotary_start, inverse, inplace
     )
 
 

@@ -78,12 +78,11 @@ def rotary_qk(q: Tensor, k: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
     """Differentiable ``rotary_qk(q, k, positions, inv_freq, ..., inverse)``."""
     if not needs_function(q, k):
         return call(_ops.rotary_qk.default, q, k, *options)  # type: ignore[no-any-return]
-    if not tracing():
-        return _RotaryQKEager.apply(q, k, *options)  # type: ignore[no-any-return]
-    if q is k:  # which torch.compile does not allow a Function
+    if q is k and tracing():  # which torch.compile does not allow a Function
         rotated = rotary(q, *options)
         return rotated, rotated
-    return _RotaryQKTraced.apply(q, k, *options)  # type: ignore[no-any-return, no-untyped-call]
+    function = _RotaryQKTraced if tracing() else _RotaryQKEager
+    return function.apply(q, k, *options)  # type: ignore[no-any-return]
 
 
 def rotary_from_tables(x: Tensor, *options: Any) -> Tensor:
@@ -92,6 +91,17 @@ def rotary_from_tables(x: Tensor, *options: Any) -> Tensor:
         return call(_ops.rotary_from_tables.default, x, *options)  # type: ignore[no-any-return]
     function = _FromTablesTraced if tracing() else _FromTablesEager
     return function.apply(x, *options)  # type: ignore[no-any-return]
+
+
+def rotary_qk_from_tables(q: Tensor, k: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
+    """Differentiable ``rotary_qk_from_tables(q, k, cos, sin, ..., inverse)``."""
+    if not needs_function(q, k):
+        return call(_ops.rotary_qk_from_tables.default, q, k, *options)  # type: ignore[no-any-return]
+    if q is k and tracing():  # as above
+        rotated = rotary_from_tables(q, *options)
+        return rotated, rotated
+    function = _QKFromTablesTraced if tracing() else _QKFromTablesEager
+    return function.apply(q, k, *options)  # type: ignore[no-any-return]
 
 
 def add_sinusoidal(x: Tensor, *options: Any) -> Tensor:
@@ -133,6 +143,12 @@ def _rotary_qk_backward(ctx: Any, grad_q: Tensor, grad_k: Tensor) -> Any:
 def _from_tables_backward(ctx: Any, grad: Tensor) -> Any:
     *options, inverse = _saved(ctx)
     return rotary_from_tables(grad, *options, not inverse), *[None] * (len(options) + 1)
+
+
+def _qk_from_tables_backward(ctx: Any, grad_q: Tensor, grad_k: Tensor) -> Any:
+    *options, inverse = _saved(ctx)
+    grads = rotary_qk_from_tables(grad_q, grad_k, *options, not inverse)
+    return *grads, *[None] * (len(options) + 1)
 
 
 def _add_backward(ctx: Any, grad: Tensor) -> Any:
@@ -186,6 +202,20 @@ class _FromTablesTraced(Function):
     backward = staticmethod(_from_tables_backward)
 
 
+class _QKFromTablesTraced(Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(q: Tensor, k: Tensor, *options: Any) -> Any:
+        return _ops.rotary_qk_from_tables.default(q, k, *options)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        _save(ctx, inputs[2:])
+
+    backward = staticmethod(_qk_from_tables_backward)
+
+
 class _AddTraced(Function):
     generate_vmap_rule = True
 
@@ -212,6 +242,7 @@ def _eager(name: str, inputs: int, backward: Callable[..., Any]) -> type[Functio
 _RotaryEager = _eager("rotary", 1, _rotary_backward)
 _RotaryQKEager = _eager("rotary_qk", 2, _rotary_qk_backward)
 _FromTablesEager = _eager("rotary_from_tables", 1, _from_tables_backward)
+_QKFromTablesEager = _eager("rotary_qk_from_tables", 2, _qk_from_tables_backward)
 _AddEager = _eager("add_sinusoidal", 1, _add_backward)
 
 
@@ -250,4 +281,7 @@ def _in_place(
 rotary_ = _in_place("rotary", 1, _rotary_backward, rotary)
 rotary_qk_ = _in_place("rotary_qk", 2, _rotary_qk_backward, rotary_qk)
 rotary_from_tables_ = _in_place("rotary_from_tables", 1, _from_tables_backward, rotary_from_tables)
+rotary_qk_from_tables_ = _in_place(
+    "rotary_qk_from_tables", 2, _qk_from_tables_backward, rotary_qk_from_tables
+)
 add_sinusoidal_ = _in_place("add_sinusoidal", 1, _add_backward, add_sinusoidal)

@@ -75,23 +75,10 @@ def apply_rotary(
 ) -> tuple[Tensor, ...]:
     """`posenc_native.apply_rotary` of x or of q and k; options as the operator has them."""
     positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse = options
-    names = ("x",) if len(inputs) == 1 else ("q", "k")
     no_frequency_gradient(function, positions, inv_freq)
     if inv_freq.ndim != 1:
         wrong_value(function, "inv_freq", "shape [P]", list(inv_freq.shape))
-    views = []
-    for name, x in zip(names, inputs, strict=True):
-        arguments.check_dtype(function, name, x.dtype, arguments.FLOAT_DTYPES)
-        if x.dtype != inputs[0].dtype:
-            wrong_type(function, name, f"the dtype of q, {inputs[0].dtype}", x.dtype)
-        pairs = inv_freq.shape[0]
-        views.append(
-            rotary_view(
-                function, tuple(x.shape), layout, _pairing(pairing), rotary_start, pairs, name
-            )
-        )
-    if len(views) == 2:
-        arguments.check_same_tokens(function, views[0], views[1])
+    views = _views(function, inputs, layout, pairing, rotary_start, inv_freq.shape[0])
     if positions is None:
         if axis_map is not None:
             wrong_value(function, "positions", "shape [A, s] or [A, b, s] with axis_map", None)
@@ -105,27 +92,43 @@ def apply_rotary(
 
 
 def apply_rotary_tables(
+    function: str, inputs: tuple[Tensor, ...], options: tuple[Any, ...]
+) -> tuple[Tensor, ...]:
+    """`posenc_native.apply_rotary_tables` of x or of q and k; options as the operator has them."""
+    cos, sin, layout, pairing, rotary_start, inverse = options
+    pairs = cos.shape[-1] if cos.ndim else 0
+    views = _views(function, inputs, layout, pairing, rotary_start, pairs)
+    for name, table in (("cos", cos), ("sin", sin)):
+        arguments.check_dtype(function, name, table.dtype, arguments.FLOAT_DTYPES)
+        views[0].check_tokens(function, name, tuple(table.shape), after=(pairs,))
+    if cos.dtype != sin.dtype:
+        wrong_type(function, "sin", f"the dtype of cos, {cos.dtype}", sin.dtype)
+    real = torch.float64 if inputs[0].dtype == torch.float64 else torch.float32
+    cos, sin = cos.to(real), (-sin if inverse else sin).to(real)
+    return tuple(_turn(x, cos, sin, v) for x, v in zip(inputs, views, strict=True))
+
+
+def _views(
     function: str,
-    x: Tensor,
-    cos: Tensor,
-    sin: Tensor,
+    inputs: tuple[Tensor, ...],
     layout: str,
     pairing: str,
     rotary_start: int,
-    inverse: bool,
-) -> Tensor:
-    """`posenc_native.apply_rotary_tables`."""
-    arguments.check_dtype(function, "x", x.dtype, arguments.FLOAT_DTYPES)
-    pairs = cos.shape[-1] if cos.ndim else 0
-    view = rotary_view(function, tuple(x.shape), layout, _pairing(pairing), rotary_start, pairs)
-    for name, table in (("cos", cos), ("sin", sin)):
-        arguments.check_dtype(function, name, table.dtype, arguments.FLOAT_DTYPES)
-        view.check_tokens(function, name, tuple(table.shape), after=(pairs,))
-    if cos.dtype != sin.dtype:
-        wrong_type(function, "sin", f"the dtype of cos, {cos.dtype}", sin.dtype)
-    real = torch.float64 if x.dtype == torch.float64 else torch.float32
-    sin = -sin if inverse else sin
-    return _turn(x, cos.to(real), sin.to(real), view)
+    pairs: int,
+) -> list[arguments.RotaryView]:
+    """How x, or q and k, are rotated."""
+    views = []
+    for name, x in zip(("x",) if len(inputs) == 1 else ("q", "k"), inputs, strict=True):
+        arguments.check_dtype(function, name, x.dtype, arguments.FLOAT_DTYPES)
+        if x.dtype != inputs[0].dtype:
+            wrong_type(function, name, f"the dtype of q, {inputs[0].dtype}", x.dtype)
+        shape = tuple(x.shape)
+        views.append(
+            rotary_view(function, shape, layout, _pairing(pairing), rotary_start, pairs, name)
+        )
+    if len(views) == 2:
+        arguments.check_same_tokens(function, views[0], views[1])
+    return views
 
 
 def _turn(x: Tensor, cos: Tensor, sin: Tensor, view: arguments.RotaryView) -> Tensor:

@@ -35,8 +35,12 @@ if _LIBRARY is not None:
     torch.ops.load_library(str(_LIBRARY))
     torch_tracing.register()
 _ops = torch.ops.posenc_native
-# Looked up once: it is what decoding calls.
-_ROTARY_QK_IN_PLACE: Any = _ops.rotary_qk_.default if _LIBRARY is not None else None
+# Looked up once, functional and in place: they are what decoding calls.
+_PAIRS: dict[str, tuple[Any, Any]] = {
+    name: (getattr(_ops, name).default, getattr(_ops, f"{name}_").default)
+    for name in ("rotary_qk", "rotary_qk_from_tables")
+    if _LIBRARY is not None
+}
 
 torch.compiler.assume_constant_result(Rotary._prepare)
 _increment_version = torch.autograd.graph.increment_version
@@ -196,55 +200,27 @@ def apply_rotary_qk(
         inv_freq, axis_map = _frequency_tensors(function, q, inv_freq, axis_map)
     if positions is not None and not isinstance(positions, Tensor):
         positions = _position_tensor(function, positions, q.device)
-    if pairing not in _PAIRINGS or type(layout) is not str or rotary_start != 0 or scale != 1.0:
+    if (
+        type(rotary_start) is not int
+        or type(layout) is not str
+        or pairing not in _PAIRINGS
+        or rotary_start != 0
+        or scale != 1.0
+    ):
         scale = arguments.finite_number(function, "scale", scale)
         layout, pairing, rotary_start = _layout(function, layout, pairing, rotary_start)
-    if q.is_cpu:
-        together = k.is_cpu and inv_freq.is_cpu and (positions is None or positions.is_cpu)
-    else:
-        together = (
-            q.is_cuda
-            and k.is_cuda
-            and inv_freq.is_cuda
-            and (positions is None or positions.is_cuda)
-            and torch_cuda.usable(q.get_device())
-        )
-    if not (together and _operators_in_use()):
-        _same_device(function, q, k=k, positions=positions, inv_freq=inv_freq)
-        options = (positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse)
-        rotated_q, rotated_k = torch_composed.apply_rotary(function, (q, k), options)
-        if inplace:
-            for name, x, other in (("q", q, k), ("k", k, q)):
-                if torch_composed.concrete(x, other) and _overlap(x, other):
-                    wrong_value(function, name, "no memory in common with the other", "an overlap")
-            others = (positions, inv_freq, axis_map)
-            return (
-                _copy_out(function, q, rotated_q, *others, name="q"),
-                _copy_out(function, k, rotated_k, *others, name="k"),
-            )
-        return rotated_q, rotated_k
     if (positions is not None and positions.requires_grad) or inv_freq.requires_grad:
         no_frequency_gradient(function, positions, inv_freq)
-    wants_grad = (q.requires_grad or k.requires_grad) and torch.is_grad_enabled()
-    if wants_grad or forward_ad._current_level >= 0 or functorch_active():
-        rotate = torch_autograd.rotary_qk_ if inplace else torch_autograd.rotary_qk
-        return rotate(
-            q, k, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse
-        )
-    # What the schema has as its default is left out: reading it takes torch 0.1 microseconds.
-    given: tuple[Any, ...] = ()
+    options = (positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse)
+    given = 2 if layout == "bhsd" and pairing == "half" else 4
     if rotary_start != 0 or axis_map is not None or scale != 1.0 or inverse:
-        given = (layout, pairing, rotary_start, axis_map, scale, inverse)
-    elif layout != "bhsd" or pairing != "half":
-        given = (layout, pairing)
-    try:
-        if not inplace:
-            return _ops.rotary_qk.default(q, k, positions, inv_freq, *given)  # type: ignore[no-any-return]
-        _ROTARY_QK_IN_PLACE(q, k, positions, inv_freq, *given)
-    except RuntimeError as error:
-        raise_ours(error)
-    _increment_version((q, k))
-    return q, k
+        given = len(options)
+    result = _two_tensors("rotary_qk", q, k, options, given, inplace)
+    if result is not None:
+        return result
+    _same_device(function, q, k=k, positions=positions, inv_freq=inv_freq)
+    rotated = torch_composed.apply_rotary(function, (q, k), options)
+    return _pair(function, q, k, rotated, inplace, positions, inv_freq, axis_map)
 
 
 def apply_rotary_tables(
@@ -267,9 +243,47 @@ def apply_rotary_tables(
     learned = needs_grad(cos, sin)
     if learned or not _native(x, cos, sin, out):
         _same_device(function, x, cos=cos, sin=sin, out=out)
-        result = torch_composed.apply_rotary_tables(function, x, *options)
+        (result,) = torch_composed.apply_rotary_tables(function, (x,), options)
         return result if out is None else _copy_out(function, out, result, x, cos, sin)
     return _one_tensor("rotary_from_tables", function, x, options, out)
+
+
+def apply_rotary_qk_tables(
+    q: Tensor,
+    k: Tensor,
+    cos: Any,
+    sin: Any,
+    layout: str,
+    pairing: str | int,
+    rotary_start: int,
+    inverse: bool,
+    inplace: bool,
+) -> tuple[Tensor, Tensor]:
+    """`posenc_native.apply_rotary_qk_tables` for tensors."""
+    function = "apply_rotary_qk_tables"
+    # As in apply_rotary_qk: what decoding needs, and no more.
+    for name, tensor in (("k", k), ("cos", cos), ("sin", sin)):
+        if not isinstance(tensor, Tensor):
+            wrong_type(function, name, "a tensor, as q is", type(tensor).__name__)
+    if (
+        type(rotary_start) is not int
+        or type(layout) is not str
+        or pairing not in _PAIRINGS
+        or rotary_start != 0
+    ):
+        layout, pairing, rotary_start = _layout(function, layout, pairing, rotary_start)
+    options = (cos, sin, layout, pairing, rotary_start, inverse)
+    learned = (cos.requires_grad or sin.requires_grad) and torch.is_grad_enabled()
+    if not learned:
+        given = 2 if layout == "bhsd" and pairing == "half" else 4
+        if rotary_start != 0 or inverse:
+            given = len(options)
+        result = _two_tensors("rotary_qk_from_tables", q, k, options, given, inplace)
+        if result is not None:
+            return result
+    _same_device(function, q, k=k, cos=cos, sin=sin)
+    rotated = torch_composed.apply_rotary_tables(function, (q, k), options)
+    return _pair(function, q, k, rotated, inplace, cos, sin)
 
 
 def _one_tensor(
@@ -290,6 +304,42 @@ def _one_tensor(
     return _written(out)
 
 
+def _two_tensors(
+    name: str, q: Tensor, k: Tensor, options: tuple[Any, ...], given: int, inplace: bool
+) -> tuple[Tensor, Tensor] | None:
+    """The operator as ``name`` or ``name_`` (in place); None where the tensors need a composition.
+
+    given: how many options the call has to say; the others are the defaults of the schema, and
+        reading one takes torch 0.1 microseconds.
+    """
+    # `_native`, spelled out; the first is None or positions, or cos.
+    first, second = options[0], options[1]
+    if q.is_cpu:
+        together = k.is_cpu and second.is_cpu and (first is None or first.is_cpu)
+    else:
+        together = (
+            q.is_cuda
+            and k.is_cuda
+            and second.is_cuda
+            and (first is None or first.is_cuda)
+            and torch_cuda.usable(q.get_device())
+        )
+    if not (together and _operators_in_use()):
+        return None
+    wants_grad = (q.requires_grad or k.requires_grad) and torch.is_grad_enabled()
+    if wants_grad or forward_ad._current_level >= 0 or functorch_active():
+        return getattr(torch_autograd, f"{name}_" if inplace else name)(q, k, *options)  # type: ignore[no-any-return]
+    functional, in_place = _PAIRS[name]
+    try:
+        if not inplace:
+            return functional(q, k, *options[:given])  # type: ignore[no-any-return]
+        in_place(q, k, *options[:given])
+    except RuntimeError as error:
+        raise_ours(error)
+    _increment_version((q, k))
+    return q, k
+
+
 # --- Arguments
 
 
@@ -299,7 +349,7 @@ def _operators_in_use() -> bool:
         return False
     # A compiled torch.func.grad ignores the backward of Functions (torch 2.13); the composition is
     # right there.
-    return not (torch.compiler.is_compiling() and functorch_active())
+    return not (functorch_active() and torch.compiler.is_compiling())
 
 
 def _native(x: Tensor, *others: Tensor | None) -> bool:
@@ -425,9 +475,34 @@ def _written(out: Tensor) -> Tensor:
     return out
 
 
-def _copy_out(
-    function: str, out: Tensor, result: Tensor, *inputs: Tensor | None, name: str = "out"
-) -> Tensor:
+def _copy_out(function: str, out: Tensor, result: Tensor, *inputs: Tensor | None) -> Tensor:
+    _check_copy(function, "out", out, result, *inputs)
+    return out.copy_(result)
+
+
+def _pair(
+    function: str,
+    q: Tensor,
+    k: Tensor,
+    rotated: tuple[Tensor, ...],
+    inplace: bool,
+    *others: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """What a composition made of q and k; written over them if in place."""
+    rotated_q, rotated_k = rotated
+    if not inplace:
+        return rotated_q, rotated_k
+    for name, x, other in (("q", q, k), ("k", k, q)):
+        if torch_composed.concrete(x, other) and _overlap(x, other):
+            wrong_value(function, name, "no memory in common with the other", "an overlap")
+    _check_copy(function, "q", q, rotated_q, *others)
+    _check_copy(function, "k", k, rotated_k, *others)
+    return q.copy_(rotated_q), k.copy_(rotated_k)
+
+
+def _check_copy(
+    function: str, name: str, out: Tensor, result: Tensor, *inputs: Tensor | None
+) -> None:
     if out.dtype != result.dtype:
         wrong_type(function, name, str(result.dtype), out.dtype)
     arguments.check_shape(function, name, tuple(out.shape), tuple(result.shape))
@@ -437,7 +512,6 @@ def _copy_out(
         for x in inputs:
             if x is not None and not _same_view(out, x) and _overlap(out, x):
                 wrong_value(function, name, "no memory in common with the inputs", "an overlap")
-    return out.copy_(result)
 
 
 def _same_view(a: Tensor, b: Tensor) -> bool:

@@ -31,14 +31,13 @@ def register() -> None:
         shape = (*rows, inv_freq.shape[0])
         return positions.new_empty(shape, dtype=dtype), positions.new_empty(shape, dtype=dtype)
 
-    @fake("rotary_qk")
-    def _(q, k, *options):  # type: ignore[no-untyped-def]
-        return torch.empty_like(q), torch.empty_like(k)
-
+    for name in ("rotary_qk", "rotary_qk_from_tables"):
+        fake(name)(lambda q, k, *options: (torch.empty_like(q), torch.empty_like(k)))
     for name in ("add_sinusoidal", "rotary", "rotary_from_tables"):
         fake(name)(lambda x, *options: torch.empty_like(x))
     for name in ("sinusoidal_out", "add_sinusoidal_out", "add_sinusoidal_", "rotary_out", "rotary_",
-                 "rotary_qk_", "rotary_from_tables_out", "rotary_from_tables_"):  # fmt: skip
+                 "rotary_qk_", "rotary_from_tables_out", "rotary_from_tables_",
+                 "rotary_qk_from_tables_"):  # fmt: skip
         fake(name)(lambda *args, **kwargs: None)
 
     @fake("frequency_turns")
@@ -92,13 +91,17 @@ def register() -> None:
 
     @vmap("rotary_from_tables")
     def _(info, in_dims, x, cos, sin, layout="bhsd", *rest):  # type: ignore[no-untyped-def]
-        x, batched_layout, restore = _fold_batch(x, in_dims[0], layout, info.batch_size)
-        batch = x.shape[batched_layout.index("b")]
-        cos, sin = (
-            _fold_tokens(table, dim, info.batch_size, batch, 0, 1)
-            for table, dim in zip((cos, sin), in_dims[1:3], strict=True)
+        (result,) = _batched_by_tables(
+            info, in_dims, "rotary_from_tables", (x,), (cos, sin), layout, rest
         )
-        return restore(_ops.rotary_from_tables(x, cos, sin, batched_layout, *rest)), 0
+        return result, 0
+
+    @vmap("rotary_qk_from_tables")
+    def _(info, in_dims, q, k, cos, sin, layout="bhsd", *rest):  # type: ignore[no-untyped-def]
+        results = _batched_by_tables(
+            info, in_dims, "rotary_qk_from_tables", (q, k), (cos, sin), layout, rest
+        )
+        return results, (0, 0)
 
 
 def _batched_rotation(
@@ -112,20 +115,57 @@ def _batched_rotation(
 ) -> tuple[Tensor, ...]:
     layout, pairing, start, axis_map, *rest = options
     _only_batched(name, in_dims, *range(len(inputs) + 1))
+
+    def angles(batch: int) -> tuple[Tensor | None, Tensor]:
+        if positions is None:
+            return None, inv_freq
+        axes = 0 if axis_map is None else 1
+        dim = in_dims[len(inputs)]
+        return _fold_tokens(positions, dim, info.batch_size, batch, axes, 0), inv_freq
+
+    options = (pairing, start, axis_map, *rest)
+    return _batched_call(info, in_dims, name, inputs, angles, layout, options)
+
+
+def _batched_by_tables(
+    info: Any,
+    in_dims: tuple[Any, ...],
+    name: str,
+    inputs: tuple[Tensor, ...],
+    tables: tuple[Tensor, Tensor],
+    layout: str,
+    options: tuple[Any, ...],
+) -> tuple[Tensor, ...]:
+    dims = in_dims[len(inputs) : len(inputs) + 2]
+
+    def angles(batch: int) -> tuple[Tensor, ...]:
+        return tuple(
+            _fold_tokens(table, dim, info.batch_size, batch, 0, 1)
+            for table, dim in zip(tables, dims, strict=True)
+        )
+
+    return _batched_call(info, in_dims, name, inputs, angles, layout, options)
+
+
+def _batched_call(
+    info: Any,
+    in_dims: tuple[Any, ...],
+    name: str,
+    inputs: tuple[Tensor, ...],
+    angles: Callable[[int], tuple[Tensor | None, ...]],
+    layout: str,
+    options: tuple[Any, ...],
+) -> tuple[Tensor, ...]:
+    """The operator on x, or on q and k; angles(b) gives what follows them, for b in a batch."""
     folded = [
         _fold_batch(x, dim, layout, info.batch_size)
         for x, dim in zip(inputs, in_dims[: len(inputs)], strict=True)
     ]
-    batched_layout = folded[0][1]
-    if positions is not None:
-        batch = folded[0][0].shape[batched_layout.index("b")]
-        axes = 0 if axis_map is None else 1
-        dim = in_dims[len(inputs)]
-        positions = _fold_tokens(positions, dim, info.batch_size, batch, axes, 0)
+    first, batched_layout, _ = folded[0]
+    batch = first.shape[batched_layout.index("b")]
     results = getattr(_ops, name)(
-        *(x for x, _, _ in folded), positions, inv_freq, batched_layout, pairing, start, axis_map,
-        *rest,
-    )  # fmt: skip
+        *(x for x, _, _ in folded), *angles(batch), batched_layout, *options
+    )
     if len(inputs) == 1:
         results = (results,)
     return tuple(restore(r) for r, (_, _, restore) in zip(results, folded, strict=True))

@@ -71,6 +71,10 @@ def assert_rotations_agree(
             cos, sin = NATIVE.rotary_tables(positions, inv_freq, axis_map, scale, np.dtype(dtype))
             tables = (cos, sin, layout, pairing, start, inverse)
             assert_same_bits(*both("apply_rotary_tables", q, *tables, None))
+            for inplace in (False, True):
+                pairs = both("apply_rotary_qk_tables", q, k, *tables, inplace)
+                for ours, theirs in zip(*pairs, strict=True):
+                    assert_same_bits(ours, theirs)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

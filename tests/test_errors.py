@@ -76,6 +76,16 @@ def shared_qk() -> tuple[Any, ...]:
     return packed[:, :3], packed[:, 2:], None, FREQ, {"inplace": True}
 
 
+def shared_qk_by_tables() -> tuple[Any, ...]:
+    q, k = shared_qk()[:2]
+    return q, k, x(5, 2), x(5, 2), {"inplace": True}
+
+
+def k_over_sines() -> tuple[Any, ...]:
+    memory = np.ones((2, 1, 5, 8), np.float32)
+    return x(), memory, x(5, 2), memory[1, 0, :, :2], {"inplace": True}
+
+
 def shifted_out() -> tuple[np.ndarray, np.ndarray]:
     """x and an out that begins one step further on in the same memory."""
     memory = x(3, 3, 5, 8)
@@ -590,6 +600,78 @@ BAD: dict[str, Bad] = {
     "tables pairing": Bad(
         "apply_rotary_tables", lambda: (x(), x(5, 2), x(5, 2), {"pairing": "gptj"}), V, "pairing"
     ),
+    # --- apply_rotary_qk_tables
+    **{
+        f"by tables: {name}": Bad(
+            "apply_rotary_qk_tables", lambda q=q, k=k: (q(), k(), x(5, 2), x(5, 2)), error, argument
+        )
+        for name, q, k, error, argument in [
+            ("q is a list", lambda: [1.0], x, T, "q"),
+            ("k is a list", x, lambda: [1.0], T, "k"),
+            ("q of int64", lambda: x(dtype=int), x, T, "q"),
+            ("k of int64", x, lambda: x(dtype=int), T, "k"),
+            ("k of other dtype", x, lambda: x(dtype=np.float16), T, "k"),
+            ("k of other rank", x, lambda: x(2, 5, 8), V, "k"),
+            ("k of other length", x, lambda: x(2, 3, 6, 8), V, "k"),
+            ("k of other batch", x, lambda: x(1, 3, 5, 8), V, "k"),
+            ("k of other head_dim", x, lambda: x(2, 3, 5, 6), V, "k"),
+        ]
+    },
+    **{
+        f"of q and k: {name}": Bad(
+            "apply_rotary_qk_tables", lambda c=c, s=s: (x(), x(), c(), s()), error, argument
+        )
+        for name, c, s, error, argument in [
+            ("cos of None", lambda: None, lambda: x(5, 2), T, "cos"),
+            ("sin of None", lambda: x(5, 2), lambda: None, T, "sin"),
+            ("cos of int64", lambda: steps(5, 2), lambda: x(5, 2), T, "cos"),
+            ("sin of other dtype", lambda: x(5, 2), lambda: x(5, 2, dtype=np.float64), T, "sin"),
+            ("cos of other length", lambda: x(4, 2), lambda: x(4, 2), V, "cos"),
+            ("cos of [1, s, P]", lambda: x(1, 5, 2), lambda: x(1, 5, 2), V, "cos"),
+            ("a scalar cos", lambda: np.array(1.0), lambda: np.array(0.0), V, "cos"),
+            ("sin of other shape", lambda: x(5, 2), lambda: x(5, 1), V, "sin"),
+            ("cos of full width", lambda: x(5, 8), lambda: x(5, 8), V, "rotary_start"),
+        ]
+    },
+    **{
+        f"by tables in place: {name}": Bad(
+            "apply_rotary_qk_tables",
+            lambda q=q, k=k: (q(), k(), x(5, 2), x(5, 2), {"inplace": True}),
+            V,
+            argument,
+        )
+        for name, q, k, argument in [
+            ("q read-only", lambda: read_only(x()), x, "q"),
+            ("k read-only", x, lambda: read_only(x()), "k"),
+            ("q of stride 0", lambda: expanded(x()), x, "q"),
+            ("k of stride 0", x, lambda: expanded(x()), "k"),
+        ]
+    },
+    "by tables in place: q is k": Bad(
+        "apply_rotary_qk_tables",
+        lambda: ((a := x()), a, x(5, 2), x(5, 2), {"inplace": True}),
+        V,
+        "q",
+    ),
+    "by tables in place of shared heads": Bad(
+        "apply_rotary_qk_tables", shared_qk_by_tables, V, "q"
+    ),
+    "k over sin": Bad("apply_rotary_qk_tables", k_over_sines, V, "k"),
+    "by tables of unknown pairing": Bad(
+        "apply_rotary_qk_tables",
+        lambda: (x(), x(), x(5, 2), x(5, 2), {"pairing": "gptj"}),
+        V,
+        "pairing",
+    ),
+    "by tables of unknown layout": Bad(
+        "apply_rotary_qk_tables", lambda: (x(), x(), x(5, 2), x(5, 2), {"layout": "s"}), V, "layout"
+    ),
+    "by tables past the head": Bad(
+        "apply_rotary_qk_tables",
+        lambda: (x(), x(), x(5, 2), x(5, 2), {"rotary_start": 6}),
+        V,
+        "rotary_start",
+    ),
     # --- others
     "shift by an array": Bad("shift_matrix", lambda: ([1, 2], 8), T, "offset"),
     "shift of odd dim": Bad("shift_matrix", lambda: (1, 7), V, "dim"),
@@ -674,6 +756,7 @@ UNALIGNED: dict[str, Callable[[], tuple[str, tuple[Any, ...], dict[str, Any]]]] 
     "q": lambda: ("apply_rotary_qk", (unaligned(x()), x(), None, FREQ), {"inplace": True}),
     "k": lambda: ("apply_rotary_qk", (x(), unaligned(x()), None, FREQ), {}),
     "cos": lambda: ("apply_rotary_tables", (x(), unaligned(x(5, 2)), x(5, 2)), {}),
+    "sin": lambda: ("apply_rotary_qk_tables", (x(), x(), x(5, 2), unaligned(x(5, 2))), {}),
     "x of records": lambda: (
         "apply_rotary",
         (np.ones((2, 3, 5, 8), [("x", "f4"), ("tag", "u1")])["x"], None, FREQ),
@@ -746,6 +829,8 @@ def test_views_side_by_side_are_no_overlap(backend, layout):
         q, k, v = (part.swapaxes(1, 2) for part in (q, k, v))
     pn.apply_rotary(q, None, FREQ, layout=layout, out=v)
     pn.apply_rotary_qk(q, k, None, FREQ, layout=layout, inplace=True)
+    tables = pn.rotary_tables(300, FREQ)
+    pn.apply_rotary_qk_tables(q, k, *tables, layout=layout, inplace=True)
     pn.apply_rotary(q[..., ::2], None, FREQ, layout=layout, out=q[..., 1::2])
     pn.apply_rotary(q[..., :32], None, FREQ, layout=layout, out=q[..., 32:])
     with pytest.raises(ValueError, match="apply_rotary: out: "):

@@ -19,6 +19,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import torch_cases  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from posenc_native import hf  # noqa: E402
 
@@ -212,6 +213,57 @@ def test_in_place_means_where_q_and_k_are(device: str) -> None:
         again, _ = rotate(weights, k, cos, sin)
         assert again.requires_grad
         assert again is not weights
+
+
+def rotations(call: Any) -> list[str]:
+    """The operators that a call rotates by."""
+    names: list[str] = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):
+            if "posenc_native.rotary" in str(func) and "rotary_tables" not in str(func):
+                names.append(str(func).removeprefix("posenc_native.").removesuffix(".default"))
+            return func(*args, **(kwargs or {}))
+
+    with Watch():
+        call()
+    return names
+
+
+@torch_cases.needs_operators
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("name", ["Llama", "GPTNeoX", "Cohere", "DeepseekV3"])
+def test_q_and_k_of_a_layer_are_one_call(name: str, inplace: bool, device: str) -> None:
+    if reason := torch_cases.why_no_kernels(device):
+        pytest.skip(reason)
+    model = build(name).to(device)
+    expected = ["rotary_qk_from_tables" + "_" * inplace] * 2
+    with hf.patch(model, inplace=inplace):
+        assert rotations(lambda: logits(model)) == expected
+        with torch.inference_mode():
+            assert rotations(lambda: logits(model)) == expected
+
+
+@torch_cases.needs_operators
+def test_what_q_and_k_differ_in_needs_two_calls(device: str) -> None:
+    if reason := torch_cases.why_no_kernels(device):
+        pytest.skip(reason)
+    model = build("Llama").to(device)
+    q, k = torch.randn(2, 4, 5, 16, device=device), torch.randn(2, 2, 5, 16, device=device)
+    with hf.patch(model, inplace=True):
+        rotate = model.model.layers[0].self_attn.forward.__globals__["apply_rotary_pos_emb"]
+        tables = model.model.rotary_emb(q, torch.arange(5, device=device)[None])
+        expected = [t.clone() for t in rotate(q.clone(), k.clone(), *tables)]
+        for each_q, each_k in ((q, k[:1]), (q, k.double()), (q, k[:, :1].expand(2, 2, 5, 16))):
+            copies = each_q.clone(), each_k if 0 in each_k.stride() else each_k.clone()
+            alone = rotate(copies[1], copies[1], *tables)[1].clone()
+            rotated: list[Any] = []
+            names = rotations(lambda c=copies, r=rotated: r.extend(rotate(*c, *tables)))
+            assert len(names) == 2
+            assert torch.equal(rotated[0], expected[0])
+            assert torch.equal(rotated[1], alone)
+        # One tensor for both is turned once.
+        assert all(torch.equal(t, expected[0]) for t in rotate(q, q, *tables))
 
 
 @pytest.mark.parametrize("inplace", [False, True])

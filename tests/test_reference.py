@@ -335,6 +335,26 @@ def test_ready_tables_rotate_the_same(layout, rng):
         )
 
 
+def rotate_qk_tables(q, k, cos, sin, inplace=False, inverse=False):
+    return reference.apply_rotary_qk_tables(q, k, cos, sin, "bshd", "half", 2, inverse, inplace)
+
+
+def test_ready_tables_rotate_q_and_k_as_each_alone(rng):
+    packed = rng.standard_normal((2, 5, 7, 12)).astype(np.float32)
+    q, k, v = packed[:, :, :3], packed[:, :, 3:5], packed[:, :, 5:].copy()
+    positions = rng.integers(0, 10**9, size=(2, 5))
+    cos, sin = reference.rotary_tables(positions, INV_FREQ, None, 1.0, np.float64)
+    for inverse in (False, True):
+        rotated_q, rotated_k = rotate_qk_tables(q, k, cos, sin, inverse=inverse)
+        options = {"start": 2, "inverse": inverse}
+        np.testing.assert_array_equal(rotated_q, rotate(q, "bshd", positions, **options))
+        np.testing.assert_array_equal(rotated_k, rotate(k, "bshd", positions, **options))
+    same_q, same_k = rotate_qk_tables(q, k, cos, sin, inplace=True, inverse=True)
+    assert same_q is q
+    assert same_k is k
+    np.testing.assert_array_equal(packed, np.concatenate([rotated_q, rotated_k, v], axis=2))
+
+
 def test_rotary_tables_match_sinusoidal():
     inv_freq, _ = rotary_frequencies(64)
     cos, sin = reference.rotary_tables(100, inv_freq, None, 2.0, np.float64)
@@ -524,6 +544,25 @@ def test_bad_calls_of_apply_rotary_tables(rng):
         call(cos, sin.astype(np.float64))
     with pytest.raises(TypeError, match="cos: expected a dtype"):
         call(cos.astype(int), sin)
+
+
+def test_bad_calls_of_apply_rotary_qk_tables(rng):
+    q = rng.standard_normal((2, 5, 3, 12))
+    cos, sin = reference.rotary_tables(5, INV_FREQ, None, 1.0, None)
+    with pytest.raises(TypeError, match="k: expected the dtype of q"):
+        rotate_qk_tables(q, q.astype(np.float32), cos, sin)
+    with pytest.raises(ValueError, match="k: expected the shape of q but for h"):
+        rotate_qk_tables(q, q[:1], cos, sin)
+    with pytest.raises(ValueError, match="cos: expected shape"):
+        rotate_qk_tables(q, q, cos[:4], sin[:4])
+    with pytest.raises(ValueError, match="sin: expected shape"):
+        rotate_qk_tables(q, q, cos, sin[:, :2])
+    with pytest.raises(TypeError, match="sin: expected the dtype of cos"):
+        rotate_qk_tables(q, q, cos, sin.astype(np.float64))
+    with pytest.raises(ValueError, match="k: expected a writable array"):
+        rotate_qk_tables(q, np.broadcast_to(np.zeros(12), q.shape), cos, sin, inplace=True)
+    with pytest.raises(ValueError, match="overlap"):
+        rotate_qk_tables(q, q, cos, sin, inplace=True)
 
 
 def test_bad_calls_of_add_sinusoidal():

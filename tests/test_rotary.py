@@ -222,24 +222,21 @@ def test_any_rotation(target, data, dtype):
     place.assert_rest_untouched()
 
 
-@given(data=st.data(), dtype=st.sampled_from(list(DTYPES)))
-def test_any_pair_of_query_and_key(target, data, dtype):
-    call = data.draw(rotary_calls(DTYPES[dtype]))
-    layout = call.options["layout"]
-    shape = list(call.x.shape)
+def assert_pair_rotates_as_each_alone(data: Any, x: np.ndarray, layout: str, pair: Any, one: Any):
+    """x with some other heads, pair(q, k) and in place; one(x) gives the bits."""
+    shape = list(x.shape)
     if "h" in layout:
         shape[layout.index("h")] = data.draw(st.integers(0, 5))
-    key = data.draw(number_views(tuple(shape), DTYPES[dtype], expand=True)).array
-    arguments = (call.positions, call.inv_freq)
-    actual = pn.apply_rotary_qk(call.x, key, *arguments, **call.options)
-    for result, x in zip(actual, (call.x, key), strict=True):
-        assert_same_bits(result, call.run(x))
-    places = [data.draw(number_views(x.shape, DTYPES[dtype])) for x in (call.x, key)]
-    for place, x in zip(places, (call.x, key), strict=True):
-        place.array[...] = x
+    key = data.draw(number_views(tuple(shape), x.dtype, expand=True)).array
+    actual = pair(x, key)
+    for result, alone in zip(actual, (x, key), strict=True):
+        assert_same_bits(result, one(alone))
+    places = [data.draw(number_views(each.shape, x.dtype)) for each in (x, key)]
+    for place, each in zip(places, (x, key), strict=True):
+        place.array[...] = each
         place.before = unsigned(place.base).copy()
     q, k = (place.array for place in places)
-    result = pn.apply_rotary_qk(q, k, *arguments, inplace=True, **call.options)
+    result = pair(q, k, inplace=True)
     assert result[0] is q
     assert result[1] is k
     for place, expected in zip(places, actual, strict=True):
@@ -248,36 +245,67 @@ def test_any_pair_of_query_and_key(target, data, dtype):
 
 
 @given(data=st.data(), dtype=st.sampled_from(list(DTYPES)))
-def test_any_rotation_by_tables(target, data, dtype):
+def test_any_pair_of_query_and_key(target, data, dtype):
     call = data.draw(rotary_calls(DTYPES[dtype]))
+
+    def pair(q: np.ndarray, k: np.ndarray, **more: Any) -> Any:
+        return pn.apply_rotary_qk(q, k, call.positions, call.inv_freq, **call.options, **more)
+
+    assert_pair_rotates_as_each_alone(data, call.x, call.options["layout"], pair, call.run)
+
+
+@st.composite
+def table_calls(
+    draw: Any, dtype: np.dtype
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    """x, cos, sin, options."""
+    call = draw(rotary_calls(dtype))
     options = {
         name: call.options[name] for name in ("layout", "pairing", "rotary_start", "inverse")
     }
     layout = options["layout"]
     shape: tuple[int, ...] = (call.x.shape[layout.index("t" if "t" in layout else "s")],)
-    if "b" in layout and data.draw(st.booleans()):
+    if "b" in layout and draw(st.booleans()):
         shape = (call.x.shape[layout.index("b")], *shape)
-    table_dtype = DTYPES[data.draw(st.sampled_from(list(DTYPES)))]
+    table_dtype = DTYPES[draw(st.sampled_from(list(DTYPES)))]
     shape = (*shape, len(call.inv_freq))
-    cos, sin = (
-        data.draw(number_views(shape, table_dtype, expand=True, scale=0.6)).array for _ in range(2)
-    )
-    actual = pn.apply_rotary_tables(call.x, cos, sin, **options)
-    exact = reference.apply_rotary_tables(
-        double(call.x), double(cos), double(sin), **options, out=None
-    )
+    tables = number_views(shape, table_dtype, expand=True, scale=0.6)
+    return call.x, draw(tables).array, draw(tables).array, options
+
+
+@given(data=st.data(), dtype=st.sampled_from(list(DTYPES)))
+def test_any_pair_by_tables(target, data, dtype):
+    x, cos, sin, options = data.draw(table_calls(DTYPES[dtype]))
+
+    def pair(q: np.ndarray, k: np.ndarray, **more: Any) -> Any:
+        return pn.apply_rotary_qk_tables(q, k, cos, sin, **options, **more)
+
+    def one(x: np.ndarray) -> np.ndarray:
+        return pn.apply_rotary_tables(x, cos, sin, **options)
+
+    assert_pair_rotates_as_each_alone(data, x, options["layout"], pair, one)
+
+
+@given(data=st.data(), dtype=st.sampled_from(list(DTYPES)))
+def test_any_rotation_by_tables(target, data, dtype):
+    x, cos, sin, options = data.draw(table_calls(DTYPES[dtype]))
+    actual = pn.apply_rotary_tables(x, cos, sin, **options)
+    exact = reference.apply_rotary_tables(double(x), double(cos), double(sin), **options, out=None)
     largest = max(np.abs(double(cos)).max(initial=0), np.abs(double(sin)).max(initial=0), 1.0)
-    terms = magnitude(call.x, shape[-1], layout, options["pairing"], options["rotary_start"])
+    terms = magnitude(
+        x, cos.shape[-1], options["layout"], options["pairing"], options["rotary_start"]
+    )
     assert_close(actual, exact, terms * largest)
-    out = data.draw(number_views(call.x.shape, DTYPES[dtype]))
-    assert pn.apply_rotary_tables(call.x, cos, sin, out=out.array, **options) is out.array
+    out = data.draw(number_views(x.shape, DTYPES[dtype]))
+    assert pn.apply_rotary_tables(x, cos, sin, out=out.array, **options) is out.array
     assert_same_bits(out.array, actual)
     out.assert_rest_untouched()
 
 
+@pytest.mark.parametrize("by_tables", [False, True], ids=["phases", "tables"])
 @pytest.mark.parametrize("name", ["packed", "heads apart", "sliced", "broadcast"])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_query_and_key_of_one_buffer(target, dtype, name):
+def test_query_and_key_of_one_buffer(target, dtype, name, by_tables):
     """In place in a packed QKV: the values beside q and k are untouched."""
     rng = np.random.default_rng(4)
     batch, tokens, heads, groups, dim = 2, 70, 8, 2, 64
@@ -302,10 +330,13 @@ def test_query_and_key_of_one_buffer(target, dtype, name):
         positions = np.broadcast_to(positions[:1], (batch, tokens))
     before = packed.copy()
     values = v.copy()
-    expected = [
-        pn.apply_rotary(x.copy(), positions, frequencies(32), layout="bshd") for x in (q, k)
-    ]
-    pn.apply_rotary_qk(q, k, positions, frequencies(32), layout="bshd", inplace=True)
+    if by_tables:
+        one, pair = pn.apply_rotary_tables, pn.apply_rotary_qk_tables
+        angles = pn.rotary_tables(positions, frequencies(32))
+    else:
+        one, pair, angles = pn.apply_rotary, pn.apply_rotary_qk, (positions, frequencies(32))
+    expected = [one(x.copy(), *angles, layout="bshd") for x in (q, k)]
+    pair(q, k, *angles, layout="bshd", inplace=True)
     assert_same_bits(q, expected[0])
     assert_same_bits(k, expected[1])
     assert_same_bits(v, values)
@@ -417,9 +448,13 @@ def test_large_outputs_are_the_same_bits(target, pairing, dtype):
     out[...] = x
     pn.apply_rotary(out, positions, inv_freq, out=out, **options)
     assert np.array_equal(unsigned(out), unsigned(expected))
-    fresh, key = pn.apply_rotary_qk(x, x[:2], positions, inv_freq, **options)
-    assert np.array_equal(unsigned(fresh), unsigned(expected))
-    assert np.array_equal(unsigned(key), unsigned(expected[:2]))
+    tables = pn.rotary_tables(positions, inv_freq, dtype="f8" if dtype == "float64" else "f4")
+    for fresh, key in (
+        pn.apply_rotary_qk(x, x[:2], positions, inv_freq, **options),
+        pn.apply_rotary_qk_tables(x, x[:2], *tables, **options),
+    ):
+        assert np.array_equal(unsigned(fresh), unsigned(expected))
+        assert np.array_equal(unsigned(key), unsigned(expected[:2]))
 
 
 @pytest.mark.parametrize("pairs", [3, 20, 33, 40, 48])
@@ -602,10 +637,13 @@ def test_empty_arrays(backend, layout):
             assert pn.apply_rotary(x, None, inv_freq, layout=layout, out=out).shape == x.shape
         tokens = x.shape[layout.index("t" if "t" in layout else "s")]
         pn.apply_rotary(x, np.arange(tokens), inv_freq, layout=layout)
-        for inplace in (False, True):
-            q, k = pn.apply_rotary_qk(x, x.copy(), None, inv_freq, layout=layout, inplace=inplace)
-            assert q.shape == k.shape == x.shape
         table = np.ones((tokens, len(inv_freq)))
+        for inplace in (False, True):
+            options = {"layout": layout, "inplace": inplace}
+            q, k = pn.apply_rotary_qk(x, x.copy(), None, inv_freq, **options)
+            assert q.shape == k.shape == x.shape
+            q, k = pn.apply_rotary_qk_tables(x, x.copy(), table, table, **options)
+            assert q.shape == k.shape == x.shape
         assert pn.apply_rotary_tables(x, table, table, layout=layout).shape == x.shape
 
 

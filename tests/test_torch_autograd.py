@@ -94,6 +94,15 @@ def test_apply_rotary_tables(name, learned, device):
     assert gradcheck(rotate, (x, cos, sin))
     assert gradgradcheck(rotate, (x, cos, sin))
 
+    def rotate_qk(q, k, cos, sin):
+        return pn.apply_rotary_qk_tables(q, k, cos, sin, **case.table_options())
+
+    k = leaf(case, device, seed=3)
+    assert gradcheck(rotate_qk, (x, k, cos, sin))
+    assert gradgradcheck(rotate_qk, (x, k, cos, sin))
+    # Only one of them wants a gradient.
+    assert gradcheck(lambda k: rotate_qk(x.detach(), k, cos, sin), k)
+
 
 @pytest.mark.parametrize("positions", [None, FRACTIONAL, [INTEGERS, FAR]], ids=["none", "s", "b,s"])
 def test_add_sinusoidal(positions, device):
@@ -141,11 +150,19 @@ def test_in_place_on_what_is_no_leaf(write, view, device):
     assert gradgradcheck(f, x)
 
 
+def rotate_qk_by_tables(q, k, positions, f, **options):
+    """`apply_rotary_qk` in layout bhsd with the tables of its positions."""
+    steps = torch.arange(q.shape[2], device=q.device) if positions is None else positions
+    tables = pn.rotary_tables(steps, f, scale=options.pop("scale", 1.0), dtype=torch.float64)
+    return pn.apply_rotary_qk_tables(q, k, *tables, **options)
+
+
+@pytest.mark.parametrize("rotate", [pn.apply_rotary_qk, rotate_qk_by_tables])
 @pytest.mark.parametrize("options", [{}, {"pairing": "interleaved", "scale": 2.0}])
-def test_q_and_k_in_place(options, device):
+def test_q_and_k_in_place(options, rotate, device):
     def f(q, k):
         q, k = q * 2, k * 3
-        result = pn.apply_rotary_qk(q, k, None, inv_freq(device=device), inplace=True, **options)
+        result = rotate(q, k, None, inv_freq(device=device), inplace=True, **options)
         assert result[0] is q
         assert result[1] is k
         return q * k
@@ -163,11 +180,18 @@ def test_q_and_k_in_place_as_slices_of_a_packed_qkv(device):
     def f(packed):
         qkv = packed * 2
         q, k = qkv[..., :16].unflatten(-1, (2, 8)), qkv[..., 16:24].unflatten(-1, (1, 8))
-        pn.apply_rotary_qk(q, k, None, inv_freq(device=device), layout="bshd", inplace=True)
+        rotate(q, k, layout="bshd", inplace=True)
         return qkv * qkv
 
     packed = random((1, 3, 32), torch.float64, device, requires_grad=True)
-    assert gradcheck(f, packed)
+    frequencies = inv_freq(device=device)
+    tables = pn.rotary_tables(torch.arange(3, device=device), frequencies, dtype=torch.float64)
+    for function, angles in (
+        (pn.apply_rotary_qk, {"positions": None, "inv_freq": frequencies}),
+        (pn.apply_rotary_qk_tables, dict(zip(("cos", "sin"), tables, strict=True))),
+    ):
+        rotate = functools.partial(function, **angles)
+        assert gradcheck(f, packed)
 
 
 # --- Gradients of every kind
@@ -217,6 +241,9 @@ FUNCTIONS = {
     "apply_rotary": lambda x, f: pn.apply_rotary(x, None, f),
     "apply_rotary_qk": lambda x, f: pn.apply_rotary_qk(x, x * 2, None, f)[1],
     "apply_rotary_tables": lambda x, f: pn.apply_rotary_tables(x, *pn.rotary_tables(5, f)),
+    "apply_rotary_qk_tables": lambda x, f: pn.apply_rotary_qk_tables(
+        x, x * 2, *pn.rotary_tables(5, f)
+    )[1],
     "add_sinusoidal": lambda x, f: pn.add_sinusoidal(x, x_scale=3.0),
 }
 each_function = pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
@@ -269,9 +296,10 @@ def test_one_unused_result_has_a_gradient_of_zero(device):
 def test_q_and_k_may_be_one_tensor(device):
     x = random((2, 3, 5, 8), torch.float64, device, requires_grad=True)
     f = inv_freq(device=device)
-    q, k = pn.apply_rotary_qk(x, x, None, f)
-    (grad,) = torch.autograd.grad((q * k).sum(), x)
-    close(grad, 2 * x.detach())  # |R x|^2 = |x|^2
+    for rotate in (pn.apply_rotary_qk, rotate_qk_by_tables):
+        q, k = rotate(x, x, None, f)
+        (grad,) = torch.autograd.grad((q * k).sum(), x)
+        close(grad, 2 * x.detach())  # |R x|^2 = |x|^2
     rotated = pn.apply_rotary(x, None, f)
     (again,) = torch.autograd.grad((rotated**2).sum(), x)
     close(grad, again)
@@ -412,6 +440,11 @@ def test_jacrev_is_the_matrix_of_the_rotation(device):
 
     close(torch.func.jacrev(q_and_k)(x), jacobian_by_columns(q_and_k, x))
 
+    def q_and_k_by_tables(x):
+        return pn.apply_rotary_qk_tables(x, x * 2, cos, sin, layout="sd")[1]
+
+    close(torch.func.jacrev(q_and_k_by_tables)(x), jacobian_by_columns(q_and_k_by_tables, x))
+
 
 @pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("requires_grad", [False, True], ids=["plain", "grad"])
@@ -472,6 +505,13 @@ MAPPED = {
     ),
     "tables": (
         lambda x, p: pn.apply_rotary_tables(x, *pn.rotary_tables(p, f_for(x))),
+        (2, 3, 5, 8),
+        (2, 5),
+    ),
+    "qk by tables": (
+        lambda x, p: pn.apply_rotary_qk_tables(
+            x, x[:, :1] * 2, *pn.rotary_tables(p, f_for(x)), pairing="interleaved", inverse=True
+        )[1],
         (2, 3, 5, 8),
         (2, 5),
     ),
@@ -553,6 +593,11 @@ def test_vmap_over_tables_that_differ(device):
     apply = torch.vmap(pn.apply_rotary_tables, in_dims=(0, 1, 0))
     expected = [pn.apply_rotary_tables(x[i], cos[:, i], sin[i]) for i in range(4)]
     assert torch.equal(apply(x, cos, sin), torch.stack(expected))
+    k = random((2, 1, 5, 8), torch.float64, device, seed=3)  # the same for all
+    apply = torch.vmap(pn.apply_rotary_qk_tables, in_dims=(0, None, 1, 0))
+    pairs = [pn.apply_rotary_qk_tables(x[i], k, cos[:, i], sin[i]) for i in range(4)]
+    for mapped, each in zip(apply(x, k, cos, sin), zip(*pairs, strict=True), strict=True):
+        assert torch.equal(mapped, torch.stack(each))
 
 
 @torch_cases.needs_operators

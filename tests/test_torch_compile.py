@@ -94,6 +94,11 @@ def f(x):
     return FREQUENCIES[x.device.type]
 
 
+def tables(x):
+    """cos and sin for 5 tokens, where x is."""
+    return pn.rotary_tables(torch.arange(5, device=x.device), f(x))
+
+
 def rotate_in_place(x):
     return pn.apply_rotary(x, None, f(x), out=x)
 
@@ -120,9 +125,19 @@ DIFFERENTIABLE = {
     ),
     "q is k": (lambda q: pn.apply_rotary_qk(q, q, None, f(q)), (Q,)),
     "apply_rotary_tables": (
-        lambda q: pn.apply_rotary_tables(
-            q, *pn.rotary_tables(torch.arange(5, device=q.device), f(q))
-        ), (Q,)
+        lambda q: pn.apply_rotary_tables(q, *tables(q)), (Q,)
+    ),
+    "apply_rotary_qk_tables": (
+        lambda q, k: pn.apply_rotary_qk_tables(q, k, *tables(q), pairing="interleaved"), (Q, K)
+    ),
+    "apply_rotary_qk_tables in place": (
+        lambda q, k: pn.apply_rotary_qk_tables(q * 2, k * 2, *tables(q), inplace=True), (Q, K)
+    ),
+    "apply_rotary_qk_tables of one": (
+        lambda q: pn.apply_rotary_qk_tables(q, q, *tables(q)), (Q,)
+    ),
+    "apply_rotary_qk_tables learned": (
+        lambda q, k, c: pn.apply_rotary_qk_tables(q, k, c, c * 2), (Q, K, random((5, 4), seed=2))
     ),
     "add_sinusoidal": (lambda q: pn.add_sinusoidal(q, x_scale=2.0, layout="sin_cos"), (Q,)),
     "add_sinusoidal positions": (lambda q, p: pn.add_sinusoidal(q, p), (Q, POSITIONS)),
@@ -151,6 +166,9 @@ OTHERS = {
     ),
     "apply_rotary_qk on parts of the input": (
         lambda q: pn.apply_rotary_qk(q[:, :2], q[:, 2:], None, f(q), inplace=True), (Q,)
+    ),
+    "apply_rotary_qk_tables on the input": (
+        lambda q, k: pn.apply_rotary_qk_tables(q, k, *tables(q), inplace=True), (Q, K)
     ),
     "add_sinusoidal on the input": (lambda q: pn.add_sinusoidal(q, out=q), (Q,)),
     "Rotary on the input": (lambda q, k: ROPE(q, k, inplace=True), (Q, K)),
@@ -244,6 +262,9 @@ VARYING = {
     "apply_rotary": lambda q, p: pn.apply_rotary(q, p, f(q)),
     "without positions": lambda q, p: pn.apply_rotary(q, None, f(q)),
     "in place": lambda q, p: pn.apply_rotary_qk(q * 1, q * 2, p, f(q), inplace=True)[1],
+    "by tables": lambda q, p: pn.apply_rotary_qk_tables(
+        q * 1, q * 2, *pn.rotary_tables(p, f(q)), inplace=True
+    )[1],
     "Rotary": lambda q, p: ROPE(q, q * 2, p)[1],
     "sinusoidal": lambda q, p: pn.sinusoidal(p, 8),
     "add_sinusoidal": lambda q, p: pn.add_sinusoidal(q, p),
@@ -370,7 +391,15 @@ def test_compiled_torch_func(transform, device):
 
 @each_dynamic
 @cases(
-    {name: DIFFERENTIABLE[name] for name in ("apply_rotary options", "add_sinusoidal", "Rotary")}
+    {
+        name: DIFFERENTIABLE[name]
+        for name in (
+            "apply_rotary options",
+            "apply_rotary_qk_tables in place",
+            "add_sinusoidal",
+            "Rotary",
+        )
+    }
 )
 def test_the_composition_compiles_too(function, inputs, dynamic, device):
     with torch_cases.composed():

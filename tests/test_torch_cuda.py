@@ -80,6 +80,10 @@ CALLS = {
     "apply_rotary_tables": lambda i: pn.apply_rotary_tables(i.x, i.cos, i.sin),
     "apply_rotary_tables in place": lambda i: pn.apply_rotary_tables(i.x, i.cos, i.sin, out=i.x),
     "apply_rotary_tables out": lambda i: pn.apply_rotary_tables(i.x, i.cos, i.sin, out=i.out),
+    "apply_rotary_qk_tables": lambda i: pn.apply_rotary_qk_tables(i.x, i.k, i.cos, i.sin),
+    "apply_rotary_qk_tables in place": lambda i: pn.apply_rotary_qk_tables(
+        i.x, i.k, i.cos, i.sin, pairing="interleaved", inplace=True
+    ),
     "Rotary": lambda i: ROPE(i.x, i.k, i.positions),
     "Rotary in place": lambda i: ROPE(i.x, i.k, i.positions, inplace=True),
     "Rotary.tables": lambda i: ROPE.tables(i.positions),
@@ -379,6 +383,7 @@ def test_errors_name_the_device():
         "k": lambda: pn.apply_rotary_qk(i.x, i.k.cpu(), None, i.f, inplace=True),
         "axis_map": lambda: pn.rotary_tables(i.axes, i.f, axis_map=i.axis_map.cpu()),
         "sin": lambda: pn.apply_rotary_tables(i.x, i.cos, i.sin.cpu(), out=i.x),
+        "cos": lambda: pn.apply_rotary_qk_tables(i.x, i.k, i.cos.cpu(), i.sin, inplace=True),
         "out": lambda: pn.add_sinusoidal(i.x, out=i.out.cpu()),
     }.items():
         before = i.x.clone()

@@ -63,6 +63,11 @@ def rotate_tables(i, **changes):
     return pn.apply_rotary_tables(**{"x": i.x, "cos": i.cos, "sin": i.sin} | changes)
 
 
+def rotate_qk_tables(i, **changes):
+    arguments = {"q": i.q, "k": i.k, "cos": i.cos, "sin": i.sin} | changes
+    return pn.apply_rotary_qk_tables(**arguments)
+
+
 def tables(i, **changes):
     return pn.rotary_tables(**{"positions": i.positions, "inv_freq": i.f} | changes)
 
@@ -147,6 +152,30 @@ SHAPES = {
     ),
     "cos without axes": (V, "cos", lambda i: rotate_tables(i, cos=torch.tensor(1.0))),
     "cos [s, 1, P]": (V, "cos", lambda i: rotate_tables(i, cos=i.cos[:, None])),
+    "by tables: q of wrong rank": (V, "q", lambda i: rotate_qk_tables(i, q=i.q[0], inplace=True)),
+    "by tables: k of wrong rank": (V, "k", lambda i: rotate_qk_tables(i, k=i.k[0], inplace=True)),
+    "by tables: k of another length": (
+        V, "k", lambda i: rotate_qk_tables(i, k=i.k[:, :, :4], inplace=True),
+    ),
+    "by tables: k of another batch": (
+        V, "k", lambda i: rotate_qk_tables(i, k=i.k[:1], inplace=True),
+    ),
+    "by tables: k of another head_dim": (
+        V, "k|rotary_start", lambda i: rotate_qk_tables(i, k=i.k[..., :6], inplace=True),
+    ),
+    "by tables: cos of wrong length": (
+        V, "cos", lambda i: rotate_qk_tables(i, cos=i.cos[:4], inplace=True),
+    ),
+    "by tables: sin of other width": (
+        V, "sin", lambda i: rotate_qk_tables(i, sin=i.sin[:, :3], inplace=True),
+    ),
+    "by tables: cos without axes": (
+        V, "cos", lambda i: rotate_qk_tables(i, cos=torch.tensor(1.0)),
+    ),
+    "by tables: cos of full width": (
+        V, "rotary_start|cos",
+        lambda i: rotate_qk_tables(i, cos=i.cos.repeat(1, 2), sin=i.sin.repeat(1, 2)),
+    ),
     "add: x of one axis": (V, "x", lambda i: add(i, x=i.x[0, 0, 0])),
     "add: positions too long": (V, "positions", lambda i: add(i, positions=torch.arange(6))),
     "add: positions [b, s] for [b, h, s, d]": (
@@ -171,6 +200,22 @@ SLICES = {
     "qk: slice past the head": (
         V, "rotary_start", lambda i: rotate_qk(i, rotary_start=1, inplace=True),
     ),
+    "by tables: slice past the head": (
+        V, "rotary_start", lambda i: rotate_qk_tables(i, rotary_start=1, inplace=True),
+    ),
+    "by tables: start of a fraction": (
+        T, "rotary_start", lambda i: rotate_qk_tables(i, rotary_start=0.0),
+    ),
+    "qk: start of a fraction": (
+        T, "rotary_start", lambda i: rotate_qk(i, rotary_start=0.0, inverse=True),
+    ),
+    "by tables: start of a bool": (
+        T, "rotary_start", lambda i: rotate_qk_tables(i, rotary_start=False, inverse=True),
+    ),
+    "by tables: unknown pairing": (
+        V, "pairing", lambda i: rotate_qk_tables(i, pairing="neox", inplace=True),
+    ),
+    "by tables: odd block": (V, "pairing", lambda i: rotate_qk_tables(i, pairing=3)),
     "start of a fraction": (T, "rotary_start", lambda i: rotate(i, rotary_start=0.0)),
     "start of a bool": (T, "rotary_start", lambda i: rotate(i, rotary_start=False)),
     "unknown pairing": (V, "pairing", lambda i: rotate(i, pairing="neox", out=i.x)),
@@ -189,6 +234,12 @@ LAYOUTS = {
 } | {
     "layout of bytes": (T, "layout", lambda i: rotate(i, layout=b"bhsd")),
     "layout of None": (T, "layout", lambda i: rotate_qk(i, layout=None)),
+    "by tables: unknown layout": (
+        V,
+        "layout",
+        lambda i: rotate_qk_tables(i, layout="bhds", inplace=True),
+    ),
+    "by tables: layout of None": (T, "layout", lambda i: rotate_qk_tables(i, layout=None)),
     "layout of a list": (T, "layout", lambda i: rotate_tables(i, layout=list("bhsd"))),
     "unknown table layout": (V, "layout", lambda i: sinusoidal(i, layout="half")),
     "table layout of None": (T, "layout", lambda i: add(i, layout=None)),
@@ -203,6 +254,14 @@ DTYPES = {
     "integer q": (T, "q", lambda i: rotate_qk(i, q=i.q.int(), k=i.k.int())),
     "k of another dtype": (T, "k", lambda i: rotate_qk(i, k=i.k.double(), inplace=True)),
     "sin of another dtype": (T, "sin", lambda i: rotate_tables(i, sin=i.sin.double())),
+    "by tables: integer q": (T, "q", lambda i: rotate_qk_tables(i, q=i.q.int(), k=i.k.int())),
+    "by tables: k of another dtype": (
+        T, "k", lambda i: rotate_qk_tables(i, k=i.k.double(), inplace=True),
+    ),
+    "by tables: integer cos": (T, "cos", lambda i: rotate_qk_tables(i, cos=i.cos.int())),
+    "by tables: sin of another dtype": (
+        T, "sin", lambda i: rotate_qk_tables(i, sin=i.sin.double(), inplace=True),
+    ),
     **{
         f"{name} {label} positions": (T, "positions", lambda i, f=f, p=p: f(i, positions=i.here(p)))
         for name, f in [("rotate", rotate), ("qk", rotate_qk), ("tables", tables),
@@ -264,6 +323,14 @@ OUTPUTS = {
     "expanded out": (V, "out", lambda i: rotate(i, out=i.out[:1].expand(2, 3, 5, 8))),
     "expanded q": (V, "q|out", lambda i: rotate_qk(i, q=i.q[:1].expand(2, -1, -1, -1),
                                                    inplace=True)),
+    "expanded k": (V, "k|out", lambda i: rotate_qk(i, k=i.k[:1].expand(2, -1, -1, -1),
+                                                   inplace=True)),
+    "by tables: expanded q": (
+        V, "q|out", lambda i: rotate_qk_tables(i, q=i.q[:1].expand(2, -1, -1, -1), inplace=True),
+    ),
+    "by tables: expanded k": (
+        V, "k|out", lambda i: rotate_qk_tables(i, k=i.k[:1].expand(2, -1, -1, -1), inplace=True),
+    ),
     "add: out of another shape": (V, "out", lambda i: add(i, out=i.out[:, :, :4])),
     "add: out of another dtype": (T, "out", lambda i: add(i, out=i.out.half())),
     "add: expanded out": (V, "out", lambda i: add(i, out=i.out[:1].expand(2, 3, 5, 8))),
@@ -305,6 +372,15 @@ OVERLAPS = {
         V, "q|k", lambda i: rotate_qk(i, q=shifted(i, 0), k=shifted(i, 200)[:, :1], inplace=True),
     ),
     "q is k": (V, "q|k", lambda i: rotate_qk(i, q=i.q, k=i.q, inplace=True)),
+    "by tables: q in k": (
+        V, "q|k",
+        lambda i: rotate_qk_tables(i, q=shifted(i, 0), k=shifted(i, 200)[:, :1], inplace=True),
+    ),
+    "by tables: q is k": (V, "q|k", lambda i: rotate_qk_tables(i, q=i.q, k=i.q, inplace=True)),
+    "by tables: k in its own table": (
+        V, "k", lambda i: rotate_qk_tables(i, k=shifted(i, 0), sin=i.memory[:20].view(5, 4),
+                                           inplace=True),
+    ),
     "a table in its positions": (
         V, "out", lambda i: sinusoidal(i, positions=i.memory[3:8], out=i.memory[:40].view(5, 8)),
     ),
@@ -329,6 +405,15 @@ DEVICES = {
     ),
     "cos elsewhere": (V, "cos", lambda i: rotate_tables(i, cos=meta(i.cos), out=i.x)),
     "sin elsewhere": (V, "sin", lambda i: rotate_tables(i, sin=meta(i.sin), out=i.x)),
+    "by tables: k elsewhere": (
+        V, "k", lambda i: rotate_qk_tables(i, k=meta(i.k), inplace=True),
+    ),
+    "by tables: cos elsewhere": (
+        V, "cos", lambda i: rotate_qk_tables(i, cos=meta(i.cos), inplace=True),
+    ),
+    "by tables: sin elsewhere": (
+        V, "sin", lambda i: rotate_qk_tables(i, sin=meta(i.sin), inplace=True),
+    ),
     "add: positions elsewhere": (V, "positions", lambda i: add(i, positions=meta(i.positions))),
     "add: out elsewhere": (V, "out", lambda i: add(i, out=meta(i.x))),
     "tables: inv_freq elsewhere": (V, "inv_freq", lambda i: tables(i, inv_freq=meta(i.f))),
@@ -367,6 +452,15 @@ KINDS = {
     "add: x of a list": (T, "x", lambda i: add(i, x=i.x.tolist())),
     "tables: x of an array, cos a tensor elsewhere": (
         T, "cos", lambda i: rotate_tables(i, x=i.x.cpu().numpy(), cos=meta(i.cos)),
+    ),
+    "by tables: q of a list": (T, "q", lambda i: rotate_qk_tables(i, q=i.q.tolist())),
+    "by tables: k of an array": (
+        T, "k", lambda i: rotate_qk_tables(i, k=i.k.cpu().numpy(), inplace=True),
+    ),
+    "by tables: q of an array": (T, "k|q", lambda i: rotate_qk_tables(i, q=i.q.cpu().numpy())),
+    "by tables: cos of None": (T, "cos", lambda i: rotate_qk_tables(i, cos=None)),
+    "by tables: sin of an array": (
+        T, "sin", lambda i: rotate_qk_tables(i, sin=i.sin.cpu().numpy(), inplace=True),
     ),
     "cos of an array": (T, "cos", lambda i: rotate_tables(i, cos=i.cos.cpu().numpy())),
     "x of an array, out a tensor": (T, "out", lambda i: rotate(i, x=i.x.cpu().numpy(), out=i.out)),
@@ -452,6 +546,12 @@ GRAD = {
         "cos of wrong length": lambda i: rotate_tables(
             i, x=i.x.requires_grad_(), cos=i.cos[:4].requires_grad_()
         ),
+        "by tables: cos of wrong length": lambda i: rotate_qk_tables(
+            i, q=i.q.requires_grad_(), cos=i.cos[:4].requires_grad_()
+        ),
+        "by tables: k of another dtype": lambda i: rotate_qk_tables(
+            i, q=i.q.requires_grad_(), k=i.k.double()
+        ),
         "integer table": lambda i: sinusoidal(i, dtype=torch.int32),
         "add: positions too long": lambda i: add(
             i, x=i.x.requires_grad_(), positions=torch.arange(6)
@@ -474,6 +574,7 @@ GOOD = {
     "rotate": rotate,
     "qk": rotate_qk,
     "tables": rotate_tables,
+    "qk by tables": rotate_qk_tables,
     "rotary_tables": tables,
     "sinusoidal": sinusoidal,
     "add": add,
@@ -492,6 +593,13 @@ GOOD = {
     "q and k in one memory": lambda i: rotate_qk(
         i, q=i.memory.view(2, 3, 5, 16)[..., :8], k=i.memory.view(2, 3, 5, 16)[..., 8:],
         inplace=True,
+    ),
+    "by tables: q and k in one memory": lambda i: rotate_qk_tables(
+        i, q=i.memory.view(2, 3, 5, 16)[..., :8], k=i.memory.view(2, 3, 5, 16)[..., 8:],
+        inplace=True,
+    ),
+    "by tables: a number of NumPy as start": lambda i: rotate_qk_tables(
+        i, rotary_start=np.int64(0), pairing=np.int32(4)
     ),
     "an array with tensors as positions": lambda i: rotate(
         i, x=i.x.cpu().numpy(), positions=i.positions.cpu(), inv_freq=i.f.cpu()

@@ -116,6 +116,18 @@ def test_apply_rotary_tables(name, dtype, device):
             lambda cos=cos, sin=sin: pn.apply_rotary_tables(x, cos, sin, **case.table_options())
         )
         assert_near(composition, native, pair_bound(x), dtype)
+        k = random(case.shape(h=1), dtype, device, seed=1)
+        with composed():
+            pair = pn.apply_rotary_qk_tables(x, k, cos, sin, **case.table_options())
+            assert torch.equal(pair[0], composition)
+            assert torch.equal(pair[1], pn.apply_rotary_tables(k, cos, sin, **case.table_options()))
+            places = x.clone(), k.clone()
+            result = pn.apply_rotary_qk_tables(
+                *places, cos, sin, **case.table_options(), inplace=True
+            )
+        for place, there, expected in zip(places, result, pair, strict=True):
+            assert there is place
+            assert torch.equal(place, expected)
 
 
 @each_dtype
@@ -203,6 +215,7 @@ def test_gradients_of_the_other_functions(device):
     functions = [
         (lambda: pn.add_sinusoidal(x, x_scale=3.0), (x,)),
         (lambda: pn.apply_rotary_tables(x, cos, sin, layout="bsd"), (x, cos, sin)),
+        (lambda: pn.apply_rotary_qk_tables(x, x * 2, cos, sin, layout="bsd")[1], (x, cos, sin)),
         (lambda: pn.Rotary(8)(x, x * 2, layout="bsd")[1], (x,)),
     ]
     for function, inputs in functions:
@@ -288,6 +301,7 @@ def test_without_the_operators_everything_is_there(device):
             pn.apply_rotary(q, points, f),
             *pn.apply_rotary_qk(q, k, points, f),
             pn.apply_rotary_tables(q, *pn.rotary_tables(points, f)),
+            *pn.apply_rotary_qk_tables(q, k, *pn.rotary_tables(points, f)),
             *pn.Rotary(16)(q, k, points),
         ]
         results[4].sum().backward()
@@ -302,6 +316,7 @@ def test_without_the_operators_everything_is_there(device):
         pn.apply_rotary(numpy_q, numpy_points, numpy_f),
         *pn.apply_rotary_qk(numpy_q, numpy_k, numpy_points, numpy_f),
         pn.apply_rotary_tables(numpy_q, *pn.rotary_tables(numpy_points, numpy_f)),
+        *pn.apply_rotary_qk_tables(numpy_q, numpy_k, *pn.rotary_tables(numpy_points, numpy_f)),
         *pn.Rotary(16)(numpy_q, numpy_k, numpy_points),
     ]
     for result, array in zip(results, expected, strict=True):
@@ -323,6 +338,8 @@ def test_meta_tensors(case):
         (pn.apply_rotary_qk(q, k, *positional, **options)[1], case.shape(h=1)),
         (pn.apply_rotary_tables(q, *meta_tables(case, dtype), **case.table_options()),
          case.shape()),
+        (pn.apply_rotary_qk_tables(q, k, *meta_tables(case, dtype), **case.table_options())[1],
+         case.shape(h=1)),
         (pn.apply_rotary(q, *positional, **options, out=q), case.shape()),
     ]  # fmt: skip
     if positions is not None:

@@ -54,13 +54,14 @@ def rotary_sample(name, dtype=torch.float32, tensors=1, view=lambda x: x, out=Fa
     return make
 
 
-def table_sample(name, dtype=torch.float32, out=False):
+def table_sample(name, dtype=torch.float32, tensors=1, view=lambda x: x, out=False):
     def make(device, requires_grad):
         case = BY_NAME[name]
-        x = random(case.shape(), dtype, device, requires_grad=requires_grad)
-        args = (x, *case.tables(device=device), case.layout, str(case.pairing), case.rotary_start,
+        x = [view(random(case.shape(h=3 - i), dtype, device)) for i in range(tensors)]
+        x = [t.requires_grad_(requires_grad) for t in x]
+        args = (*x, *case.tables(device=device), case.layout, str(case.pairing), case.rotary_start,
                 case.inverse)  # fmt: skip
-        return args, {"out": torch.empty_like(x).detach()} if out else {}
+        return args, {"out": torch.empty_like(x[0]).detach()} if out else {}
 
     return make
 
@@ -140,6 +141,14 @@ SAMPLES = {
     ],
     "rotary_from_tables_": [("packed", table_sample("thd-far"))],
     "rotary_from_tables_out": [("slice", table_sample("middle-slice", out=True))],
+    "rotary_qk_from_tables": [
+        ("far", table_sample("thd-far", tensors=2)),
+        ("views", table_sample("sbhd-batched", torch.bfloat16, tensors=2, view=transposed)),
+    ],
+    "rotary_qk_from_tables_": [
+        ("inverse", table_sample("inverse", tensors=2)),
+        ("padded", table_sample("middle-slice", torch.float16, tensors=2, view=padded)),
+    ],
     "frequency_turns": [
         # On the CPU always: it is what prepares a composition for another device.
         ("float32", lambda *_: ((BY_NAME["bhsd"].inv_freq().float(),), {})),
@@ -255,6 +264,31 @@ def test_apply_rotary_tables_has_the_bits_of_numpy(name, dtype, table_dtype, ker
     assert_same_bits(again, expected)
 
 
+@pytest.mark.parametrize("table_dtype", FLOATS, ids=lambda d: f"tables-{dtype_id(d)}")
+@each_dtype
+@pytest.mark.parametrize("name", ["bhsd", "sbhd-batched", "thd-far", "middle-slice", "inverse"])
+def test_apply_rotary_qk_tables_has_the_bits_of_two_calls(name, dtype, table_dtype, kernel_device):
+    case = BY_NAME[name]
+    q, k = (random(case.shape(h=h), dtype, kernel_device, seed=h) for h in (4, 2))
+    tables = case.tables(table_dtype, kernel_device)
+    options = case.table_options()
+    numpy_tables = [to_numpy(table) for table in tables]
+    expected = pn.apply_rotary_qk_tables(to_numpy(q), to_numpy(k), *numpy_tables, **options)
+    places = q.clone(), k.clone()
+    in_place = pn.apply_rotary_qk_tables(*places, *tables, **options, inplace=True)
+    assert in_place[0] is places[0]
+    assert in_place[1] is places[1]
+    pairs = [
+        pn.apply_rotary_qk_tables(q, k, *tables, **options),
+        pn.apply_rotary_qk_tables(q.clone().requires_grad_(), k, *tables, **options),
+        in_place,
+        [pn.apply_rotary_tables(t, *tables, **options) for t in (q, k)],
+    ]
+    for rotated_q, rotated_k in pairs:
+        assert_same_bits(rotated_q, expected[0])
+        assert_same_bits(rotated_k, expected[1])
+
+
 @each_dtype
 @each_rotary_case
 def test_rotary_tables_have_the_bits_of_numpy(case, dtype, kernel_device):
@@ -346,8 +380,11 @@ def torch_threads():
         lambda x, inv_freq: pn.add_sinusoidal(x, layout="sin_cos"),
         lambda x, inv_freq: pn.sinusoidal(torch.arange(4001), 128),
         lambda x, inv_freq: pn.rotary_tables(torch.arange(8001), inv_freq)[1],
+        lambda x, inv_freq: pn.apply_rotary_qk_tables(
+            x, x[:, :3] * 2, *pn.rotary_tables(torch.arange(701), inv_freq)
+        )[1],
     ],
-    ids=["rotary", "qk", "in place", "add", "sinusoidal", "tables"],
+    ids=["rotary", "qk", "in place", "add", "sinusoidal", "tables", "qk by tables"],
 )
 def test_threads_do_not_change_bits(call):
     x = random((1, 7, 701, 128))
@@ -381,11 +418,20 @@ def test_slices_of_a_packed_qkv_are_rotated_where_they_are(dtype, kernel_device)
             views = [t.transpose(1, 2) for t in views]
         functional = pn.apply_rotary_qk(*views, positions, inv_freq, layout=layout)
         torch.testing.assert_close(work, packed, rtol=0, atol=0)
+        by_tables = work.clone()
+        there = split(by_tables)[:2]
+        if layout == "bhsd":
+            there = [t.transpose(1, 2) for t in there]
+        real = torch.float64 if dtype == torch.float64 else torch.float32
+        tables = pn.rotary_tables(positions, inv_freq, dtype=real)
+        pn.apply_rotary_qk_tables(*there, *tables, layout=layout, inplace=True)
+        assert_same_bits(split(by_tables)[2], v)
         result = pn.apply_rotary_qk(*views, positions, inv_freq, layout=layout, inplace=True)
         assert result[0] is views[0]
         assert result[1] is views[1]
-        for new, there in zip(functional, views, strict=True):
-            assert_same_bits(new, there)
+        for new, same, view in zip(functional, there, views, strict=True):
+            assert_same_bits(new, view)
+            assert_same_bits(same, view)
         in_q, in_k, in_v = split(work)
         assert_same_bits(in_q, expected[0])
         assert_same_bits(in_k, expected[1])
@@ -436,6 +482,8 @@ def test_expanded_inputs_give_the_bits_of_their_copies(kernel_device):
     options = case.table_options()
     expected = pn.apply_rotary_tables(x.contiguous(), cos.contiguous(), sin.contiguous(), **options)
     assert_same_bits(pn.apply_rotary_tables(x, cos, sin, **options), expected)
+    for rotated in pn.apply_rotary_qk_tables(x, x, cos, sin, **options):
+        assert_same_bits(rotated, expected)
     row = random((5, 8), device=kernel_device)[:1].expand(2, 5, 8)
     assert_same_bits(pn.add_sinusoidal(row), pn.add_sinusoidal(row.contiguous()))
 
@@ -461,6 +509,7 @@ def test_results_have_the_strides_of_empty_like(view, requires_grad, kernel_devi
     assert pn.apply_rotary(x, None, inv_freq).stride() == like
     assert [t.stride() for t in pn.apply_rotary_qk(x, x, None, inv_freq)] == [like, like]
     assert pn.apply_rotary_tables(x, *tables).stride() == like
+    assert [t.stride() for t in pn.apply_rotary_qk_tables(x, x, *tables)] == [like, like]
     assert pn.add_sinusoidal(x).stride() == like
 
 
@@ -486,6 +535,9 @@ def test_empty_tensors_are_valid(kernel_device):
         rotated.sum().backward()
         assert x.grad.shape == x.shape
         q, k = pn.apply_rotary_qk(empty(*shape), empty(*shape), None, inv_freq)
+        assert q.shape == k.shape == x.shape
+        tables = pn.rotary_tables(torch.arange(shape[2], device=kernel_device), inv_freq)
+        q, k = pn.apply_rotary_qk_tables(empty(*shape), empty(*shape), *tables)
         assert q.shape == k.shape == x.shape
     assert pn.sinusoidal(empty(0, 3), 8).shape == (0, 3, 8)
     assert pn.sinusoidal(torch.arange(3, device=kernel_device), 0).shape == (3, 0)
@@ -523,6 +575,12 @@ WRITERS = {
     "apply_rotary_tables-out": lambda y: pn.apply_rotary_tables(
         torch.ones_like(y), *pn.rotary_tables(5, inv_freq_8(y.device)), out=y
     ),
+    "apply_rotary_qk_tables-q": lambda y: pn.apply_rotary_qk_tables(
+        y, torch.ones_like(y), *pn.rotary_tables(5, inv_freq_8(y.device)), inplace=True
+    ),
+    "apply_rotary_qk_tables-k": lambda y: pn.apply_rotary_qk_tables(
+        torch.ones_like(y), y, *pn.rotary_tables(5, inv_freq_8(y.device)), inplace=True
+    ),
     "add_sinusoidal-in place": lambda y: pn.add_sinusoidal(y, out=y),
     "add_sinusoidal-out": lambda y: pn.add_sinusoidal(torch.ones_like(y), out=y),
     "sinusoidal-out": lambda y: pn.sinusoidal(
@@ -557,16 +615,19 @@ def test_backward_notices_that_a_saved_tensor_was_overwritten(write, kernel_devi
         product.sum().backward()
 
 
-@pytest.mark.parametrize("function", ["apply_rotary", "apply_rotary_qk", "apply_rotary_tables"])
+@pytest.mark.parametrize(
+    "function",
+    ["apply_rotary", "apply_rotary_qk", "apply_rotary_tables", "apply_rotary_qk_tables"],
+)
 def test_backward_notices_that_positions_or_tables_were_overwritten(function, kernel_device):
     x = random((2, 3, 5, 8), device=kernel_device, requires_grad=True)
     positions, inv_freq = torch.arange(5, device=kernel_device), inv_freq_8(kernel_device)
     for argument in (0, 1):
         others = [positions.clone(), inv_freq.clone()]
-        if function == "apply_rotary_tables":
+        if "tables" in function:
             others = list(pn.rotary_tables(positions, inv_freq))
-        if function == "apply_rotary_qk":
-            result = pn.apply_rotary_qk(x, x * 2, *others)[0]
+        if "qk" in function:
+            result = getattr(pn, function)(x, x * 2, *others)[0]
         else:
             result = getattr(pn, function)(x, *others)
         others[argument] += 1
@@ -574,7 +635,7 @@ def test_backward_notices_that_positions_or_tables_were_overwritten(function, ke
             result.sum().backward()
 
 
-IN_PLACE = {name: f for name, f in WRITERS.items() if "in place" in name or "qk-" in name}
+IN_PLACE = {name: f for name, f in WRITERS.items() if "in place" in name or "_qk" in name}
 
 
 @pytest.mark.parametrize("write", IN_PLACE.values(), ids=IN_PLACE)
@@ -629,6 +690,9 @@ FUNCTIONS = {
     "apply_rotary_tables": lambda x: pn.apply_rotary_tables(
         x, *pn.rotary_tables(5, inv_freq_8(x.device))
     ),
+    "apply_rotary_qk_tables": lambda x: pn.apply_rotary_qk_tables(
+        x, x * 2, *pn.rotary_tables(5, inv_freq_8(x.device))
+    )[0],
     "add_sinusoidal": lambda x: pn.add_sinusoidal(x),
     "Rotary": lambda x: pn.Rotary(8)(x, x * 2)[0],
     "Rotary.apply": lambda x: pn.Rotary(8).apply(x),
@@ -676,6 +740,7 @@ def test_autograd_saves_no_copy_of_the_input(kernel_device):
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
         pn.apply_rotary_qk(x, x * 1, positions, inv_freq)
+        pn.apply_rotary_qk_tables(x, x * 1, *pn.rotary_tables(positions, inv_freq))
         pn.add_sinusoidal(x)
     assert x.shape not in saved
 

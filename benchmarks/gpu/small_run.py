@@ -80,6 +80,10 @@ def rotary(case: RotaryCase, sizes: dict[str, int], dtype: torch.dtype, device: 
         results.append(pn.apply_rotary_tables(x, cos, sin, **options, out=torch.empty_like(x)))
         view = unaligned(x)
         results += [pn.apply_rotary_tables(view, cos, sin, **options, out=view), around(view)]
+        results += pn.apply_rotary_qk_tables(x, more, cos, sin, **options)
+        q, k = unaligned(x), unaligned(more)
+        results += pn.apply_rotary_qk_tables(q, k, cos, sin, **options, inplace=True)
+        results += [around(q), around(k)]
     return results
 
 

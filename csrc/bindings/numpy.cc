@@ -405,6 +405,31 @@ struct RotaryArguments {
     cpu::rotate(check_rotary(call), run_rows);
     return result.object();
   }
+
+  // q and k where they are, or to new arrays.
+  py::tuple rotate(py::handle q, py::handle k, py::handle inplace) {
+    const bool in_place = boolean(inplace);
+    const auto read = [&](const char* name, py::handle object) {
+      return in_place
+                 ? output_array(call.function, name, object)
+                 : ArrayArgument(call.function, name, require_array(call.function, name, object));
+    };
+    const ArrayArgument query = read("q", q), key = read("k", k);
+    call.names[0] = "q";
+    call.tensor_count = 2;
+    call.in[0] = call.out[0] = &query.array();
+    call.in[1] = call.out[1] = &key.array();
+    if (in_place) {
+      cpu::rotate(check_rotary(call), run_rows);
+      return py::make_tuple(query.object(), key.object());
+    }
+    const ArrayArgument query_out(call.function, "q", empty_like(query.object()));
+    const ArrayArgument key_out(call.function, "k", empty_like(key.object()));
+    call.out[0] = &query_out.array();
+    call.out[1] = &key_out.array();
+    cpu::rotate(check_rotary(call), run_rows);
+    return py::make_tuple(query_out.object(), key_out.object());
+  }
 };
 
 py::object apply_rotary(py::handle x, py::handle positions, py::handle inv_freq, py::handle layout,
@@ -421,28 +446,7 @@ py::tuple apply_rotary_qk(py::handle q, py::handle k, py::handle positions, py::
                           py::handle inplace) {
   RotaryArguments arguments("apply_rotary_qk", layout, pairing, rotary_start, inverse);
   arguments.from_phases(positions, inv_freq, axis_map, scale);
-  RotaryCall& call = arguments.call;
-  const bool in_place = boolean(inplace);
-  const auto read = [&](const char* name, py::handle object) {
-    return in_place
-               ? output_array(call.function, name, object)
-               : ArrayArgument(call.function, name, require_array(call.function, name, object));
-  };
-  const ArrayArgument query = read("q", q), key = read("k", k);
-  call.names[0] = "q";
-  call.tensor_count = 2;
-  call.in[0] = call.out[0] = &query.array();
-  call.in[1] = call.out[1] = &key.array();
-  if (in_place) {
-    cpu::rotate(check_rotary(call), run_rows);
-    return py::make_tuple(query.object(), key.object());
-  }
-  const ArrayArgument query_out(call.function, "q", empty_like(query.object()));
-  const ArrayArgument key_out(call.function, "k", empty_like(key.object()));
-  call.out[0] = &query_out.array();
-  call.out[1] = &key_out.array();
-  cpu::rotate(check_rotary(call), run_rows);
-  return py::make_tuple(query_out.object(), key_out.object());
+  return arguments.rotate(q, k, inplace);
 }
 
 py::object apply_rotary_tables(py::handle x, py::handle cosine, py::handle sine, py::handle layout,
@@ -451,6 +455,14 @@ py::object apply_rotary_tables(py::handle x, py::handle cosine, py::handle sine,
   RotaryArguments arguments("apply_rotary_tables", layout, pairing, rotary_start, inverse);
   arguments.from_tables(cosine, sine);
   return arguments.rotate(x, out);
+}
+
+py::tuple apply_rotary_qk_tables(py::handle q, py::handle k, py::handle cosine, py::handle sine,
+                                 py::handle layout, py::handle pairing, py::handle rotary_start,
+                                 py::handle inverse, py::handle inplace) {
+  RotaryArguments arguments("apply_rotary_qk_tables", layout, pairing, rotary_start, inverse);
+  arguments.from_tables(cosine, sine);
+  return arguments.rotate(q, k, inplace);
 }
 
 }  // namespace
@@ -472,6 +484,7 @@ PYBIND11_MODULE(POSENC_MODULE, m, py::mod_gil_not_used()) {
   m.def("apply_rotary", &apply_rotary);
   m.def("apply_rotary_qk", &apply_rotary_qk);
   m.def("apply_rotary_tables", &apply_rotary_tables);
+  m.def("apply_rotary_qk_tables", &apply_rotary_qk_tables);
   m.def("set_num_threads", [](int n) { num_threads.store(n, std::memory_order_relaxed); });
   m.def("get_num_threads", [] { return num_threads.load(std::memory_order_relaxed); });
   m.def("available_targets", &cpu::available_targets);

@@ -348,9 +348,10 @@ RotaryOptions phase_options(const char* function, const OptionalTensor& position
   return options;
 }
 
-RotaryOptions table_options(const Tensor& cosine, const Tensor& sine, std::string_view layout,
-                            std::string_view pairing, int64_t rotary_start, bool inverse) {
-  RotaryOptions options{"apply_rotary_tables"};
+RotaryOptions table_options(const char* function, const Tensor& cosine, const Tensor& sine,
+                            std::string_view layout, std::string_view pairing, int64_t rotary_start,
+                            bool inverse) {
+  RotaryOptions options{function};
   options.cosine = &cosine;
   options.sine = &sine;
   options.layout = layout;
@@ -406,7 +407,8 @@ void rotary_qk_in_place(const Tensor& q, const Tensor& k, const OptionalTensor& 
 void rotary_from_tables_out(const Tensor& x, const Tensor& cosine, const Tensor& sine,
                             std::string_view layout, std::string_view pairing, int64_t rotary_start,
                             bool inverse, const Tensor& out) {
-  rotate(table_options(cosine, sine, layout, pairing, rotary_start, inverse), {&x}, {&out});
+  rotate(table_options("apply_rotary_tables", cosine, sine, layout, pairing, rotary_start, inverse),
+         {&x}, {&out});
 }
 
 Tensor rotary_from_tables(const Tensor& x, const Tensor& cosine, const Tensor& sine,
@@ -421,6 +423,25 @@ void rotary_from_tables_in_place(const Tensor& x, const Tensor& cosine, const Te
                                  std::string_view layout, std::string_view pairing,
                                  int64_t rotary_start, bool inverse) {
   rotary_from_tables_out(x, cosine, sine, layout, pairing, rotary_start, inverse, x);
+}
+
+std::tuple<Tensor, Tensor> rotary_qk_from_tables(const Tensor& q, const Tensor& k,
+                                                 const Tensor& cosine, const Tensor& sine,
+                                                 std::string_view layout, std::string_view pairing,
+                                                 int64_t rotary_start, bool inverse) {
+  const Tensor q_out = torch::stable::empty_like(q), k_out = torch::stable::empty_like(k);
+  rotate(
+      table_options("apply_rotary_qk_tables", cosine, sine, layout, pairing, rotary_start, inverse),
+      {&q, &k}, {&q_out, &k_out});
+  return {q_out, k_out};
+}
+
+void rotary_qk_from_tables_in_place(const Tensor& q, const Tensor& k, const Tensor& cosine,
+                                    const Tensor& sine, std::string_view layout,
+                                    std::string_view pairing, int64_t rotary_start, bool inverse) {
+  rotate(
+      table_options("apply_rotary_qk_tables", cosine, sine, layout, pairing, rotary_start, inverse),
+      {&q, &k}, {&q, &k});
 }
 
 // --- Frequencies in turns, for compositions of torch operations on other devices: [2, P] of
@@ -501,6 +522,8 @@ STABLE_TORCH_LIBRARY(posenc_native, m) {
   m.def("rotary_from_tables(Tensor x, " POSENC_TABLES ") -> Tensor");
   m.def("rotary_from_tables_(Tensor(a!) x, " POSENC_TABLES ") -> ()");
   m.def("rotary_from_tables_out(Tensor x, " POSENC_TABLES ", *, Tensor(a!) out) -> ()");
+  m.def("rotary_qk_from_tables(Tensor q, Tensor k, " POSENC_TABLES ") -> (Tensor, Tensor)");
+  m.def("rotary_qk_from_tables_(Tensor(a!) q, Tensor(b!) k, " POSENC_TABLES ") -> ()");
   m.def("frequency_turns(Tensor inv_freq) -> Tensor");
   m.def("sinusoidal_turns(int dim, float base, float shift, float scale) -> Tensor");
   m.def("current_target() -> str");
@@ -527,6 +550,8 @@ void implement(Library& m) {
   m.impl("rotary_from_tables", TORCH_BOX(&posenc::rotary_from_tables));
   m.impl("rotary_from_tables_", TORCH_BOX(&posenc::rotary_from_tables_in_place));
   m.impl("rotary_from_tables_out", TORCH_BOX(&posenc::rotary_from_tables_out));
+  m.impl("rotary_qk_from_tables", TORCH_BOX(&posenc::rotary_qk_from_tables));
+  m.impl("rotary_qk_from_tables_", TORCH_BOX(&posenc::rotary_qk_from_tables_in_place));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(posenc_native, CPU, m) {
