@@ -45,9 +45,7 @@ class RotaryThread {
   using Number = Real<T>;
 
  public:
-  using Element = T;
   static constexpr int kWidth = kVector;
-  static constexpr bool kNeighbours = kInterleaved;
   static constexpr int kPairs = kInterleaved ? kVector / 2 : kVector;
 
   POSENC_HD RotaryThread(const RotaryParameters& parameters, char* shared, int x, int y, int z)
@@ -270,7 +268,7 @@ class RotaryThread {
     const RotaryTensor& k = args_.tensors[1];
     for (int64_t head = first_head_; head < heads(); head += head_step()) {
       const bool first = head < q.heads;
-      const int64_t steps = (head - first_head_);
+      const int64_t steps = head - first_head_;
       const int64_t from =
           first ? in_.q + steps * q.in_strides.head : in_.k + steps * k.in_strides.head;
       const int64_t to =

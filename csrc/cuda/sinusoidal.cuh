@@ -49,8 +49,6 @@ class SinusoidalThread {
   using Number = Real<T>;
 
  public:
-  static constexpr int kWidth = kVector;
-  static constexpr bool kNeighbours = kInterleaved;
   static constexpr int kPairs = kInterleaved ? kVector / 2 : kVector;
 
   POSENC_HD SinusoidalThread(const SinusoidalParameters& parameters, char* shared, int x, int y)
