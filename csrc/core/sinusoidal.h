@@ -21,6 +21,10 @@ struct SinusoidalSpec {
   int64_t dim = 0;
   double base = 10000.0, shift = 0.0, scale = 1.0;
   std::string_view layout = "interleaved";
+
+  bool same_frequencies(const SinusoidalSpec& other) const {
+    return dim == other.dim && base == other.base && shift == other.shift && scale == other.scale;
+  }
 };
 
 struct SinusoidalArgs {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "core/rotary.h"
 #include "core/sinusoidal.h"
@@ -34,15 +35,31 @@ class FrequencyBuffer {
   uint64_t* whole_ = inline_ + kInline;
 };
 
+// The frequencies of a formula. A thread keeps its last ones: decoding asks for the same in every
+// step, and they take longer than a row of the table.
+inline Frequencies formula_frequencies(const SinusoidalSpec& spec) {
+  static thread_local SinusoidalSpec last;  // of dim 0: no frequencies
+  static thread_local std::vector<uint64_t> turns;
+  const size_t pairs = static_cast<size_t>(spec.dim / 2);
+  if (!spec.same_frequencies(last)) {
+    last = {};
+    turns.resize(2 * pairs);
+    turns_from_spec(spec, turns.data(), turns.data() + pairs);
+    last = spec;
+    last.layout = {};  // the caller's memory
+  }
+  return {turns.data(), turns.data() + pairs};
+}
+
 template <typename Runner>
 void write_sinusoidal(SinusoidalArgs args, const Runner& runner) {
-  FrequencyBuffer buffer(args.pairs);
+  FrequencyBuffer buffer(args.inv_freq.data != nullptr ? args.pairs : 0);
   if (args.inv_freq.data != nullptr) {
     turns_from_frequencies(args.inv_freq, args.pairs, buffer.fraction(), buffer.whole());
+    args.frequencies = buffer.frequencies();
   } else {
-    turns_from_spec(args.spec, buffer.fraction(), buffer.whole());
+    args.frequencies = formula_frequencies(args.spec);
   }
-  args.frequencies = buffer.frequencies();
   const int64_t bytes = args.positions_count() * args.pairs * 2 * item_size(args.dtype);
   args.non_temporal = bytes >= non_temporal_bytes();
   if (bytes == 0) return;

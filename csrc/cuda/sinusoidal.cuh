@@ -375,6 +375,21 @@ SinusoidalPlan plan_sinusoidal(const SinusoidalArgs& args, GridLimit limit = {})
   return plan;
 }
 
+// Of the pairs first .. first + count - 1. A thread keeps the last ones, as on the CPU.
+inline const GeometricTurns& formula_turns(const SinusoidalSpec& spec, int64_t first,
+                                           int64_t count) {
+  static thread_local SinusoidalSpec last;  // of dim 0
+  static thread_local int64_t last_first = 0;
+  static thread_local GeometricTurns turns;
+  if (!spec.same_frequencies(last) || first != last_first) {
+    turns = GeometricTurns(spec.dim / 2, spec.base, spec.shift, spec.scale, first, count);
+    last = spec;
+    last.layout = {};  // the caller's memory
+    last_first = first;
+  }
+  return turns;
+}
+
 // Calls visit(parameters, thread type) for each launch of a call: one, but for tables from a
 // formula that are wider than GeometricTurns can be.
 template <typename Visit>
@@ -398,11 +413,7 @@ void for_each_sinusoidal_launch(const SinusoidalArgs& args, GridLimit limit, con
     part.cosine = skip(args.cosine, args.cosine_step);
     part.x_sine = skip(args.x_sine, args.x_step);
     part.x_cosine = skip(args.x_cosine, args.x_step);
-    if (formula) {
-      const SinusoidalSpec& spec = args.spec;
-      parameters.turns =
-          GeometricTurns(spec.dim / 2, spec.base, spec.shift, spec.scale, first, part.pairs);
-    }
+    if (formula) parameters.turns = formula_turns(args.spec, first, part.pairs);
     const bool go_on = visit_sinusoidal_thread(part, [&](auto* thread) {
       parameters.plan = plan_sinusoidal<std::remove_pointer_t<decltype(thread)>>(part, limit);
       return visit(parameters, thread);
