@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 import warnings
@@ -102,7 +104,6 @@ def test_show_config_of_this_machine(capsys):
     pn.show_config()
     lines = capsys.readouterr().out.splitlines()
     assert sum(line.startswith("CUDA kernels ") for line in lines) == 1
-    assert not torch.cuda.is_initialized() or torch.cuda.is_available()
 
 
 def test_tensors_that_the_kernels_cannot_serve_take_the_composition(machine):
@@ -147,6 +148,35 @@ def test_tensors_on_several_devices_are_refused(machine, elsewhere):
         ):
             with pytest.raises(ValueError, match=f"{elsewhere}: expected a tensor on cuda:0"):
                 call()
+
+
+STAND_IN_FOR_LIBCUDA = """
+#include <cstdlib>
+extern "C" int cuDriverGetVersion(int* version) { *version = 12040; return 0; }
+// Whatever else the CUDA runtime wants of a driver, it asks for by this, or begins with that.
+extern "C" int cuInit(unsigned) { abort(); }
+extern "C" int cuGetProcAddress(const char*, void**, int, unsigned long long) { abort(); }
+extern "C" int cuGetProcAddress_v2(const char*, void**, int, unsigned long long, int*) { abort(); }
+"""
+
+
+@pytest.mark.skipif(
+    not torch.ops.posenc_native.cuda_architectures(), reason="built without CUDA kernels"
+)
+def test_the_driver_is_asked_for_its_version_without_being_initialised(tmp_path):
+    """Processes forked after show_config() can still use CUDA."""
+    compiler = shutil.which("g++") or shutil.which("c++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    source, library = tmp_path / "libcuda.cc", tmp_path / "libcuda.so.1"
+    source.write_text(STAND_IN_FOR_LIBCUDA)
+    subprocess.run([compiler, "-shared", "-fPIC", source, "-o", library], check=True)
+    code = "import torch, posenc_native as pn; pn.show_config()"
+    shown = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True,
+        env=os.environ | {"LD_LIBRARY_PATH": str(tmp_path)},
+    ).stdout  # fmt: skip
+    assert "CUDA driver         supports 12.4\n" in shown
 
 
 def test_importing_does_not_touch_the_gpu():

@@ -53,10 +53,7 @@ std::string failure(int32_t device) {
   return error == cudaSuccess ? "" : cudaGetErrorString(error);
 }
 
-int64_t runtime_version() {
-  int version = 0;
-  return cudaRuntimeGetVersion(&version) == cudaSuccess ? version : 0;
-}
+int64_t runtime_version() { return CUDART_VERSION; }
 
 // Asked of the driver itself: the runtime would initialise it first, and no forked process could
 // use CUDA after that.
