@@ -6,6 +6,7 @@
 #endif
 
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <mutex>
 
@@ -73,6 +74,13 @@ int64_t default_non_temporal_bytes() {
 #ifdef _SC_LEVEL3_CACHE_SIZE
   cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
 #endif
+  // glibc 2.36 takes that of all cores of an AMD machine together, or in a virtual one ten times
+  // that of a core: what Linux has found is the part that a core can fill.
+  if (std::FILE* file = std::fopen("/sys/devices/system/cpu/cpu0/cache/index3/size", "r")) {
+    int kib = 0;
+    if (std::fscanf(file, "%dK", &kib) == 1 && kib > 0) cache = int64_t{kib} << 10;
+    std::fclose(file);
+  }
   // Where the system does not tell, or has no third level: 32 MiB, a common size.
   return (cache > 0 ? cache : int64_t{32} << 20) / 2;
 }
