@@ -18,7 +18,31 @@ from typing import TYPE_CHECKING, Any
 
 from . import backend
 from .backend import get_num_threads, set_backend, set_num_threads, show_config
+from .distances import (
+    alibi_columns,
+    alibi_diagonals,
+    alibi_slopes,
+    clipped_diagonals,
+    clipped_index,
+    deberta_bucket,
+    deberta_index,
+    fire_bias,
+    kerple_diagonals,
+    relative_position_bucket,
+    relative_positions,
+    sandwich_diagonals,
+    swin_diagonals,
+    swin_v2_coordinates,
+    t5_diagonals,
+)
 from .frequencies import frequencies, rotary_frequencies, wavelengths
+from .relative import (
+    add_toeplitz_bias,
+    diagonal_sums,
+    relative_gather,
+    relative_scatter,
+    toeplitz_bias,
+)
 from .rotary import (
     Rotary,
     apply_rotary,
@@ -37,21 +61,41 @@ __version__ = "0.1.0"
 __all__ = [
     "Rotary",
     "add_sinusoidal",
+    "add_toeplitz_bias",
+    "alibi_columns",
+    "alibi_diagonals",
+    "alibi_slopes",
     "apply_rotary",
     "apply_rotary_qk",
     "apply_rotary_qk_tables",
     "apply_rotary_tables",
+    "clipped_diagonals",
+    "clipped_index",
+    "deberta_bucket",
+    "deberta_index",
+    "diagonal_sums",
+    "fire_bias",
     "frequencies",
     "get_num_threads",
     "hf",
+    "kerple_diagonals",
     "nn",
+    "relative_gather",
+    "relative_position_bucket",
+    "relative_positions",
+    "relative_scatter",
     "rotary_frequencies",
     "rotary_tables",
+    "sandwich_diagonals",
     "set_backend",
     "set_num_threads",
     "shift_matrix",
     "show_config",
     "sinusoidal",
+    "swin_diagonals",
+    "swin_v2_coordinates",
+    "t5_diagonals",
+    "toeplitz_bias",
     "wavelengths",
 ]
 

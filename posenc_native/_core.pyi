@@ -78,6 +78,58 @@ def apply_rotary_qk_tables(
     inplace: Any,
     /,
 ) -> tuple[Any, Any]: ...
+def toeplitz_bias(
+    diagonals: Any,
+    q_len: Any,
+    k_len: Any,
+    start: Any,
+    q_offset: Any,
+    dtype: Any,
+    out: Any,
+    /,
+) -> Any: ...
+def add_toeplitz_bias(
+    scores: Any,
+    diagonals: Any,
+    q_len: Any,
+    k_len: Any,
+    start: Any,
+    q_offset: Any,
+    out: Any,
+    /,
+) -> Any: ...
+def diagonal_sums(
+    grad: Any,
+    shape: Any,
+    q_len: Any,
+    k_len: Any,
+    start: Any,
+    q_offset: Any,
+    /,
+) -> Any: ...
+def relative_gather(
+    x: Any,
+    index: Any,
+    k_len: Any,
+    start: Any,
+    q_offset: Any,
+    missing: Any,
+    content: Any,
+    scale: Any,
+    out: Any,
+    /,
+) -> Any: ...
+def relative_scatter(
+    grad: Any,
+    index: Any,
+    width: Any,
+    start: Any,
+    q_offset: Any,
+    missing: Any,
+    scale: Any,
+    out: Any,
+    /,
+) -> Any: ...
 def set_num_threads(n: int, /) -> None: ...
 def get_num_threads() -> int: ...
 def available_targets() -> list[str]: ...

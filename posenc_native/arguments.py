@@ -106,6 +106,13 @@ def size(function: str, argument: str, value: object) -> int:
     return result
 
 
+def length(function: str, argument: str, value: object) -> int:
+    """As `size`; torch.compile may keep it open, where it takes a `size` for a constant."""
+    if type(value) is int and 0 <= value < 2**63:
+        return value
+    return size(function, argument, value)
+
+
 def even_size(function: str, argument: str, value: object) -> int:
     """The value as a Python int; it must be an even integer >= 0."""
     result = size(function, argument, value)

@@ -4,8 +4,8 @@
 
 Compiles every CUDA source as the build in DIRECTORY (the newest below build/, by default) does, and
 prints the assembler's report of each kernel. Exits with 1 if a kernel keeps registers in memory,
-writes less at once than it was made for, or computes in float64 what is not float64, of which GPUs
-can do next to nothing.
+writes (of sums: reads) less at once than it was made for, or computes in float64 what is not
+float64, of which GPUs can do next to nothing.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ USED = re.compile(r"Used (\d+) registers")
 BYTES = {"Float16": 2, "BFloat16": 2, "float": 4, "double": 8}
 PTX_ENTRY = re.compile(r"\.entry (\w+)\(.*?\n\}\n", re.DOTALL)
 STORE = re.compile(r"\bst\.global(?:\.v(\d))?\.[a-z](\d+)\b")
+LOAD = re.compile(r"\bld\.global(?:\.nc)?(?:\.v(\d))?\.[a-z](\d+)\b")
 # Loading, storing and converting are no arithmetic: scale and inv_freq come as float64.
 DOUBLE_ARITHMETIC = re.compile(r"\b(?:add|sub|mul|fma|div|rcp|sqrt|min|max|set\w*)\.[\w.]*f64\b")
 
@@ -40,6 +41,7 @@ class Kernel:
     stack: int
     spilled: int
     store_bytes: int
+    load_bytes: int
     double_arithmetic: int
 
     @property
@@ -49,9 +51,12 @@ class Kernel:
         if match is None:
             return "unknown"
         dtype, vector = match[1], int(match[2])
+        sums = self.name.startswith("DiagonalSums")  # few, written one by one
+        wide = BYTES[dtype] * vector
         found = {
             "spills": self.spilled > 0,
-            "narrow stores": self.store_bytes != BYTES[dtype] * vector,
+            "narrow stores": not sums and self.store_bytes != wide,
+            "narrow loads": sums and self.load_bytes < wide,
             "float64": self.double_arithmetic > 0 and dtype != "double",
         }
         return ", ".join(name for name, present in found.items() if present)
@@ -87,7 +92,7 @@ def readable(names: list[str]) -> list[str]:
         ).stdout
     except FileNotFoundError:
         return names
-    thread = re.compile(r"cuda::(\w+Thread<.*>) ?>\(")
+    thread = re.compile(r"cuda::(\w+Thread<[^<>]*>) ?[,>]")
     return [
         match[1].replace("posenc::", "") if (match := thread.search(line)) else line
         for line in output.splitlines()
@@ -102,12 +107,14 @@ def kernels(command: list[str]) -> list[Kernel]:
         )  # fmt: skip
         if result.returncode:
             sys.exit(result.stdout)
-        counted: dict[str, tuple[int, int]] = {}
+        counted: dict[str, tuple[int, int, int]] = {}
         for path in Path(scratch).glob("*.ptx"):
             for entry in PTX_ENTRY.finditer(path.read_text()):
-                stores = [int(n or 1) * int(bits) // 8 for n, bits in STORE.findall(entry[0])]
-                doubles = DOUBLE_ARITHMETIC.findall(entry[0])
-                counted[entry[1]] = max(stores, default=0), len(doubles)
+                store, load = (
+                    max((int(n or 1) * int(bits) // 8 for n, bits in found), default=0)
+                    for found in (STORE.findall(entry[0]), LOAD.findall(entry[0]))
+                )
+                counted[entry[1]] = store, load, len(DOUBLE_ARITHMETIC.findall(entry[0]))
     found, name, architecture, stack, spilled = [], "", "", 0, 0
     for line in result.stdout.splitlines():
         if match := ENTRY.search(line):
@@ -129,12 +136,15 @@ def main(arguments: list[str]) -> int:
     if not every:
         sys.exit(f"gpu_resources: no CUDA kernels in {build}: was it built with POSENC_CUDA=OFF?")
     width = max(len(kernel.name) for kernel in every)
-    print(f"{'kernel':{width}}  GPU     registers  stack  spilled  store bytes  float64 operations")
+    print(
+        f"{'kernel':{width}}  GPU     registers  stack  spilled  store bytes  load bytes"
+        "  float64 operations"
+    )
     for kernel in every:
         line = (
             f"{kernel.name:{width}}  {kernel.architecture:7} {kernel.registers:9}"
             f"  {kernel.stack:5}  {kernel.spilled:7}  {kernel.store_bytes:11}"
-            f"  {kernel.double_arithmetic:7}  {kernel.faults}"
+            f"  {kernel.load_bytes:10}  {kernel.double_arithmetic:7}  {kernel.faults}"
         )
         print(line.rstrip())
     faulty = sum(bool(kernel.faults) for kernel in every)

@@ -2,11 +2,17 @@
 // lie in the same place (stride 0); the last one is written last and stays.
 //
 //   nothing  ->  x = 0 1 2 ... 63 rotated by inv_freq = 1, 1/2, 1/3 ...; a row of a table
-
+//
+// Relative encodings: memory for the last rows only (and for the first entries, which are theirs),
+// at an address that is as far back as the others would take. Of sums, the last entries, which are
+// those of the first rows.
+//
+//   nothing  ->  the last 5 rows of (scores + bias), shift, gather, scatter; 64 diagonal sums
 #include <cstdio>
 #include <type_traits>
 #include <vector>
 
+#include "cuda/relative.cuh"
 #include "cuda/rotary.cuh"
 #include "cuda/sinusoidal.cuh"
 
@@ -83,10 +89,151 @@ void print_table() {
   std::fwrite(out, sizeof out, 1, stdout);
 }
 
+// Rows that have memory, of kColumns numbers each, and numbers of which no two are alike.
+constexpr int64_t kThere = 2048, kColumns = 80, kKeys = 64, kLast = 5;
+alignas(16) float numbers[kThere * kColumns];
+alignas(16) float results[kThere * kColumns];
+alignas(128) char shared_memory[49152];
+
+posenc::Matrices last_rows(float* data) {
+  posenc::Matrices matrices;
+  matrices.data = reinterpret_cast<void*>(reinterpret_cast<intptr_t>(data) -
+                                          (kRows - kThere) * kColumns * int64_t{sizeof(float)});
+  matrices.row_stride = kColumns;
+  matrices.column_stride = 1;
+  return matrices;
+}
+
+// The first `count` columns of the last rows.
+void print_last(int64_t count) {
+  for (int64_t row = kThere - kLast; row < kThere; ++row) {
+    std::fwrite(results + row * kColumns, sizeof(float), static_cast<size_t>(count), stdout);
+  }
+}
+
+template <typename Thread, typename Parameters>
+void run_last_tile(const Parameters& parameters) {
+  const posenc::cuda::TilePlan& plan = parameters.plan;
+  std::vector<Thread> threads;
+  for (int z = 0; z < plan.threads_z; ++z) {
+    for (int y = 0; y < plan.threads_y; ++y) {
+      for (int x = 0; x < plan.threads_x; ++x) {
+        threads.emplace_back(parameters, shared_memory, x, y, z);
+      }
+    }
+  }
+  each(threads, [&](Thread& one) { one.begin(plan.pieces_x - 1, plan.pieces_y - 1); });
+  each(threads, [](Thread& one) { one.stage(); });
+  each(threads, [](Thread& one) { one.write(); });
+}
+
+void print_bias() {
+  posenc::ToeplitzArgs args;
+  args.queries[0] = kRows;
+  args.keys[0] = kKeys;
+  args.start[0] = kRows - 1;
+  args.entries[0] = kRows + kKeys - 1;
+  args.entry_strides[0] = 1;
+  args.in = last_rows(numbers);
+  args.out = last_rows(results);
+  args.diagonals = numbers;
+  using Thread = posenc::cuda::ToeplitzTileThread<float, 4>;
+  run_last_tile<Thread>(
+      posenc::cuda::ToeplitzParameters{args, posenc::cuda::plan_toeplitz<Thread>(args)});
+  print_last(kKeys);
+}
+
+posenc::RelativeArgs relative_args(float* by_column, float* by_key) {
+  posenc::RelativeArgs args;
+  args.queries = kRows;
+  args.keys = kKeys;
+  args.width = kColumns;
+  args.start = kRows - 1;
+  args.by_column = last_rows(by_column);
+  args.by_key = last_rows(by_key);
+  return args;
+}
+
+template <typename Thread>
+void print_gather(const posenc::RelativeArgs& args) {
+  posenc::cuda::RelativeParameters parameters = posenc::cuda::arrange(args, false);
+  parameters.plan = posenc::cuda::plan_relative<Thread>(parameters);
+  run_last_tile<Thread>(parameters);
+  print_last(kKeys);
+}
+
+void print_scatter() {
+  // As many lists as columns, of the entries column, column + kColumns ...
+  static int64_t order[kThere / kColumns * kColumns], bounds[kColumns + 1];
+  constexpr int64_t kLength = kThere / kColumns;
+  for (int64_t i = 0; i < kColumns * kLength; ++i) {
+    order[i] = i / kLength + i % kLength * kColumns;
+  }
+  for (int64_t column = 0; column <= kColumns; ++column) bounds[column] = column * kLength;
+  posenc::RelativeArgs args = relative_args(results, numbers);
+  args.entries = kRows + kKeys - 1;
+  args.order = order;
+  args.bounds = bounds;
+  using Thread = posenc::cuda::ScatterThread<float, 1>;
+  const posenc::cuda::ScatterParameters parameters{args, posenc::cuda::plan_scatter<Thread>(args)};
+  std::vector<Thread> threads;
+  for (int i = 0; i < posenc::cuda::Policy::kThreads; ++i) {
+    threads.emplace_back(parameters, shared_memory, i);
+  }
+  each(threads, [&](Thread& one) { one.begin(parameters.plan.pieces_x - 1); });
+  each(threads, [](Thread& one) { one.read_rows(); });
+  each(threads, [&](Thread& one) { one.short_list(parameters.plan.tiles - 1); });
+  print_last(kColumns);
+}
+
+void print_sums() {
+  posenc::ToeplitzArgs args;
+  args.queries[0] = kRows;
+  args.keys[0] = kKeys;
+  args.start[0] = kRows - 1;
+  args.entries[0] = kRows + kKeys - 1;
+  args.entry_strides[0] = 1;
+  args.in = last_rows(numbers);
+  args.in.data = numbers;
+  args.diagonals = reinterpret_cast<void*>(reinterpret_cast<intptr_t>(results) -
+                                           (args.entries[0] - kThere) * int64_t{sizeof(float)});
+  using Thread = posenc::cuda::DiagonalSumsThread<float, 4, false>;
+  const posenc::cuda::DiagonalSumsParameters parameters{
+      args, posenc::cuda::plan_diagonal_sums<Thread>(args)};
+  const auto& plan = parameters.plan;
+  std::vector<Thread> threads;
+  for (int y = 0; y < plan.threads_y; ++y) {
+    for (int x = 0; x < plan.threads_x; ++x) threads.emplace_back(parameters, shared_memory, x, y);
+  }
+  each(threads, [&](Thread& one) { one.begin(plan.pieces_x - 1, plan.pieces_y - 1); });
+  for (int64_t round = 0; round < threads[0].rounds(); ++round) {
+    each(threads, [&](Thread& one) { one.sum(round); });
+    each(threads, [&](Thread& one) { one.combine(round); });
+  }
+  each(threads, [](Thread& one) { one.finish(); });
+  std::fwrite(results + kThere - kKeys, sizeof(float), kKeys, stdout);
+}
+
+void print_relative() {
+  for (int64_t i = 0; i < kThere * kColumns; ++i) numbers[i] = static_cast<float>(i % 4099);
+  print_bias();
+  print_gather<posenc::cuda::ShiftThread<float, 4>>(relative_args(numbers, results));
+  // Every entry's column is 79 less itself, over and over.
+  static int64_t index[kThere];
+  for (int64_t i = 0; i < kThere; ++i) index[i] = kColumns - 1 - i % kColumns;
+  posenc::RelativeArgs args = relative_args(numbers, results);
+  args.index = {index, posenc::Dtype::kInt64, 1, kColumns};
+  args.entries = kRows + kKeys - 1;
+  print_gather<posenc::cuda::GatherThread<float, 4>>(args);
+  print_scatter();
+  print_sums();
+}
+
 }  // namespace
 
 int main() {
   print_rotated();
   print_table();
+  print_relative();
   return 0;
 }

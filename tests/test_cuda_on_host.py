@@ -10,6 +10,7 @@ such kernels break, compared bit by bit with the CPU's kernels.
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import shutil
 import subprocess
@@ -20,7 +21,7 @@ import numpy as np
 import pytest
 from arrays import aligned_rows
 from conftest import CUDA_ON_HOST, NATIVE, NEEDS_CUDA_ON_HOST, NEEDS_NATIVE, TARGETS
-from oracle import DTYPES, assert_same_bits
+from oracle import DTYPES, assert_close, assert_same_bits
 
 pytestmark = [NEEDS_NATIVE, NEEDS_CUDA_ON_HOST]
 FUSED = [target for target in TARGETS if target not in ("SSE2", "SSSE3", "SSE4")]
@@ -202,6 +203,215 @@ def test_many_rows_and_many_repetitions(dtype):
     assert_same_bits(*both("add_sinusoidal", numbers(dtype, 2, 1, 301, 16), None, *options))
 
 
+# Relative encodings
+
+
+def assert_relative_agree(
+    planes: tuple[int, int], queries: int, keys: int, dtype: str, of: str = "float32"
+) -> None:
+    """Everything on diagonals [H, D] or [B, H, D] and on matrices [B, H, q, k]."""
+    batch, heads = planes
+    entries, lengths = queries + keys - 1, ((queries,), (keys,), (queries - 1,))
+    scores = numbers(dtype, batch, heads, queries, keys)
+    for shape in ((heads, entries), (batch, heads, entries)):
+        diagonals = numbers(of, *shape)
+        for out in (None, np.empty_like(scores)):
+            assert_same_bits(*both("add_toeplitz_bias", scores, diagonals, *lengths, None, out))
+        assert_same_bits(
+            *both("toeplitz_bias", diagonals, *lengths, None, np.dtype(DTYPES[dtype]), None)
+        )
+        assert_same_bits(*both("diagonal_sums", scores, shape, *lengths, None))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("keys", [1, 7, 8, 16, 64, 72, 136, 512, 520, 1040])
+@pytest.mark.parametrize("queries", [1, 7, 8, 9, 33, 257])
+def test_toeplitz_sizes(queries, keys, dtype):
+    assert_relative_agree((1, 2), queries, keys, dtype)
+
+
+@pytest.mark.parametrize("of", DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("planes", [(1, 1), (3, 2), (70, 1), (9, 5)])
+def test_toeplitz_planes(planes, dtype, of):
+    for queries, keys in ((16, 24), (2, 40), (11, 5)):
+        assert_relative_agree(planes, queries, keys, dtype, of)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("queries", "keys"), [(2050, 8), (8, 4104), (700, 700)])
+def test_large_matrices(queries, keys, dtype):
+    assert_relative_agree((1, 1), queries, keys, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("q_len", "k_len"),
+    [
+        ((7, 7), (7, 7)),
+        ((8, 8), (8, 8)),
+        ((3, 5), (4, 8)),
+        ((1, 9), (9, 1)),
+        ((2, 3, 4), (4, 2, 4)),
+    ],
+)
+@pytest.mark.parametrize("batch", [1, 5, 130])
+def test_toeplitz_grids(batch, q_len, k_len, dtype):
+    entries = tuple(q + k + 2 for q, k in zip(q_len, k_len, strict=True))
+    start = tuple(q + 1 for q in q_len)
+    scores = numbers(dtype, batch, 2, math.prod(q_len), math.prod(k_len))
+    lengths = (q_len, k_len, start, None)
+    for of in ("float32", dtype):
+        diagonals = numbers(of, 2, *entries)
+        assert_same_bits(*both("add_toeplitz_bias", scores, diagonals, *lengths, None))
+        bias = ("toeplitz_bias", diagonals, *lengths, np.dtype(DTYPES[dtype]), None)
+        assert_same_bits(*both(*bias))
+    assert_same_bits(*both("diagonal_sums", scores, (2, *entries), *lengths))
+    assert_same_bits(*both("diagonal_sums", scores, (batch, 2, *entries), *lengths))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("queries", [1, 8, 20])
+def test_windows_of_each_plane(queries, dtype):
+    """q_offset of batch rows, and of heads, whose sums are then over different windows."""
+    rng = np.random.default_rng(queries)
+    keys, entries = 24, 90
+    scores = numbers(dtype, 3, 2, queries, keys)
+    x = numbers(dtype, 3, 2, queries, entries)
+    origin = entries - keys
+    index = rng.integers(0, 40, entries)
+    for shape in ((3,), (3, 2)):
+        q_offset = rng.integers(0, origin - queries + 2, shape)
+        lengths = ((queries,), (keys,), (origin,), q_offset)
+        for diagonals in (numbers("float32", 2, entries), numbers("float32", 3, 2, entries)):
+            assert_same_bits(*both("add_toeplitz_bias", scores, diagonals, *lengths, None))
+            assert_same_bits(*both("diagonal_sums", scores, diagonals.shape, *lengths))
+        assert_same_bits(
+            *both("toeplitz_bias", numbers("float32", 2, entries), (queries,), (keys,), (origin,),
+                  q_offset.reshape(3, -1)[:, 0], np.dtype(DTYPES[dtype]), None)
+        )  # fmt: skip
+        for columns in (None, index):
+            options = (origin, q_offset, None, scores, 0.5, None)
+            assert_same_bits(*both("relative_gather", x, columns, keys, *options))
+        assert_same_bits(
+            *both("relative_scatter", scores, None, entries, origin, q_offset, None, 0.5, None)
+        )
+        assert_scatters_agree(scores, index, 40, origin, q_offset)
+
+
+def assert_scatters_agree(
+    grad: np.ndarray, index: np.ndarray, width: int, start: int, q_offset: Any = None
+) -> None:
+    """As near as sums in another order are; and to the bit what they were the last time."""
+    options = (index, width, start, q_offset, -1, 0.5, None)
+    ours, theirs = both("relative_scatter", grad, *options)
+    assert_same_bits(ours, CUDA_ON_HOST.relative_scatter(grad, *options))
+    of_magnitudes = (np.abs(grad.astype(np.float64)), *options)
+    assert_close(ours, theirs, 64 * NATIVE.relative_scatter(*of_magnitudes))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("queries", [1, 8, 33])
+@pytest.mark.parametrize(("keys", "width"), [(8, 8), (64, 100), (72, 79), (13, 1), (300, 331)])
+def test_gather_and_shift_sizes(keys, width, queries, dtype):
+    x, content = numbers(dtype, 2, queries, width), numbers(dtype, 2, queries, keys)
+    rng = np.random.default_rng(keys)
+    index = rng.integers(-1, width, queries + keys - 1)
+    for added, scale in ((None, 1.0), (None, 0.3), (content, 0.125)):
+        options = (None, -1, added, scale, None)
+        for columns, start in ((index, queries - 1), (None, queries - 1), (None, -3)):
+            assert_same_bits(*both("relative_gather", x, columns, keys, start, *options))
+        options = (None, width, queries - 1, None, None, scale, None)
+        assert_same_bits(*both("relative_scatter", content, *options))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", [1, 3, 40, 257, 600])
+def test_lists_of_every_length(width, dtype):
+    """A thread's, a warp's, the block's: most columns once, and what is clipped in two of them."""
+    for queries, keys in ((1, 900), (20, 700), (700, 9)):
+        entries = queries + keys - 1
+        grad = numbers(dtype, 2, queries, keys)
+        clipped = np.clip(np.arange(entries) - entries // 2 + width // 2, 0, width - 1)
+        rng = np.random.default_rng(width)
+        for index in (clipped, rng.integers(-1, width, entries)):
+            assert_scatters_agree(grad, index, width, queries - 1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_relative_rows_at_any_address(dtype):
+    lengths = ((9,), (24,), (8,), None)
+    x, diagonals = numbers(dtype, 2, 9, 24), numbers("float64", 2, 32)
+    wide, index = numbers(dtype, 2, 9, 32), np.arange(32)[::-1] // 2
+    for offset in range(0, 17, DTYPES[dtype].itemsize):
+        there = aligned_rows(x.shape, DTYPES[dtype], offset)
+        there.array[...] = x
+        source = aligned_rows(wide.shape, DTYPES[dtype], offset)
+        source.array[...] = wide
+        for name, arguments in {
+            "diagonal_sums": (there.array, (2, 32), *lengths),
+            "relative_gather": (source.array, None, 24, 8, None, None, None, 1.0),
+            "relative_scatter": (there.array, None, 32, 8, None, None, 1.0),
+        }.items():
+            more = () if name == "diagonal_sums" else (None,)
+            ours, theirs = (getattr(m, name)(*arguments, *more) for m in (CUDA_ON_HOST, NATIVE))
+            assert_same_bits(ours, theirs)
+        out = aligned_rows(x.shape, DTYPES[dtype], offset)
+        for name, arguments in {
+            "toeplitz_bias": (diagonals, *lengths, None),
+            "add_toeplitz_bias": (x, diagonals, *lengths),
+            "relative_gather": (source.array, index, 24, 8, None, None, there.array, 2.0),
+        }.items():
+            expected = getattr(NATIVE, name)(*arguments, np.empty_like(x))
+            getattr(CUDA_ON_HOST, name)(*arguments, out.array)
+            assert_same_bits(out.array, expected)
+        out.assert_rest_untouched()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_relative_with_any_strides(dtype):
+    base = numbers(dtype, 3, 2, 20, 60)
+    lengths = ((20,), (24,), (21,), None)
+    diagonals = numbers("float32", 2, 100)[:, ::-2]
+    index = (np.arange(200)[::-4] % 24)[:50]
+    for x in (
+        base[..., 3:27],
+        base[..., ::-2][..., :24],
+        base[::-1, :, ::-1, 8:32],
+        base.transpose(1, 0, 2, 3)[[0, 1]].transpose(1, 0, 2, 3)[..., :24],
+        base[:, :, :, 0:24].copy().transpose(0, 1, 3, 2).copy().transpose(0, 1, 3, 2),
+        np.broadcast_to(base[:1, :, :1, :24], (3, 2, 20, 24)),
+    ):
+        calls = {
+            "add_toeplitz_bias": (x, diagonals, *lengths, None),
+            "diagonal_sums": (x, diagonals.shape, *lengths),
+            "relative_gather": (x, None, 30, 19, None, None, None, 1.0, None),
+            "relative_scatter": (x, None, 40, 21, None, None, 0.5, None),
+        }
+        for name, arguments in calls.items():
+            ours, theirs = (getattr(module, name)(*arguments) for module in (CUDA_ON_HOST, NATIVE))
+            assert_same_bits(ours, theirs)
+        arguments = (x, index, 30, 20, None, None, None, 1.0, None)
+        ours, theirs = (module.relative_gather(*arguments) for module in (CUDA_ON_HOST, NATIVE))
+        assert_same_bits(ours, theirs)
+        assert_scatters_agree(x, index, 24, 21)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("planes", "queries", "keys"), [(0, 3, 8), (2, 0, 8), (2, 3, 0)])
+def test_nothing_to_lay_down_or_look_up(planes, queries, keys, dtype):
+    scores = numbers(dtype, planes, queries, keys)
+    lengths = ((queries,), (keys,), (max(queries, 1) - 1,), None)
+    diagonals = numbers("float32", planes, 10)
+    assert_same_bits(*both("add_toeplitz_bias", scores, diagonals, *lengths, None))
+    assert_same_bits(*both("diagonal_sums", scores, diagonals.shape, *lengths))
+    for index in (None, np.arange(10)):
+        options = (lengths[2][0], None, None)
+        x = numbers(dtype, planes, queries, 10)
+        assert_same_bits(*both("relative_gather", x, index, keys, *options, None, 1.0, None))
+        assert_same_bits(*both("relative_scatter", scores, index, 10, *options, 1.0, None))
+
+
 # Index ranges beyond 2^31, without memory for them
 
 
@@ -231,6 +441,30 @@ def test_rows_more_than_two_to_the_31_elements_apart(rows, dtype, tmp_path):
     assert_same_bits(far.copy(), NATIVE.sinusoidal(3, *spec, np.dtype(DTYPES[dtype]), None))
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_relative_rows_more_than_two_to_the_31_elements_apart(dtype, tmp_path):
+    x, diagonals = numbers(dtype, 9, 64), numbers("float32", 72)
+    far = far_rows(tmp_path, dtype, 9, 2**31 + 24)
+    far[...] = x
+    lengths, options = ((9,), (64,), (8,), None), (8, None, None)
+    expected = NATIVE.diagonal_sums(x, (72,), *lengths)
+    assert_same_bits(CUDA_ON_HOST.diagonal_sums(far, (72,), *lengths), expected)
+    index = np.arange(72) % 64
+    for columns in (None, index):
+        ours, theirs = (
+            module.relative_gather(there, columns, 64, *options, None, 1.0, None)
+            for module, there in ((CUDA_ON_HOST, far), (NATIVE, x))
+        )
+        assert_same_bits(ours, theirs)
+        ours, theirs = (
+            module.relative_scatter(there, columns, 64, *options, 1.0, None)
+            for module, there in ((CUDA_ON_HOST, far), (NATIVE, x))
+        )
+        assert_close(ours, theirs, 8 * np.abs(theirs.astype(np.float64)) + 1)
+    CUDA_ON_HOST.add_toeplitz_bias(far, diagonals, *lengths, far)
+    assert_same_bits(far.copy(), NATIVE.add_toeplitz_bias(x, diagonals, *lengths, None))
+
+
 def test_pieces_beyond_the_two_to_the_31st(tmp_path):
     """The last piece of a launch of 2^33 + 5 rows, all of which lie in the same place."""
     nvcc = shutil.which(os.environ.get("CUDACXX", "nvcc"))
@@ -243,7 +477,8 @@ def test_pieces_beyond_the_two_to_the_31st(tmp_path):
     flags = ["-std=c++17", "-I", sources, "-Xcompiler=-ffp-contract=off", "-arch=sm_90"]
     subprocess.run([nvcc, *flags, source, *core, "-o", program], check=True)
     output = subprocess.run([program], stdout=subprocess.PIPE, check=True).stdout
-    rotated, table = np.frombuffer(output, np.float32).reshape(2, 64)
+    numbers = np.frombuffer(output, np.float32)
+    rotated, table = numbers[:128].reshape(2, 64)
     last = np.array([2**33 + 4])
     x = np.arange(64, dtype=np.float32)[None]
     options = ("sd", "half", 0, None, 1.0, False)
@@ -251,3 +486,24 @@ def test_pieces_beyond_the_two_to_the_31st(tmp_path):
     assert_same_bits(rotated[None], NATIVE.apply_rotary(x, last, inv_freq, *options, None))
     spec = (64, 1e4, "interleaved", 0.0, 1.0)
     assert_same_bits(table[None], NATIVE.sinusoidal(last, *spec, np.dtype(np.float32), None))
+    rest = numbers[128:]
+    bias, shifted, gathered = rest[: 3 * 320].reshape(3, 1, 5, 64)
+    scattered, sums = rest[3 * 320 : -64].reshape(5, 80), rest[-64:]
+    # The last of 2048 rows of 80 numbers are the last five of the call.
+    base = (np.arange(2048 * 80) % 4099).astype(np.float32)
+    x = base.reshape(2048, 80)[-5:]
+    grid = ((5,), (64,), (4,))
+    expected = NATIVE.add_toeplitz_bias(
+        np.ascontiguousarray(x[None, :, :64]), base[None, :68], *grid, None, None
+    )
+    assert_same_bits(bias, expected)
+    options = (4, None, None, None, 1.0, None)
+    assert_same_bits(shifted[0], NATIVE.relative_gather(x, None, 64, *options))
+    index = 79 - np.arange(68) % 80
+    assert_same_bits(gathered[0], NATIVE.relative_gather(x, index, 64, *options))
+    index = np.arange(68)
+    expected = NATIVE.relative_scatter(x[:, :64], index, 80, 4, None, None, 1.0, None)
+    assert_same_bits(scattered, expected)
+    grad = base.reshape(2048, 80)[None, :64, :64]
+    expected = NATIVE.diagonal_sums(grad, (1, 127), (64,), (64,), (63,), None)
+    assert_same_bits(sums, expected[0, -64:])

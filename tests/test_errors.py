@@ -688,6 +688,57 @@ BAD: dict[str, Bad] = {
         "Rotary", lambda: (4, {"axis_map": [0.0, 1.0]}), T, "axis_map"
     ),
     "description of few axes": Bad("Rotary", lambda: (8, {"axis_map": [0, 1]}), V, "axis_map"),
+    # Relative
+    "bias of few diagonals": Bad("toeplitz_bias", lambda: (x(3, 8), 4, 4), V, "diagonals"),
+    "bias of many diagonals": Bad(
+        "toeplitz_bias", lambda: (x(3, 6), 4, 4, {"origin": 3}), V, "diagonals"
+    ),
+    "bias of integers": Bad("toeplitz_bias", lambda: (steps(3, 7), 4, 4), T, "diagonals"),
+    "bias of negative length": Bad("toeplitz_bias", lambda: (x(3, 7), -4, 4), V, "q_len"),
+    "bias of lengths of two ranks": Bad("toeplitz_bias", lambda: (x(3, 7), (2, 2), 4), V, "k_len"),
+    "bias out of another shape": Bad(
+        "toeplitz_bias", lambda: (x(3, 7), 4, 4, {"out": x(3, 4, 5)}), V, "out"
+    ),
+    "bias out read-only": Bad(
+        "toeplitz_bias", lambda: (x(3, 7), 4, 4, {"out": read_only(x(3, 4, 4))}), V, "out"
+    ),
+    "bias beyond the diagonals": Bad(
+        "add_toeplitz_bias", lambda: (x(3, 4, 4), x(3, 9), {"origin": 2}), V, "diagonals"
+    ),
+    "bias of other heads": Bad("add_toeplitz_bias", lambda: (x(3, 4, 4), x(2, 7)), V, "diagonals"),
+    "bias of offsets of another shape": Bad(
+        "add_toeplitz_bias",
+        lambda: (x(2, 3, 4, 4), x(3, 9), {"origin": 5, "q_offset": steps(3)}),
+        V,
+        "q_offset",
+    ),
+    "bias of scores of integers": Bad(
+        "add_toeplitz_bias", lambda: (steps(3, 4, 4), x(3, 7)), T, "scores"
+    ),
+    "sums of a vector": Bad("diagonal_sums", lambda: (x(4),), V, "grad"),
+    "sums in few entries": Bad(
+        "diagonal_sums", lambda: (x(3, 4, 4), {"entries": 6, "origin": 3}), V, "diagonals"
+    ),
+    "gather of a column too far": Bad(
+        "relative_gather", lambda: (x(4, 5), np.array([0, 1, 2, 3, 4, 5, 0]), 4), V, "index"
+    ),
+    "gather of a negative column": Bad(
+        "relative_gather", lambda: (x(4, 5), np.array([0, 1, 2, 3, 4, -1, 0]), 4), V, "index"
+    ),
+    "gather by floats": Bad("relative_gather", lambda: (x(4, 5), x(7), 4), T, "index"),
+    "gather of a missing that is there": Bad(
+        "relative_gather", lambda: (x(4, 5), steps(7), 4, {"missing": 2}), V, "missing"
+    ),
+    "gather of content of another shape": Bad(
+        "relative_gather", lambda: (x(4, 5), steps(7), 4, {"content": x(4, 5)}), V, "content"
+    ),
+    "gather by infinity": Bad(
+        "relative_gather", lambda: (x(4, 5), steps(7), 4, {"scale": INF}), V, "scale"
+    ),
+    "scatter of a column too far": Bad(
+        "relative_scatter", lambda: (x(4, 4), np.full(7, 3), 3), V, "index"
+    ),
+    "scatter of few entries": Bad("relative_scatter", lambda: (x(4, 4), steps(6), 3), V, "index"),
     "backend": Bad("set_backend", lambda: ("cuda",), V, "name"),
     "no threads": Bad("set_num_threads", lambda: (0,), V, "n"),
     "threads beyond int": Bad("set_num_threads", lambda: (2**31,), V, "n"),

@@ -45,6 +45,22 @@ void run(const char* function, int32_t device, const SinusoidalArgs& args) {
   run_kernel(function, device, args, &sinusoidal);
 }
 
+void lay_diagonals(const char* function, int32_t device, const ToeplitzArgs& args) {
+  run_kernel(function, device, args, &toeplitz);
+}
+
+void sum_diagonals(const char* function, int32_t device, const ToeplitzArgs& args) {
+  run_kernel(function, device, args, &diagonal_sums);
+}
+
+void gather(const char* function, int32_t device, const RelativeArgs& args) {
+  run_kernel(function, device, args, &relative_gather);
+}
+
+void scatter(const char* function, int32_t device, const RelativeArgs& args) {
+  run_kernel(function, device, args, &relative_scatter);
+}
+
 std::string architectures() { return POSENC_CUDA_ARCHITECTURES; }
 
 std::string failure(int32_t device) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "core/relative.h"
 #include "core/rotary.h"
 #include "core/sinusoidal.h"
 
@@ -12,6 +13,10 @@ namespace posenc::cuda {
 // On tensors of the device; `function` is named in errors.
 void run(const char* function, int32_t device, const RotaryArgs& args);
 void run(const char* function, int32_t device, const SinusoidalArgs& args);
+void lay_diagonals(const char* function, int32_t device, const ToeplitzArgs& args);
+void sum_diagonals(const char* function, int32_t device, const ToeplitzArgs& args);
+void gather(const char* function, int32_t device, const RelativeArgs& args);
+void scatter(const char* function, int32_t device, const RelativeArgs& args);
 
 // What the kernels were built for, as CMake writes it: "80-real,90-real,120", where no "-real"
 // means PTX as well.

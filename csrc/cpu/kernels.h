@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/relative.h"
 #include "core/rotary.h"
 #include "core/sinusoidal.h"
 
@@ -16,6 +17,19 @@ void rotary(const RotaryArgs& args, int64_t begin, int64_t end);
 
 // Writes the rows [begin, end).
 void sinusoidal(const SinusoidalArgs& args, int64_t begin, int64_t end);
+
+// Writes the rows [begin, end) of the kept_count() * query_count() rows that differ, with all their
+// repetitions.
+void toeplitz(const ToeplitzArgs& args, int64_t begin, int64_t end);
+
+// Sums the pieces [begin, end) of the diagonals. The pieces of a call are the same whoever sums
+// them, and so is the order of a sum.
+int64_t diagonal_sum_pieces(const ToeplitzArgs& args);
+void diagonal_sums(const ToeplitzArgs& args, int64_t begin, int64_t end);
+
+// Write the rows [begin, end).
+void relative_gather(const RelativeArgs& args, int64_t begin, int64_t end);
+void relative_scatter(const RelativeArgs& args, int64_t begin, int64_t end);
 
 // Names of the compiled SIMD targets that this processor can run, best first; of the one in use.
 std::vector<std::string> available_targets();

@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <vector>
 
+#include "core/relative.h"
 #include "core/rotary.h"
 #include "core/sinusoidal.h"
 #include "cpu/kernels.h"
@@ -80,6 +82,157 @@ void rotate(RotaryArgs args, const Runner& runner) {
   args.non_temporal = bytes >= non_temporal_bytes();
   if (bytes == 0) return;
   runner(args.rows(), 2 * bytes, [&](int64_t begin, int64_t end) { rotary(args, begin, end); });
+}
+
+inline int64_t matrix_bytes(const ToeplitzArgs& args) {
+  return args.kept_count() * args.repetitions() * args.query_count() * args.key_count() *
+         item_size(args.dtype);
+}
+
+template <typename Runner>
+void lay_diagonals(ToeplitzArgs args, const Runner& runner) {
+  const int64_t bytes = matrix_bytes(args);
+  args.non_temporal = bytes >= non_temporal_bytes();
+  if (bytes == 0) return;
+  runner(args.kept_count() * args.query_count(), bytes * (args.in.data != nullptr ? 2 : 1),
+         [&](int64_t begin, int64_t end) { toeplitz(args, begin, end); });
+}
+
+template <typename Runner>
+void sum_diagonals(const ToeplitzArgs& args, const Runner& runner) {
+  // Diagonals without an element have sums too: bytes may be 0.
+  runner(diagonal_sum_pieces(args), matrix_bytes(args),
+         [&](int64_t begin, int64_t end) { diagonal_sums(args, begin, end); });
+}
+
+// The index of a call in stretches; of it what the call reads. A thread keeps the memory.
+class IndexRuns {
+ public:
+  explicit IndexRuns(const RelativeArgs& args) : runs_(kept_runs()), columns_(kept_columns()) {
+    runs_.clear();
+    if (args.index.data == nullptr) {
+      constexpr int64_t kFar = int64_t{1} << 62;
+      runs_.push_back({-kFar, kFar, -1, 0});
+      runs_.push_back({0, args.width, 0, 1});
+      runs_.push_back({args.width, kFar, -1, 0});
+      return;
+    }
+    int64_t first = 0, last = args.entries;
+    if (args.q_offset.data == nullptr) {  // else windows may begin anywhere
+      first = args.start - (args.queries - 1);
+      last = args.start + args.keys;
+    }
+    if (first >= last || args.queries == 0 || args.keys == 0) return;
+    if (args.width > std::numeric_limits<int32_t>::max()) {
+      // Such columns are not looked up: their runs stay as short as they are.
+      find(first, last, 1, [&](int64_t entry) { return args.index[entry]; });
+      return;
+    }
+    read(args.index, first, last);
+    const int32_t* const columns = columns_.data();
+    find(first, last, kShortRun, [=](int64_t entry) { return int64_t{columns[entry - first]}; });
+  }
+
+  void give_to(RelativeArgs& args) const {
+    args.runs = runs_.data();
+    args.run_count = static_cast<int64_t>(runs_.size());
+    args.columns = columns_.data();
+  }
+
+ private:
+  // Shorter runs are looked up element by element.
+  static constexpr int64_t kShortRun = 16;
+
+  void read(const ColumnIndex& index, int64_t first, int64_t last) {
+    columns_.resize(static_cast<size_t>(last - first));
+    switch (index.dtype) {
+      case Dtype::kInt64:
+        return read_as<int64_t>(index, first);
+      case Dtype::kInt32:
+        return read_as<int32_t>(index, first);
+      default:
+        for (int64_t entry = first; entry < last; ++entry) {
+          columns_[static_cast<size_t>(entry - first)] = static_cast<int32_t>(index[entry]);
+        }
+    }
+  }
+
+  template <typename Integer>
+  void read_as(const ColumnIndex& index, int64_t first) {
+    const Integer* from = static_cast<const Integer*>(index.data) + first * index.stride;
+    for (int32_t& column : columns_) {
+      column = *from >= 0 && *from < index.width ? static_cast<int32_t>(*from) : -1;
+      from += index.stride;
+    }
+  }
+
+  // The entries [first, last) in stretches; neighbouring ones shorter than that are joined.
+  template <typename Column>
+  void find(int64_t first, int64_t last, int64_t shortest, const Column& column) {
+    int64_t irregular = first;
+    const auto look_up = [&](int64_t end) {
+      if (irregular < end) {
+        runs_.push_back({irregular, end - irregular, irregular - first, IndexRun::kLookUp});
+      }
+    };
+    for (int64_t entry = first; entry < last;) {
+      const int64_t from = column(entry);
+      int64_t end = entry + 1, step = 0;
+      if (end < last) {
+        const int64_t next = column(end);
+        step = next - from;
+        if (step < -1 || step > 1 || (step != 0 && (from < 0 || next < 0))) {
+          step = 0;
+        } else {
+          // Downwards a run ends at column 0: the -1 behind it is none.
+          int64_t expected = next + step;
+          for (++end; end < last && column(end) == expected; ++end) expected += step;
+          if (step < 0) end = std::min(end, entry + from + 1);
+        }
+      }
+      if (end - entry >= shortest) {
+        look_up(entry);
+        runs_.push_back({entry, end - entry, from, step});
+        irregular = end;
+      }
+      entry = end;
+    }
+    look_up(last);
+  }
+
+  static std::vector<IndexRun>& kept_runs() {
+    static thread_local std::vector<IndexRun> runs;
+    return runs;
+  }
+  static std::vector<int32_t>& kept_columns() {
+    static thread_local std::vector<int32_t> columns;
+    return columns;
+  }
+
+  std::vector<IndexRun>& runs_;
+  std::vector<int32_t>& columns_;
+};
+
+template <typename Runner>
+void gather(RelativeArgs args, const Runner& runner) {
+  const IndexRuns runs(args);
+  runs.give_to(args);
+  const int64_t bytes = args.rows() * args.keys * item_size(args.dtype);
+  args.non_temporal = bytes >= non_temporal_bytes();
+  if (bytes == 0) return;
+  runner(args.rows(), bytes * (args.content.data != nullptr ? 3 : 2),
+         [&](int64_t begin, int64_t end) { relative_gather(args, begin, end); });
+}
+
+template <typename Runner>
+void scatter(RelativeArgs args, const Runner& runner) {
+  const IndexRuns runs(args);
+  runs.give_to(args);
+  const int64_t bytes = args.rows() * args.width * item_size(args.dtype);
+  args.non_temporal = bytes >= non_temporal_bytes();
+  if (bytes == 0) return;
+  runner(args.rows(), bytes + args.rows() * args.keys * item_size(args.dtype),
+         [&](int64_t begin, int64_t end) { relative_scatter(args, begin, end); });
 }
 
 }  // namespace posenc::cpu

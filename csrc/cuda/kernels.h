@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "core/relative.h"
 #include "core/rotary.h"
 #include "core/sinusoidal.h"
 
@@ -11,6 +12,11 @@ namespace posenc::cuda {
 // Arguments are checked; all memory is that of the current device. Errors are those of the launch.
 cudaError_t rotary(const RotaryArgs& args, cudaStream_t stream);
 cudaError_t sinusoidal(const SinusoidalArgs& args, cudaStream_t stream);
+cudaError_t toeplitz(const ToeplitzArgs& args, cudaStream_t stream);
+cudaError_t diagonal_sums(const ToeplitzArgs& args, cudaStream_t stream);
+cudaError_t relative_gather(const RelativeArgs& args, cudaStream_t stream);
+// With an index, `order` and `bounds` of the arguments are needed.
+cudaError_t relative_scatter(const RelativeArgs& args, cudaStream_t stream);
 
 // Whether the current device can run them: all are compiled for the same architectures.
 cudaError_t load_kernels();

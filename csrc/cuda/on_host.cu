@@ -2,12 +2,14 @@
 // on machines without a GPU. Linked with csrc/bindings/numpy.cc it makes a module like
 // posenc_native._core, which all tests of that one can take instead.
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <type_traits>
 #include <vector>
 
 #include "cpu/kernels.h"
+#include "cuda/relative.cuh"
 #include "cuda/rotary.cuh"
 #include "cuda/sinusoidal.cuh"
 
@@ -77,6 +79,95 @@ void run_sinusoidal(const SinusoidalArgs& args) {
   });
 }
 
+// The threads of a block, x running fastest.
+template <typename Thread, typename Parameters, typename Plan>
+std::vector<Thread> threads_of(const Parameters& parameters, const Plan& plan, char* shared) {
+  std::vector<Thread> threads;
+  for (int z = 0; z < plan.threads_z; ++z) {
+    for (int y = 0; y < plan.threads_y; ++y) {
+      for (int x = 0; x < plan.threads_x; ++x) threads.emplace_back(parameters, shared, x, y, z);
+    }
+  }
+  return threads;
+}
+
+template <typename Thread, typename Parameters>
+void run_tiles(const Parameters& parameters) {
+  for_each_block(parameters.plan, [&](char* shared, int64_t piece_x, int64_t piece_y) {
+    auto threads = threads_of<Thread>(parameters, parameters.plan, shared);
+    for (Thread& thread : threads) thread.begin(piece_x, piece_y);
+    for (Thread& thread : threads) thread.stage();
+    for (Thread& thread : threads) thread.write();
+  });
+}
+
+void run_toeplitz(const ToeplitzArgs& args) {
+  visit_toeplitz_thread(args, [&](auto* type) {
+    using Thread = std::remove_pointer_t<decltype(type)>;
+    run_tiles<Thread>(ToeplitzParameters{args, plan_toeplitz<Thread>(args, kLimit)});
+  });
+}
+
+void run_diagonal_sums(const ToeplitzArgs& args) {
+  visit_diagonal_sums_thread(args, [&](auto* type) {
+    using Thread = std::remove_pointer_t<decltype(type)>;
+    const DiagonalSumsParameters parameters{args, plan_diagonal_sums<Thread>(args, kLimit)};
+    const DiagonalSumsPlan& plan = parameters.plan;
+    for_each_block(plan, [&](char* shared, int64_t piece_x, int64_t piece_y) {
+      std::vector<Thread> threads;
+      for (int y = 0; y < plan.threads_y; ++y) {
+        for (int x = 0; x < plan.threads_x; ++x) threads.emplace_back(parameters, shared, x, y);
+      }
+      for (Thread& thread : threads) thread.begin(piece_x, piece_y);
+      for (int64_t round = 0; round < threads[0].rounds(); ++round) {
+        for (Thread& thread : threads) thread.sum(round);
+        for (Thread& thread : threads) thread.combine(round);
+      }
+      for (Thread& thread : threads) thread.finish();
+    });
+  });
+}
+
+void run_relative(const RelativeArgs& args, bool scatter) {
+  visit_relative_launch(args, scatter, kLimit, [](const auto& parameters, auto* type) {
+    run_tiles<std::remove_pointer_t<decltype(type)>>(parameters);
+  });
+}
+
+void run_scatter(const RelativeArgs& args) {
+  visit_scatter_launch(args, kLimit, [](const ScatterParameters& parameters, auto* type) {
+    using Thread = std::remove_pointer_t<decltype(type)>;
+    const ScatterPlan& plan = parameters.plan;
+    for_each_block(plan, [&](char* shared, int64_t piece_x, int64_t piece_y) {
+      std::vector<Thread> threads;
+      for (int i = 0; i < Policy::kThreads; ++i) threads.emplace_back(parameters, shared, i);
+      for (Thread& thread : threads) thread.begin(piece_x);
+      for (Thread& thread : threads) thread.read_rows();
+      for (int64_t tile = piece_y; tile < plan.tiles; tile += plan.pieces_y) {
+        for (Thread& thread : threads) thread.short_list(tile);
+        // Warps have lists of their own: slots warp, warp + kWarps ...
+        for (int first = 0; first < Policy::kThreads; first += Thread::kWarps) {
+          const auto each = [&](const auto& step) {
+            for (int i = 0; i < Policy::kThreads; ++i) {
+              const int slot = first + i / Thread::kWarp;
+              if (threads[i].list(slot) == Thread::kLong) step(threads[i], slot);
+            }
+          };
+          each([](Thread& thread, int slot) { thread.sum_in_warp(slot); });
+          each([](Thread& thread, int) { thread.fold_in_warp(); });
+          each([](Thread& thread, int slot) { thread.write_in_warp(slot); });
+        }
+        for (int slot = 0; slot < Policy::kThreads; ++slot) {
+          if (threads[0].list(slot) != Thread::kVeryLong) continue;
+          for (Thread& thread : threads) thread.sum_in_block(slot);
+          for (Thread& thread : threads) thread.fold_in_block();
+          for (Thread& thread : threads) thread.write_in_block(slot);
+        }
+      }
+    });
+  });
+}
+
 }  // namespace
 }  // namespace posenc::cuda
 
@@ -89,6 +180,40 @@ void rotary(const RotaryArgs& args, int64_t begin, int64_t /*end*/) {
 
 void sinusoidal(const SinusoidalArgs& args, int64_t begin, int64_t /*end*/) {
   if (begin == 0) cuda::run_sinusoidal(args);
+}
+
+void toeplitz(const ToeplitzArgs& args, int64_t begin, int64_t /*end*/) {
+  if (begin == 0) cuda::run_toeplitz(args);
+}
+
+int64_t diagonal_sum_pieces(const ToeplitzArgs& /*args*/) { return 1; }
+
+void diagonal_sums(const ToeplitzArgs& args, int64_t begin, int64_t /*end*/) {
+  if (begin == 0) cuda::run_diagonal_sums(args);
+}
+
+void relative_gather(const RelativeArgs& args, int64_t begin, int64_t /*end*/) {
+  if (begin == 0) cuda::run_relative(args, false);
+}
+
+void relative_scatter(const RelativeArgs& args, int64_t begin, int64_t /*end*/) {
+  if (begin != 0) return;
+  if (args.index.data == nullptr) return cuda::run_relative(args, true);
+  // In torch's stead.
+  std::vector<int64_t> order(static_cast<size_t>(args.entries));
+  for (int64_t i = 0; i < args.entries; ++i) order[static_cast<size_t>(i)] = i;
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return args.index[a] < args.index[b]; });
+  std::vector<int64_t> bounds;
+  for (int64_t column = 0; column <= args.width; ++column) {
+    bounds.push_back(std::partition_point(order.begin(), order.end(),
+                                          [&](int64_t i) { return args.index[i] < column; }) -
+                     order.begin());
+  }
+  RelativeArgs sorted = args;
+  sorted.order = order.data();
+  sorted.bounds = bounds.data();
+  cuda::run_scatter(sorted);
 }
 
 std::vector<std::string> available_targets() { return {current_target()}; }

@@ -105,6 +105,22 @@ POSENC_HD inline float to_real(T x) {
   return to_float(x);
 }
 
+// A float64 number towards zero, with the last bit set if that changed it: rounded again, to fewer
+// bits, it is what rounding it once would have given. No arithmetic in float64.
+POSENC_HD inline float float_rounded_to_odd(double value) {
+#if defined(__CUDA_ARCH__)
+  const float cut = __double2float_rz(value);
+  const bool exact = __double_as_longlong(static_cast<double>(cut)) == __double_as_longlong(value);
+  return exact ? cut : float_from_bits(bits_from_float(cut) | 1);
+#else
+  const float nearest = static_cast<float>(value);
+  const double back = nearest;
+  if (back == value || value != value) return nearest;
+  const bool away = (back < 0 ? -back : back) > (value < 0 ? -value : value);
+  return float_from_bits((bits_from_float(nearest) - away) | 1);
+#endif
+}
+
 // Two results at once: one instruction where they are 16 bits wide.
 template <typename T>
 POSENC_HD inline void round_two(Real<T> first, Real<T> second, T* to) {

@@ -24,6 +24,34 @@ struct Policy {
   static constexpr int64_t kBlocks = 512;
   // Rows that a thread of a table writes, at most, for one reading of the frequencies.
   static constexpr int64_t kRows = 16;
+
+  // Relative encodings. As kBlocksPerProcessor, of threads that move 4 bytes and less.
+  static constexpr int kNarrowBlocksPerProcessor = 3;
+  // Vectors of a row that one block takes, at most, and threads that share out
+  // its rows: bound its entries in shared memory (at most 1024 rows and 1024 columns of 8 bytes).
+  static constexpr int kTileVectors = 64;
+  static constexpr int kTileRowThreads = 32;
+  static constexpr int kMostThreadsZ = 64;  // that CUDA allows
+  // Rows of a thread's tile: words in flight where scores are added; what is in registers of the
+  // entries serves all of them.
+  static constexpr int kTileRows = 8;
+  // Tiles that a thread goes through, at most, for one staging of the entries.
+  static constexpr int kTiles = 4;
+  // Rows of a shift that a thread reads before it writes the first, of two words each.
+  static constexpr int kShiftRows = 4;
+  // Likewise of a gather by vectors, of 8 numbers each.
+  static constexpr int kGatherRows = 2;
+  // Rows of diagonal sums that a thread reads at once, of two words each; a divisor of 8.
+  static constexpr int kSumsRows = 4;
+  // Bytes that neighbouring threads read side by side, at least.
+  static constexpr int kSumsBytes = 64;
+  // Blocks of 256 rows for each thread, at least, or it takes 8 rows at a time.
+  static constexpr int kSumsRounds = 4;
+  // Rows that a block scatters, for one reading of the index; a divisor of 16.
+  static constexpr int kScatterRows = 8;
+  // Entries of a column that one thread, one warp sums up at most.
+  static constexpr int kThreadList = 16;
+  static constexpr int kWarpList = 512;
 };
 
 // The most blocks of a launch; more work than that is done in turns. Smaller only in tests.

@@ -1,0 +1,603 @@
+// Relative look-ups on the CPU: gather and scatter by the distance of key and query.
+//
+//   for row
+//     for stretch of the index (IndexRun) in the row's window
+//       gather: a copy, a fill, a reversal or a look-up of each -> scratch; long copies stay in x
+//       scatter: the same transposed, into sums in scratch
+//     scratch -> the row, with what is to be added and the scale
+//
+// A shift, or an index with one long stretch like it, reads a part of each row of x, always another
+// one: the processor's own requests for memory end with each part, and come too late. So rows are
+// copied in groups, a cache line of each in turn, while the next group is requested.
+//
+// One order of sums for every SIMD target: core/relative.h.
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/relative.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+// After foreach_target.h:
+#include <algorithm>
+#include <cstring>
+
+#include "core/relative.h"
+#include "cpu/elements-inl.h"
+#include "cpu/kernels.h"
+#include "cpu/numbers-inl.h"
+#include "cpu/targets.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace posenc::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Vectors may run over the end of scratch.
+constexpr int64_t kSlack = 64;
+// Stretches of so many neighbouring columns are read where they lie.
+constexpr int64_t kLongCopy = 64;
+
+HWY_INLINE int64_t plane_offset(const Planes& planes, const int64_t* strides, int64_t plane) {
+  int64_t offset = 0;
+  for (int axis = planes.rank - 1; axis >= 0; --axis) {
+    offset += plane % planes.shape[axis] * strides[axis];
+    plane /= planes.shape[axis];
+  }
+  return offset;
+}
+
+// Calls rows(plane, query, count, entry) for the rows [begin, end), as many at a time as are of one
+// plane; `entry` is the first one of the first of them.
+template <typename Rows>
+HWY_ATTR HWY_INLINE void for_each_plane(const RelativeArgs& args, int64_t begin, int64_t end,
+                                        const Rows& rows) {
+  while (begin < end) {
+    const int64_t plane = begin / args.queries, query = begin % args.queries;
+    const int64_t count = std::min(args.queries - query, end - begin);
+    const int64_t start = args.start_at(plane_offset(args.planes, args.q_offset_strides, plane));
+    rows(plane, query, count, start - query);
+    begin += count;
+  }
+}
+
+// Calls visit(run, k, n, position): n entries of a run from its k-th on, those of the keys
+// position ..., for the keys of a row whose first entry is `entry`.
+template <typename Visit>
+HWY_ATTR HWY_INLINE void for_each_run(const RelativeArgs& args, int64_t entry, int64_t keys,
+                                      const Visit& visit) {
+  const IndexRun* run = std::upper_bound(
+      args.runs, args.runs + args.run_count, entry,
+      [](int64_t at, const IndexRun& other) { return at < other.first + other.length; });
+  for (int64_t position = 0; position < keys; ++run) {
+    const int64_t k = entry + position - run->first;
+    const int64_t n = std::min(run->length - k, keys - position);
+    visit(*run, k, n, position);
+    position += n;
+  }
+}
+
+template <typename T>
+HWY_ATTR HWY_INLINE void fill(T value, int64_t count, T* to) {
+  const hn::ScalableTag<Bits<T>> d;
+  Bits<T> bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  const auto v = hn::Set(d, bits);
+  for (int64_t i = 0; i < count; i += lanes(d)) {
+    hn::StoreU(v, d, reinterpret_cast<Bits<T>*>(to + i));
+  }
+}
+
+// out = (in + value) * scale of a row, or what of it is there.
+template <typename T, typename Value>
+struct Result {
+  const T* in;  // null: nothing is added
+  int64_t in_step;
+  T* out;
+  int64_t out_step;
+  Real<T> scale;
+  bool stream;
+
+  // `next` is read after the values.
+  HWY_ATTR void operator()(const Value* values, const Value* next, int64_t at,
+                           int64_t count) const {
+    const T* const from = in == nullptr ? nullptr : in + at * in_step;
+    T* const to = out + at * out_step;
+    if (out_step == 1 && (in == nullptr || in_step == 1)) {
+      run(from, values, next, count, to, stream);
+      return;
+    }
+    constexpr int64_t kPart = 256;
+    HWY_ALIGN T in_part[kPart];
+    HWY_ALIGN T out_part[kPart];
+    for (int64_t i = 0; i < count; i += kPart) {
+      const int64_t n = std::min(kPart, count - i);
+      if (in != nullptr) collect(from + i * in_step, in_step, n, in_part);
+      run(in == nullptr ? nullptr : in_part, values + i, values + i, n, out_part, false);
+      distribute(out_part, n, to + i * out_step, out_step);
+    }
+  }
+
+ private:
+  HWY_ATTR HWY_INLINE void run(const T* from, const Value* values, const Value* next, int64_t count,
+                               T* to, bool past_cache) const {
+    const Ahead<Value> values_ahead(values, next, count);
+    if (from != nullptr) {
+      run_elements(Combine<T, Value, true, true>{from, values, to, scale,
+                                                 Ahead<T>(from, from + count, count), values_ahead},
+                   count, past_cache);
+      return;
+    }
+    if constexpr (std::is_same_v<T, Value>) {
+      if (scale == 1) {
+        run_elements(Copy<T>{values, to, values_ahead}, count, past_cache);
+        return;
+      }
+    }
+    run_elements(
+        Combine<T, Value, false, true>{nullptr, values, to, scale, Ahead<T>(), values_ahead}, count,
+        past_cache);
+  }
+};
+
+// The rows of a plane that a gather reads and writes: x, what is added, the result.
+template <typename T>
+struct GatherRows {
+  const T* x;
+  int64_t x_row, x_step;
+  const T* in;  // null: nothing is added
+  int64_t in_row, in_step;
+  T* out;
+  int64_t out_row, out_step;
+  Real<T> scale;
+  bool stream;
+
+  HWY_INLINE Result<T, T> result(int64_t row) const {
+    return {in == nullptr ? nullptr : in + row * in_row,
+            in_step,
+            out + row * out_row,
+            out_step,
+            scale,
+            stream};
+  }
+};
+
+template <typename T>
+class GatherKernel {
+ public:
+  HWY_ATTR void run(const RelativeArgs& args, int64_t begin, int64_t end) {
+    const bool stream = args.non_temporal && args.content.data != args.by_key.data;
+    for_each_plane(
+        args, begin, end, [&](int64_t plane, int64_t query, int64_t count, int64_t entry) HWY_ATTR {
+          const auto first = [&](const Matrices& m) HWY_ATTR {
+            return static_cast<T*>(m.data) + query * m.row_stride +
+                   plane_offset(args.planes, m.plane_strides, plane);
+          };
+          const GatherRows<T> all{first(args.by_column),
+                                  args.by_column.row_stride,
+                                  args.by_column.column_stride,
+                                  args.content.data == nullptr ? nullptr : first(args.content),
+                                  args.content.row_stride,
+                                  args.content.column_stride,
+                                  first(args.by_key),
+                                  args.by_key.row_stride,
+                                  args.by_key.column_stride,
+                                  static_cast<Real<T>>(args.scale),
+                                  stream};
+          rows(args, all, count, entry, -1);
+        });
+  }
+
+  // `count` rows of one plane; the first begins at `entry`, each further one `move` entries later.
+  HWY_ATTR HWY_INLINE void rows(const RelativeArgs& args, const GatherRows<T>& all, int64_t count,
+                                int64_t entry, int64_t move) {
+    // The longest stretch of neighbouring columns.
+    IndexRun longest;
+    for (int64_t i = 0; i < args.run_count; ++i) {
+      const IndexRun& run = args.runs[i];
+      if (run.step == 1 && run.column >= 0 && run.length > longest.length) longest = run;
+    }
+    const bool neighbours = all.x_step == 1 && all.out_step == 1 &&
+                            (all.in == nullptr || all.in_step == 1) &&
+                            all.out_row * kSize % kLineBytes == 0;
+    const int64_t beyond = static_cast<int64_t>(reinterpret_cast<uintptr_t>(all.out) / kSize);
+    for (int64_t row = 0; row < count;) {
+      // The keys that all rows of a group find in it, from a cache line of the result on.
+      const int64_t here = entry + row * move, last = here + (kGroup - 1) * move;
+      int64_t low = std::max<int64_t>(longest.first - std::min(here, last), 0);
+      low += (kLine - (beyond + low) % kLine) % kLine;
+      const int64_t high =
+          std::min(longest.first + longest.length - std::max(here, last), args.keys);
+      const int64_t lines = (high - low) / kLine;
+      if (!neighbours || count - row < kGroup || lines < kGroupLines) {
+        // Look-ups take columns in no order that the processor could guess.
+        if (all.x_step == 1 && row + kRowsAhead < count) {
+          const T* const x = all.x + (row + kRowsAhead) * all.x_row;
+          const int64_t wanted = std::min(args.width, kRequested);
+          for (int64_t i = 0; i < wanted; i += kLine) prefetch_later(x + i);
+        }
+        part(args, all, row, here, move, 0, args.keys);
+        ++row;
+        continue;
+      }
+      const int64_t end = low + lines * kLine;
+      const T* const x = all.x + row * all.x_row + longest.column + (here + low - longest.first);
+      group(all, row, x, move, low, lines * kLine);
+      for (int64_t r = row; r < row + kGroup; ++r) {
+        part(args, all, r, entry + r * move, move, 0, low);
+        part(args, all, r, entry + r * move, move, end, args.keys);
+      }
+      row += kGroup;
+    }
+  }
+
+ private:
+  static constexpr int64_t kSize = sizeof(T);
+  static constexpr int64_t kLine = kLineBytes / kSize;
+  static constexpr int64_t kGroup = 8;
+  static constexpr int64_t kGroupLines = 32;  // of each row, to be worth a group
+  static constexpr int64_t kTile = 8192 / kSize;
+  // Rows that are not of a group: how much of one is requested, how many before.
+  static constexpr int64_t kRequested = 4096 / kSize;
+  static constexpr int64_t kRowsAhead = 4;
+
+  // The keys low .. low + count - 1 of kGroup rows, whose windows of x move from row to row.
+  HWY_ATTR HWY_INLINE void group(const GatherRows<T>& all, int64_t row, const T* x, int64_t move,
+                                 int64_t low, int64_t count) const {
+    GatherRows<T> here = all;
+    here.x = x;
+    here.x_row += move;
+    here.in = all.in == nullptr ? nullptr : all.in + row * all.in_row + low;
+    here.out = all.out + row * all.out_row + low;
+    for (int64_t at = 0; at < count; at += kTile) {
+      const int64_t n = std::min(kTile, count - at);
+      const bool more = at + kTile < count;
+      if (all.in != nullptr) {
+        all.stream ? tile<true, true, true>(here, at, n, more)
+                   : tile<false, true, true>(here, at, n, more);
+      } else if (all.scale != 1) {
+        all.stream ? tile<true, false, true>(here, at, n, more)
+                   : tile<false, false, true>(here, at, n, more);
+      } else {
+        all.stream ? tile<true, false, false>(here, at, n, more)
+                   : tile<false, false, false>(here, at, n, more);
+      }
+    }
+  }
+
+  // The elements at .. at + n - 1 of kGroup rows, whole lines; `more` of these rows follow.
+  template <bool kStream, bool kAdd, bool kScale>
+  HWY_ATTR HWY_NOINLINE static void tile(const GatherRows<T>& rows, int64_t at, int64_t n,
+                                         bool more) {
+    using Operation = std::conditional_t<kScale, Combine<T, T, kAdd, true>, Copy<T>>;
+    constexpr Store kStore = kStream ? Store::kStream : Store::kOrdinary;
+    // What comes next: the next tile, or the first one of the next group, and the ends of its rows.
+    const int64_t ahead = more ? kTile : kGroup * rows.x_row - at;
+    const int64_t in_ahead = more ? kTile : kGroup * rows.in_row - at;
+    if (!more) {
+      for (int64_t r = kGroup; r < 2 * kGroup; ++r) {
+        prefetch_later(rows.x + r * rows.x_row - kLine);
+        prefetch_later(rows.x + r * rows.x_row + at + n);
+        __builtin_prefetch(rows.out + r * rows.out_row - 1, 1, 3);
+      }
+    }
+    for (int64_t i = at; i < at + n; i += kLine) {
+      const T* from = rows.x + i;
+      const T* in = rows.in + (kAdd ? i : 0);
+      T* to = rows.out + i;
+#pragma GCC unroll 8
+      for (int64_t r = 0; r < kGroup; ++r) {
+        prefetch_later(from + ahead);
+        if constexpr (kAdd) prefetch_later(in + in_ahead);
+        Operation operation;
+        if constexpr (kScale) {
+          operation = {in, from, to, rows.scale, {}, {}};
+        } else {
+          operation = {from, to, {}};
+        }
+        for (int64_t j = 0; j < kLine; j += lanes(typename Operation::D())) {
+          operation.template vector<kStore>(j);
+        }
+        from += rows.x_row;
+        to += rows.out_row;
+        if constexpr (kAdd) in += rows.in_row;
+      }
+    }
+  }
+
+  // The keys [begin, end) of a row whose first entry is `entry`.
+  HWY_ATTR HWY_INLINE void part(const RelativeArgs& args, const GatherRows<T>& all, int64_t row,
+                                int64_t entry, int64_t move, int64_t begin, int64_t end) {
+    if (begin >= end) return;
+    const T* const x = all.x + row * all.x_row;
+    const Result<T, T> result = all.result(row);
+    // Whole cache lines are written at once, whatever stretches they come from.
+    const int64_t beyond =
+        static_cast<int64_t>(reinterpret_cast<uintptr_t>(result.out) / kSize) % kLine;
+    int64_t first = begin, count = 0;  // of the row, in scratch
+    const auto finish = [&]() HWY_ATTR {
+      if (count > 0) result(values_, values_, first, count);
+      first += count;
+      count = 0;
+    };
+    for_each_run(args, entry + begin, end - begin,
+                 [&](const IndexRun& run, int64_t k, int64_t n, int64_t position) HWY_ATTR {
+                   const int64_t head = (2 * kLine - (beyond + begin + position) % kLine) % kLine;
+                   const int64_t lines =
+                       run.step == 1 && all.x_step == 1 && n >= kLongCopy ? (n - head) / kLine : 0;
+                   const int64_t stop = k + (lines > 0 ? head : n);
+                   while (k < stop) {
+                     // As much as ends with a line.
+                     const int64_t room = kScratch - (beyond + first) % kLine - count;
+                     const int64_t some = std::min(stop - k, room);
+                     look_up(args, run, k, some, x, all.x_step, values_ + count);
+                     count += some;
+                     k += some;
+                     if (some == room) finish();
+                   }
+                   if (lines == 0) return;
+                   finish();
+                   const T* const from = x + run.column + k;
+                   result(from, from + all.x_row + move, first, lines * kLine);
+                   first += lines * kLine;
+                   k += lines * kLine;
+                   n -= head + lines * kLine;
+                   look_up(args, run, k, n, x, all.x_step, values_);
+                   count = n;
+                 });
+    finish();
+  }
+
+  static HWY_ATTR HWY_INLINE void look_up(const RelativeArgs& args, const IndexRun& run, int64_t k,
+                                          int64_t n, const T* x, int64_t x_step, T* to) {
+    if (run.step == IndexRun::kLookUp) {
+      const int32_t* const columns = args.columns + (run.column + k);
+      if (x_step == 1) {
+        for (int64_t i = 0; i < n; ++i) to[i] = columns[i] < 0 ? T{} : x[columns[i]];
+      } else {
+        for (int64_t i = 0; i < n; ++i) to[i] = columns[i] < 0 ? T{} : x[columns[i] * x_step];
+      }
+    } else if (run.column < 0) {
+      fill(T{}, n, to);
+    } else if (run.step == 0) {
+      fill(x[run.column * x_step], n, to);
+    } else {
+      const T* const from = x + (run.column + k * run.step) * x_step;
+      const int64_t step = run.step * x_step;
+      if (step == 1) {
+        std::memcpy(to, from, static_cast<size_t>(n) * sizeof(T));
+      } else if (step == -1) {
+        reverse(from, n, to);
+      } else {
+        collect(from, step, n, to);
+      }
+    }
+  }
+
+  // to[i] = from[-i]
+  static HWY_ATTR HWY_INLINE void reverse(const T* from, int64_t count, T* to) {
+    const hn::ScalableTag<Bits<T>> d;
+    int64_t i = 0;
+    for (; i + lanes(d) <= count; i += lanes(d)) {
+      const auto v = hn::LoadU(d, reinterpret_cast<const Bits<T>*>(from - i - lanes(d) + 1));
+      hn::StoreU(hn::Reverse(d, v), d, reinterpret_cast<Bits<T>*>(to + i));
+    }
+    for (; i < count; ++i) to[i] = from[-i];
+  }
+
+  static constexpr int64_t kScratch = 2048;
+  HWY_ALIGN T values_[kScratch + kSlack];
+};
+
+template <typename T>
+class ScatterKernel {
+  using Number = Real<T>;
+  using D = RealTag<T>;
+
+ public:
+  HWY_ATTR void run(const RelativeArgs& args, int64_t begin, int64_t end) {
+    // Without an index every key has a column of its own: a gather the other way round.
+    constexpr int64_t kFar = int64_t{1} << 62;
+    const IndexRun runs[] = {{-kFar, kFar, -1, 0}, {0, args.keys, 0, 1}, {args.keys, kFar, -1, 0}};
+    RelativeArgs mirrored;
+    mirrored.keys = args.width;
+    mirrored.runs = runs;
+    mirrored.run_count = 3;
+    for_each_plane(
+        args, begin, end, [&](int64_t plane, int64_t query, int64_t count, int64_t entry) HWY_ATTR {
+          const auto first = [&](const Matrices& m) HWY_ATTR {
+            return static_cast<T*>(m.data) + query * m.row_stride +
+                   plane_offset(args.planes, m.plane_strides, plane);
+          };
+          const GatherRows<T> all{first(args.by_key),
+                                  args.by_key.row_stride,
+                                  args.by_key.column_stride,
+                                  nullptr,
+                                  0,
+                                  0,
+                                  first(args.by_column),
+                                  args.by_column.row_stride,
+                                  args.by_column.column_stride,
+                                  static_cast<Number>(args.scale),
+                                  args.non_temporal};
+          if (args.index.data == nullptr) {
+            gather_.rows(mirrored, all, count, -entry, 1);
+            return;
+          }
+          for (int64_t row = 0; row < count; ++row) {
+            sum_row(args, all.x + row * all.x_row, entry - row,
+                    {nullptr, 0, all.out + row * all.out_row, all.out_step, all.scale, all.stream});
+          }
+        });
+  }
+
+ private:
+  HWY_ATTR HWY_INLINE void sum_row(const RelativeArgs& args, const T* from, int64_t entry,
+                                   const Result<T, Number>& result) {
+    for (int64_t first = 0; first < args.width; first += kTile) {
+      const int64_t width = std::min(kTile, args.width - first);
+      fill(Number(0), width, sums_);
+      for_each_run(args, entry, args.keys,
+                   [&](const IndexRun& run, int64_t k, int64_t n, int64_t position) HWY_ATTR {
+                     add_run(args, run, k, n, from + position * args.by_key.column_stride, first,
+                             width);
+                   });
+      result(sums_, sums_, first, width);
+    }
+  }
+
+  // Adds n elements of a run from its k-th on to the columns first .. first + width - 1.
+  HWY_ATTR HWY_INLINE void add_run(const RelativeArgs& args, const IndexRun& run, int64_t k,
+                                   int64_t n, const T* from, int64_t first, int64_t width) {
+    const int64_t step = args.by_key.column_stride;
+    if (run.step == IndexRun::kLookUp) {
+      const int32_t* const columns = args.columns + (run.column + k);
+      for (int64_t i = 0; i < n;) {
+        // Neighbours of one column without a way through memory for each.
+        const int32_t column = columns[i];
+        const uint64_t at = static_cast<uint64_t>(column - first);
+        if (at >= static_cast<uint64_t>(width)) {
+          ++i;
+          continue;
+        }
+        Number sum = sums_[at];
+        do sum += to_real(from[i * step]);
+        while (++i < n && columns[i] == column);
+        sums_[at] = sum;
+      }
+      return;
+    }
+    if (run.column < 0) return;
+    const int64_t column = run.column + k * run.step - first;
+    if (run.step == 0) {
+      if (column >= 0 && column < width) sums_[column] += sum(from, step, n);
+      return;
+    }
+    // The elements low .. high - 1 are in the tile.
+    const int64_t low = std::clamp<int64_t>(run.step > 0 ? -column : column - width + 1, 0, n),
+                  high = std::clamp<int64_t>(run.step > 0 ? width - column : column + 1, low, n);
+    int64_t i = low;
+    if (step == 1) {
+      const D d;
+      for (; i + lanes(d) <= high; i += lanes(d)) {
+        const auto v = load(d, from + i);
+        Number* const to = sums_ + (run.step > 0 ? column + i : column - i - lanes(d) + 1);
+        hn::StoreU(hn::Add(hn::LoadU(d, to), run.step > 0 ? v : hn::Reverse(d, v)), d, to);
+      }
+    }
+    for (; i < high; ++i) sums_[column + i * run.step] += to_real(from[i * step]);
+  }
+
+  // The sum of n elements: kPartial sums of each kPartial-th one, added up in pairs.
+  static HWY_ATTR HWY_INLINE Number sum(const T* from, int64_t step, int64_t n) {
+    const D d;
+    constexpr int64_t kVectors = kPartial / hn::MaxLanes(D());
+    HWY_ALIGN T part[kPartial];
+    hn::Vec<D> sums[kVectors];
+    for (auto& each : sums) each = hn::Zero(d);
+    const auto add = [&](const T* at) HWY_ATTR {
+      for (int64_t j = 0; j < kVectors; ++j) {
+        sums[j] = hn::Add(sums[j], load(d, at + j * lanes(d)));
+      }
+    };
+    int64_t i = 0;
+    for (; i + kPartial <= n; i += kPartial) {
+      if (step == 1) {
+        hwy::Prefetch(from + i + kAheadBytes / static_cast<int64_t>(sizeof(T)));
+        add(from + i);
+      } else {
+        collect(from + i * step, step, kPartial, part);
+        add(part);
+      }
+    }
+    if (i < n) {
+      collect(from + i * step, step, n - i, part);
+      std::fill(part + (n - i), part + kPartial, T{});
+      add(part);
+    }
+    for (int64_t j = kVectors / 2; j > 0; j /= 2) {
+      for (int64_t l = 0; l < j; ++l) sums[l] = hn::Add(sums[l], sums[l + j]);
+    }
+    HWY_ALIGN Number rest[hn::MaxLanes(D())];
+    hn::Store(sums[0], d, rest);
+    for (int64_t j = lanes(d) / 2; j > 0; j /= 2) {
+      for (int64_t l = 0; l < j; ++l) rest[l] += rest[l + j];
+    }
+    return rest[0];
+  }
+
+  static HWY_INLINE Number to_real(T value) {
+    if constexpr (std::is_same_v<T, double>) {
+      return value;
+    } else {
+      return to_float(value);
+    }
+  }
+
+  static constexpr int64_t kPartial = 32;
+  static constexpr int64_t kTile = 4096;
+  HWY_ALIGN Number sums_[kTile + kSlack];
+  GatherKernel<T> gather_;
+};
+
+template <typename T>
+HWY_ATTR HWY_NOINLINE void run_gather(const RelativeArgs& args, int64_t begin, int64_t end) {
+  GatherKernel<T> kernel;  // not {}: its scratch needs no zeros
+  kernel.run(args, begin, end);
+}
+
+template <typename T>
+HWY_ATTR HWY_NOINLINE void run_scatter(const RelativeArgs& args, int64_t begin, int64_t end) {
+  ScatterKernel<T> kernel;
+  kernel.run(args, begin, end);
+}
+
+HWY_ATTR void gather_target(const RelativeArgs& args, int64_t begin, int64_t end) {
+  switch (args.dtype) {
+    case Dtype::kFloat16:
+      run_gather<Float16>(args, begin, end);
+      break;
+    case Dtype::kBFloat16:
+      run_gather<BFloat16>(args, begin, end);
+      break;
+    case Dtype::kFloat32:
+      run_gather<float>(args, begin, end);
+      break;
+    default:
+      run_gather<double>(args, begin, end);
+  }
+  if (args.non_temporal) hwy::FlushStream();
+}
+
+HWY_ATTR void scatter_target(const RelativeArgs& args, int64_t begin, int64_t end) {
+  switch (args.dtype) {
+    case Dtype::kFloat16:
+      run_scatter<Float16>(args, begin, end);
+      break;
+    case Dtype::kBFloat16:
+      run_scatter<BFloat16>(args, begin, end);
+      break;
+    case Dtype::kFloat32:
+      run_scatter<float>(args, begin, end);
+      break;
+    default:
+      run_scatter<double>(args, begin, end);
+  }
+  if (args.non_temporal) hwy::FlushStream();
+}
+
+}  // namespace posenc::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace posenc::cpu {
+
+POSENC_EXPORT(gather_target);
+POSENC_EXPORT(scatter_target);
+
+void relative_gather(const RelativeArgs& args, int64_t begin, int64_t end) {
+  POSENC_DISPATCH(gather_target)(args, begin, end);
+}
+
+void relative_scatter(const RelativeArgs& args, int64_t begin, int64_t end) {
+  POSENC_DISPATCH(scatter_target)(args, begin, end);
+}
+
+}  // namespace posenc::cpu
+#endif  // HWY_ONCE
