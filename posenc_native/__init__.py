@@ -54,7 +54,7 @@ from .rotary import (
 from .sinusoidal import add_sinusoidal, shift_matrix, sinusoidal
 
 if TYPE_CHECKING:
-    from . import hf, nn
+    from . import flex, hf, nn
 
 __version__ = "0.1.0"
 
@@ -75,6 +75,7 @@ __all__ = [
     "deberta_index",
     "diagonal_sums",
     "fire_bias",
+    "flex",
     "frequencies",
     "get_num_threads",
     "hf",
@@ -104,7 +105,7 @@ if "torch" in sys.modules:
     backend.torch_operations()
 
 # They import torch, so only when somebody asks for them.
-_OPTIONAL = ("hf", "nn")
+_OPTIONAL = ("flex", "hf", "nn")
 
 
 def __getattr__(name: str) -> Any:

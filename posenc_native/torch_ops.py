@@ -9,6 +9,7 @@ tensors under ``set_backend("reference")``, take the composition (torch_composed
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from torch.autograd import forward_ad
 from . import (
     arguments,
     backend,
+    buckets,
     reference,
     torch_autograd,
     torch_composed,
@@ -42,11 +44,16 @@ _PAIRS: dict[str, tuple[Any, Any]] = {
     if _LIBRARY is not None
 }
 
-torch.compiler.assume_constant_result(Rotary._prepare)
+for _constant in (Rotary._prepare, buckets.t5_steps, buckets.deberta_steps):
+    torch.compiler.assume_constant_result(_constant)
 _increment_version = torch.autograd.graph.increment_version
 
 _PAIRINGS = ("half", "interleaved")
-_FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_FLOAT_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+_INTEGER_DTYPES = (
+    torch.int64, torch.int32, torch.int16, torch.int8,
+    torch.uint8, torch.uint16, torch.uint32, torch.uint64,
+)  # fmt: skip
 
 
 # --- Sinusoidal
@@ -286,6 +293,232 @@ def apply_rotary_qk_tables(
     return _pair(function, q, k, rotated, inplace, cos, sin)
 
 
+# --- Relative
+
+
+def toeplitz_bias(
+    diagonals: Tensor,
+    q_len: tuple[int, ...],
+    k_len: tuple[int, ...],
+    start: tuple[int, ...] | None,
+    q_offset: Any,
+    dtype: Any,
+    out: Tensor | None,
+) -> Tensor:
+    """`posenc_native.toeplitz_bias` for tensors."""
+    function = "toeplitz_bias"
+    _check_floats(function, "diagonals", diagonals)
+    _check_output(function, out, diagonals)
+    dtype = diagonals.dtype if dtype is None and out is None else dtype
+    dtype = _table_dtype(function, dtype, out)
+    q_offset = _integer_tensor(function, "q_offset", q_offset, diagonals.device)
+    heads = tuple(diagonals.shape[: diagonals.ndim - len(q_len)])
+    if q_offset is not None and q_offset.ndim == 0:
+        q_offset = q_offset.expand(heads[:-1])
+    leading = (*(heads[:-1] if q_offset is None else tuple(q_offset.shape)), *heads[-1:])
+    shape = (*leading, math.prod(q_len), math.prod(k_len))
+    arguments.check_byte_count(function, shape, 8)
+    options = (q_len, k_len, start, q_offset)
+    if not _relative_native(diagonals, q_offset, out):
+        _same_device(function, diagonals, q_offset=q_offset, out=out)
+        bias = torch_composed.toeplitz_bias(function, diagonals, leading, dtype, *options)
+        if out is None:
+            return bias
+        return _copy_out(function, out, bias, q_offset, apart=diagonals)
+    if out is None:
+        return torch_autograd.toeplitz_bias(diagonals, shape, dtype, _grid(*options))
+    _no_output_for_gradient(function, diagonals)
+    arguments.check_shape(function, "out", tuple(out.shape), shape)
+    call(_ops.toeplitz_bias_out.default, diagonals, *_grid(*options), out=out)
+    return _written(out)
+
+
+def add_toeplitz_bias(
+    scores: Tensor,
+    diagonals: Tensor,
+    q_len: tuple[int, ...],
+    k_len: tuple[int, ...],
+    start: tuple[int, ...] | None,
+    q_offset: Any,
+    out: Tensor | None,
+) -> Tensor:
+    """`posenc_native.add_toeplitz_bias` for tensors."""
+    function = "add_toeplitz_bias"
+    # As in apply_rotary_qk: what decoding needs, and no more.
+    _check_floats(function, "scores", scores)
+    _check_floats(function, "diagonals", diagonals)
+    if q_offset is not None:
+        q_offset = _integer_tensor(function, "q_offset", q_offset, scores.device)
+    _check_output(function, out, scores)
+    options = (q_len, k_len, start, q_offset)
+    if not _relative_native(scores, diagonals, q_offset, out):
+        _same_device(function, scores, diagonals=diagonals, q_offset=q_offset, out=out)
+        result = torch_composed.add_toeplitz_bias(function, scores, diagonals, *options)
+        if out is None:
+            return result
+        return _copy_out(function, out, result, scores, q_offset, apart=diagonals)
+    grid = _grid(*options)
+    if needs_grad(scores, diagonals):
+        if out is None:
+            return torch_autograd.add_toeplitz_bias(scores, diagonals, *grid)
+        if out is not scores:
+            expected = "no out, or scores itself, where a gradient is required"
+            wrong_value(function, "out", expected, "another tensor")
+        return torch_autograd.add_toeplitz_bias_(scores, diagonals, *grid)  # type: ignore[no-any-return]
+    # Defaults of the schema are left out: reading each takes torch 0.2 microseconds.
+    given = grid if q_offset is not None else grid[:3] if start or grid[0] else ()
+    if out is None:
+        return call(_ops.add_toeplitz_bias.default, scores, diagonals, *given)  # type: ignore[no-any-return]
+    if out is scores:
+        call(_ops.add_toeplitz_bias_.default, scores, diagonals, *given)
+    else:
+        call(_ops.add_toeplitz_bias_out.default, scores, diagonals, *given, out=out)
+    return _written(out)
+
+
+def diagonal_sums(
+    grad: Tensor,
+    shape: tuple[int, ...],
+    q_len: tuple[int, ...],
+    k_len: tuple[int, ...],
+    start: tuple[int, ...] | None,
+    q_offset: Any,
+) -> Tensor:
+    """`posenc_native.diagonal_sums` for tensors."""
+    function = "diagonal_sums"
+    _check_floats(function, "grad", grad)
+    q_offset = _integer_tensor(function, "q_offset", q_offset, grad.device)
+    options = (q_len, k_len, start, q_offset)
+    if not _relative_native(grad, q_offset):
+        _same_device(function, grad, q_offset=q_offset)
+        return torch_composed.diagonal_sums(function, grad, shape, *options)
+    return torch_autograd.diagonal_sums(grad, shape, _grid(*options))
+
+
+def relative_gather(
+    x: Tensor,
+    index: Any,
+    k_len: int,
+    start: int | None,
+    q_offset: Any,
+    missing: int | None,
+    content: Tensor | None,
+    scale: float,
+    out: Tensor | None,
+) -> Tensor:
+    """`posenc_native.relative_gather` for tensors."""
+    function = "relative_gather"
+    _check_floats(function, "x", x)
+    index = _integer_tensor(function, "index", index, x.device)
+    q_offset = _integer_tensor(function, "q_offset", q_offset, x.device)
+    scale = arguments.finite_number(function, "scale", scale)
+    shape = (*x.shape[:-1], k_len)
+    arguments.check_byte_count(function, shape, 8)
+    if content is not None:
+        if not isinstance(content, Tensor):
+            wrong_type(function, "content", "a tensor, as x is", type(content).__name__)
+        if content.dtype != x.dtype:
+            wrong_type(function, "content", f"the dtype of x, {x.dtype}", content.dtype)
+        arguments.check_shape(function, "content", tuple(content.shape), shape)
+    _check_output(function, out, content if content is not None else x)
+    options = (index, start, q_offset, missing, scale)
+    if not _relative_native(x, index, q_offset, content, out):
+        _same_device(function, x, index=index, q_offset=q_offset, content=content, out=out)
+        result = torch_composed.relative_gather(function, x, content, k_len, *options)
+        if out is None:
+            return result
+        return _copy_out(function, out, result, content, index, q_offset, apart=x)
+    if out is None:
+        return torch_autograd.relative_gather(x, content, k_len, *options)
+    _no_output_for_gradient(function, x, content)
+    arguments.check_shape(function, "out", tuple(out.shape), shape)
+    call(_ops.relative_gather_out.default, x, *options[:-1], content, scale, out=out)
+    return _written(out)
+
+
+def relative_scatter(
+    grad: Tensor,
+    index: Any,
+    width: int,
+    start: int | None,
+    q_offset: Any,
+    missing: int | None,
+    scale: float,
+    out: Tensor | None,
+) -> Tensor:
+    """`posenc_native.relative_scatter` for tensors."""
+    function = "relative_scatter"
+    _check_floats(function, "grad", grad)
+    index = _integer_tensor(function, "index", index, grad.device)
+    q_offset = _integer_tensor(function, "q_offset", q_offset, grad.device)
+    scale = arguments.finite_number(function, "scale", scale)
+    arguments.check_byte_count(function, (*grad.shape[:-1], width), 8)
+    _check_output(function, out, grad)
+    options = (index, start, q_offset, missing, scale)
+    if not _relative_native(grad, index, q_offset, out):
+        _same_device(function, grad, index=index, q_offset=q_offset, out=out)
+        result = torch_composed.relative_scatter(function, grad, width, *options)
+        if out is None:
+            return result
+        return _copy_out(function, out, result, index, q_offset, apart=grad)
+    if out is None:
+        return torch_autograd.relative_scatter(grad, width, *options)
+    _no_output_for_gradient(function, grad)
+    arguments.check_shape(function, "out", tuple(out.shape), (*grad.shape[:-1], width))
+    torch_autograd.scatter_into(out, grad, *options)
+    return _written(out)
+
+
+def diagonals_tensor(diagonals: Any, device: torch.device) -> Tensor:
+    """An array of diagonals as a tensor on the device."""
+    function = "add_toeplitz_bias"
+    arguments.check_dtype(function, "diagonals", diagonals.dtype, arguments.FLOAT_DTYPES)
+    if arguments.dtype_name(diagonals.dtype) == "bfloat16":  # NumPy's is unknown to torch
+        return torch.as_tensor(diagonals.astype(np.float32), device=device)
+    return _from_array(diagonals, device)
+
+
+def _relative_native(x: Tensor, *others: Tensor | None) -> bool:
+    """`_native`, but that torch.func and forward mode follow the composition."""
+    return not functorch_active() and forward_ad._current_level < 0 and _native(x, *others)
+
+
+def _grid(
+    q_len: tuple[int, ...],
+    k_len: tuple[int, ...],
+    start: tuple[int, ...] | None,
+    q_offset: Tensor | None,
+) -> torch_autograd.Grid:
+    """These as the operators take them: the lengths of plain matrices are those of the tensors."""
+    starts = [] if start is None else list(start)
+    if len(q_len) == 1:
+        return [], [], starts, q_offset
+    return list(q_len), list(k_len), starts, q_offset
+
+
+def _integer_tensor(function: str, argument: str, value: Any, device: torch.device) -> Any:
+    """A tensor of integers; arrays are moved to the device, tensors must be there."""
+    if value is None:
+        return None
+    if not isinstance(value, Tensor):
+        array = arguments.as_array(function, argument, value)
+        arguments.check_dtype(function, argument, array.dtype, arguments.INTEGER_DTYPES)
+        return _from_array(array, device)
+    if value.dtype not in _INTEGER_DTYPES:
+        arguments.check_dtype(function, argument, value.dtype, arguments.INTEGER_DTYPES)
+    return value
+
+
+def _check_floats(function: str, argument: str, tensor: Tensor) -> None:
+    if tensor.dtype not in _FLOAT_DTYPES:
+        arguments.check_dtype(function, argument, tensor.dtype, arguments.FLOAT_DTYPES)
+
+
+def _no_output_for_gradient(function: str, *inputs: Tensor | None) -> None:
+    if needs_grad(*(x for x in inputs if x is not None)):
+        wrong_value(function, "out", "no out where a gradient is required", "a tensor")
+
+
 def _one_tensor(
     name: str, function: str, x: Tensor, options: tuple[Any, ...], out: Tensor | None
 ) -> Tensor:
@@ -357,7 +590,10 @@ def _native(x: Tensor, *others: Tensor | None) -> bool:
     if not _operators_in_use():
         return False
     if x.is_cpu:
-        return all(t is None or t.is_cpu for t in others)
+        for t in others:  # a loop: all() of a generator takes three times as long
+            if t is not None and not t.is_cpu:
+                return False
+        return True
     return (
         x.is_cuda
         and all(t is None or t.is_cuda for t in others)
@@ -380,7 +616,12 @@ def _position_tensor(function: str, positions: Any, device: Any) -> Tensor:
         return torch.arange(count, device=device)
     array = arguments.as_array(function, "positions", positions)
     arguments.check_dtype(function, "positions", array.dtype, arguments.POSITION_DTYPES)
-    return torch.as_tensor(array, device=device)
+    return _from_array(array, device)
+
+
+def _from_array(array: Any, device: Any) -> Tensor:
+    """A copy: what is read-only or has negative strides cannot be shared with a tensor."""
+    return torch.as_tensor(np.array(array), device=device)
 
 
 def _frequency_tensors(
@@ -475,8 +716,17 @@ def _written(out: Tensor) -> Tensor:
     return out
 
 
-def _copy_out(function: str, out: Tensor, result: Tensor, *inputs: Tensor | None) -> Tensor:
+def _copy_out(
+    function: str,
+    out: Tensor,
+    result: Tensor,
+    *inputs: Tensor | None,
+    apart: Tensor | None = None,
+) -> Tensor:
+    """The result in `out`, which may be one of the inputs, but not the one to stay apart from."""
     _check_copy(function, "out", out, result, *inputs)
+    if apart is not None and torch_composed.concrete(out, apart) and _overlap(out, apart):
+        wrong_value(function, "out", "no memory in common with the inputs", "an overlap")
     return out.copy_(result)
 
 
@@ -506,7 +756,8 @@ def _check_copy(
     if out.dtype != result.dtype:
         wrong_type(function, name, str(result.dtype), out.dtype)
     arguments.check_shape(function, name, tuple(out.shape), tuple(result.shape))
-    if any(stride == 0 and size > 1 for stride, size in zip(out.stride(), out.shape, strict=True)):
+    axes = zip(out.stride(), out.shape, strict=True)
+    if out.numel() and any(stride == 0 and size > 1 for stride, size in axes):
         wrong_value(function, name, "memory of its own for every element", "an expanded tensor")
     if torch_composed.concrete(out, *inputs):
         for x in inputs:

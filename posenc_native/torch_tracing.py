@@ -1,7 +1,7 @@
 """What tracing and batching need to know of the operators.
 
 fakes   shapes, strides and dtypes of the results, for torch.compile, torch.export and meta
-vmap    the mapped axis becomes part of the batch
+vmap    the mapped axis becomes part of the batch (relative: torch.func takes the composition)
 """
 
 from __future__ import annotations
@@ -33,12 +33,30 @@ def register() -> None:
 
     for name in ("rotary_qk", "rotary_qk_from_tables"):
         fake(name)(lambda q, k, *options: (torch.empty_like(q), torch.empty_like(k)))
-    for name in ("add_sinusoidal", "rotary", "rotary_from_tables"):
+    for name in ("add_sinusoidal", "rotary", "rotary_from_tables", "add_toeplitz_bias"):
         fake(name)(lambda x, *options: torch.empty_like(x))
     for name in ("sinusoidal_out", "add_sinusoidal_out", "add_sinusoidal_", "rotary_out", "rotary_",
                  "rotary_qk_", "rotary_from_tables_out", "rotary_from_tables_",
-                 "rotary_qk_from_tables_"):  # fmt: skip
+                 "rotary_qk_from_tables_", "toeplitz_bias_out", "add_toeplitz_bias_",
+                 "add_toeplitz_bias_out", "relative_gather_out",
+                 "relative_scatter_out"):  # fmt: skip
         fake(name)(lambda *args, **kwargs: None)
+
+    @fake("toeplitz_bias")
+    def _(diagonals, shape, dtype, *grid):  # type: ignore[no-untyped-def]
+        return diagonals.new_empty(shape, dtype=dtype)
+
+    # The last argument is the last length.
+    for name in ("relative_gather", "relative_scatter"):
+        fake(name)(lambda x, *options: x.new_empty((*x.shape[:-1], options[-1])))
+
+    @fake("diagonal_sums")
+    def _(grad, keep, q_len, k_len, entries, start, q_offset):  # type: ignore[no-untyped-def]
+        lengths = zip(q_len or grad.shape[-2:-1], k_len or grad.shape[-1:], strict=True)
+        counts = entries or [torch.sym_max(q + k - 1, 0) for q, k in lengths]
+        dtype = torch.float64 if grad.dtype == torch.float64 else torch.float32
+        shape = (*grad.shape[grad.ndim - 2 - keep : -2], *counts)
+        return grad.new_empty(shape, dtype=dtype)
 
     @fake("frequency_turns")
     def _(inv_freq):  # type: ignore[no-untyped-def]

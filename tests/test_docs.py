@@ -28,7 +28,7 @@ def test_examples_are_found():
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("name", WITH_EXAMPLES)
 def test_examples(name, monkeypatch):
-    if name == "nn":
+    if name in ("flex", "nn"):
         pytest.importorskip("torch")
     if NATIVE is None and name in ("backend", "rotary"):
         pytest.skip("the examples show the native module")
@@ -40,7 +40,7 @@ def test_examples(name, monkeypatch):
     assert results.failed == 0  # what differs is in the captured output
 
 
-@pytest.mark.parametrize("name", sorted(set(pn.__all__) - {"hf", "nn"}))
+@pytest.mark.parametrize("name", sorted(set(pn.__all__) - {"flex", "hf", "nn"}))
 def test_every_public_name_has_an_example(name):
     text = getattr(pn, name).__doc__
     assert "Example" in text

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import itertools
+import math
 import tempfile
 import warnings
 from pathlib import Path
@@ -53,7 +54,18 @@ class Inputs:
         self.f = inv_freq(device)
         self.cos, self.sin = pn.rotary_tables(self.positions, self.f)
         self.table = torch.full((shape[2], HEAD_DIM), -7.0, dtype=dtype, device=device)
-        self.tensors = [self.x, self.other, self.k, self.out, self.table]
+        # Relative: scores of 5 queries and keys of which there are two windows in longer diagonals.
+        queries, keys = shape[2:]
+        self.diagonals = random((shape[1], queries + keys + 3), dtype, device, seed=3)
+        self.offsets = torch.arange(shape[0], device=device)
+        self.window = {"q_offset": self.offsets, "origin": queries + 2}
+        self.bias = torch.full_like(self.x, -7.0)
+        # Whole numbers: the order of sums does not show.
+        self.whole = (self.x * 4).round()
+        self.wide = random((*shape[:3], 9), dtype, device, seed=4)
+        self.wide_out = torch.full_like(self.wide, -7.0)
+        self.index = torch.arange(queries + keys + 3, device=device).clamp(3, 11) - 3
+        self.tensors = [self.x, self.other, self.k, self.out, self.table, self.bias, self.wide_out]
 
 
 ROPE = pn.Rotary(HEAD_DIM, base=5e5)
@@ -84,6 +96,32 @@ CALLS = {
     "apply_rotary_qk_tables in place": lambda i: pn.apply_rotary_qk_tables(
         i.x, i.k, i.cos, i.sin, pairing="interleaved", inplace=True
     ),
+    "toeplitz_bias": lambda i: pn.toeplitz_bias(i.diagonals, *i.x.shape[2:], **i.window),
+    "toeplitz_bias out": lambda i: pn.toeplitz_bias(
+        i.diagonals, *i.x.shape[2:], out=i.bias, **i.window
+    ),
+    "add_toeplitz_bias": lambda i: pn.add_toeplitz_bias(i.x, i.diagonals, **i.window),
+    "add_toeplitz_bias in place": lambda i: pn.add_toeplitz_bias(
+        i.x, i.diagonals, out=i.x, **i.window
+    ),
+    "add_toeplitz_bias out": lambda i: pn.add_toeplitz_bias(
+        i.x, i.diagonals, out=i.out, **i.window
+    ),
+    "add_toeplitz_bias of a grid": lambda i: pn.add_toeplitz_bias(
+        i.x, i.diagonals[:, : i.x.shape[2] + 15, None], q_len=(i.x.shape[2], 1), k_len=(16, 1)
+    ),
+    "diagonal_sums": lambda i: pn.diagonal_sums(i.x, entries=i.diagonals.shape[1], **i.window),
+    "diagonal_sums kept": lambda i: pn.diagonal_sums(i.x, keep=2),
+    "relative_gather": lambda i: pn.relative_gather(i.wide, i.index, 16, **i.window),
+    "relative_gather content": lambda i: pn.relative_gather(
+        i.wide, i.index, 16, content=i.x, scale=0.3, out=i.out, **i.window
+    ),
+    "relative_gather shift": lambda i: pn.relative_gather(i.wide, None, 16),
+    "relative_scatter": lambda i: pn.relative_scatter(i.whole, i.index, 9, **i.window),
+    "relative_scatter out": lambda i: pn.relative_scatter(
+        i.whole, i.index, 9, scale=0.5, out=i.wide_out, **i.window
+    ),
+    "relative_scatter shift": lambda i: pn.relative_scatter(i.x, None, 9, scale=0.3),
     "Rotary": lambda i: ROPE(i.x, i.k, i.positions),
     "Rotary in place": lambda i: ROPE(i.x, i.k, i.positions, inplace=True),
     "Rotary.tables": lambda i: ROPE.tables(i.positions),
@@ -171,6 +209,107 @@ def test_positions_far_away_and_of_every_dtype():
     for dtype in torch_cases.POSITION_DTYPES:
         points = torch.tensor([0, 1, 100, 127]).to(dtype)
         assert_same_bits(pn.sinusoidal(points.cuda(), 64), pn.sinusoidal(points, 64))
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=dtype_id)
+@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.parametrize("keys", [1, 8, 63, 64, 200, 1032])
+@pytest.mark.parametrize("queries", [1, 7, 8, 65, 520])
+def test_sizes_of_relative_encodings(queries, keys, offset, dtype):
+    entries = queries + keys - 1
+    memory, diagonals = random((3, 2, queries, keys + 3), dtype), random((2, entries))
+    x, there, there_diagonals = memory[..., offset : offset + keys], memory.cuda(), diagonals.cuda()
+    part = there[..., offset : offset + keys]
+    assert_same_bits(pn.diagonal_sums(part), pn.diagonal_sums(x))
+    assert_same_bits(
+        pn.toeplitz_bias(there_diagonals, queries, keys, dtype=dtype),
+        pn.toeplitz_bias(diagonals, queries, keys, dtype=dtype),
+    )
+    index = torch.arange(entries).clamp(max=max(keys // 2, 0)) % keys
+    for columns in (None, index):
+        on_device = None if columns is None else columns.cuda()
+        expected = pn.relative_gather(x, columns, keys, content=x, scale=0.3)
+        assert_same_bits(
+            pn.relative_gather(part, on_device, keys, content=part, scale=0.3), expected
+        )
+    wide = random((3, 2, queries, entries), dtype, seed=1)
+    assert_same_bits(
+        pn.relative_gather(wide.cuda(), None, keys), pn.relative_gather(wide, None, keys)
+    )
+    assert_same_bits(
+        pn.relative_scatter(part, None, entries), pn.relative_scatter(x, None, entries)
+    )
+    whole = (x * 4).round()
+    for scattered in (index, index.flip(0), torch.zeros_like(index)):
+        assert_same_bits(
+            pn.relative_scatter(whole.cuda(), scattered.cuda(), keys),
+            pn.relative_scatter(whole, scattered, keys),
+        )
+    expected = pn.add_toeplitz_bias(x, diagonals)
+    pn.add_toeplitz_bias(part, there_diagonals, out=part)
+    assert_same_bits(part, expected)
+    assert_same_bits(there[..., :offset], memory[..., :offset])
+    assert_same_bits(there[..., offset + keys :], memory[..., offset + keys :])
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=dtype_id)
+@pytest.mark.parametrize(
+    ("q_len", "k_len"), [((7, 7), (7, 7)), ((8, 8), (8, 8)), ((3, 2, 5), (2, 4, 4))]
+)
+@pytest.mark.parametrize("batch", [1, 3, 200])
+def test_grids_of_queries_and_keys(batch, q_len, k_len, dtype):
+    entries = tuple(q + k - 1 for q, k in zip(q_len, k_len, strict=True))
+    x = random((batch, 3, math.prod(q_len), math.prod(k_len)), dtype)
+    diagonals, grid = random((3, *entries)), {"q_len": q_len, "k_len": k_len}
+    for there, here in ((x.cuda(), x), (x.cuda().mT.contiguous().mT, x)):
+        assert_same_bits(
+            pn.add_toeplitz_bias(there, diagonals.cuda(), **grid),
+            pn.add_toeplitz_bias(here, diagonals, **grid),
+        )
+        assert_same_bits(
+            pn.diagonal_sums(there, entries=entries, **grid),
+            pn.diagonal_sums(here, entries=entries, **grid),
+        )
+
+
+def test_sums_in_another_order_are_the_same_every_time():
+    grad = random((2, 8, 513, 700), torch.bfloat16, "cuda")
+    index = torch.arange(513 + 699, device="cuda").clamp(400, 500) - 400
+    first = pn.relative_scatter(grad, index, 101)
+    for _ in range(3):
+        assert_same_bits(pn.relative_scatter(grad, index, 101), first)
+    exact = pn.relative_scatter(grad.cpu().double(), index.cpu(), 101)
+    torch.testing.assert_close(first.cpu().double(), exact, rtol=2**-8, atol=1e-4)
+
+
+WILD = [-(2**63), 2**63 - 1, -1, 2**31, -(2**31)]
+
+
+def test_values_that_nobody_checked_lead_nowhere():
+    """Positions and columns on a GPU are not looked at before they are used."""
+    x, diagonals = random((5, 2, 8, 16), device="cuda"), random((2, 40), device="cuda")
+    wild = torch.tensor(WILD, device="cuda")
+    given = {"q_offset": wild, "origin": 20}
+    results = [
+        pn.toeplitz_bias(diagonals, 8, 16, **given),
+        pn.add_toeplitz_bias(x, diagonals, **given),
+        pn.diagonal_sums(x, entries=40, **given),
+        pn.relative_gather(x, None, 16, **given),
+        pn.relative_scatter(x, None, 16, **given),
+        pn.relative_gather(x, torch.arange(40, device="cuda") % 16, 16, **given),
+        pn.relative_scatter(x, torch.arange(40, device="cuda") % 16, 16, **given),
+    ]
+    index = torch.zeros(23, dtype=torch.int64, device="cuda")
+    index[[0, 5, 11, 17, 22]] = wild
+    gathered = pn.relative_gather(x, index, 16)
+    known = torch.where((index < 0) | (index >= 16), -1, index)
+    assert_same_bits(gathered, pn.relative_gather(x, known, 16, missing=-1))
+    whole = (x * 4).round()
+    assert_same_bits(
+        pn.relative_scatter(whole, index, 16), pn.relative_scatter(whole, known, 16, missing=-1)
+    )
+    torch.cuda.synchronize()
+    assert all(result.isfinite().all() for result in results)
 
 
 # --- Streams
@@ -468,3 +607,26 @@ def test_large_tables_and_sums():
     assert_same_bits(table[rows.cuda()], expected)
     pn.add_sinusoidal(table, out=table)
     assert_same_bits(table[rows.cuda()], pn.add_sinusoidal(expected, rows))
+
+
+@pytest.mark.usefixtures("_memory_returned")
+def test_large_biases_and_their_sums():
+    needs_memory(10_000_000_000)
+    queries, keys = 2**16 + 8, 2**15 + 24
+    diagonals = random((1, queries + keys - 1), torch.bfloat16)
+    bias = pn.toeplitz_bias(diagonals.cuda(), queries, keys)
+    assert bias.numel() > 2**31
+    for row in (0, 1, 2**15 + 1, queries - 1):
+        begin = queries - 1 - row
+        assert_same_bits(bias[0, row], diagonals[0, begin : begin + keys])
+    pn.add_toeplitz_bias(bias, -diagonals.cuda(), out=bias)
+    assert not bias.any()
+    bias.fill_(1.0)
+    sums = pn.diagonal_sums(bias)[0].cpu()
+    entries = torch.arange(queries + keys - 1)
+    lengths = torch.minimum(entries + 1, entries.flip(0) + 1).clamp(max=min(queries, keys))
+    assert sums.equal(lengths.float())
+    # Of the last rows there are columns, of all others none.
+    shifted = pn.relative_gather(bias, None, 64)[0]
+    columns = torch.arange(queries).flip(0)[:, None] + torch.arange(64)
+    assert shifted.cpu().equal((columns < keys).bfloat16())

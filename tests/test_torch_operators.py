@@ -88,6 +88,31 @@ def expanded(x):
     return x[:1].expand(x.shape)
 
 
+def add_bias_sample(dtype=torch.float32, out=False, view=lambda x: x):
+    def make(device, requires_grad):
+        scores = view(random((2, 3, 4, 6), dtype, device))
+        diagonals = random((3, 12), device=device, requires_grad=requires_grad)
+        offset = torch.tensor([3, 1], device=device)
+        args = (scores.requires_grad_(requires_grad), diagonals, [], [], [6], offset)
+        return args, {"out": torch.empty_like(scores).detach()} if out else {}
+
+    return make
+
+
+def look_up_sample(scatter, dtype=torch.float32, out=False, index=(0, 0, 1, 2, -1, 3, 4, 4)):
+    def make(device, requires_grad):
+        x = random((2, 4, 5), dtype, device, requires_grad=requires_grad)
+        content = random((2, 4, 5), dtype, device, 1, requires_grad=requires_grad)
+        columns = None if index is None else torch.tensor(index, device=device)
+        added = (0.5, None, None) if scatter else (content, 0.5)
+        args = (x, columns, None if index else 2, None, -1, *added)
+        if scatter and columns is not None and not columns.is_cpu:
+            pytest.skip("the index has to be sorted")
+        return (args, {"out": torch.empty_like(x).detach()}) if out else ((*args, 5), {})
+
+    return make
+
+
 SAMPLES = {
     "sinusoidal": [
         (str(points.dtype), lambda device, _, p=points, d=dtype: ((p.to(device), 8, *SPEC, d), {}))
@@ -149,6 +174,48 @@ SAMPLES = {
         ("inverse", table_sample("inverse", tensors=2)),
         ("padded", table_sample("middle-slice", torch.float16, tensors=2, view=padded)),
     ],
+    "toeplitz_bias": [
+        ("grid", lambda device, grad: (
+            (random((3, 3, 4), device=device, requires_grad=grad), [3, 4, 6], torch.float16,
+             [2, 2], [2, 3]),
+            {},
+        )),
+    ],
+    "toeplitz_bias_out": [
+        ("out", lambda device, grad: (
+            (random((3, 9), torch.float64, device, requires_grad=grad), [], [], [], None),
+            {"out": torch.empty(3, 4, 12, device=device)[..., ::2]},
+        )),
+    ],
+    "add_toeplitz_bias": [
+        ("plain", add_bias_sample()),
+        ("transposed", add_bias_sample(torch.float16, view=transposed)),
+        ("stride 0", add_bias_sample(view=expanded)),
+    ],
+    "add_toeplitz_bias_": [("padded", add_bias_sample(torch.bfloat16, view=padded))],
+    "add_toeplitz_bias_out": [("out", add_bias_sample(out=True))],
+    "diagonal_sums": [
+        ("all", lambda device, grad: (
+            (random((2, 3, 4, 6), torch.float16, device, requires_grad=grad), 0, [], [], [], [],
+             None),
+            {},
+        )),
+        ("table", lambda device, grad: (
+            (random((2, 3, 4, 6), device=device, requires_grad=grad), 1, [], [], [12], [6],
+             torch.tensor([3, 1], device=device)),
+            {},
+        )),
+    ],
+    "relative_gather": [
+        ("index", look_up_sample(False)),
+        ("shift", look_up_sample(False, torch.bfloat16, index=None)),
+    ],
+    "relative_gather_out": [("out", look_up_sample(False, torch.float16, out=True))],
+    "relative_scatter": [
+        ("index", look_up_sample(True)),
+        ("shift", look_up_sample(True, torch.bfloat16, index=None)),
+    ],
+    "relative_scatter_out": [("out", look_up_sample(True, torch.float16, out=True))],
     "frequency_turns": [
         # On the CPU always: it is what prepares a composition for another device.
         ("float32", lambda *_: ((BY_NAME["bhsd"].inv_freq().float(),), {})),

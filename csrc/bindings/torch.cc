@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "bindings/torch_cuda.h"
+#include "core/relative.h"
 #include "core/rotary.h"
 #include "core/sinusoidal.h"
 #include "cpu/kernels.h"
@@ -172,6 +173,34 @@ void run(const Call& call, const RotaryArgs& args) {
   if (!call.device.is_cpu()) return cuda::run(call.function, call.device.index, args);
 #endif
   cpu::rotate(args, run_rows);
+}
+
+void lay_diagonals(const Call& call, const ToeplitzArgs& args) {
+#ifdef POSENC_CUDA_ARCHITECTURES
+  if (!call.device.is_cpu()) return cuda::lay_diagonals(call.function, call.device.index, args);
+#endif
+  cpu::lay_diagonals(args, run_rows);
+}
+
+void sum_diagonals(const Call& call, const ToeplitzArgs& args) {
+#ifdef POSENC_CUDA_ARCHITECTURES
+  if (!call.device.is_cpu()) return cuda::sum_diagonals(call.function, call.device.index, args);
+#endif
+  cpu::sum_diagonals(args, run_rows);
+}
+
+void gather(const Call& call, const RelativeArgs& args) {
+#ifdef POSENC_CUDA_ARCHITECTURES
+  if (!call.device.is_cpu()) return cuda::gather(call.function, call.device.index, args);
+#endif
+  cpu::gather(args, run_rows);
+}
+
+void scatter(const Call& call, const RelativeArgs& args) {
+#ifdef POSENC_CUDA_ARCHITECTURES
+  if (!call.device.is_cpu()) return cuda::scatter(call.function, call.device.index, args);
+#endif
+  cpu::scatter(args, run_rows);
 }
 
 // --- Sinusoidal
@@ -444,6 +473,233 @@ void rotary_qk_from_tables_in_place(const Tensor& q, const Tensor& k, const Tens
       {&q, &k}, {&q, &k});
 }
 
+// --- Relative. Lengths are those of the tensors where a list is empty: a traced call then holds
+// for every length. For the same reason tracing has results made before the call, by the operators
+// with `out`; those that make them, of lengths that are numbers, are for all other calls.
+
+using Integers = std::vector<int64_t>;
+
+// Whether the shape is the right one is seen where the result is described.
+Tensor new_result(const char* function, const Tensor& like, const Integers& shape,
+                  ScalarType dtype) {
+  return translate_errors([&] {
+    const Call call(function, like);
+    if (std::any_of(shape.begin(), shape.end(), [](int64_t size) { return size < 0; })) {
+      fail_value(function, "result", "lengths >= 0",
+                 to_string(shape.data(), static_cast<int>(shape.size())));
+    }
+    return new_tensor(shape, dtype, call.device);
+  });
+}
+
+// The shape of a tensor but for its last axis.
+Integers with_last(const Tensor& tensor, int64_t last) {
+  const auto sizes = tensor.sizes();
+  Integers shape(sizes.begin(), sizes.end());
+  if (!shape.empty()) shape.back() = last;
+  return shape;
+}
+
+class ToeplitzOptions {
+ public:
+  // `matrices`: [..., q_len, k_len].
+  ToeplitzOptions(const Call& call, const Array& matrices, const Array& diagonals, Integers q_len,
+                  Integers k_len, Integers start, const std::optional<Array>& q_offset)
+      : q_len_(std::move(q_len)), k_len_(std::move(k_len)), start_(std::move(start)) {
+    if (q_len_.empty() && k_len_.empty()) {
+      if (matrices.rank < 2) {
+        fail_value(call.function, "scores", "shape [..., H, q_len, k_len]", shape_string(matrices));
+      }
+      q_len_ = {matrices.shape[matrices.rank - 2]};
+      k_len_ = {matrices.shape[matrices.rank - 1]};
+    }
+    if (start_.empty()) {
+      for (const int64_t length : q_len_) start_.push_back(length - 1);
+    }
+    if (k_len_.size() != q_len_.size() || start_.size() != q_len_.size() ||
+        q_len_.size() > static_cast<size_t>(kMaxGridRank)) {
+      fail_value(call.function, "q_len", "as many lengths as k_len, at most three",
+                 std::to_string(q_len_.size()));
+    }
+    call_.function = call.function;
+    call_.diagonals = &diagonals;
+    call_.q_offset = pointer(q_offset);
+    call_.grid_rank = static_cast<int>(q_len_.size());
+    call_.q_len = q_len_.data();
+    call_.k_len = k_len_.data();
+    call_.start = start_.data();
+  }
+  ToeplitzOptions(const ToeplitzOptions&) = delete;
+  ToeplitzOptions& operator=(const ToeplitzOptions&) = delete;
+
+  ToeplitzCall of(const Array* scores, const Array* out) const {
+    ToeplitzCall call = call_;
+    call.scores = scores;
+    call.out = out;
+    return call;
+  }
+
+ private:
+  Integers q_len_, k_len_, start_;
+  ToeplitzCall call_;
+};
+
+void toeplitz_bias_out(const Tensor& diagonals, Integers q_len, Integers k_len, Integers start,
+                       const OptionalTensor& q_offset, const Tensor& out) {
+  translate_errors([&] {
+    const Call call("toeplitz_bias", diagonals);
+    const Array given = call.describe("diagonals", diagonals);
+    const std::optional<Array> offset = call.describe("q_offset", q_offset);
+    const Array result = call.describe("out", out);
+    const ToeplitzOptions options(call, result, given, std::move(q_len), std::move(k_len),
+                                  std::move(start), offset);
+    lay_diagonals(call, check_toeplitz(options.of(nullptr, &result)));
+  });
+}
+
+Tensor toeplitz_bias(const Tensor& diagonals, Integers shape, ScalarType dtype, Integers q_len,
+                     Integers k_len, Integers start, const OptionalTensor& q_offset) {
+  const Tensor out = new_result("toeplitz_bias", diagonals, shape, dtype);
+  toeplitz_bias_out(diagonals, std::move(q_len), std::move(k_len), std::move(start), q_offset, out);
+  return out;
+}
+
+void add_toeplitz_bias_out(const Tensor& scores, const Tensor& diagonals, Integers q_len,
+                           Integers k_len, Integers start, const OptionalTensor& q_offset,
+                           const Tensor& out) {
+  translate_errors([&] {
+    const Call call("add_toeplitz_bias", scores);
+    const Array input = call.describe("scores", scores);
+    const Array given = call.describe("diagonals", diagonals);
+    const std::optional<Array> offset = call.describe("q_offset", q_offset);
+    const Array result = call.describe("out", out);
+    const ToeplitzOptions options(call, input, given, std::move(q_len), std::move(k_len),
+                                  std::move(start), offset);
+    lay_diagonals(call, check_toeplitz(options.of(&input, &result)));
+  });
+}
+
+void add_toeplitz_bias_in_place(const Tensor& scores, const Tensor& diagonals, Integers q_len,
+                                Integers k_len, Integers start, const OptionalTensor& q_offset) {
+  add_toeplitz_bias_out(scores, diagonals, std::move(q_len), std::move(k_len), std::move(start),
+                        q_offset, scores);
+}
+
+Tensor add_toeplitz_bias(const Tensor& scores, const Tensor& diagonals, Integers q_len,
+                         Integers k_len, Integers start, const OptionalTensor& q_offset) {
+  const Tensor out = torch::stable::empty_like(scores);
+  add_toeplitz_bias_out(scores, diagonals, std::move(q_len), std::move(k_len), std::move(start),
+                        q_offset, out);
+  return out;
+}
+
+// The result has the last `keep` leading axes of grad, and as many entries as there are distances
+// where `entries` is empty.
+Tensor diagonal_sums(const Tensor& grad, int64_t keep, Integers q_len, Integers k_len,
+                     Integers entries, Integers start, const OptionalTensor& q_offset) {
+  return translate_errors([&] {
+    const Call call("diagonal_sums", grad);
+    const Array input = call.describe("grad", grad);
+    check_real(call.function, "grad", input);
+    const std::optional<Array> offset = call.describe("q_offset", q_offset);
+    if (input.rank < 2 || keep < 0 || keep > input.rank - 2) {
+      fail_value(call.function, "grad", "shape [..., q_len, k_len] with the leading axes to keep",
+                 shape_string(input));
+    }
+    if (entries.empty()) {
+      const bool grid = !q_len.empty() && q_len.size() == k_len.size();
+      for (size_t i = 0; i < (grid ? q_len.size() : 1); ++i) {
+        const int64_t queries = grid ? q_len[i] : input.shape[input.rank - 2];
+        const int64_t keys = grid ? k_len[i] : input.shape[input.rank - 1];
+        entries.push_back(std::max<int64_t>(queries + keys - 1, 0));
+      }
+    }
+    Integers shape(input.shape + input.rank - 2 - keep, input.shape + input.rank - 2);
+    shape.insert(shape.end(), entries.begin(), entries.end());
+    const bool wide = sum_dtype(input.dtype) == Dtype::kFloat64;
+    const Tensor sums =
+        new_tensor(shape, wide ? ScalarType::Double : ScalarType::Float, call.device);
+    const Array result = call.describe("diagonals", sums);
+    const ToeplitzOptions options(call, input, result, std::move(q_len), std::move(k_len),
+                                  std::move(start), offset);
+    sum_diagonals(call, check_diagonal_sums(options.of(&input, nullptr)));
+    return sums;
+  });
+}
+
+// k_len is that of `out`, as is the width of a scatter.
+void relative_gather_out(const Tensor& x, const OptionalTensor& index, std::optional<int64_t> start,
+                         const OptionalTensor& q_offset, std::optional<int64_t> missing,
+                         const OptionalTensor& content, double scale, const Tensor& out) {
+  translate_errors([&] {
+    const Call tensors("relative_gather", x);
+    const Array in = tensors.describe("x", x), result = tensors.describe("out", out);
+    const std::optional<Array> columns = tensors.describe("index", index);
+    const std::optional<Array> offset = tensors.describe("q_offset", q_offset);
+    const std::optional<Array> added = tensors.describe("content", content);
+    RelativeCall call;
+    call.function = tensors.function;
+    call.in = &in;
+    call.index = pointer(columns);
+    call.q_offset = pointer(offset);
+    call.content = pointer(added);
+    call.out = &result;
+    call.size = result.rank > 0 ? result.shape[result.rank - 1] : 0;
+    call.start = start.value_or(in.rank > 1 ? in.shape[in.rank - 2] - 1 : 0);
+    call.has_missing = missing.has_value();
+    call.missing = missing.value_or(0);
+    call.scale = scale;
+    gather(tensors, check_relative_gather(call));
+  });
+}
+
+Tensor relative_gather(const Tensor& x, const OptionalTensor& index, std::optional<int64_t> start,
+                       const OptionalTensor& q_offset, std::optional<int64_t> missing,
+                       const OptionalTensor& content, double scale, int64_t k_len) {
+  const Tensor out = new_result("relative_gather", x, with_last(x, k_len), x.scalar_type());
+  relative_gather_out(x, index, start, q_offset, missing, content, scale, out);
+  return out;
+}
+
+// `order` and `bounds`: see core/relative.h.
+void relative_scatter_out(const Tensor& grad, const OptionalTensor& index,
+                          std::optional<int64_t> start, const OptionalTensor& q_offset,
+                          std::optional<int64_t> missing, double scale, const OptionalTensor& order,
+                          const OptionalTensor& bounds, const Tensor& out) {
+  translate_errors([&] {
+    const Call tensors("relative_scatter", grad);
+    const Array in = tensors.describe("grad", grad), result = tensors.describe("out", out);
+    const std::optional<Array> columns = tensors.describe("index", index);
+    const std::optional<Array> offset = tensors.describe("q_offset", q_offset);
+    const std::optional<Array> by_column = tensors.describe("order", order);
+    const std::optional<Array> begins = tensors.describe("bounds", bounds);
+    RelativeCall call;
+    call.function = tensors.function;
+    call.in = &in;
+    call.index = pointer(columns);
+    call.q_offset = pointer(offset);
+    call.order = pointer(by_column);
+    call.bounds = pointer(begins);
+    call.out = &result;
+    call.size = result.rank > 0 ? result.shape[result.rank - 1] : 0;
+    call.start = start.value_or(in.rank > 1 ? in.shape[in.rank - 2] - 1 : 0);
+    call.has_missing = missing.has_value();
+    call.missing = missing.value_or(0);
+    call.scale = scale;
+    scatter(tensors, check_relative_scatter(call));
+  });
+}
+
+Tensor relative_scatter(const Tensor& grad, const OptionalTensor& index,
+                        std::optional<int64_t> start, const OptionalTensor& q_offset,
+                        std::optional<int64_t> missing, double scale, const OptionalTensor& order,
+                        const OptionalTensor& bounds, int64_t width) {
+  const Tensor out =
+      new_result("relative_scatter", grad, with_last(grad, width), grad.scalar_type());
+  relative_scatter_out(grad, index, start, q_offset, missing, scale, order, bounds, out);
+  return out;
+}
+
 // --- Frequencies in turns, for compositions of torch operations on other devices: [2, P] of
 // 64-bit patterns, fractions and whole turns.
 
@@ -502,6 +758,9 @@ std::tuple<int64_t, int64_t> cuda_versions() { return {0, 0}; }
   "Tensor cos, Tensor sin, str layout=\"bhsd\", str pairing=\"half\", int rotary_start=0, " \
   "bool inverse=False"
 
+#define POSENC_DIAGONALS "int[] q_len=[], int[] k_len=[], int[] start=[], Tensor? q_offset=None"
+#define POSENC_COLUMNS "Tensor? index, int? start, Tensor? q_offset, int? missing"
+
 STABLE_TORCH_LIBRARY(posenc_native, m) {
   m.def("sinusoidal(Tensor positions, int dim, " POSENC_SPEC ", ScalarType dtype) -> Tensor");
   m.def("sinusoidal_out(Tensor? positions, int dim, " POSENC_SPEC ", *, Tensor(a!) out) -> ()");
@@ -524,6 +783,24 @@ STABLE_TORCH_LIBRARY(posenc_native, m) {
   m.def("rotary_from_tables_out(Tensor x, " POSENC_TABLES ", *, Tensor(a!) out) -> ()");
   m.def("rotary_qk_from_tables(Tensor q, Tensor k, " POSENC_TABLES ") -> (Tensor, Tensor)");
   m.def("rotary_qk_from_tables_(Tensor(a!) q, Tensor(b!) k, " POSENC_TABLES ") -> ()");
+  m.def("toeplitz_bias(Tensor diagonals, int[] shape, ScalarType dtype, " POSENC_DIAGONALS
+        ") -> Tensor");
+  m.def("toeplitz_bias_out(Tensor diagonals, " POSENC_DIAGONALS ", *, Tensor(a!) out) -> ()");
+  m.def("add_toeplitz_bias(Tensor scores, Tensor diagonals, " POSENC_DIAGONALS ") -> Tensor");
+  m.def("add_toeplitz_bias_(Tensor(a!) scores, Tensor diagonals, " POSENC_DIAGONALS ") -> ()");
+  m.def("add_toeplitz_bias_out(Tensor scores, Tensor diagonals, " POSENC_DIAGONALS
+        ", *, Tensor(a!) out) -> ()");
+  m.def(
+      "diagonal_sums(Tensor grad, int keep, int[] q_len, int[] k_len, int[] entries, int[] start, "
+      "Tensor? q_offset) -> Tensor");
+  m.def("relative_gather(Tensor x, " POSENC_COLUMNS
+        ", Tensor? content, float scale, int k_len) -> Tensor");
+  m.def("relative_gather_out(Tensor x, " POSENC_COLUMNS
+        ", Tensor? content, float scale, *, Tensor(a!) out) -> ()");
+  m.def("relative_scatter(Tensor grad, " POSENC_COLUMNS
+        ", float scale, Tensor? order, Tensor? bounds, int width) -> Tensor");
+  m.def("relative_scatter_out(Tensor grad, " POSENC_COLUMNS
+        ", float scale, Tensor? order, Tensor? bounds, *, Tensor(a!) out) -> ()");
   m.def("frequency_turns(Tensor inv_freq) -> Tensor");
   m.def("sinusoidal_turns(int dim, float base, float shift, float scale) -> Tensor");
   m.def("current_target() -> str");
@@ -552,6 +829,16 @@ void implement(Library& m) {
   m.impl("rotary_from_tables_out", TORCH_BOX(&posenc::rotary_from_tables_out));
   m.impl("rotary_qk_from_tables", TORCH_BOX(&posenc::rotary_qk_from_tables));
   m.impl("rotary_qk_from_tables_", TORCH_BOX(&posenc::rotary_qk_from_tables_in_place));
+  m.impl("toeplitz_bias", TORCH_BOX(&posenc::toeplitz_bias));
+  m.impl("toeplitz_bias_out", TORCH_BOX(&posenc::toeplitz_bias_out));
+  m.impl("add_toeplitz_bias", TORCH_BOX(&posenc::add_toeplitz_bias));
+  m.impl("add_toeplitz_bias_", TORCH_BOX(&posenc::add_toeplitz_bias_in_place));
+  m.impl("add_toeplitz_bias_out", TORCH_BOX(&posenc::add_toeplitz_bias_out));
+  m.impl("diagonal_sums", TORCH_BOX(&posenc::diagonal_sums));
+  m.impl("relative_gather", TORCH_BOX(&posenc::relative_gather));
+  m.impl("relative_gather_out", TORCH_BOX(&posenc::relative_gather_out));
+  m.impl("relative_scatter", TORCH_BOX(&posenc::relative_scatter));
+  m.impl("relative_scatter_out", TORCH_BOX(&posenc::relative_scatter_out));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(posenc_native, CPU, m) {

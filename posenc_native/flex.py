@@ -1,0 +1,210 @@
+"""score_mod functions for torch's flex_attention, from the data that the biases are made of.
+
+``score_mod(score, batch, head, q_idx, kv_idx)`` is what flex_attention compiles into its kernel:
+attention with a relative encoding, and no ``[q_len, k_len]`` matrix anywhere.
+
+    t5 = pnn.T5RelativeBias(num_heads=8)
+    bias = flex.toeplitz_score_mod(t5.diagonals(q_len, k_len), q_len, k_len)
+    out = flex_attention(q, k, v, score_mod=bias, scale=1.0)
+
+flex_attention scales the inner products before score_mod, as the models do that have these biases
+(T5 has no scale: ``scale=1.0``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .arguments import (
+    FLOAT_DTYPES,
+    INTEGER_DTYPES,
+    check_dtype,
+    finite_number,
+    length,
+    wrong_type,
+    wrong_value,
+)
+from .relative import Lengths, _columns, _first, _lengths, _start
+from .torch_composed import concrete
+
+__all__ = ["gather_score_mod", "toeplitz_score_mod"]
+
+ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+def toeplitz_score_mod(
+    diagonals: Tensor,
+    q_len: Lengths,
+    k_len: Lengths,
+    *,
+    q_offset: int | Tensor = 0,
+    origin: Lengths | None = None,
+) -> ScoreMod:
+    """Adds what `posenc_native.add_toeplitz_bias` adds.
+
+    Args:
+        diagonals: ``[H, entries]`` or ``[B, H, entries]``; for tokens in a grid, one axis of
+            entries for each of the grid. Gradients reach it where flex_attention supports that.
+        q_len, k_len, q_offset, origin: as in `posenc_native.toeplitz_bias`.
+
+    Returns:
+        A score_mod.
+
+    Raises:
+        ValueError: as in `posenc_native.toeplitz_bias`; diagonals of other axes.
+        TypeError: impossible kinds and dtypes.
+
+    Example:
+        >>> import torch
+        >>> from posenc_native import flex
+        >>> bias = flex.toeplitz_score_mod(torch.tensor([[-2.0, -1.0, 0.0, -1.0, -2.0]]), 3, 3)
+        >>> batch, head, query, key = torch.tensor([0, 0, 2, 0])
+        >>> bias(torch.tensor(10.0), batch, head, query, key)
+        tensor(8.)
+    """
+    function = "toeplitz_score_mod"
+    _check_floats(function, "diagonals", diagonals)
+    rows, columns = _lengths(function, "q_len", q_len), _lengths(function, "k_len", k_len)
+    start, offsets = _start(function, diagonals.shape, rows, columns, q_offset, origin)
+    first = _first(start, rows)
+    rank = len(rows)
+    heads = diagonals.ndim - rank
+    if heads not in (1, 2):
+        wrong_value(function, "diagonals", "shape [H, ...] or [B, H, ...]", list(diagonals.shape))
+    offsets = _batch_offsets(function, offsets, diagonals.device)
+    counts = diagonals.shape[heads:]
+    for axis in range(rank):
+        _check_windows(function, "diagonals", counts[axis], rows[axis], columns[axis], first[axis],
+                       offsets)  # fmt: skip
+    # One flat axis of entries: a look-up by as few indices as can be.
+    flat = diagonals.flatten(heads)
+
+    def score_mod(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        entry: Any = 0
+        for axis in range(rank):
+            i, j = q, k
+            for size in rows[axis + 1 :]:
+                i = i // size
+            for size in columns[axis + 1 :]:
+                j = j // size
+            if axis:
+                i, j = i % rows[axis], j % columns[axis]
+            entry = entry * counts[axis] + (first[axis] + j - i)
+        if offsets is not None:
+            # What could not be looked at does not lead out of the entries.
+            entry = (entry - (offsets[b] if offsets.ndim else offsets)).clamp(0, counts[0] - 1)
+        return score + (flat[h, entry] if heads == 1 else flat[b, h, entry])
+
+    return score_mod
+
+
+def gather_score_mod(
+    x: Tensor,
+    index: Tensor | None,
+    k_len: int,
+    *,
+    scale: float = 1.0,
+    q_offset: int | Tensor = 0,
+    origin: int | None = None,
+) -> ScoreMod:
+    """Adds what `posenc_native.relative_gather` looks up: ``score + scale * x[b, h, q, column]``.
+
+    Args:
+        x: ``[B, H, q_len, width]``, inner products of queries with a table.
+        index, k_len, q_offset, origin: as in `posenc_native.relative_gather`; columns that are not
+            there (an index outside 0 .. width - 1, or none for the distance) add nothing.
+        scale: factor of x.
+
+    Returns:
+        A score_mod.
+
+    Raises:
+        ValueError: too few entries of the index; shapes that do not match.
+        TypeError: impossible kinds and dtypes.
+
+    Example:
+        >>> import torch
+        >>> from posenc_native import flex
+        >>> shift = flex.gather_score_mod(torch.arange(15.0).view(1, 1, 3, 5), None, 3)
+        >>> batch, head, query, key = torch.tensor([0, 0, 2, 0])
+        >>> shift(torch.tensor(0.0), batch, head, query, key)
+        tensor(10.)
+    """
+    function = "gather_score_mod"
+    _check_floats(function, "x", x)
+    if x.ndim != 4:
+        wrong_value(function, "x", "shape [B, H, q_len, width]", list(x.shape))
+    queries, width = x.shape[-2:]
+    keys = length(function, "k_len", k_len)
+    scale = finite_number(function, "scale", scale)
+    columns, start, offsets = _columns(function, index, queries, keys, q_offset, origin)
+    first = queries - 1 if start is None else start
+    offsets = _batch_offsets(function, offsets, x.device)
+    if columns is not None:
+        columns = _integers(function, "index", columns, x.device)
+        if columns.ndim != 1:
+            wrong_value(function, "index", "shape [q_len + k_len - 1]", list(columns.shape))
+        _check_windows(function, "index", columns.shape[0], queries, keys, first, offsets)
+
+    def score_mod(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        column = first + k - q
+        if offsets is not None:
+            column = column - (offsets[b] if offsets.ndim else offsets)
+        if columns is not None:
+            column = columns[column.clamp(0, columns.shape[0] - 1)]
+        there = (column >= 0) & (column < width)
+        value = x[b, h, q, torch.where(there, column, 0)]
+        return score + scale * torch.where(there, value, 0)
+
+    return score_mod
+
+
+def _check_floats(function: str, argument: str, value: object) -> None:
+    if not isinstance(value, Tensor):
+        wrong_type(function, argument, "a tensor", type(value).__name__)
+    check_dtype(function, argument, value.dtype, FLOAT_DTYPES)
+
+
+def _integers(function: str, argument: str, value: Any, device: torch.device) -> Tensor:
+    """int64: torch does not index by every integer dtype."""
+    check_dtype(function, argument, value.dtype, INTEGER_DTYPES)
+    if not isinstance(value, Tensor):
+        value = torch.as_tensor(np.array(value))
+    wide: Tensor = value.to(device, torch.int64)
+    return wide
+
+
+def _batch_offsets(function: str, q_offset: Any, device: torch.device) -> Tensor | None:
+    if q_offset is None:
+        return None
+    offsets = _integers(function, "q_offset", q_offset, device)
+    if offsets.ndim > 1:
+        wrong_value(function, "q_offset", "an int or shape [B]", f"shape {list(offsets.shape)}")
+    return offsets
+
+
+def _check_windows(
+    function: str,
+    argument: str,
+    entries: int,
+    queries: int,
+    keys: int,
+    first: int,
+    offsets: Tensor | None,
+) -> None:
+    """ValueError if distances lead out of the entries, as far as values can be looked at."""
+    if not queries or not keys:
+        return
+    low = high = first
+    if offsets is not None and offsets.numel() and concrete(offsets):
+        low, high = first - int(offsets.max()), first - int(offsets.min())
+    if not (queries - 1 <= low and high <= entries - keys):
+        wrong_value(
+            function, argument, f"entries for all distances, at least {queries + keys - 1}",
+            f"{entries} with query 0 and key 0 at entry {low}",
+        )  # fmt: skip
