@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 
 import posenc_native as pn
-from benchmarks import harness, report, rows
+from benchmarks import harness, relative_rows, report, rows
 
 RESULTS = Path(__file__).with_name("results")
 
@@ -63,7 +64,9 @@ def main(arguments: list[str] | None = None) -> None:
     chosen = [
         (number, name, build)
         for number in threads
-        for name, build in rows.cases(choices, number)
+        for name, build in itertools.chain(
+            rows.cases(choices, number), relative_rows.cases(choices, number)
+        )
         if all(text in name for text in wanted)
     ]
     with_accuracy = all(text in "accuracy" for text in wanted)

@@ -20,8 +20,9 @@ from benchmarks import limits
 
 # A limit's variants all run in the first rounds, the fastest two of each kind in all.
 _ROUNDS_OF_EVERY_VARIANT = 5
-# Contestants slower than this, in seconds, sit out some of the rounds, at most three of four.
+# Contestants slower than this, in seconds, sit out some of the rounds, at most seven of eight.
 _SLOW = 0.05
+_LONGEST_STRIDE = 8
 # How long GNU OpenMP's idle threads spin for new work (8 ms), with a margin. They would take a
 # processor from whoever comes next and starts threads of its own.
 _OPENMP_SPIN = 0.010
@@ -32,7 +33,7 @@ class Buffers(Protocol):
 
     nbytes: int
     work: int  # address of what is read, and written where the work is in place
-    out: int  # address of what is written otherwise
+    out: int  # address of what is written otherwise, or read where it is added in place
 
 
 @dataclass(frozen=True)
@@ -88,14 +89,19 @@ class Result:
     others: float | None = None  # how many cores other processes used meanwhile, if known
 
     def limit(self, kind: str) -> tuple[str, float]:
-        """The fastest variant of a kind, by its median: its name and that median."""
-        medians = {name: statistics.median(s) for name, s in self.limit_samples[kind].items()}
+        """The fastest variant of a kind, by its median: its name and that median.
+
+        Of those that ran in every round: the machine may have been faster in the first ones.
+        """
+        samples = self.limit_samples[kind]
+        most = max(map(len, samples.values()))
+        medians = {name: statistics.median(s) for name, s in samples.items() if len(s) == most}
         best = min(medians, key=medians.__getitem__)
         return best, medians[best]
 
     def moved(self, kind: str) -> int:
-        """The counted bytes: a fill writes what the others read and write."""
-        return self.case.buffers[0].nbytes * (1 if kind == "fill" else 2)
+        """The bytes that are read and written."""
+        return self.case.buffers[0].nbytes * limits.PASSES[kind]
 
 
 def _busy() -> tuple[float, float] | None:
@@ -115,8 +121,8 @@ def limit_contestants(kind: str, threads: int, repeats: int) -> list[Contestant]
 
     def runner(variant: int) -> Callable[[Any], object]:
         def run(buffers: Buffers) -> None:
-            dst = buffers.work if kind == "in-place scale" else buffers.out
-            src = buffers.work if kind == "copy" else None
+            in_place = kind.startswith("in-place")
+            dst, src = (buffers.work, buffers.out) if in_place else (buffers.out, buffers.work)
             limits.run(kind, variant, dst, src, buffers.nbytes, threads=threads, repeats=repeats)
 
         return run
@@ -168,7 +174,7 @@ def measure(case: Case, rounds: int) -> Result:
         for number, contestant in enumerate(everyone):
             for _ in range(contestant.warmups):
                 first = take(number) * contestant.calls * contestant.repeats
-            stride.append(min(4, 1 + int(first / _SLOW)))
+            stride.append(min(_LONGEST_STRIDE, 1 + int(first / _SLOW)))
         # Only now: warming up starts compilers, which are processes too.
         began, before = time.perf_counter(), _busy()
         for round_number in range(rounds):

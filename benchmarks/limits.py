@@ -13,7 +13,9 @@ import tempfile
 from pathlib import Path
 
 # In the order of `enum Kind` in memory_limits.cc.
-KINDS = ("in-place scale", "copy", "fill")
+KINDS = ("in-place scale", "copy", "fill", "sum", "in-place add")
+# How often the buffer's bytes cross between memory and processor, reads and writes.
+PASSES = {"in-place scale": 2, "copy": 2, "fill": 1, "sum": 1, "in-place add": 3}
 
 _SOURCE = Path(__file__).with_name("memory_limits.cc")
 _CACHE = Path(__file__).with_name(".cache")
@@ -97,10 +99,12 @@ def run(
     threads: int = 1,
     repeats: int = 1,
 ) -> None:
-    """Scale dst by value, copy src to dst, or fill dst with value, as float32, `repeats` times.
+    """One of KINDS as float32, `repeats` times: scale dst by value, copy src to dst, fill dst with
+    value, sum src up (into dst, one number for each thread), add src to dst.
 
     dst and src are addresses, multiples of 4; nbytes is a multiple of 4. Scaling by the default of
-    -1 keeps any float16, bfloat16 or float32 data finite and non-zero: only signs change.
+    -1 keeps any float16, bfloat16 or float32 data finite and non-zero: only signs change. Adding
+    is for float32 data.
     """
     number = KINDS.index(kind)
     _library().limit_run(number, variant, dst, src, nbytes // 4, value, threads, repeats)

@@ -1,7 +1,7 @@
 // The memory limits that every benchmark row is a multiple of: scale a buffer in place, copy one
-// buffer to another, fill one. Each comes in several variants (vector width, prefetch distance,
-// ordinary or non-temporal stores); the harness runs them all and keeps the fastest, because a
-// slow yardstick would flatter what it measures.
+// buffer to another, fill one, sum one up, add one to another. Each comes in several variants
+// (vector width, prefetch distance, ordinary or non-temporal stores); the harness runs them all and
+// keeps the fastest, because a slow yardstick would flatter what it measures.
 //
 // limits.py compiles this file with -march=native on the machine that runs it, so the instruction
 // sets are chosen by the preprocessor. Elsewhere than on x86 the plain loops remain.
@@ -21,9 +21,10 @@ namespace {
 
 constexpr size_t kLine = 16;        // floats in one cache line of 64 bytes
 constexpr size_t kPage = 4096 / 4;  // floats in one page: threads share the work by pages
-enum Kind { kScale, kCopy, kFill, kKinds };
+enum Kind { kScale, kCopy, kFill, kSum, kAdd, kKinds };
 
-// The work of one thread. `src` is read by the copies alone, `value` by the others.
+// The work of one thread. `src` is read by copies, sums and additions, `value` by the others. A sum
+// writes one number, dst[0].
 using Kernel = void (*)(float* dst, const float* src, size_t n, float value);
 
 struct Variant {
@@ -36,6 +37,18 @@ void ScalePlain(float* dst, const float*, size_t n, float value) {
 }
 void CopyPlain(float* dst, const float* src, size_t n, float) { std::memcpy(dst, src, n * 4); }
 void FillPlain(float* dst, const float*, size_t n, float value) { std::fill(dst, dst + n, value); }
+void AddPlain(float* dst, const float* src, size_t n, float) {
+  for (size_t i = 0; i < n; ++i) dst[i] += src[i];
+}
+// Eight sums side by side, or each addition would wait for the one before.
+void SumPlain(float* dst, const float* src, size_t n, float) {
+  constexpr size_t kSums = 8;
+  float sums[kSums] = {};
+  for (size_t i = 0; i < n / kSums * kSums; ++i) sums[i % kSums] += src[i];
+  for (size_t i = n / kSums * kSums; i < n; ++i) sums[0] += src[i];
+  *dst = 0.0f;
+  for (const float sum : sums) *dst += sum;
+}
 
 #if defined(__SSE2__)
 
@@ -137,6 +150,48 @@ void FillStreaming(float* dst, const float*, size_t n, float value) {
   _mm_sfence();
 }
 
+template <class V, Hint kHint, size_t kAhead, int kWays>
+void Add(float* dst, const float* src, size_t n, float) {
+  ForLines<kWays>(
+      dst, n,
+      [=](size_t at) {
+        Prefetch<kHint, kAhead>(dst + at);
+        Prefetch<kHint, kAhead>(src + at);
+        for (size_t i = at; i < at + kLine; i += sizeof(V) / 4) {
+          Write<kOrdinary>(dst + i, LoadVector<V>(dst + i) + LoadVector<V>(src + i));
+        }
+      },
+      [=](size_t at) { dst[at] += src[at]; });
+}
+
+// Four lines at a time and way, added to sums of their own: many loads under way, and no addition
+// that waits for the one before.
+template <class V, Hint kHint, size_t kAhead, int kWays>
+void Sum(float* dst, const float* src, size_t n, float) {
+  constexpr size_t kLanes = sizeof(V) / 4;
+  constexpr size_t kStep = 4 * kLine;
+  constexpr size_t kSums = 16;
+  V sums[kSums] = {};
+  const size_t misaligned = reinterpret_cast<uintptr_t>(src) / 4 % kLine;
+  const size_t head = std::min(n, (kLine - misaligned) % kLine);
+  const size_t part = (n - head) / kStep / kWays * kStep;
+  for (size_t i = 0; i < part; i += kStep) {
+    for (int way = 0; way < kWays; ++way) {
+      const float* step = src + head + way * part + i;
+      for (size_t at = 0; at < kStep; at += kLine) Prefetch<kHint, kAhead>(step + at);
+      for (size_t at = 0; at < kStep; at += kLanes) {
+        sums[(at / kLanes + way * (kStep / kLanes)) % kSums] += LoadVector<V>(step + at);
+      }
+    }
+  }
+  for (size_t i = 1; i < kSums; ++i) sums[0] += sums[i];
+  float total = 0.0f;
+  for (size_t lane = 0; lane < kLanes; ++lane) total += sums[0][lane];
+  for (size_t i = 0; i < head; ++i) total += src[i];
+  for (size_t i = head + kWays * part; i < n; ++i) total += src[i];
+  *dst = total;
+}
+
 #if defined(__x86_64__)
 // The string instructions: microcode that many processors turn into stores without a read first.
 void CopyString(float* dst, const float* src, size_t n, float) {
@@ -188,12 +243,37 @@ const std::vector<Variant> kVariants[kKinds] = {
         {"rep stosl", FillString},
 #endif
     },
+    {
+        {"plain", SumPlain},
+        {"widest", Sum<Widest, kNone, 0, 1>},
+        {"widest, T0 1K ahead", Sum<Widest, kT0, 1024, 1>},
+        {"widest, T0 4K ahead", Sum<Widest, kT0, 4096, 1>},
+        {"widest, NTA 1K ahead", Sum<Widest, kNta, 1024, 1>},
+        {"widest, NTA 4K ahead", Sum<Widest, kNta, 4096, 1>},
+        {"widest, two ways", Sum<Widest, kNone, 0, 2>},
+        {"widest, T0 1K ahead, two ways", Sum<Widest, kT0, 1024, 2>},
+        {"widest, T0 1K ahead, four ways", Sum<Widest, kT0, 1024, 4>},
+        {"middle, T0 4K ahead", Sum<Middle, kT0, 4096, 1>},
+        {"middle, T0 1K ahead, four ways", Sum<Middle, kT0, 1024, 4>},
+    },
+    {
+        {"plain", AddPlain},
+        {"widest", Add<Widest, kNone, 0, 1>},
+        {"widest, T0 1K ahead", Add<Widest, kT0, 1024, 1>},
+        {"widest, T0 4K ahead", Add<Widest, kT0, 4096, 1>},
+        {"widest, NTA 4K ahead", Add<Widest, kNta, 4096, 1>},
+        {"widest, two ways", Add<Widest, kNone, 0, 2>},
+        {"widest, T0 1K ahead, four ways", Add<Widest, kT0, 1024, 4>},
+        {"middle, T0 4K ahead", Add<Middle, kT0, 4096, 1>},
+    },
 };
 
 #else  // not x86: what the compiler makes of plain loops
 
 const std::vector<Variant> kVariants[kKinds] = {
-    {{"plain", ScalePlain}}, {{"memcpy", CopyPlain}}, {{"plain", FillPlain}}};
+    {{"plain", ScalePlain}}, {{"memcpy", CopyPlain}}, {{"plain", FillPlain}},
+    {{"plain", SumPlain}},   {{"plain", AddPlain}},
+};
 
 #endif
 
@@ -205,8 +285,9 @@ int limit_count(int kind) { return static_cast<int>(kVariants[kind].size()); }
 
 const char* limit_name(int kind, int variant) { return kVariants[kind][variant].name; }
 
-// Does the work on n floats `repeats` times. The threads beyond the caller's own are started for
-// each repeat: 8 microseconds for one, which a pool of waiting threads does not better.
+// Does the work on n floats `repeats` times; a sum leaves one number for each thread in dst. The
+// threads beyond the caller's own are started for each repeat: 8 microseconds for one, which a pool
+// of waiting threads does not better.
 void limit_run(int kind, int variant, float* dst, const float* src, size_t n, float value,
                int threads, int repeats) {
   const Kernel kernel = kVariants[kind][variant].run;
@@ -214,7 +295,8 @@ void limit_run(int kind, int variant, float* dst, const float* src, size_t n, fl
   const size_t share = (pages + threads - 1) / threads * kPage;
   const auto work = [=](int thread) {
     const size_t begin = std::min(n, thread * share), end = std::min(n, begin + share);
-    kernel(dst + begin, src ? src + begin : nullptr, end - begin, value);
+    float* to = kind == kSum ? dst + thread : dst + begin;
+    kernel(to, src ? src + begin : nullptr, end - begin, value);
   };
   for (int repeat = 0; repeat < repeats; ++repeat) {
     std::vector<std::thread> others;

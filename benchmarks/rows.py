@@ -1,4 +1,7 @@
-"""What is timed: rotary, sinusoidal tables, x + table, decode; and how exact each way is."""
+"""What is timed: rotary, sinusoidal tables, x + table, decode; and how exact each way is.
+
+Relative encodings have a file of their own, relative_rows.py.
+"""
 
 from __future__ import annotations
 
@@ -50,11 +53,11 @@ class Options:
 # ------------------------------------------------------------------------------------ buffer sets
 
 
-def _address(array: Any) -> int:
+def address(array: Any) -> int:
     return array.data_ptr() if isinstance(array, torch.Tensor) else array.ctypes.data
 
 
-def _normal(count: int, dtype: Any) -> Any:
+def normal(count: int, dtype: Any) -> Any:
     """Normally distributed numbers, none of them zero; a tensor where dtype is torch's.
 
     Each library allocates its own: what pages the memory lies on is part of its speed.
@@ -70,28 +73,28 @@ class _QueryKey:
     def __init__(self, seq: int, dtype: Any, q_heads: int = 32, k_heads: int = 8) -> None:
         split = q_heads * seq * HEAD_DIM
         count = split + k_heads * seq * HEAD_DIM
-        work, out = _normal(count, dtype), _normal(count, dtype)
+        work, out = normal(count, dtype), normal(count, dtype)
         self.q, self.out_q = (a[:split].reshape(1, q_heads, seq, HEAD_DIM) for a in (work, out))
         self.k, self.out_k = (a[split:].reshape(1, k_heads, seq, HEAD_DIM) for a in (work, out))
-        self.work, self.out, self.nbytes = _address(work), _address(out), work.nbytes
+        self.work, self.out, self.nbytes = address(work), address(out), work.nbytes
 
 
-class _Activations:
+class Activations:
     """x, and a result of its shape."""
 
     def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
-        self.x, self.result = (_normal(math.prod(shape), dtype).reshape(shape) for _ in range(2))
-        self.work, self.out, self.nbytes = _address(self.x), _address(self.result), self.x.nbytes
+        self.x, self.result = (normal(math.prod(shape), dtype).reshape(shape) for _ in range(2))
+        self.work, self.out, self.nbytes = address(self.x), address(self.result), self.x.nbytes
 
 
-class _Table:
+class Table:
     """Room for a table."""
 
     work = 0  # nothing is read
 
-    def __init__(self, shape: tuple[int, int], dtype: Any) -> None:
-        self.table = _normal(math.prod(shape), dtype).reshape(shape)
-        self.out, self.nbytes = _address(self.table), self.table.nbytes
+    def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
+        self.table = normal(math.prod(shape), dtype).reshape(shape)
+        self.out, self.nbytes = address(self.table), self.table.nbytes
 
 
 # ------------------------------------------------------------------------------------------ peers
@@ -107,7 +110,7 @@ def missing(*modules: str) -> str | None:
     return None
 
 
-def _ours(
+def ours(
     name: str,
     mode: str,
     run: Callable[[Any], object],
@@ -120,15 +123,20 @@ def _ours(
     return Contestant(name, mode, run, bound, ours=True, goal=goal)
 
 
-def _compile(
-    options: Options, name: str, function: Callable[..., Any], call: Any, limit: str
+def compile_row(
+    options: Options,
+    name: str,
+    function: Callable[..., Any],
+    call: Any,
+    limit: str | None,
+    mode: str = "fresh",
 ) -> Row:
     """The row of torch.compile(function), which `call` calls with a buffer set."""
     if not options.compiled:
-        return Skipped(name, "fresh", "torch.compile is left out")
+        return Skipped(name, mode, "torch.compile is left out")
     # Shapes are fixed in a case; a kernel for any shape would be slower.
     compiled = torch.compile(function, dynamic=False)
-    return Contestant(name, "fresh", functools.partial(call, compiled), limit, warmups=3)
+    return Contestant(name, mode, functools.partial(call, compiled), limit, warmups=3)
 
 
 def transformers_rotary(
@@ -160,7 +168,7 @@ def transformers_rotary(
     eager = module.apply_rotary_pos_emb
     return [
         Contestant(f"{name}, eager", "fresh", functools.partial(call, eager), "copy"),
-        _compile(options, f"{name}, torch.compile", eager, call, "copy"),
+        compile_row(options, f"{name}, torch.compile", eager, call, "copy"),
     ]
 
 
@@ -221,9 +229,9 @@ def _onnxruntime_rotary(sets: list[_QueryKey], pairing: str, threads: int) -> Ro
     def bind(b: _QueryKey) -> Any:
         binding = session.io_binding()
         for x, shape in shapes.items():
-            address = _address(getattr(b, x)), _address(getattr(b, f"out_{x}"))
-            binding.bind_input(x, "cpu", 0, number, shape, address[0])
-            binding.bind_output(f"out_{x}", "cpu", 0, number, shape, address[1])
+            places = address(getattr(b, x)), address(getattr(b, f"out_{x}"))
+            binding.bind_input(x, "cpu", 0, number, shape, places[0])
+            binding.bind_output(f"out_{x}", "cpu", 0, number, shape, places[1])
         for constant, array in constants.items():
             binding.bind_ortvalue_input(constant, runtime.OrtValue.ortvalue_from_numpy(array))
         return binding
@@ -317,49 +325,49 @@ def _rotary(options: Options, seq: int, dtype: Any, pairing: str, threads: int, 
         return pn.apply_rotary_qk(b.q, b.k, positions, inv_freq, pairing=pairing)
 
     goal = options.goal(threads, 1.3 if first.q.itemsize == 4 else 1.5, "x")
-    ours = [
-        _ours("apply_rotary_qk", "in place", rotate_in_place, goal),
-        _ours("apply_rotary, twice", "out=", rotate_into),
-        _ours("apply_rotary_qk", "fresh", rotate),
+    mine = [
+        ours("apply_rotary_qk", "in place", rotate_in_place, goal),
+        ours("apply_rotary, twice", "out=", rotate_into),
+        ours("apply_rotary_qk", "fresh", rotate),
     ]
-    return Case(name, threads, sets, [*ours, *peers, _onnxruntime_rotary(sets, pairing, threads)])
+    return Case(name, threads, sets, [*mine, *peers, _onnxruntime_rotary(sets, pairing, threads)])
 
 
 def _sinusoidal(
     options: Options, shape: tuple[int, int], dtype: Any, threads: int, name: str
 ) -> Case:
-    first = _Table(shape, dtype)
-    sets = [first, *(_Table(shape, dtype) for _ in range(options.sets(first.nbytes) - 1))]
+    first = Table(shape, dtype)
+    sets = [first, *(Table(shape, dtype) for _ in range(options.sets(first.nbytes) - 1))]
     length, dim = shape
 
-    def write(b: _Table) -> None:
+    def write(b: Table) -> None:
         pn.sinusoidal(length, dim, out=b.table)
 
-    def make(b: _Table) -> Any:
+    def make(b: Table) -> Any:
         return pn.sinusoidal(length, dim, dtype=dtype)
 
     single = dim == HEAD_DIM and first.table.itemsize == 4
     goal = options.goal(threads, 1.7, "x") if single else None
     rows: list[Row] = [
-        _ours("sinusoidal", "out=", write, goal, limit="fill"),
-        _ours("sinusoidal", "fresh", make, limit="fill"),
+        ours("sinusoidal", "out=", write, goal, limit="fill"),
+        ours("sinusoidal", "fresh", make, limit="fill"),
     ]
     if isinstance(dtype, torch.dtype):
 
         def recipe() -> torch.Tensor:
             return recipe_table(torch.empty(shape)).to(dtype)
 
-        def call(function: Callable[[], Any], b: _Table) -> Any:
+        def call(function: Callable[[], Any], b: Table) -> Any:
             return function()
 
         rows += [
             Contestant("plain torch", "out=", lambda b: recipe_table(b.table), "fill"),
             Contestant("plain torch", "fresh", functools.partial(call, recipe), "fill"),
-            _compile(options, "plain torch, torch.compile", recipe, call, "fill"),
+            compile_row(options, "plain torch, torch.compile", recipe, call, "fill"),
         ]
     else:
 
-        def recipe_numpy(b: _Table) -> np.ndarray:
+        def recipe_numpy(b: Table) -> np.ndarray:
             return _recipe_table_numpy(np.empty(shape, np.float32))
 
         rows += [
@@ -372,25 +380,25 @@ def _sinusoidal(
 def _add_sinusoidal(
     options: Options, shape: tuple[int, ...], dtype: torch.dtype, threads: int, name: str
 ) -> Case:
-    first = _Activations(shape, dtype)
-    sets = [first, *(_Activations(shape, dtype) for _ in range(options.sets(first.nbytes) - 1))]
+    first = Activations(shape, dtype)
+    sets = [first, *(Activations(shape, dtype) for _ in range(options.sets(first.nbytes) - 1))]
     table = recipe_table(torch.empty(shape[-2:])).to(dtype)
 
     def add(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
         return x + table
 
-    def call(function: Callable[..., Any], b: _Activations) -> Any:
+    def call(function: Callable[..., Any], b: Activations) -> Any:
         return function(b.x, table)
 
     peer = "x + table, table ready"
     rows: list[Row] = [
-        _ours("add_sinusoidal", "in place", lambda b: pn.add_sinusoidal(b.x, out=b.x)),
-        _ours("add_sinusoidal", "out=", lambda b: pn.add_sinusoidal(b.x, out=b.result)),
-        _ours("add_sinusoidal", "fresh", lambda b: pn.add_sinusoidal(b.x)),
+        ours("add_sinusoidal", "in place", lambda b: pn.add_sinusoidal(b.x, out=b.x)),
+        ours("add_sinusoidal", "out=", lambda b: pn.add_sinusoidal(b.x, out=b.result)),
+        ours("add_sinusoidal", "fresh", lambda b: pn.add_sinusoidal(b.x)),
         Contestant(peer, "in place", lambda b: b.x.add_(table), "in-place scale"),
         Contestant(peer, "out=", lambda b: torch.add(b.x, table, out=b.result), "copy"),
         Contestant(peer, "fresh", functools.partial(call, add), "copy"),
-        _compile(options, f"{peer}, torch.compile", add, call, "copy"),
+        compile_row(options, f"{peer}, torch.compile", add, call, "copy"),
     ]
     return Case(name, threads, sets, rows)
 
@@ -416,25 +424,23 @@ def _decode(options: Options, threads: int, name: str) -> Case:
     torch_goal, numpy_goal = (options.goal(threads, at_most, "µs") for at_most in (4, 2.5))
     q, k = arrays.q, arrays.k
     rows: list[Row] = [
-        _ours("torch: apply_rotary_qk", "in place", from_torch, torch_goal),
-        _ours(
+        ours("torch: apply_rotary_qk", "in place", from_torch, torch_goal),
+        ours(
             "torch: Rotary",
             "in place",
             lambda b: rope(b.q, b.k, position_torch, inplace=True),
             torch_goal,
         ),
-        _ours(
+        ours(
             "torch: nn.RotaryEmbedding",
             "in place",
             lambda b: module(b.q, b.k, position_torch, inplace=True),
             torch_goal,
         ),
-        _ours("torch: nn.RotaryEmbedding", "fresh", lambda b: module(b.q, b.k, position_torch)),
-        _ours("NumPy: apply_rotary_qk", "in place", from_numpy, numpy_goal),
-        _ours(
-            "NumPy: Rotary", "in place", lambda b: rope(q, k, position, inplace=True), numpy_goal
-        ),
-        _ours("NumPy: Rotary", "fresh", lambda b: rope(q, k, position)),
+        ours("torch: nn.RotaryEmbedding", "fresh", lambda b: module(b.q, b.k, position_torch)),
+        ours("NumPy: apply_rotary_qk", "in place", from_numpy, numpy_goal),
+        ours("NumPy: Rotary", "in place", lambda b: rope(q, k, position, inplace=True), numpy_goal),
+        ours("NumPy: Rotary", "fresh", lambda b: rope(q, k, position)),
         *transformers_rotary(options, "half", torch.bfloat16, position_torch),
         _onnxruntime_rotary([buffers], "half", threads),
         Contestant("a call of nothing", "", lambda b: None),
@@ -446,7 +452,7 @@ def _decode(options: Options, threads: int, name: str) -> Case:
     return Case(name, threads, [buffers], many, in_cache=True)
 
 
-def _label(dtype: Any) -> str:
+def label(dtype: Any) -> str:
     """Whose array, and of what: "torch bfloat16", "NumPy float32"."""
     if isinstance(dtype, torch.dtype):
         return str(dtype).replace(".", " ")
@@ -459,9 +465,7 @@ def cases(options: Options, threads: int) -> Iterator[tuple[str, Callable[[], Ca
     torch_dtypes = (torch.float32, torch.bfloat16, torch.float16)
     seq = options.size(4096, 64)
     for dtype, pairing in itertools.product((*torch_dtypes, np.float32), ("half", "interleaved")):
-        name = (
-            f"rotary, q 32 + k 8 heads x {seq} x {HEAD_DIM}, {_label(dtype)}, {pairing}, {suffix}"
-        )
+        name = f"rotary, q 32 + k 8 heads x {seq} x {HEAD_DIM}, {label(dtype)}, {pairing}, {suffix}"
         yield name, functools.partial(_rotary, options, seq, dtype, pairing, threads, name)
     long, wide = (options.size(131072, 256), HEAD_DIM), (options.size(4096, 64), 1024)
     for shape, dtype in (
@@ -469,12 +473,12 @@ def cases(options: Options, threads: int) -> Iterator[tuple[str, Callable[[], Ca
         *((wide, dtype) for dtype in (torch.float32, torch.bfloat16)),
         (long, torch.bfloat16),
     ):
-        name = f"sinusoidal table, {shape[0]} x {shape[1]}, {_label(dtype)}, {suffix}"
+        name = f"sinusoidal table, {shape[0]} x {shape[1]}, {label(dtype)}, {suffix}"
         yield name, functools.partial(_sinusoidal, options, shape, dtype, threads, name)
     activations = (options.size(8, 2), options.size(1024, 32), 768)
     for dtype in (torch.float32, torch.bfloat16):
         size = " x ".join(map(str, activations))
-        name = f"add sinusoidal, {size}, {_label(dtype)}, {suffix}"
+        name = f"add sinusoidal, {size}, {label(dtype)}, {suffix}"
         yield name, functools.partial(_add_sinusoidal, options, activations, dtype, threads, name)
     name = f"decode, q 32 + k 8 heads x 1 x {HEAD_DIM}, bfloat16, {suffix}"
     yield name, functools.partial(_decode, options, threads, name)

@@ -12,11 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 pytest.importorskip("ml_dtypes")
 
-from benchmarks import limits
-from benchmarks.gpu import checks, install
+import posenc_native as pn  # noqa: E402
+from benchmarks import limits, relative_rows  # noqa: E402
+from benchmarks.gpu import checks, install  # noqa: E402
+from posenc_native import nn as pnn  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 
@@ -35,14 +37,16 @@ def test_every_variant_of_a_memory_limit_does_its_work(kind, count, threads):
     buffer, source = (
         rng.standard_normal(guard + 9 + count + guard).astype(np.float32) for _ in range(2)
     )
-    inner = slice(guard + 9, guard + 9 + count)
+    inner = slice(guard + 9, guard + 9 + (threads if kind == "sum" else count))
+    given = slice(guard + 9, guard + 9 + count)
+    reads = kind not in ("in-place scale", "fill")
     for variant, name in enumerate(limits.variants(kind)):
         got, src = buffer.copy(), source.copy()
         limits.run(
             kind,
             variant,
             got[inner].ctypes.data,
-            src[inner].ctypes.data if kind == "copy" else None,
+            src[given].ctypes.data if reads else None,
             4 * count,
             value=-2.0,  # a power of two: scaling twice rounds nothing
             threads=threads,
@@ -56,6 +60,15 @@ def test_every_variant_of_a_memory_limit_does_its_work(kind, count, threads):
                 want[inner] = source[inner]
             case "fill":
                 want[inner] = -2
+            case "in-place add":
+                want[inner] += source[inner]
+                want[inner] += source[inner]
+            case "sum":
+                # Float32 sums of count numbers, in any order: each addition is off by half an ulp.
+                numbers = source[given].astype(np.float64)
+                bound = count * 2.0**-24 * np.abs(numbers).sum()
+                assert abs(got[inner].sum(dtype=np.float64) - numbers.sum()) <= bound, name
+                want[inner] = got[inner]
         np.testing.assert_array_equal(got, want, err_msg=name)
         np.testing.assert_array_equal(src, source, err_msg=name)
 
@@ -87,6 +100,16 @@ def test_a_quick_run_fills_in_every_row(tmp_path):
         "sinusoidal table",
         "add sinusoidal",
         "decode",
+        "relative: toeplitz bias",
+        "relative: add toeplitz bias",
+        "relative: diagonal sums",
+        "relative: T5 bias",
+        "relative: ALiBi",
+        "relative: shift",
+        "relative: shift and content",
+        "relative: Swin bias",
+        "relative: Shaw scores",
+        "relative: decode",
     }
     for case in figures["cases"]:
         assert case["case"] in text
@@ -94,7 +117,10 @@ def test_a_quick_run_fills_in_every_row(tmp_path):
             assert finite_and_positive(limit["seconds"], *limit["variants"].values())
             assert limit["seconds"] == min(limit["variants"].values())
         modes = {row["mode"] for row in case["rows"] if row.get("ours")}
-        assert {"out=", "fresh"} <= modes or case["case"].startswith("decode")
+        # What is small, and what has only fresh results.
+        fresh = ("decode", "relative: decode", "relative: diagonal sums", "relative: Shaw scores",
+                 "relative: shift, forward and backward")  # fmt: skip
+        assert {"fresh"} < modes or case["case"].startswith(fresh)
         for row in case["rows"]:
             if "skipped" in row:
                 assert not row.get("ours"), "a row of this library may not be left out"
@@ -108,6 +134,41 @@ def test_a_quick_run_fills_in_every_row(tmp_path):
     for row in figures["accuracy"]:
         assert 0 < row["rotary"] < 1.2e-7 < row["rotary_recipe"]
         assert 0 < row["sinusoidal"] < 1.2e-7 < row["sinusoidal_recipe"]
+
+
+def test_relative_peers_do_the_same_work():
+    heads, length = relative_rows.HEADS, 11
+    diagonals = torch.randn(heads, 2 * length - 1)
+    bias = pn.toeplitz_bias(diagonals, length, length)
+    assert torch.equal(relative_rows.by_index(diagonals, length), bias)
+    assert torch.equal(diagonals.unfold(-1, length, 1).flip(-2), bias)
+
+    # Whole numbers, so that no order of the sums rounds.
+    grad = torch.randint(-8, 9, (heads, length, length)).float()
+    steps = torch.arange(length)
+    index = (steps - steps[:, None] + (length - 1)).flatten()
+    sums = pn.diagonal_sums(grad)
+    assert torch.equal(relative_rows.sum_by_shear(grad), sums)
+    assert torch.equal(relative_rows.sum_by_index(grad, index), sums)
+
+    x = torch.randn(1, heads, length, 2 * length - 1)
+    shifted = pn.relative_gather(x, None, length)
+    assert torch.equal(relative_rows.strided_shift(x), shifted)
+    if shift := relative_rows.conformer_shift():
+        assert torch.equal(shift(x), shifted)
+
+
+def test_relative_peers_from_transformers_do_the_same_work():
+    pytest.importorskip("transformers")
+    scores = torch.randn(1, relative_rows.HEADS, 300, 300)
+    t5, attention = pnn.T5RelativeBias(relative_rows.HEADS), relative_rows.t5_peer()
+    t5.weight.data.copy_(attention.relative_attention_bias.weight)
+    assert torch.equal(t5(scores), scores + attention.compute_bias(300, 300))
+    if peer := relative_rows.swin_peer():
+        scores = torch.randn(4, 3, 49, 49)
+        swin = pnn.SwinRelativeBias(3, relative_rows.WINDOW)
+        swin.load_state_dict(peer.state_dict())
+        assert torch.equal(swin(scores), scores + peer())
 
 
 def test_the_script_for_gpus_runs_without_one(tmp_path):
@@ -130,7 +191,8 @@ def test_the_script_for_gpus_runs_without_one(tmp_path):
     assert {"date", "device", "cuda", "packages", "posenc_native"} <= figures["machine"].keys()
     kinds = {case["case"].partition(",")[0] for case in figures["cases"]}
     assert kinds == {"prefill", "decode", "packed", "backward", "sinusoidal table",
-                     "add sinusoidal"}  # fmt: skip
+                     "add sinusoidal", "bias of diagonals", "add bias", "diagonal sums", "shift",
+                     "look-ups", "windows of a grid", "decode with a bias"}  # fmt: skip
     text = file.with_suffix(".txt").read_text(encoding="utf-8")
     for case in figures["cases"]:
         assert case["case"] in text

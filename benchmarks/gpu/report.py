@@ -49,8 +49,8 @@ def file_name(description: dict[str, Any]) -> str:
 
 
 def _bandwidth(result: Result, row: Timed) -> float:
-    """Bytes a second: the input read once, the result written once; a table reads nothing."""
-    times = 1 if row.contestant.limit == "fill" else 2
+    """Bytes a second: what is read once, what is written once; a table reads nothing."""
+    times = {"fill": 1, "read": 1, "two reads": 3}.get(row.contestant.limit or "", 2)
     return times * result.case.buffers[0].nbytes / row.seconds
 
 
@@ -135,7 +135,7 @@ def as_text(case: dict[str, Any]) -> str:
                 line += f"   goal: {goal['of_copy_at_least']:.2f} of the copy, {verdict}"
             else:
                 line += f"   goal: {goal['host_microseconds_at_most']:g} µs of host, {verdict}"
-        elif row["contestant"] not in ("copy", "fill") and "times_ours" in row:
+        elif row["contestant"] not in ("copy", "fill", "sum") and "times_ours" in row:
             line += f"   {row['times_ours']:.1f} x ours"
         lines.append(line)
     lines += [

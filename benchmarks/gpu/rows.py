@@ -1,4 +1,4 @@
-"""What is timed on a GPU: prefill, packed tokens, backward, decode, tables, sums."""
+"""What is timed on a GPU: prefill, packed tokens, backward, decode, tables, sums, relative."""
 
 from __future__ import annotations
 
@@ -225,6 +225,184 @@ def _sum(
     return Case(name, 1, sets, rows)
 
 
+# --- Relative encodings; sizes (batch, heads, queries, keys)
+
+Size = tuple[int, int, int, int]
+
+
+def _diagonals(size: Size, device: str) -> torch.Tensor:
+    _, heads, queries, keys = size
+    return torch.randn(heads, queries + keys - 1, device=device)
+
+
+def _toeplitz_bias(
+    options: Options, device: str, size: Size, dtype: torch.dtype, name: str
+) -> Case:
+    _, heads, queries, keys = size
+    sets = _sets(options, lambda: Memory((heads, queries, keys), dtype, device))
+    diagonals = _diagonals(size, device)
+    goal = _of_copy(options)
+
+    def ours(out: torch.Tensor | None) -> torch.Tensor:
+        return pn.toeplitz_bias(diagonals, queries, keys, dtype=dtype, out=out)
+
+    rows: list[Row] = [
+        copy(),
+        Contestant("fill", "out=", lambda b: b.target.fill_(1.0), "fill"),
+        _ours("toeplitz_bias", "out=", lambda b: ours(b.target), goal, "fill"),
+        _ours("toeplitz_bias", "fresh", lambda b: ours(None), goal, "fill"),
+        Contestant("unfold, flip", "out=",
+                   lambda b: b.target.copy_(diagonals.unfold(-1, keys, 1).flip(1)), "fill"),
+    ]  # fmt: skip
+    return Case(name, 1, sets, rows)
+
+
+def _add_toeplitz(
+    options: Options, device: str, size: Size, dtype: torch.dtype, aligned: bool, name: str
+) -> Case:
+    sets = _sets(options, lambda: Memory(size, dtype, device))
+    diagonals = _diagonals(size, device)
+    bias = pn.toeplitz_bias(diagonals, size[2], size[3], dtype=dtype)
+    goal = _of_copy(options) if aligned else None
+    rows: list[Row] = [
+        copy(),
+        _ours("add_toeplitz_bias", "in place",
+              lambda b: pn.add_toeplitz_bias(b.target, diagonals, out=b.target), goal),
+        _ours("add_toeplitz_bias", "out=",
+              lambda b: pn.add_toeplitz_bias(b.memory, diagonals, out=b.target), goal),
+        _ours("add_toeplitz_bias", "fresh",
+              lambda b: pn.add_toeplitz_bias(b.memory, diagonals), goal),
+        Contestant("scores + bias, bias ready", "out=",
+                   lambda b: torch.add(b.memory, bias, out=b.target), "copy"),
+    ]  # fmt: skip
+    return Case(name, 1, sets, rows)
+
+
+def _add_grid(
+    options: Options, device: str, windows: int, heads: int, side: int, name: str
+) -> Case:
+    """Swin's windows: one bias for all of them."""
+    size = (windows, heads, side * side, side * side)
+    sets = _sets(options, lambda: Memory(size, torch.bfloat16, device))
+    table = torch.randn(heads, 2 * side - 1, 2 * side - 1, device=device)
+    grid = {"q_len": (side, side), "k_len": (side, side)}
+    bias = pn.toeplitz_bias(table, (side, side), (side, side), dtype=torch.bfloat16)
+    shape = table.shape
+    rows: list[Row] = [
+        copy(),
+        _ours("add_toeplitz_bias", "in place",
+              lambda b: pn.add_toeplitz_bias(b.target, table, out=b.target, **grid)),
+        Contestant("scores + bias, bias ready", "in place", lambda b: b.target.add_(bias), "copy"),
+        Contestant("sum", "fresh", lambda b: b.memory.sum(), "read"),
+        _ours("diagonal_sums", "fresh",
+              lambda b: pn.diagonal_sums(b.memory, entries=tuple(shape[1:]), **grid), limit="read"),
+    ]  # fmt: skip
+    return Case(name, 1, sets, rows)
+
+
+def _diagonal_sums(
+    options: Options, device: str, size: Size, dtype: torch.dtype, name: str
+) -> Case:
+    sets = _sets(options, lambda: Memory(size, dtype, device))
+    goal = _of_copy(options)
+    rows: list[Row] = [
+        copy(),
+        Contestant("sum", "fresh", lambda b: b.memory.sum(), "read"),
+        _ours("diagonal_sums", "fresh", lambda b: pn.diagonal_sums(b.memory), goal, "read"),
+    ]
+    return Case(name, 1, sets, rows)
+
+
+class Looked(Memory):
+    """Scores [.., keys], and x [.., width] to gather them from or to scatter them to."""
+
+    def __init__(self, size: Size, width: int, dtype: torch.dtype, device: str) -> None:
+        super().__init__(size, dtype, device)
+        self.x = torch.randn((*size[:-1], width), dtype=dtype, device=device)
+
+
+def _look_up(
+    options: Options, device: str, size: Size, dtype: torch.dtype, clip: int | None, name: str
+) -> Case:
+    """Transformer-XL's shift, or distances clipped at `clip` as Shaw's are."""
+    queries, keys = size[2:]
+    width = queries + keys - 1 if clip is None else 2 * clip + 1
+    sets = _sets(options, lambda: Looked(size, width, dtype, device))
+    index, goal = None, _of_copy(options)
+    if clip is not None:
+        distances = torch.arange(queries + keys - 1, device=device) - (queries - 1)
+        index, goal = distances.clamp(-clip, clip) + clip, None
+    rows: list[Row] = [
+        copy(),
+        _ours("relative_gather", "out=",
+              lambda b: pn.relative_gather(b.x, index, keys, out=b.target), goal),
+        _ours("relative_gather of content", "out=",
+              lambda b: pn.relative_gather(b.x, index, keys, content=b.memory, scale=0.125,
+                                           out=b.target), None, "two reads"),
+        _ours("relative_scatter", "out=",
+              lambda b: pn.relative_scatter(b.memory, index, width, out=b.x)),
+    ]  # fmt: skip
+    if index is not None:
+        columns = index[queries - 1 + _steps(queries, keys, device)].expand(size)
+        rows.append(
+            Contestant("torch.gather, columns ready", "out=",
+                       lambda b: torch.gather(b.x, -1, columns, out=b.target), "copy")
+        )  # fmt: skip
+    return Case(name, 1, sets, rows)
+
+
+def _steps(queries: int, keys: int, device: str) -> torch.Tensor:
+    """j - i"""
+    return torch.arange(keys, device=device) - torch.arange(queries, device=device)[:, None]
+
+
+def _decode_bias(options: Options, device: str, batch: int, keys: int, name: str) -> Case:
+    """One query of each sequence, at a position of its own, from a table made once; in cache."""
+    buffers = Memory((batch, 32, 1, keys), torch.bfloat16, device)
+    diagonals = torch.randn(32, 2 * keys, device=device)
+    q_offset = torch.randint(keys, (batch,), device=device)
+    rows: list[Row] = [
+        copy(),
+        _ours("add_toeplitz_bias", "in place",
+              lambda b: pn.add_toeplitz_bias(b.target, diagonals, q_offset=q_offset, origin=keys,
+                                             out=b.target)),
+    ]  # fmt: skip
+    return Case(name, 1, [buffers], rows, in_cache=True)
+
+
+def _relative_cases(options: Options, device: str) -> Iterator[tuple[str, Callable[[], Case]]]:
+    def size(batch: int, heads: int, queries: int, keys: int) -> Size:
+        length = options.size(queries, 33), options.size(keys, 40)
+        return (options.size(batch, 2), options.size(heads, 2), *length)
+
+    def name(kind: str, of: Size, dtype: torch.dtype) -> str:
+        return f"{kind}, {' x '.join(map(str, of))}, {_dtype(dtype)}"
+
+    for dtype in (torch.bfloat16, torch.float32):
+        one = size(1, 32, 4096, 4096)
+        kind = name("bias of diagonals", one, dtype)
+        yield kind, functools.partial(_toeplitz_bias, options, device, one, dtype, kind)
+        one = size(4, 16, 2048, 2048)
+        kind = name("add bias", one, dtype)
+        yield kind, functools.partial(_add_toeplitz, options, device, one, dtype, True, kind)
+        kind = name("diagonal sums", one, dtype)
+        yield kind, functools.partial(_diagonal_sums, options, device, one, dtype, kind)
+        kind = name("shift", one, dtype)
+        yield kind, functools.partial(_look_up, options, device, one, dtype, None, kind)
+    one = (options.size(4, 1), options.size(16, 1), options.size(2047, 21), options.size(2047, 21))
+    kind = name("add bias", one, torch.bfloat16)
+    yield kind, functools.partial(_add_toeplitz, options, device, one, torch.bfloat16, False, kind)
+    one = size(4, 16, 2048, 2048)
+    kind = name("look-ups", one, torch.bfloat16)
+    yield kind, functools.partial(_look_up, options, device, one, torch.bfloat16, 64, kind)
+    windows = options.size(8192, 3)
+    kind = f"windows of a grid, {windows} x 4 x 49 x 49, bfloat16"
+    yield kind, functools.partial(_add_grid, options, device, windows, 4, 7, kind)
+    batch, keys = options.size(64, 2), options.size(8192, 64)
+    kind = f"decode with a bias, {batch} x 32 x 1 x {keys}, bfloat16"
+    yield kind, functools.partial(_decode_bias, options, device, batch, keys, kind)
+
+
 # (batch, tokens, query heads, dtype, layout, pairing, torch.compile of the peer too)
 _PREFILL = [
     (4, 4096, 32, torch.bfloat16, "bshd", "half", True),
@@ -284,3 +462,4 @@ def cases(options: Options, device: str) -> Iterator[tuple[str, Callable[[], Cas
         activations = (options.size(8, 2), options.size(4096, 8), options.size(4096, 64))
         name = f"add sinusoidal, {' x '.join(map(str, activations))}, {_dtype(dtype)}"
         yield name, functools.partial(_sum, options, device, activations, dtype, name)
+    yield from _relative_cases(options, device)

@@ -8,6 +8,7 @@ Small, because compute-sanitizer runs it too. The cases and the comparison are t
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -106,6 +107,61 @@ def sinusoids(rows: int, dim: int, layout: str, dtype: torch.dtype, device: str)
     return results
 
 
+def relative(queries: int, keys: int, dtype: torch.dtype, device: str) -> Results:
+    """Diagonals laid down, added and summed; columns looked up and scattered back."""
+    entries, extra = queries + keys - 1, 9
+    scores = random((2, 3, queries, keys), dtype, device)
+    q_offset = torch.tensor([4, extra], device=device)
+    window = {"q_offset": q_offset, "origin": queries - 1 + extra}
+    results = []
+    for count, given in ((entries, {}), (entries + extra, window)):
+        for of in (dtype, torch.float64):
+            diagonals = random((3, count), of, device, seed=1)
+            results.append(pn.add_toeplitz_bias(scores, diagonals, **given))
+            bias = pn.toeplitz_bias(diagonals, queries, keys, dtype=dtype, **given)
+            results.append(bias)
+            out = torch.empty_like(scores)
+            results.append(pn.add_toeplitz_bias(scores, diagonals, out=out, **given))
+            view = unaligned(scores)
+            results += [pn.add_toeplitz_bias(view, diagonals, out=view, **given), around(view)]
+            out = unaligned(torch.zeros_like(bias))
+            pn.toeplitz_bias(diagonals, queries, keys, out=out, **given)
+            results += [out, around(out)]
+        for x in (scores, unaligned(scores)):
+            for keep in (1, 2):
+                results.append(pn.diagonal_sums(x, keep=keep, entries=count, **given))
+        width = count + 2
+        x = random((2, 3, queries, width), dtype, device, seed=2)
+        index = (torch.arange(count, device=device) - count // 2).clamp(-3, 20) + 3
+        for columns in (None, index):
+            gather = [columns, keys]
+            results.append(pn.relative_gather(x, *gather, **given))
+            out = unaligned(torch.zeros_like(scores))
+            pn.relative_gather(unaligned(x), *gather, content=scores, scale=0.3, out=out, **given)
+            results += [out, around(out)]
+        results.append(pn.relative_scatter(scores, None, width, scale=0.3, **given))
+        # Whole numbers: their sums are exact in any order.
+        whole = (scores * 4).round()
+        for columns in (None, index, index.clamp(max=3), index.flip(0)):
+            out = unaligned(torch.zeros_like(x))
+            pn.relative_scatter(unaligned(whole), columns, width, scale=0.5, out=out, **given)
+            results += [out, around(out)]
+    return results
+
+
+def grids(q_len: Any, k_len: Any, dtype: torch.dtype, device: str) -> Results:
+    """Diagonals of queries and keys in a grid."""
+    entries = tuple(q + k - 1 for q, k in zip(q_len, k_len, strict=True))
+    scores = random((67, 2, math.prod(q_len), math.prod(k_len)), dtype, device)
+    grid = {"q_len": q_len, "k_len": k_len}
+    results = [pn.toeplitz_bias(random((2, *entries), device=device), q_len, k_len, dtype=dtype)]
+    for x in (scores, unaligned(scores)):
+        diagonals = random((2, *entries), torch.float32, device, seed=1)
+        results.append(pn.add_toeplitz_bias(x, diagonals, **grid))
+        results.append(pn.diagonal_sums(x, entries=entries, **grid))
+    return results
+
+
 def cases(dtypes: list[torch.dtype]) -> Iterator[tuple[str, Any]]:
     """(name, what computes its results on a device)."""
     for dtype in dtypes:
@@ -122,6 +178,17 @@ def cases(dtypes: list[torch.dtype]) -> Iterator[tuple[str, Any]]:
             yield (
                 f"sinusoids, {rows} x {dim}, {layout}, {name}",
                 lambda device, r=rows, w=dim, n=layout, d=dtype: sinusoids(r, w, n, d, device),
+            )
+
+        for queries, keys in ((1, 40), (8, 8), (9, 13), (33, 64), (70, 24), (5, 1030), (263, 9)):
+            yield (
+                f"relative, {queries} x {keys}, {name}",
+                lambda device, q=queries, k=keys, d=dtype: relative(q, k, d, device),
+            )
+        for q_len, k_len in (((7, 7), (7, 7)), ((3, 5), (4, 8)), ((2, 2, 3), (1, 4, 2))):
+            yield (
+                f"grids, {q_len} x {k_len}, {name}",
+                lambda device, q=q_len, k=k_len, d=dtype: grids(q, k, d, device),
             )
 
 
