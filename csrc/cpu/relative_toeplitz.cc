@@ -138,8 +138,11 @@ HWY_INLINE void request(const T* in, const T* later, int64_t i) {
 template <typename Element>
 struct AddBias : Combine<Element, Real<Element>, true, false> {
   const Element* next;
+  bool apart;  // from the scores: rows that are written where they are read want no request
 
-  HWY_INLINE void ahead(int64_t i) const { request(this->in, next, i); }
+  HWY_INLINE void ahead(int64_t i) const {
+    if (next != nullptr || apart) request(this->in, next, i);
+  }
 };
 
 // The same for bfloat16, which is taken as pairs; the bias is at hand as pairs too, its even and
@@ -409,10 +412,11 @@ class ToeplitzKernel {
   HWY_ATTR HWY_INLINE void apply_run(const T* from, const T* next, const Bias* bias, int64_t count,
                                      T* to, bool stream) const {
     if constexpr (kPairs) {
-      const AddBias<T> add{{from, bias, to, 1.0f, {}, {}}, next};
+      const AddBias<T> add{{from, bias, to, 1.0f, {}, {}}, next, from != to};
       run_elements(AddPairs{add, {pairs_[0], pairs_[1]}, bias - pairs_of_}, count, stream);
     } else if constexpr (kAdd) {
-      run_elements(AddBias<T>{{from, bias, to, Real<T>(1), {}, {}}, next}, count, stream);
+      const AddBias<T> add{{from, bias, to, Real<T>(1), {}, {}}, next, from != to};
+      run_elements(add, count, stream);
     } else {
       run_elements(Copy<T>{bias, to, {bias, bias, count}}, count, stream);
     }
