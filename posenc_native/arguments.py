@@ -87,6 +87,27 @@ def check_shape(
         wrong_value(function, argument, f"shape {list(expected)}", list(shape))
 
 
+def check_heads(function: str, heads: tuple[int, ...], leading: tuple[int, ...]) -> None:
+    """ValueError unless the leading axes of diagonals, heads last, fit those of the scores.
+
+    Batch axes may be missing or of size 1; the heads may not.
+    """
+    matches = len(heads) <= len(leading) and all(
+        size == of_call or (size == 1 and i > 0)
+        for i, (size, of_call) in enumerate(zip(heads[::-1], leading[::-1], strict=False))
+    )
+    if not matches:
+        expected = f"leading axes, heads last, that are those of the scores, {list(leading)}"
+        wrong_value(function, "diagonals", expected, list(heads))
+
+
+def check_offset_shape(function: str, shape: tuple[int, ...], leading: tuple[int, ...]) -> None:
+    """ValueError unless q_offset has the first of the leading axes."""
+    if shape != leading[: len(shape)]:
+        expected = f"the first sizes of {list(leading)}"
+        wrong_value(function, "q_offset", expected, f"shape {list(shape)}")
+
+
 def check_byte_count(function: str, shape: tuple[int, ...], item_size: int) -> None:
     """ValueError if a result of this shape has more bytes than any array can have."""
     if math.prod(shape) * item_size >= 2**63:

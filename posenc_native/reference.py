@@ -249,7 +249,7 @@ def toeplitz_bias(
     leading = (*batch, *heads[-1:])
     shape = (*leading, math.prod(q_len), math.prod(k_len))
     arguments.check_byte_count(function, shape, 8)
-    _check_heads(function, heads, leading)
+    arguments.check_heads(function, heads, leading)
     inputs = [diagonals] if q_offset is None else [diagonals, q_offset]
     _check_out(function, out, shape, result_dtype, inputs)
     bias = _lay_down(diagonals, entries, len(q_len), leading, q_offset)
@@ -270,7 +270,7 @@ def add_toeplitz_bias(
     leading = _check_matrices(function, "scores", scores, q_len, k_len)
     _check_float_array(function, "diagonals", diagonals)
     entries = _entries(function, "diagonals", diagonals.shape, q_len, k_len, start, q_offset)
-    _check_heads(function, diagonals.shape[: diagonals.ndim - len(q_len)], leading)
+    arguments.check_heads(function, diagonals.shape[: diagonals.ndim - len(q_len)], leading)
     _check_q_offset(function, q_offset, leading)
     inputs = [diagonals] if q_offset is None else [diagonals, q_offset]
     _check_out(function, out, scores.shape, scores.dtype, inputs, replaceable=scores)
@@ -292,7 +292,7 @@ def diagonal_sums(
     leading = _check_matrices(function, "grad", grad, q_len, k_len)
     entries = _entries(function, "diagonals", shape, q_len, k_len, start, q_offset)
     heads = shape[: len(shape) - len(q_len)]
-    _check_heads(function, heads, leading)
+    arguments.check_heads(function, heads, leading)
     _check_q_offset(function, q_offset, leading)
     result = np.zeros(shape, np.float64)
     for plane in np.ndindex(leading):
@@ -427,24 +427,12 @@ def _lay_down(
     return bias
 
 
-def _check_heads(function: str, heads: tuple[int, ...], leading: tuple[int, ...]) -> None:
-    matches = len(heads) <= len(leading) and all(
-        size == of_call or (size == 1 and i > 0)
-        for i, (size, of_call) in enumerate(zip(heads[::-1], leading[::-1], strict=False))
-    )
-    if not matches:
-        expected = f"leading axes, heads last, that are those of the scores, {list(leading)}"
-        wrong_value(function, "diagonals", expected, list(heads))
-
-
 def _check_q_offset(function: str, q_offset: object, leading: tuple[int, ...]) -> None:
     if q_offset is None:
         return
     _check_array(function, "q_offset", q_offset, arguments.INTEGER_DTYPES)
     assert isinstance(q_offset, np.ndarray)
-    if q_offset.shape != leading[: q_offset.ndim]:
-        expected = f"the first sizes of {list(leading)}"
-        wrong_value(function, "q_offset", expected, f"shape {list(q_offset.shape)}")
+    arguments.check_offset_shape(function, q_offset.shape, leading)
 
 
 def _check_matrices(

@@ -128,8 +128,9 @@ def toeplitz_bias(
         function, diagonals.shape[diagonals.ndim - rank :], q_len, k_len, start, q_offset,
         diagonals.device,
     )  # fmt: skip
-    _check_heads(function, tuple(diagonals.shape[: diagonals.ndim - rank]), leading)
-    _check_q_offset(function, q_offset, leading)
+    arguments.check_heads(function, tuple(diagonals.shape[: diagonals.ndim - rank]), leading)
+    if q_offset is not None:
+        arguments.check_offset_shape(function, tuple(q_offset.shape), leading)
     flat = diagonals.flatten(diagonals.ndim - rank)
     if q_offset is None:
         bias = flat[..., entries].expand(*leading, *entries.shape)
@@ -163,8 +164,9 @@ def diagonal_sums(
     heads, counts = shape[: len(shape) - rank], shape[len(shape) - rank :]
     leading = tuple(grad.shape[:-2])
     entries = _entries(function, counts, q_len, k_len, start, q_offset, grad.device)
-    _check_heads(function, heads, leading)
-    _check_q_offset(function, q_offset, leading)
+    arguments.check_heads(function, heads, leading)
+    if q_offset is not None:
+        arguments.check_offset_shape(function, tuple(q_offset.shape), leading)
     real = torch.float64 if grad.dtype == torch.float64 else torch.float32
     by_plane = grad.to(real)
     if q_offset is None:  # the same entries in all planes: fewer of them first
@@ -272,22 +274,6 @@ def _sum_to(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     return x.sum(repeated, keepdim=True) if repeated else x
 
 
-def _check_heads(function: str, heads: tuple[int, ...], leading: tuple[int, ...]) -> None:
-    matches = len(heads) <= len(leading) and all(
-        size == of_call or (size == 1 and i > 0)
-        for i, (size, of_call) in enumerate(zip(heads[::-1], leading[::-1], strict=False))
-    )
-    if not matches:
-        expected = f"leading axes, heads last, that are those of the scores, {list(leading)}"
-        wrong_value(function, "diagonals", expected, list(heads))
-
-
-def _check_q_offset(function: str, q_offset: Tensor | None, leading: tuple[int, ...]) -> None:
-    if q_offset is not None and tuple(q_offset.shape) != leading[: q_offset.ndim]:
-        expected = f"the first sizes of {list(leading)}"
-        wrong_value(function, "q_offset", expected, f"shape {list(q_offset.shape)}")
-
-
 def _columns(
     function: str,
     x: Tensor,
@@ -301,7 +287,8 @@ def _columns(
 ) -> Tensor:
     """The column of every query and key, [*leading, queries, keys]; `width` where there is none."""
     leading = tuple(x.shape[:-2])
-    _check_q_offset(function, q_offset, leading)
+    if q_offset is not None:
+        arguments.check_offset_shape(function, tuple(q_offset.shape), leading)
     i = torch.arange(queries, device=x.device)[:, None]
     first = queries - 1 if start is None else start
     entries = first + torch.arange(keys, device=x.device) - i

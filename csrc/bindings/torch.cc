@@ -627,29 +627,45 @@ Tensor diagonal_sums(const Tensor& grad, int64_t keep, Integers q_len, Integers 
   });
 }
 
-// k_len is that of `out`, as is the width of a scatter.
-void relative_gather_out(const Tensor& x, const OptionalTensor& index, std::optional<int64_t> start,
-                         const OptionalTensor& q_offset, std::optional<int64_t> missing,
-                         const OptionalTensor& content, double scale, const Tensor& out) {
-  translate_errors([&] {
-    const Call tensors("relative_gather", x);
-    const Array in = tensors.describe("x", x), result = tensors.describe("out", out);
-    const std::optional<Array> columns = tensors.describe("index", index);
-    const std::optional<Array> offset = tensors.describe("q_offset", q_offset);
-    const std::optional<Array> added = tensors.describe("content", content);
-    RelativeCall call;
+// What gather and scatter take; `call` points into the arrays. k_len is that of the result, as is
+// the width of a scatter.
+struct RelativeOptions {
+  RelativeOptions(const Call& tensors, const char* in_name, const Tensor& x,
+                  const OptionalTensor& indices, std::optional<int64_t> start,
+                  const OptionalTensor& offsets, std::optional<int64_t> missing, double scale,
+                  const Tensor& out)
+      : in(tensors.describe(in_name, x)),
+        result(tensors.describe("out", out)),
+        index(tensors.describe("index", indices)),
+        q_offset(tensors.describe("q_offset", offsets)) {
     call.function = tensors.function;
     call.in = &in;
-    call.index = pointer(columns);
-    call.q_offset = pointer(offset);
-    call.content = pointer(added);
+    call.index = pointer(index);
+    call.q_offset = pointer(q_offset);
     call.out = &result;
     call.size = result.rank > 0 ? result.shape[result.rank - 1] : 0;
     call.start = start.value_or(in.rank > 1 ? in.shape[in.rank - 2] - 1 : 0);
     call.has_missing = missing.has_value();
     call.missing = missing.value_or(0);
     call.scale = scale;
-    gather(tensors, check_relative_gather(call));
+  }
+  RelativeOptions(const RelativeOptions&) = delete;
+  RelativeOptions& operator=(const RelativeOptions&) = delete;
+
+  Array in, result;
+  std::optional<Array> index, q_offset;
+  RelativeCall call;
+};
+
+void relative_gather_out(const Tensor& x, const OptionalTensor& index, std::optional<int64_t> start,
+                         const OptionalTensor& q_offset, std::optional<int64_t> missing,
+                         const OptionalTensor& content, double scale, const Tensor& out) {
+  translate_errors([&] {
+    const Call call("relative_gather", x);
+    RelativeOptions options(call, "x", x, index, start, q_offset, missing, scale, out);
+    const std::optional<Array> added = call.describe("content", content);
+    options.call.content = pointer(added);
+    gather(call, check_relative_gather(options.call));
   });
 }
 
@@ -667,26 +683,13 @@ void relative_scatter_out(const Tensor& grad, const OptionalTensor& index,
                           std::optional<int64_t> missing, double scale, const OptionalTensor& order,
                           const OptionalTensor& bounds, const Tensor& out) {
   translate_errors([&] {
-    const Call tensors("relative_scatter", grad);
-    const Array in = tensors.describe("grad", grad), result = tensors.describe("out", out);
-    const std::optional<Array> columns = tensors.describe("index", index);
-    const std::optional<Array> offset = tensors.describe("q_offset", q_offset);
-    const std::optional<Array> by_column = tensors.describe("order", order);
-    const std::optional<Array> begins = tensors.describe("bounds", bounds);
-    RelativeCall call;
-    call.function = tensors.function;
-    call.in = &in;
-    call.index = pointer(columns);
-    call.q_offset = pointer(offset);
-    call.order = pointer(by_column);
-    call.bounds = pointer(begins);
-    call.out = &result;
-    call.size = result.rank > 0 ? result.shape[result.rank - 1] : 0;
-    call.start = start.value_or(in.rank > 1 ? in.shape[in.rank - 2] - 1 : 0);
-    call.has_missing = missing.has_value();
-    call.missing = missing.value_or(0);
-    call.scale = scale;
-    scatter(tensors, check_relative_scatter(call));
+    const Call call("relative_scatter", grad);
+    RelativeOptions options(call, "grad", grad, index, start, q_offset, missing, scale, out);
+    const std::optional<Array> by_column = call.describe("order", order);
+    const std::optional<Array> begins = call.describe("bounds", bounds);
+    options.call.order = pointer(by_column);
+    options.call.bounds = pointer(begins);
+    scatter(call, check_relative_scatter(options.call));
   });
 }
 
