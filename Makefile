@@ -26,7 +26,7 @@ demo:  ## set up, build, run a real model both ways; ARGS='--text FILE' for anot
 	@$(BIN)/python -m posenc_native demo $(ARGS)
 
 test:  ## set up, build, run the tests; PYTEST_ARGS='-k rotary -x' to choose some
-	@$(SETUP) test package
+	@$(SETUP) test oracles package
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 check: check-ruff check-mypy check-clang-format check-shellcheck  ## lint, form, types

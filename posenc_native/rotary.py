@@ -321,10 +321,13 @@ class Rotary:
             `rotary_frequencies`.
         axis_map: ``[rotary_dim / 2]`` ints, which position axis drives each pair.
         rotary_start: first rotated dim.
+        inv_freq: the frequencies themselves, ``[P]`` in radians per position, in place of base,
+            rotary_dim and scaling.
+        scale: factor of cosine and sine; default the attention factor of the scaling.
 
     Attributes:
-        inv_freq: float64 ``[rotary_dim / 2]``, radians per position, read-only.
-        scale: factor of cosine and sine (the attention factor of the scaling).
+        inv_freq: float64 ``[P]``, P = rotary_dim / 2, radians per position, read-only.
+        scale: factor of cosine and sine.
 
     Raises:
         ValueError, TypeError: sizes, names or keys that do not fit.
@@ -340,8 +343,8 @@ class Rotary:
         (5, 32)
     """
 
-    __slots__ = ("_elsewhere", "_tensors", "axis_map", "base", "head_dim", "inv_freq", "pairing",
-                 "rotary_start", "scale", "scaling")  # fmt: skip
+    __slots__ = ("_elsewhere", "_given", "_tensors", "axis_map", "base", "head_dim", "inv_freq",
+                 "pairing", "rotary_start", "scale", "scaling")  # fmt: skip
 
     head_dim: int
     base: float
@@ -351,6 +354,7 @@ class Rotary:
     rotary_start: int
     inv_freq: npt.NDArray[np.float64]
     scale: float
+    _given: dict[str, Any]  # inv_freq and scale, if they were arguments
     _tensors: tuple[torch.Tensor, torch.Tensor | None] | None
     _elsewhere: dict[torch.device, tuple[torch.Tensor, torch.Tensor | None]]
 
@@ -364,12 +368,24 @@ class Rotary:
         scaling: Mapping[str, Any] | None = None,
         axis_map: npt.ArrayLike | None = None,
         rotary_start: int = 0,
+        inv_freq: npt.ArrayLike | None = None,
+        scale: float | None = None,
     ) -> None:
         head_dim = arguments.size("Rotary", "head_dim", head_dim)
-        rotary_dim = arguments.even_size(
-            "Rotary", "rotary_dim", head_dim if rotary_dim is None else rotary_dim
-        )
-        inv_freq, scale = rotary_frequencies(rotary_dim, base, scaling)
+        given = inv_freq is not None
+        if inv_freq is not None:
+            if (base, rotary_dim, scaling) != (10000.0, None, None):
+                got = "inv_freq and one of them"
+                arguments.wrong_value("Rotary", "base, rotary_dim, scaling", "no inv_freq", got)
+            inv_freq = _explicit_frequencies(inv_freq)
+            attention_factor = 1.0
+        else:
+            rotary_dim = arguments.even_size(
+                "Rotary", "rotary_dim", head_dim if rotary_dim is None else rotary_dim
+            )
+            inv_freq, attention_factor = rotary_frequencies(rotary_dim, base, scaling)
+        if scale is not None:
+            attention_factor = arguments.finite_number("Rotary", "scale", scale)
         # Checks the slice and the pairing.
         arguments.rotary_view("Rotary", (1, head_dim), "sd", pairing, rotary_start, len(inv_freq))
         axes = None
@@ -388,7 +404,11 @@ class Rotary:
             "axis_map": axes,
             "rotary_start": int(rotary_start),
             "inv_freq": inv_freq,
-            "scale": scale,
+            "scale": attention_factor,
+            "_given": {
+                **({"inv_freq": tuple(inv_freq.tolist())} if given else {}),
+                **({} if scale is None else {"scale": attention_factor}),
+            },
             "_tensors": None,
             "_elsewhere": {},
         }
@@ -521,12 +541,16 @@ class Rotary:
 
     def _arguments(self) -> dict[str, Any]:
         """What __init__ takes to make an equal object."""
-        return {
-            "head_dim": self.head_dim,
+        from_formula = {
             "base": self.base,
             "rotary_dim": 2 * len(self.inv_freq),
-            "pairing": self.pairing,
             "scaling": self.scaling,
+        }
+        return {
+            "head_dim": self.head_dim,
+            **({} if "inv_freq" in self._given else from_formula),
+            **self._given,
+            "pairing": self.pairing,
             "axis_map": None if self.axis_map is None else tuple(self.axis_map.tolist()),
             "rotary_start": self.rotary_start,
         }
@@ -553,6 +577,19 @@ class Rotary:
             if name != "head_dim" and (name not in defaults or value != defaults[name])
         ]
         return f"Rotary({', '.join(shown)})"
+
+
+def _explicit_frequencies(inv_freq: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    given = arguments.as_array("Rotary", "inv_freq", inv_freq)
+    if given.ndim != 1:
+        arguments.wrong_value("Rotary", "inv_freq", "shape [P]", list(given.shape))
+    if not np.issubdtype(given.dtype, np.number) or np.issubdtype(given.dtype, np.complexfloating):
+        arguments.wrong_type("Rotary", "inv_freq", "numbers", given.dtype)
+    frequencies = np.array(given, dtype=np.float64)
+    if not (np.abs(frequencies) < arguments.FREQUENCY_LIMIT).all():
+        expected = "finite values of magnitude below 2^63"
+        arguments.wrong_value("Rotary", "inv_freq", expected, "larger or NaN")
+    return frequencies
 
 
 def _make_rotary(values: dict[str, Any]) -> Rotary:

@@ -5,7 +5,7 @@
 #
 #   scripts/setup.sh [NAME...] [package]
 #
-#   NAME      a file of requirements/ without its suffix: demo, test, lint, bench, wheels
+#   NAME      a file of requirements/ without its suffix: demo, test, oracles, lint, bench, wheels
 #   package   build posenc_native and install it, editable, into the virtual environment
 #
 # Environment:
@@ -159,6 +159,8 @@ install_requirements() {
       say "Installing requirements/$name.txt"
       if [[ $name == torch ]]; then # its progress is worth seeing: gigabytes, with CUDA
         pip_install -r "requirements/$name.txt"
+      elif [[ $name == oracles ]]; then # says why itself
+        pip_install --quiet --no-deps -r "requirements/$name.txt"
       else
         pip_install --quiet -r "requirements/$name.txt"
       fi
@@ -179,6 +181,7 @@ install_package() {
     printf '%s\n' "$root" "$(version_of "$python")" "$POSENC_TORCH" "$POSENC_CUDA" "$CUDAARCHS" \
       "${CXX:-}" "${CXXFLAGS:-}" "${CUDACXX:-}" "${CMAKE_ARGS:-}" "${CMAKE_PREFIX_PATH:-}"
     cat "$stamps/torch" "$stamps/build"
+    find posenc_native -name '*.py' | sort # an editable install knows the modules by name
   )
   if [[ $(cat "$stamps/package" 2>/dev/null) == "$state" ]] &&
     # Directories are compared too: their time changes when a file is removed.

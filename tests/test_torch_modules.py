@@ -428,3 +428,40 @@ def test_from_config_reads_transformers_configurations():
     # Theirs are float32: a power, a quotient, and between the bands a dozen operations more.
     np.testing.assert_allclose(rope.inv_freq, theirs.inv_freq.numpy(), rtol=16 * 2.0**-24)
     assert rope.scale == theirs.attention_scaling
+
+
+def test_rotary_of_given_frequencies() -> None:
+    inv_freq = [1.0, 0.25, 0.0, 0.03]
+    rope = pn.Rotary(16, inv_freq=inv_freq, pairing="interleaved", scale=1.5)
+    same = pickle.loads(pickle.dumps(rope))
+    assert same == rope
+    assert hash(same) == hash(rope)
+    assert eval(repr(rope), {"Rotary": pn.Rotary}) == rope
+    assert rope != pn.Rotary(16, inv_freq=inv_freq, pairing="interleaved")
+    x = torch.randn(2, 5, 16)
+    expected = pn.apply_rotary(
+        x,
+        None,
+        torch.tensor(inv_freq, dtype=torch.float64),
+        layout="hsd",
+        pairing="interleaved",
+        scale=1.5,
+    )
+    assert torch.equal(rope.apply(x, layout="hsd"), expected)
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"inv_freq": [1.0], "base": 5.0}, ValueError),
+        ({"inv_freq": [1.0], "scaling": {"rope_type": "default"}}, ValueError),
+        ({"inv_freq": [[1.0]]}, ValueError),
+        ({"inv_freq": [float("nan")]}, ValueError),
+        ({"inv_freq": [True]}, TypeError),
+        ({"inv_freq": [1.0] * 9}, ValueError),
+        ({"scale": float("inf")}, ValueError),
+    ],
+)
+def test_frequencies_that_are_none(given: dict[str, object], error: type[Exception]) -> None:
+    with pytest.raises(error, match=r"Rotary"):
+        pn.Rotary(16, **given)

@@ -1,19 +1,15 @@
-"""torch modules. They hold configuration and learned parameters, no tables of floats: nothing is
-cast by ``.half()``, lost on the meta device or saved in a state_dict.
-"""
+"""Modules of relative encodings: biases of attention scores and terms of their content."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from . import arguments, backend
-from .distances import (
+from posenc_native import arguments
+from posenc_native.distances import (
     alibi_diagonals,
     alibi_slopes,
     clipped_diagonals,
@@ -26,177 +22,15 @@ from .distances import (
     swin_v2_coordinates,
     t5_diagonals,
 )
-from .relative import (
+from posenc_native.relative import (
     _signed,
     add_toeplitz_bias,
     relative_gather,
     relative_scatter,
     toeplitz_bias,
 )
-from .rotary import Rotary
-from .sinusoidal import add_sinusoidal, sinusoidal
-from .torch_autograd import tracing
-
-backend.torch_operations()  # not inside torch.compile, where a first call might import it too late
-
-__all__ = [
-    "FIRE",
-    "ALiBi",
-    "ClippedRelativeBias",
-    "Kerple",
-    "RelativePositionalEncoding",
-    "RotaryEmbedding",
-    "Sandwich",
-    "ShawRelativePosition",
-    "SinusoidalPositionalEncoding",
-    "SwinRelativeBias",
-    "SwinV2RelativeBias",
-    "T5RelativeBias",
-    "ToeplitzBias",
-]
-
-
-class SinusoidalPositionalEncoding(nn.Module):
-    """Adds sinusoidal positions to embeddings: ``dropout(x * x_scale + table)``.
-
-    Args:
-        d_model: width of the embeddings, even.
-        dropout: probability of dropout after the sum.
-        base, layout, shift, scale: as in `posenc_native.sinusoidal`.
-        x_scale: factor of x; "sqrt" is the sqrt(d_model) of the Transformer paper.
-
-    Shape:
-        x ``[b, s, d_model]`` (any leading axes), positions None for 0 .. s-1, ``[s]`` or
-        ``[b, s]``; the result is like x.
-
-    Raises:
-        ValueError, TypeError: as in `posenc_native.add_sinusoidal`.
-
-    Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.5.
-
-    Example:
-        >>> import torch
-        >>> from posenc_native import nn as pnn
-        >>> encode = pnn.SinusoidalPositionalEncoding(8, dropout=0.0)
-        >>> encode(torch.zeros(1, 2, 8))[0, 1, :2]
-        tensor([0.8415, 0.5403])
-    """
-
-    def __init__(
-        self,
-        d_model: int,
-        dropout: float = 0.1,
-        *,
-        base: float = 10000.0,
-        layout: str = "interleaved",
-        shift: float = 0.0,
-        scale: float = 1.0,
-        x_scale: float | str = 1.0,
-    ) -> None:
-        super().__init__()
-        function = "SinusoidalPositionalEncoding"
-        arguments.check_sinusoidal_layout(function, layout)
-        self.d_model, self.base, self.shift, self.scale = arguments.frequency_parameters(
-            function, d_model, base, shift, scale
-        )
-        self.layout = layout
-        if isinstance(x_scale, str) and x_scale != "sqrt":
-            arguments.wrong_value(function, "x_scale", "a number or 'sqrt'", repr(x_scale))
-        self.x_scale = (
-            math.sqrt(self.d_model)
-            if isinstance(x_scale, str)
-            else arguments.finite_number(function, "x_scale", x_scale)
-        )
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
-        """``dropout(x * x_scale + table)``."""
-        if x.ndim < 2 or x.shape[-1] != self.d_model:
-            arguments.wrong_value(
-                "SinusoidalPositionalEncoding",
-                "x",
-                f"shape [..., seq, d_model = {self.d_model}]",
-                list(x.shape),
-            )
-        encoded: Tensor = add_sinusoidal(
-            x, positions, x_scale=self.x_scale, base=self.base, layout=self.layout,
-            shift=self.shift, scale=self.scale,
-        )  # fmt: skip
-        dropped: Tensor = self.dropout(encoded)
-        return dropped
-
-    def extra_repr(self) -> str:
-        """The configuration, for print(model)."""
-        return (
-            f"{self.d_model}, base={self.base}, layout={self.layout!r}, shift={self.shift}, "
-            f"scale={self.scale}, x_scale={self.x_scale}"
-        )
-
-
-class RotaryEmbedding(nn.Module):
-    """Rotates queries and keys by their positions.
-
-    Args:
-        head_dim, base, rotary_dim, pairing, scaling, axis_map, rotary_start: as in
-            `posenc_native.Rotary`.
-
-    Shape:
-        q, k as `layout` says; they may differ in heads. positions None for 0 .. s-1, ``[s]`` or
-        ``[b, s]``.
-
-    Raises:
-        ValueError, TypeError: as in `posenc_native.apply_rotary_qk`.
-
-    Source: Su et al. 2021, "RoFormer".
-
-    Example:
-        >>> import torch
-        >>> from posenc_native import nn as pnn
-        >>> rope = pnn.RotaryEmbedding(64, base=500000.0)
-        >>> q, k = rope(torch.randn(1, 8, 5, 64), torch.randn(1, 2, 5, 64))
-        >>> q.shape
-        torch.Size([1, 8, 5, 64])
-    """
-
-    def __init__(
-        self,
-        head_dim: int,
-        *,
-        base: float = 10000.0,
-        rotary_dim: int | None = None,
-        pairing: str | int = "half",
-        scaling: Mapping[str, Any] | None = None,
-        axis_map: npt.ArrayLike | None = None,
-        rotary_start: int = 0,
-    ) -> None:
-        super().__init__()
-        self.rope = Rotary(
-            head_dim, base=base, rotary_dim=rotary_dim, pairing=pairing, scaling=scaling,
-            axis_map=axis_map, rotary_start=rotary_start,
-        )  # fmt: skip
-
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        positions: Tensor | None = None,
-        layout: str = "bhsd",
-        inplace: bool = False,
-    ) -> tuple[Tensor, Tensor]:
-        """q and k, rotated."""
-        return self.rope(q, k, positions, layout=layout, inplace=inplace)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> RotaryEmbedding:
-        """With the model to its device go the frequencies, ahead of tracing and graph capture."""
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        device = fn(torch.empty(0)).device
-        if device.type != "meta":
-            self.rope._torch(device)
-        return self
-
-    def extra_repr(self) -> str:
-        """The configuration, for print(model)."""
-        return repr(self.rope)
+from posenc_native.sinusoidal import sinusoidal
+from posenc_native.torch_autograd import tracing
 
 
 class ToeplitzBias(nn.Module):
