@@ -17,7 +17,16 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from . import backend
+from .absolute import (
+    combine,
+    learned_positions,
+    linear_positions,
+    normalized_positions,
+    recurrent_positions,
+    resample_positions,
+)
 from .backend import get_num_threads, set_backend, set_num_threads, show_config
+from .config import nope_layers
 from .distances import (
     alibi_columns,
     alibi_diagonals,
@@ -35,7 +44,28 @@ from .distances import (
     swin_v2_coordinates,
     t5_diagonals,
 )
-from .frequencies import frequencies, rotary_frequencies, wavelengths
+from .explain import explain
+from .frequencies import frequencies, rotary_frequencies, softmax_correction, wavelengths
+from .key_cache import rerotate
+from .multi_axis import (
+    FullWidthRotary,
+    axial_rotary,
+    mixed_frequencies,
+    mrope_axis_map,
+    vision_rotary,
+)
+from .positions import (
+    add_unrotated_tokens,
+    augment_coordinates,
+    context_parallel_positions,
+    grid_positions,
+    image_coordinates,
+    packed_grid_positions,
+    packed_positions,
+    packed_segments,
+    padded_positions,
+    vision_language_positions,
+)
 from .relative import (
     add_toeplitz_bias,
     diagonal_sums,
@@ -51,7 +81,24 @@ from .rotary import (
     apply_rotary_tables,
     rotary_tables,
 )
-from .sinusoidal import add_sinusoidal, shift_matrix, sinusoidal
+from .rotary_presets import rotary_presets
+from .sinusoidal import (
+    GridCoordinates,
+    SinusoidalSpec,
+    add_sinusoidal,
+    shift_matrix,
+    sinusoidal,
+    sinusoidal_grid,
+)
+from .sinusoidal_presets import sinusoidal_preset, sinusoidal_presets
+from .weights import (
+    PairingEvidence,
+    expected_pairing,
+    guess_pairing,
+    permute_qk,
+    permute_state_dict,
+)
+from .xpos import apply_xpos, xpos_tables
 
 if TYPE_CHECKING:
     from . import flex, hf, nn
@@ -59,9 +106,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "FullWidthRotary",
+    "GridCoordinates",
+    "PairingEvidence",
     "Rotary",
+    "SinusoidalSpec",
     "add_sinusoidal",
     "add_toeplitz_bias",
+    "add_unrotated_tokens",
     "alibi_columns",
     "alibi_diagonals",
     "alibi_slopes",
@@ -69,23 +121,49 @@ __all__ = [
     "apply_rotary_qk",
     "apply_rotary_qk_tables",
     "apply_rotary_tables",
+    "apply_xpos",
+    "augment_coordinates",
+    "axial_rotary",
     "clipped_diagonals",
     "clipped_index",
+    "combine",
+    "context_parallel_positions",
     "deberta_bucket",
     "deberta_index",
     "diagonal_sums",
+    "expected_pairing",
+    "explain",
     "fire_bias",
     "flex",
     "frequencies",
     "get_num_threads",
+    "grid_positions",
+    "guess_pairing",
     "hf",
+    "image_coordinates",
     "kerple_diagonals",
+    "learned_positions",
+    "linear_positions",
+    "mixed_frequencies",
+    "mrope_axis_map",
     "nn",
+    "nope_layers",
+    "normalized_positions",
+    "packed_grid_positions",
+    "packed_positions",
+    "packed_segments",
+    "padded_positions",
+    "permute_qk",
+    "permute_state_dict",
+    "recurrent_positions",
     "relative_gather",
     "relative_position_bucket",
     "relative_positions",
     "relative_scatter",
+    "rerotate",
+    "resample_positions",
     "rotary_frequencies",
+    "rotary_presets",
     "rotary_tables",
     "sandwich_diagonals",
     "set_backend",
@@ -93,11 +171,18 @@ __all__ = [
     "shift_matrix",
     "show_config",
     "sinusoidal",
+    "sinusoidal_grid",
+    "sinusoidal_preset",
+    "sinusoidal_presets",
+    "softmax_correction",
     "swin_diagonals",
     "swin_v2_coordinates",
     "t5_diagonals",
     "toeplitz_bias",
+    "vision_language_positions",
+    "vision_rotary",
     "wavelengths",
+    "xpos_tables",
 ]
 
 # Not inside torch.compile, where a first call might import it too late.

@@ -55,6 +55,20 @@ def apply_rotary_qk(
     inplace: Any,
     /,
 ) -> tuple[Any, Any]: ...
+def rotary_backward(
+    grads: Any,
+    inputs: Any,
+    positions: Any,
+    inv_freq: Any,
+    layout: Any,
+    pairing: Any,
+    rotary_start: Any,
+    axis_map: Any,
+    scale: Any,
+    inverse: Any,
+    of_positions: Any,
+    /,
+) -> tuple[tuple[Any, ...], Any, Any]: ...
 def apply_rotary_tables(
     x: Any,
     cos: Any,

@@ -12,6 +12,7 @@ import math
 import numbers
 import operator
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -72,11 +73,31 @@ def is_torch_dtype(value: object) -> bool:
     return torch is not None and isinstance(value, torch.dtype)
 
 
+def is_symbolic(value: object) -> bool:
+    """Whether the value is an int that torch.export keeps open; does not import torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.SymInt)
+
+
+def is_count(value: object) -> bool:
+    """Whether the value is an int, of Python, NumPy or torch.export, and no bool."""
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    return whole or is_symbolic(value)
+
+
 def check_dtype(function: str, argument: str, dtype: object, allowed: tuple[str, ...]) -> None:
     """TypeError unless the NumPy or torch dtype is one of the names allowed."""
     name = dtype_name(dtype)
     if name not in allowed:
         wrong_type(function, argument, f"a dtype of {', '.join(allowed)}", name)
+
+
+def check_name(function: str, argument: str, name: object, names: tuple[str, ...]) -> None:
+    """TypeError unless the argument is a str, ValueError unless it is one of the names."""
+    if not isinstance(name, str):
+        wrong_type(function, argument, "a str", type(name).__name__)
+    if name not in names:
+        wrong_value(function, argument, f"one of {', '.join(names)}", repr(name))
 
 
 def check_shape(
@@ -128,9 +149,13 @@ def size(function: str, argument: str, value: object) -> int:
 
 
 def length(function: str, argument: str, value: object) -> int:
-    """As `size`; torch.compile may keep it open, where it takes a `size` for a constant."""
+    """As `size`; torch.compile and torch.export may keep it open, where they take a `size` for a
+    constant.
+    """
     if type(value) is int and 0 <= value < 2**63:
         return value
+    if is_symbolic(value):
+        return value  # type: ignore[return-value]
     return size(function, argument, value)
 
 
@@ -162,6 +187,15 @@ def positive_number(function: str, argument: str, value: object) -> float:
     return result
 
 
+def numpy_generator(function: str, generator: object) -> np.random.Generator:
+    """The argument generator: one of NumPy's, a new one for None."""
+    if generator is None:
+        return np.random.default_rng()
+    if not isinstance(generator, np.random.Generator):
+        wrong_type(function, "generator", "a numpy.random.Generator", type(generator).__name__)
+    return generator
+
+
 def frequency_parameters(
     function: str, dim: object, base: object, shift: object, scale: object = 1.0
 ) -> tuple[int, float, float, float]:
@@ -176,10 +210,7 @@ def frequency_parameters(
 
 def check_sinusoidal_layout(function: str, layout: object) -> None:
     """ValueError unless the layout of a sinusoidal table is one of the three known ones."""
-    if not isinstance(layout, str):
-        wrong_type(function, "layout", "a str", type(layout).__name__)
-    if layout not in SINUSOIDAL_LAYOUTS:
-        wrong_value(function, "layout", f"one of {', '.join(SINUSOIDAL_LAYOUTS)}", repr(layout))
+    check_name(function, "layout", layout, SINUSOIDAL_LAYOUTS)
 
 
 @dataclass(frozen=True)
@@ -208,6 +239,11 @@ class RotaryView:
         """Length of the axis b, None without one."""
         return self.shape[self.layout.index("b")] if "b" in self.layout else None
 
+    @property
+    def heads(self) -> int:
+        """Length of the axis h, 1 without one."""
+        return self.shape[self.layout.index("h")] if "h" in self.layout else 1
+
     def check_tokens(
         self,
         function: str,
@@ -228,16 +264,23 @@ class RotaryView:
             )
             wrong_value(function, argument, f"shape {choices}", list(shape))
 
-    def align(self, table: Any) -> Any:
-        """An array or tensor [s, P] or [b, s, P], its axes laid to broadcast with x[..., :P]."""
-        batched = table.ndim == 3
-        if batched and self.layout.index("s") < self.layout.index("b"):
-            table = table.swapaxes(0, 1)
-        lengths = dict(zip(self.layout, self.shape, strict=True))
-        lengths.update(h=1, d=table.shape[-1])
-        if not batched:
-            lengths["b"] = 1
-        return table.reshape([lengths[letter] for letter in self.layout])
+    def align(self, table: Any, by_head: bool = False) -> Any:
+        """Tables of x's tokens, their axes laid to broadcast with x[..., :P].
+
+        An array or tensor ``[s, P]`` or ``[b, s, P]``, with an axis H before P if they are by head.
+        """
+        letters = ["b"] * (table.ndim - 2 - by_head) + ["t" if "t" in self.layout else "s"]
+        letters += ["h"] * by_head + ["d"]
+        if by_head and "h" not in self.layout:  # one head
+            letters.remove("h")
+            table = table[..., 0, :]
+        for i, letter in enumerate(letter for letter in self.layout if letter in letters):
+            j = letters.index(letter)
+            if i != j:
+                table = table.swapaxes(i, j)
+                letters[i], letters[j] = letters[j], letters[i]
+        lengths = dict(zip(letters, table.shape, strict=True))
+        return table.reshape([lengths.get(letter, 1) for letter in self.layout])
 
 
 def rotary_view(
@@ -263,6 +306,43 @@ def rotary_view(
             start,
         )
     return RotaryView(tuple(shape), letters, start, pairs, block)
+
+
+def check_frequency_axes(function: str, shape: tuple[int, ...]) -> None:
+    """ValueError unless inv_freq is [P], [H, P] or [A, H, P]."""
+    if not 1 <= len(shape) <= 3 or (len(shape) == 3 and shape[0] == 0):
+        wrong_value(function, "inv_freq", "shape [P], [H, P] or [A, H, P]", list(shape))
+
+
+def check_frequency_heads(
+    function: str, shape: tuple[int, ...], views: Mapping[str, RotaryView]
+) -> None:
+    """ValueError unless inv_freq is the same for all heads, or has one row for each of every x."""
+    for name, view in views.items():
+        if len(shape) > 1 and shape[-2] not in (1, view.heads):
+            expected = f"frequencies for {view.heads} heads of {name}, or the same for all"
+            wrong_value(function, "inv_freq", expected, f"shape {list(shape)}")
+
+
+def rotary_axes(function: str, no_positions: bool, no_axis_map: bool, frequency_axes: int) -> bool:
+    """Whether positions have an axis [A, ...]; ValueError where they are missing then."""
+    summed = frequency_axes == 3
+    if no_positions and (summed or not no_axis_map):
+        given = "inv_freq [A, H, P]" if no_axis_map else "axis_map"
+        wrong_value(function, "positions", f"shape [A, s] or [A, b, s] with {given}", None)
+    if summed and not no_axis_map:
+        expected = "None with inv_freq [A, H, P], which says it itself"
+        wrong_value(function, "axis_map", expected, "an array")
+    return summed or not no_axis_map
+
+
+def rounds_as_written(function: str, compute: object) -> bool:
+    """Whether a rotation by tables rounds after each operation; ValueError for other names."""
+    if not isinstance(compute, str):
+        wrong_type(function, "compute", "a str", type(compute).__name__)
+    if compute not in ("float32", "as_written"):
+        wrong_value(function, "compute", "'float32' or 'as_written'", repr(compute))
+    return compute == "as_written"
 
 
 def check_same_tokens(function: str, q: RotaryView, k: RotaryView) -> None:

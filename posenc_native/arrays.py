@@ -66,6 +66,16 @@ class Arrays:
             return self.xp.full((), number, dtype=self.float64, device=self.device)
         return np.float64(number)
 
+    def positions(self, argument: str, value: Any) -> Any:
+        """Positions of any dtype that they may have, as they are; an int n is 0 .. n - 1."""
+        if arguments.is_count(value):
+            return self.arange(arguments.length(self.function, argument, value))
+        return self._read(argument, value, arguments.POSITION_DTYPES)
+
+    def points(self, argument: str, value: Any) -> Any:
+        """Positions in float64."""
+        return self.wide(self.positions(argument, value))
+
     def integers(self, argument: str, value: Any, dtypes: tuple[str, ...]) -> Any:
         """An argument of these dtypes, int64; what is beyond int64 becomes its largest."""
         given = self._read(argument, value, dtypes)
@@ -74,13 +84,23 @@ class Arrays:
             wide = self.xp.where(wide < 0, 2**63 - 1, wide)
         return wide
 
+    def broadcast(self, *values: Any) -> Any:
+        """Values laid out to one shape."""
+        if self.is_torch:
+            return self.xp.broadcast_tensors(*values)
+        return np.broadcast_arrays(*values)
+
+    def floats(self, argument: str, value: Any) -> Any:
+        """An argument of floats, as it is."""
+        return self._read(argument, value, arguments.FLOAT_DTYPES)
+
     def parameter(self, argument: str, value: Any) -> Any:
         """An argument of floats, float64."""
-        return self._cast(self._read(argument, value, arguments.FLOAT_DTYPES), self.float64)
+        return self._cast(self.floats(argument, value), self.float64)
 
     def table(self, value: Any) -> Any:
         """The argument table, as it is: [W, H]."""
-        table = self._read("table", value, arguments.FLOAT_DTYPES)
+        table = self.floats("table", value)
         if table.ndim != 2:
             wrong_value(self.function, "table", "two axes, the second heads", list(table.shape))
         return table
@@ -89,11 +109,33 @@ class Arrays:
         """The values in float64."""
         return self._cast(values, self.float64)
 
+    def whole(self, values: Any) -> Any:
+        """The values, bools or numbers, cut off to int64."""
+        return self._cast(values, self.int64)
+
+    def real(self, values: Any) -> Any:
+        """The values in what the result is computed in: float64 for float64, else float32."""
+        double = self.dtype == self.xp.float64
+        return self._cast(values, self.xp.float64 if double else self.xp.float32)
+
+    def index(self, values: npt.NDArray[np.int64]) -> Any:
+        """An array of integers, to look up by."""
+        return self.xp.tensor(values, device=self.device) if self.is_torch else values
+
     def rounded(self, values: Any) -> Any:
         """The values in the dtype of the result."""
         if self.dtype in (self.xp.float32, self.xp.float64):
             return self._cast(values, self.dtype)
         return self._cast(self._cast(values, self.xp.float32), self.dtype)
+
+    @property
+    def readable(self) -> bool:
+        """Whether elements can be looked at without a wait: not on a GPU, not under tracing."""
+        if not self.is_torch:
+            return True
+        from .torch_autograd import tracing
+
+        return self.device is None or (self.device.type == "cpu" and not tracing())
 
     def through(self, values: Any, rounding: str | None) -> Any:
         """Values rounded to a format, in float64 again."""

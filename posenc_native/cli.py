@@ -1,4 +1,4 @@
-"""The command line: ``python -m posenc_native {demo, info, bench}``."""
+"""The command line: ``python -m posenc_native {demo, explain, info, bench}``."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from . import __version__, backend, demo
+from .explain import explain
 
 _PROGRAM = "python -m posenc_native"
 _EPILOG = f"""\
 examples:
   {_PROGRAM} demo                        a Llama on the text that ships, both ways
   {_PROGRAM} demo --text book.txt        the same on a text of yours
+  {_PROGRAM} explain model/config.json   how a model rotates, in plain words
   {_PROGRAM} info                        what was built and what is in use
   {_PROGRAM} bench --filter rotary       time the rotary functions against their peers
 
@@ -46,6 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.command == "demo":
             demo.run(options.text, options.out, options.tokens, options.quick)
+        elif options.command == "explain":
+            _explain(options.config)
         elif options.command == "info":
             backend.show_config()
         else:
@@ -96,6 +100,13 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument(
         "--quick", action="store_true", help="on 256 bytes, in seconds; its times mean little"
     )
+    words = commands.add_parser(
+        "explain",
+        help="say in plain words how a model rotates, from its config.json",
+        description="Reads a Hugging Face config.json and says how the model encodes positions by "
+        "rotation, and where engines are known to differ on it. Nothing is downloaded.",
+    )
+    words.add_argument("config", type=Path, metavar="PATH", help="a config.json, or its folder")
     commands.add_parser(
         "info",
         help="print the version, what was built, and what is in use",
@@ -115,6 +126,16 @@ def _at_least_one(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"expected 1 or more, got {text}")
     return value
+
+
+def _explain(path: Path) -> None:
+    try:
+        text = str(explain(path))
+    except OSError as error:
+        raise _CommandError(f"cannot read {path}: {error.strerror or error}") from None
+    except (ValueError, TypeError) as error:
+        raise _CommandError(str(error)) from None
+    print(text)
 
 
 def _bench(arguments: list[str]) -> None:

@@ -102,7 +102,7 @@ def rotary_tables(
 ) -> tuple[Array, Array]:
     """cos and sin, each ``positions.shape + (P,)``; with an axis_map positions are [A, ...]."""
     function = "rotary_tables"
-    frequencies = _inv_freq(function, inv_freq)
+    frequencies = np.array(_inv_freq(function, inv_freq))
     scale = arguments.finite_number(function, "scale", scale)
     result_dtype = _table_dtype(function, dtype, None)
     row_bytes = len(frequencies) * result_dtype.itemsize
@@ -131,15 +131,17 @@ def apply_rotary(
     """x with the pairs of its heads rotated by position * inv_freq."""
     function = "apply_rotary"
     _check_float_array(function, "x", x)
-    frequencies = _inv_freq(function, inv_freq)
-    view = rotary_view(function, x.shape, layout, pairing, rotary_start, len(frequencies))
+    frequencies = _frequencies_of_heads(function, inv_freq)
+    view = rotary_view(function, x.shape, layout, pairing, rotary_start, frequencies.shape[-1])
+    arguments.check_frequency_heads(function, frequencies.shape, {"x": view})
     scale = arguments.finite_number(function, "scale", scale)
-    points = _token_positions(function, positions, view, axis_map)
-    axes = _axis_map(function, axis_map, len(frequencies), points.shape)
+    points = _token_positions(function, positions, view, axis_map, frequencies)
+    axes = _axis_map(function, axis_map, view.pairs, points.shape)
     inputs = [points, inv_freq, axis_map]
     _check_out(function, out, x.shape, x.dtype, inputs, replaceable=x)
     cos, sin = _rotary_cos_sin(points, frequencies, axes, scale)
-    return _store(_rotate(x, cos, -sin if inverse else sin, view), out)
+    by_head = frequencies.ndim > 1
+    return _store(_rotate(x, cos, -sin if inverse else sin, view, by_head=by_head), out)
 
 
 def apply_rotary_qk(
@@ -158,19 +160,79 @@ def apply_rotary_qk(
     """q and k of one layer, which may differ in heads, rotated by the same angles."""
     function = "apply_rotary_qk"
     _check_query_and_key(function, q, k)
-    frequencies = _inv_freq(function, inv_freq)
-    pairs = len(frequencies)
+    frequencies = _frequencies_of_heads(function, inv_freq)
+    pairs = frequencies.shape[-1]
     q_view, k_view = _views(function, q, k, layout, pairing, rotary_start, pairs)
+    arguments.check_frequency_heads(function, frequencies.shape, {"q": q_view, "k": k_view})
     scale = arguments.finite_number(function, "scale", scale)
-    points = _token_positions(function, positions, q_view, axis_map)
+    points = _token_positions(function, positions, q_view, axis_map, frequencies)
     axes = _axis_map(function, axis_map, pairs, points.shape)
     if inplace:
         _check_writable(function, "q", q, [k, points, inv_freq, axis_map])
         _check_writable(function, "k", k, [q, points, inv_freq, axis_map])
     cos, sin = _rotary_cos_sin(points, frequencies, axes, scale)
-    sin = -sin if inverse else sin
-    rotated_q, rotated_k = _rotate(q, cos, sin, q_view), _rotate(k, cos, sin, k_view)
+    sin, by_head = -sin if inverse else sin, frequencies.ndim > 1
+    rotated_q = _rotate(q, cos, sin, q_view, by_head=by_head)
+    rotated_k = _rotate(k, cos, sin, k_view, by_head=by_head)
     return _store(rotated_q, q if inplace else None), _store(rotated_k, k if inplace else None)
+
+
+def rotary_backward(
+    grads: tuple[Array, ...],
+    inputs: tuple[Array, ...],
+    positions: int | Array | None,
+    inv_freq: Array,
+    layout: str,
+    pairing: str | int,
+    rotary_start: int,
+    axis_map: Array | None,
+    scale: float,
+    inverse: bool,
+    of_positions: bool,
+) -> tuple[tuple[Array, ...], FloatArray, FloatArray | None]:
+    """Gradients of x, or of q and k, from those of what they were rotated to; then those of
+    frequencies, like inv_freq, and, if wanted, of positions [A, b, s], both in float64.
+    """
+    function = "rotary_backward"
+    frequencies = _frequencies_of_heads(function, inv_freq)
+    pairs = frequencies.shape[-1]
+    views = [rotary_view(function, x.shape, layout, pairing, rotary_start, pairs) for x in inputs]
+    points = _token_positions(function, positions, views[0], axis_map, frequencies)
+    axes = _axis_map(function, axis_map, pairs, points.shape)
+    cos, sin = _rotary_cos_sin(points, frequencies, axes, scale)
+    back = sin if inverse else -sin
+    turned = [
+        _rotate(grad.astype(np.float64), cos, back, view, by_head=frequencies.ndim > 1)
+        for grad, view in zip(grads, views, strict=True)
+    ]
+    own_heads = frequencies.ndim > 1 and frequencies.shape[-2] != 1
+    angles = np.sum(
+        [
+            _cross_products(x, y, view, own_heads)
+            for x, y, view in zip(inputs, turned, views, strict=True)
+        ],
+        axis=0,
+    )
+    angles = -angles if inverse else angles
+    # Which axis of positions drives which pair: of a sum, all of them.
+    by_axis = points.astype(np.float64)
+    if axes is None and frequencies.ndim < 3:
+        by_axis = by_axis[None]
+    drives = np.ones((len(by_axis), pairs))
+    if axes is not None:
+        drives = np.equal.outer(np.arange(len(by_axis)), axes).astype(np.float64)
+    by_axis = by_axis.reshape(len(by_axis), -1, views[0].tokens)
+    by_axis = np.broadcast_to(by_axis, (len(by_axis), *angles.shape[:2]))
+    of_frequencies = np.einsum("abs,bshp,ap->ahp", by_axis, angles, drives)
+    if frequencies.ndim < 3:
+        of_frequencies = of_frequencies.sum(axis=0)
+    rates = frequencies.astype(np.float64)
+    rates = rates.reshape(-1, angles.shape[2], pairs) * drives[:, None]
+    return (
+        tuple(_round(y, x.dtype) for x, y in zip(inputs, turned, strict=True)),
+        of_frequencies.reshape(frequencies.shape),
+        np.einsum("bshp,ahp->abs", angles, rates) if of_positions else None,
+    )
 
 
 def apply_rotary_tables(
@@ -181,6 +243,7 @@ def apply_rotary_tables(
     pairing: str | int,
     rotary_start: int,
     inverse: bool,
+    compute: str,
     out: Array | None,
 ) -> Array:
     """x with the pairs of its heads rotated by ready tables, cos and sin [s, P] or [b, s, P]."""
@@ -190,9 +253,10 @@ def apply_rotary_tables(
     view = rotary_view(function, x.shape, layout, pairing, rotary_start, pairs)
     view.check_tokens(function, "cos", cos.shape, after=(pairs,))
     arguments.check_shape(function, "sin", sin.shape, cos.shape)
+    as_written = arguments.rounds_as_written(function, compute)
     _check_out(function, out, x.shape, x.dtype, [cos, sin], replaceable=x)
     cos, sin = cos.astype(np.float64), sin.astype(np.float64)
-    return _store(_rotate(x, cos, -sin if inverse else sin, view), out)
+    return _store(_rotate(x, cos, -sin if inverse else sin, view, as_written=as_written), out)
 
 
 def apply_rotary_qk_tables(
@@ -204,6 +268,7 @@ def apply_rotary_qk_tables(
     pairing: str | int,
     rotary_start: int,
     inverse: bool,
+    compute: str,
     inplace: bool,
 ) -> tuple[Array, Array]:
     """q and k of one layer, which may differ in heads, rotated by the same ready tables."""
@@ -216,9 +281,11 @@ def apply_rotary_qk_tables(
     if inplace:
         _check_writable(function, "q", q, [k, cos, sin])
         _check_writable(function, "k", k, [q, cos, sin])
+    as_written = arguments.rounds_as_written(function, compute)
     cos, sin = cos.astype(np.float64), sin.astype(np.float64)
     sin = -sin if inverse else sin
-    rotated_q, rotated_k = _rotate(q, cos, sin, q_view), _rotate(k, cos, sin, k_view)
+    rotated_q = _rotate(q, cos, sin, q_view, as_written=as_written)
+    rotated_k = _rotate(k, cos, sin, k_view, as_written=as_written)
     return _store(rotated_q, q if inplace else None), _store(rotated_k, k if inplace else None)
 
 
@@ -549,32 +616,78 @@ def _sinusoidal_table(
 
 
 def _rotary_cos_sin(
-    positions: Array, frequencies: tuple[float, ...], axis_map: Array | None, scale: float
+    positions: Array, inv_freq: Array, axis_map: Array | None, scale: float
 ) -> tuple[FloatArray, FloatArray]:
-    """cos and sin times scale, [..., P] for positions [...], or [A, ...] with an axis_map."""
-    if axis_map is None:
-        of_each_pair = positions[..., None]
+    """cos and sin times scale, [..., P] for positions [...], or [A, ...] with an axis_map.
+
+    With frequencies [H, P] or [A, H, P] they are [..., H, P].
+    """
+    if inv_freq.ndim == 3:
+        terms = [
+            np.stack([_phases(points[..., None], row) for row in of_axis.tolist()], axis=-2)
+            for points, of_axis in zip(positions, inv_freq, strict=True)
+        ]
+        phases = np.asarray(np.sum(terms, axis=0, dtype=np.uint64))  # wraps, as phases do
     else:
-        of_each_pair = np.moveaxis(positions[axis_map], 0, -1)
-    cos, sin = _cos_sin(_phases(of_each_pair, frequencies))
+        if axis_map is None:
+            of_each_pair = positions[..., None]
+        else:
+            of_each_pair = np.moveaxis(positions[axis_map], 0, -1)
+        if inv_freq.ndim == 1:
+            phases = _phases(of_each_pair, inv_freq.tolist())
+        else:
+            phases = np.stack([_phases(of_each_pair, row) for row in inv_freq.tolist()], axis=-2)
+    cos, sin = _cos_sin(phases)
     return cos * scale, sin * scale
 
 
 # Rotation and rounding
 
 
-def _rotate(x: Array, cos: FloatArray, sin: FloatArray, view: RotaryView) -> Array:
+def _rotate(
+    x: Array,
+    cos: FloatArray,
+    sin: FloatArray,
+    view: RotaryView,
+    *,
+    by_head: bool = False,
+    as_written: bool = False,
+) -> Array:
+    def rounded(values: FloatArray) -> FloatArray:
+        return _round(values, x.dtype).astype(np.float64) if as_written else values
+
     half = view.block // 2
-    cos, sin = (_by_block(view.align(table), half) for table in (cos, sin))
+    cos, sin = (_by_block(view.align(rounded(table), by_head), half) for table in (cos, sin))
     rotated_dims = slice(view.start, view.start + 2 * view.pairs)
     part = x[..., rotated_dims]
     blocks = part.astype(np.float64).reshape(*x.shape[:-1], view.pairs // half, 2, half)
     first, second = blocks[..., 0, :], blocks[..., 1, :]
     with np.errstate(over="ignore", invalid="ignore"):
-        rotated = np.stack([first * cos - second * sin, second * cos + first * sin], axis=-2)
+        turned = (
+            rounded(first * cos) - rounded(second * sin),
+            rounded(second * cos) + rounded(first * sin),
+        )
+        rotated = np.stack(turned, axis=-2)
     result: Array = x.copy()
     result[..., rotated_dims] = _round(rotated.reshape(part.shape), x.dtype)
     return result
+
+
+def _cross_products(x: Array, y: FloatArray, view: RotaryView, own_heads: bool) -> FloatArray:
+    """x_a y_b - x_b y_a of the pairs, [b, s, h, P]; h is 1, a sum, unless heads are their own."""
+    half = view.block // 2
+    dims = slice(view.start, view.start + 2 * view.pairs)
+    (a, b), (g, h) = (
+        np.moveaxis(t[..., dims].reshape(*t.shape[:-1], view.pairs // half, 2, half), -2, 0)
+        for t in (x.astype(np.float64), y)
+    )
+    cross = (a * h - b * g).reshape(*x.shape[:-1], view.pairs)
+    letters = view.layout.replace("t", "s")
+    missing = [letter for letter in "bsh" if letter not in letters]
+    cross = cross.reshape(*(1 for _ in missing), *cross.shape)
+    letters = "".join(missing) + letters
+    by_head: FloatArray = cross.transpose([letters.index(letter) for letter in "bshd"])
+    return by_head if own_heads else by_head.sum(axis=2, keepdims=True)
 
 
 def _by_block(table: FloatArray, half: int) -> FloatArray:
@@ -667,13 +780,14 @@ def _positions(function: str, positions: object, row_bytes: int = 1) -> Array:
 
 
 def _token_positions(
-    function: str, positions: object, view: RotaryView, axis_map: Array | None
+    function: str, positions: object, view: RotaryView, axis_map: object, inv_freq: Array
 ) -> Array:
-    """Rotary positions [s], [b, s] or None for 0 .. s-1; with an axis_map [A, s] or [A, b, s]."""
-    if positions is None and axis_map is not None:
-        wrong_value(function, "positions", "shape [A, s] or [A, b, s] with axis_map", None)
+    """Rotary positions [s], [b, s] or None for 0 .. s-1; by axes [A, s] or [A, b, s]."""
+    by_axis = arguments.rotary_axes(function, positions is None, axis_map is None, inv_freq.ndim)
     points = _positions(function, view.tokens if positions is None else positions)
-    axes = points.shape[:1] if axis_map is not None else ()
+    axes = points.shape[:1] if by_axis else ()
+    if inv_freq.ndim == 3:
+        axes = inv_freq.shape[:1]
     view.check_tokens(function, "positions", points.shape, before=axes)
     return points
 
@@ -686,6 +800,16 @@ def _inv_freq(function: str, inv_freq: object) -> tuple[float, ...]:
     if not np.all(np.abs(inv_freq) < arguments.FREQUENCY_LIMIT):
         wrong_value(function, "inv_freq", "finite frequencies within 2^63", "larger or NaN")
     return tuple(inv_freq.tolist())
+
+
+def _frequencies_of_heads(function: str, inv_freq: object) -> Array:
+    """inv_freq [P], [H, P] or [A, H, P]."""
+    _check_array(function, "inv_freq", inv_freq, arguments.FREQUENCY_DTYPES)
+    assert isinstance(inv_freq, np.ndarray)
+    arguments.check_frequency_axes(function, inv_freq.shape)
+    if not np.all(np.abs(inv_freq) < arguments.FREQUENCY_LIMIT):
+        wrong_value(function, "inv_freq", "finite frequencies within 2^63", "larger or NaN")
+    return inv_freq
 
 
 def _axis_map(

@@ -111,9 +111,11 @@ def apply_rotary(
         x: float16, bfloat16, float32 or float64, of any strides (slices of a packed QKV,
             transposed and expanded views).
         positions: None for 0 .. s-1, ``[s]`` or ``[b, s]`` (``[t]`` for packed tokens); with
-            `axis_map`, ``[A, s]`` or ``[A, b, s]``. Integers are exact, floats allowed; never of
-            the dtype of `x`.
-        inv_freq: ``[P]``, radians per position, float32 or float64; see `rotary_frequencies`.
+            `axis_map` or three axes of `inv_freq`, ``[A, s]`` or ``[A, b, s]``. Integers are exact,
+            floats allowed; never of the dtype of `x`.
+        inv_freq: radians per position, float32 or float64; see `rotary_frequencies`. ``[P]``, or
+            ``[H, P]`` if every head has its own, or ``[A, H, P]`` (H may be 1) if the angle of a
+            pair is the sum over the axes of ``positions[a] * inv_freq[a, h, p]``.
         layout: the axes of `x` in memory order, ending in d: b (batch), s (sequence), h (heads),
             d (head_dim), or t for packed tokens: "bhsd", "bshd", "sbhd", "thd", "sd" ...
         pairing: "half", "interleaved" or an even block size; see the module's head.
@@ -125,7 +127,7 @@ def apply_rotary(
 
     Returns:
         An array or tensor like `x`. Computed in float32 (float64 for float64), rounded once.
-        Gradients reach `x`.
+        Gradients reach `x`, `inv_freq` and floating `positions` (then without `out`).
 
     Raises:
         ValueError: shapes, layout or slice that do not fit, an overlapping `out`.
@@ -217,6 +219,7 @@ def apply_rotary_tables(
     pairing: str | int = "half",
     rotary_start: int = 0,
     inverse: bool = False,
+    compute: str = "float32",
     out: Any = None,
 ) -> Any:
     """Rotate `x` by ready cosines and sines.
@@ -225,6 +228,10 @@ def apply_rotary_tables(
         x, layout, pairing, rotary_start, inverse, out: as in `apply_rotary`.
         cos, sin: ``[s, P]`` or ``[b, s, P]`` (``[t, P]`` for packed tokens), one value a pair, of
             any of the four float dtypes.
+        compute: "float32": all in float32 (float64 for a float64 `x`), rounded once. "as_written":
+            rounded as the operations of ``x * cos + rotate_half(x) * sin`` on tensors of x's dtype
+            are: cos and sin to that dtype, each product, the sum. That is bit for bit what Llama
+            and its kin in transformers compute in eager mode, forwards and backwards.
 
     Returns:
         An array or tensor like `x`. Gradients reach `x`, and `cos` and `sin` if they ask for them.
@@ -248,10 +255,10 @@ def apply_rotary_tables(
         if type(sin) is not np.ndarray:
             sin = arguments.as_array("apply_rotary_tables", "sin", sin)
         return backend.implementation.apply_rotary_tables(
-            x, cos, sin, layout, pairing, rotary_start, inverse, out
+            x, cos, sin, layout, pairing, rotary_start, inverse, compute, out
         )
     return backend.torch_operations("apply_rotary_tables", "x", x).apply_rotary_tables(
-        x, cos, sin, layout, pairing, rotary_start, inverse, out
+        x, cos, sin, layout, pairing, rotary_start, inverse, compute, out
     )
 
 
@@ -265,6 +272,7 @@ def apply_rotary_qk_tables(
     pairing: str | int = "half",
     rotary_start: int = 0,
     inverse: bool = False,
+    compute: str = "float32",
     inplace: bool = False,
 ) -> tuple[Any, Any]:
     """Rotate the queries and keys of a layer by ready cosines and sines, in one call.
@@ -273,6 +281,7 @@ def apply_rotary_qk_tables(
         q, k, inplace: as in `apply_rotary_qk`.
         cos, sin: as in `apply_rotary_tables`; the same for `q` and `k`.
         layout, pairing, rotary_start, inverse: as in `apply_rotary`.
+        compute: as in `apply_rotary_tables`.
 
     Returns:
         ``(q, k)`` rotated, to the bits of two calls of `apply_rotary_tables`; the arguments
@@ -298,11 +307,11 @@ def apply_rotary_qk_tables(
         if type(sin) is not np.ndarray:
             sin = arguments.as_array("apply_rotary_qk_tables", "sin", sin)
         return backend.implementation.apply_rotary_qk_tables(  # type: ignore[no-any-return]
-            q, k, cos, sin, layout, pairing, rotary_start, inverse, inplace
+            q, k, cos, sin, layout, pairing, rotary_start, inverse, compute, inplace
         )
     operations = backend.torch_operations("apply_rotary_qk_tables", "q", q)
     return operations.apply_rotary_qk_tables(  # type: ignore[no-any-return]
-        q, k, cos, sin, layout, pairing, rotary_start, inverse, inplace
+        q, k, cos, sin, layout, pairing, rotary_start, inverse, compute, inplace
     )
 
 
@@ -419,15 +428,25 @@ class Rotary:
             self._make_tensors()
 
     @classmethod
-    def from_config(cls, config: Any, layer_type: str | None = None) -> Rotary:
-        """The rotation of a Hugging Face model.
+    def from_config(
+        cls,
+        config: Any,
+        layer_type: str | None = None,
+        *,
+        layer: int | None = None,
+        seq_len: int | None = None,
+    ) -> Rotary:
+        """The rotation of a Hugging Face model; `explain` says in words what it is.
 
         Args:
             config: a transformers configuration, its dict, or the path of a config.json.
             layer_type: which layers, where they differ ("full_attention", "sliding_attention").
+            layer: number of a layer, in place of its type.
+            seq_len: length of the sequence, for scalings that depend on it (dynamic, longrope).
 
         Raises:
-            ValueError: a key that is missing or makes no sense; its name is in the message.
+            ValueError: a key that is missing or makes no sense, its name in the message; layers
+                without rotary encoding (see `nope_layers`).
 
         Example:
             >>> import posenc_native as pn
@@ -438,7 +457,35 @@ class Rotary:
         """
         from .config import rotary_arguments
 
-        return cls(**rotary_arguments(config, layer_type))
+        return cls(**rotary_arguments(config, layer_type, layer=layer, seq_len=seq_len))
+
+    @classmethod
+    def preset(
+        cls, name: str, layer_type: str | None = None, *, seq_len: int | None = None
+    ) -> Rotary:
+        """The rotation of a published model, by name; `rotary_presets` has the names and facts.
+
+        Args:
+            name: "llama-3.1", "deepseek-v3", "gpt-oss" ...
+            layer_type: which layers, where they differ ("full_attention", "sliding_attention").
+            seq_len: length of the sequence, for scalings that depend on it (LongRoPE).
+
+        Raises:
+            ValueError: a name or layer_type that is not known; the message lists those like it.
+
+        Example:
+            >>> import posenc_native as pn
+            >>> pn.Rotary.preset("gemma-3-27b", "sliding_attention").base
+            10000.0
+        """
+        from .rotary_presets import rotary_preset
+
+        return cls(**rotary_preset(name).rotary_arguments(layer_type, seq_len))
+
+    @property
+    def rotary_dim(self) -> int:
+        """How many dims of a head are rotated."""
+        return 2 * len(self.inv_freq)
 
     def __call__(
         self,
@@ -474,9 +521,7 @@ class Rotary:
         out: Any = None,
     ) -> Any:
         """Rotate one array or tensor: `apply_rotary` with this description."""
-        inv_freq, axis_map = (
-            self._torch(x.device) if arguments.is_tensor(x) else (self.inv_freq, self.axis_map)
-        )
+        inv_freq, axis_map = self._of(x)
         return apply_rotary(
             x, positions, inv_freq, layout=layout, pairing=self.pairing,
             rotary_start=self.rotary_start, axis_map=axis_map, scale=self.scale, inverse=inverse,
@@ -487,12 +532,12 @@ class Rotary:
         self, positions: int | npt.ArrayLike | torch.Tensor, *, dtype: Any = None
     ) -> tuple[Any, Any]:
         """Cosines and sines: `rotary_tables` with this description."""
-        inv_freq, axis_map = (
-            self._torch(positions.device)  # type: ignore[union-attr]
-            if arguments.is_tensor(positions)
-            else (self.inv_freq, self.axis_map)
-        )
+        inv_freq, axis_map = self._of(positions)
         return rotary_tables(positions, inv_freq, axis_map=axis_map, scale=self.scale, dtype=dtype)
+
+    def _of(self, x: Any) -> tuple[Any, Any]:
+        """inv_freq and axis_map for an array, or for a tensor where it is."""
+        return self._torch(x.device) if arguments.is_tensor(x) else (self.inv_freq, self.axis_map)
 
     def _torch(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor | None]:
         """inv_freq and axis_map as tensors on a device, made once for each."""
@@ -555,6 +600,18 @@ class Rotary:
             "rotary_start": self.rotary_start,
         }
 
+    def _differs(self, other: Rotary) -> str | None:
+        """What other pairs, or other frequencies of the same pairs, come from; None if nothing.
+
+        torch_ops.py has torch.compile take the answer for a constant.
+        """
+        for name in ("head_dim", "pairing", "rotary_start", "axis_map"):
+            if self._arguments()[name] != other._arguments()[name]:
+                return name
+        if len(self.inv_freq) != len(other.inv_freq):
+            return "rotary_dim"
+        return None if np.array_equal(self.inv_freq, other.inv_freq) else "inv_freq"
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _make_rotary, (self._arguments(),)
 
@@ -572,11 +629,19 @@ class Rotary:
             "rotary_start": 0,
         }  # fmt: skip
         shown = [str(self.head_dim)] + [
-            f"{name}={value!r}"
+            f"{name}={_shown(value)}"
             for name, value in self._arguments().items()
             if name != "head_dim" and (name not in defaults or value != defaults[name])
         ]
         return f"Rotary({', '.join(shown)})"
+
+
+def _shown(value: Any) -> str:
+    """A value in a repr; of many frequencies the first ones and the last."""
+    if not isinstance(value, tuple) or len(value) <= 8:
+        return repr(value)
+    first = ", ".join(f"{number:.6g}" for number in value[:3])
+    return f"({first}, ..., {value[-1]:.6g}: {len(value)} values)"
 
 
 def _explicit_frequencies(inv_freq: npt.ArrayLike) -> npt.NDArray[np.float64]:

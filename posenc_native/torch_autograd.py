@@ -1,7 +1,8 @@
 """Autograd of the operators.
 
 Rotation is linear: its backward is the same operator, turned the other way, and may be
-differentiated again. Each operator has up to three Functions:
+differentiated again. The derivative of a sinusoidal table by its positions is made of its own
+entries. Each operator has up to three Functions:
 
     traced     with setup_context, the only form that torch.func takes and that compiles; its apply
                inspects signatures, which takes longer than a small rotation
@@ -17,6 +18,8 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+
+from . import arguments
 
 _ops = torch.ops.posenc_native
 Function = torch.autograd.Function
@@ -53,7 +56,12 @@ def needs_function(*tensors: Tensor) -> bool:
     For autograd, and for forward mode and torch.func: Functions refuse or follow those, where an
     operator by itself would lose tangents.
     """
-    return forward_ad._current_level >= 0 or functorch_active() or needs_grad(*tensors)
+    return transformed() or needs_grad(*tensors)
+
+
+def transformed() -> bool:
+    """Whether forward mode or a transform of torch.func is going on."""
+    return forward_ad._current_level >= 0 or functorch_active()
 
 
 def tracing() -> bool:
@@ -85,6 +93,19 @@ def rotary_qk(q: Tensor, k: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
     return function.apply(q, k, *options)  # type: ignore[no-any-return]
 
 
+def learned_rotary(x: Tensor, *options: Any) -> Tensor:
+    """`rotary`, differentiable with respect to frequencies and positions too."""
+    return apply(_Learned, x, *options)  # type: ignore[no-any-return]
+
+
+def learned_rotary_qk(q: Tensor, k: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
+    """`rotary_qk`, differentiable with respect to frequencies and positions too."""
+    if q is k and tracing():  # as in rotary_qk
+        rotated = learned_rotary(q, *options)
+        return rotated, rotated
+    return apply(_LearnedQK, q, k, *options)  # type: ignore[no-any-return]
+
+
 def rotary_from_tables(x: Tensor, *options: Any) -> Tensor:
     """Differentiable ``rotary_from_tables(x, cos, sin, ..., inverse)``."""
     if not needs_function(x):
@@ -104,9 +125,18 @@ def rotary_qk_from_tables(q: Tensor, k: Tensor, *options: Any) -> tuple[Tensor, 
     return function.apply(q, k, *options)  # type: ignore[no-any-return]
 
 
-def add_sinusoidal(x: Tensor, *options: Any) -> Tensor:
+def sinusoidal(positions: Tensor, *spec: Any) -> Tensor:
+    """Differentiable ``sinusoidal(positions, dim, base, layout, shift, scale, dtype)``."""
+    if not (positions.is_floating_point() and needs_function(positions)):
+        return call(_ops.sinusoidal.default, positions, *spec)  # type: ignore[no-any-return]
+    function = _SinusoidalTraced if tracing() else _SinusoidalEager
+    return function.apply(positions, *spec)  # type: ignore[no-any-return]
+
+
+def add_sinusoidal(x: Tensor, positions: Tensor | None, *options: Any) -> Tensor:
     """Differentiable ``add_sinusoidal(x, positions, x_scale, ...)``."""
-    if not needs_function(x):
+    options = (positions, *options)
+    if not needs_function(x) and (positions is None or not needs_grad(positions)):
         return call(_ops.add_sinusoidal.default, x, *options)  # type: ignore[no-any-return]
     function = _AddTraced if tracing() else _AddEager
     return function.apply(x, *options)  # type: ignore[no-any-return]
@@ -343,20 +373,172 @@ def _rotary_qk_backward(ctx: Any, grad_q: Tensor, grad_k: Tensor) -> Any:
 
 
 def _from_tables_backward(ctx: Any, grad: Tensor) -> Any:
-    *options, inverse = _saved(ctx)
-    return rotary_from_tables(grad, *options, not inverse), *[None] * (len(options) + 1)
+    *options, inverse, compute = _saved(ctx)
+    return rotary_from_tables(grad, *options, not inverse, compute), *[None] * (len(options) + 2)
 
 
 def _qk_from_tables_backward(ctx: Any, grad_q: Tensor, grad_k: Tensor) -> Any:
-    *options, inverse = _saved(ctx)
-    grads = rotary_qk_from_tables(grad_q, grad_k, *options, not inverse)
-    return *grads, *[None] * (len(options) + 1)
+    *options, inverse, compute = _saved(ctx)
+    grads = rotary_qk_from_tables(grad_q, grad_k, *options, not inverse, compute)
+    return *grads, *[None] * (len(options) + 2)
 
 
 def _add_backward(ctx: Any, grad: Tensor) -> Any:
-    options = _saved(ctx)
-    x_scale = options[1]
-    return grad if x_scale == 1.0 else grad * x_scale, *[None] * len(options)
+    positions, x_scale, alpha, *spec = _saved(ctx)
+    x = by_position = None
+    if ctx.needs_input_grad[0]:
+        x = grad if x_scale == 1.0 else grad * x_scale
+    if positions is not None and ctx.needs_input_grad[1]:
+        of_table = _wide(grad) * alpha
+        if positions.ndim < grad.ndim - 1:  # one row of the table for all of a batch
+            of_table = of_table.sum(tuple(range(grad.ndim - 2)))
+        by_position = _position_gradient(of_table, positions, grad.shape[-1], *spec)
+    return x, by_position, *[None] * (len(spec) + 2)
+
+
+def _sinusoidal_backward(ctx: Any, grad: Tensor) -> Any:
+    positions, *spec, _dtype = _saved(ctx)
+    return _position_gradient(_wide(grad), positions, *spec), *[None] * (len(spec) + 1)
+
+
+def _position_gradient(
+    grad: Tensor, positions: Tensor, dim: int, base: float, layout: str, shift: float, scale: float
+) -> Tensor:
+    """What grad, the gradient of a table, is for its positions: sin' = w cos, cos' = -w sin.
+
+    The table is computed again, in the dtype of grad: exact where the result was rounded to half
+    precision, cheaper than to keep it, and differentiable in turn.
+    """
+    table = sinusoidal(positions, dim, base, layout, shift, scale, grad.dtype)
+    (sin, cos), (of_sin, of_cos) = (_sin_and_cos(t, layout) for t in (table, grad))
+    rates = sinusoidal_rates(dim, base, shift, scale, grad)
+    return ((of_sin * cos - of_cos * sin) * rates).sum(-1).to(positions.dtype)
+
+
+def _sin_and_cos(table: Tensor, layout: str) -> tuple[Tensor, Tensor]:
+    if layout == "interleaved":
+        return table[..., 0::2], table[..., 1::2]
+    first, second = table.tensor_split(2, -1)
+    return (second, first) if layout == "cos_sin" else (first, second)
+
+
+def sinusoidal_rates(dim: int, base: float, shift: float, scale: float, like: Tensor) -> Tensor:
+    """[dim / 2]: radians a position, for derivatives (angles themselves are fixed point)."""
+    wide = torch.float32 if like.device.type == "mps" else torch.float64
+    steps = torch.arange(dim // 2, dtype=wide, device=like.device)
+    rates: Tensor = base ** (steps / (shift - dim / 2)) * scale if dim else steps
+    return rates.to(like.dtype)
+
+
+def _wide(x: Tensor) -> Tensor:
+    """x as sums are formed: float32, or float64."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def _learned_backward(ctx: Any, *grads: Tensor) -> Any:
+    """Gradients of x, or of q and k, positions and frequencies."""
+    count = len(grads)
+    saved = _saved(ctx)
+    inputs, (positions, inv_freq, *options) = saved[:count], saved[count:]
+    of_positions, of_frequencies = ctx.needs_input_grad[count : count + 2]
+    *layout, axis_map, scale, inverse = options
+    if (of_positions or of_frequencies) and not torch.is_grad_enabled():
+        operator = _ops.rotary_backward if count == 1 else _ops.rotary_qk_backward
+        *turned, frequencies, points = call(
+            operator.default, *grads, *inputs, positions, inv_freq, *options, of_positions
+        )
+    else:  # for a second derivative
+        back = (positions, inv_freq, *layout, axis_map, scale, not inverse)
+        turned = [_turn_back(grad, *back) for grad in grads]
+        pairs = inv_freq.shape[-1]
+        angles = [
+            _angle_gradient(x, y, layout, pairs, inverse, inv_freq.ndim > 1)
+            for x, y in zip(inputs, turned, strict=True)
+        ]
+        frequencies, points = _frequency_gradients(
+            sum(angles[1:], angles[0]), positions, inv_freq, axis_map
+        )
+    if of_positions:
+        if positions.ndim < points.ndim - (axis_map is None and inv_freq.ndim < 3):
+            points = points.sum(1, keepdim=True)
+        points = points.reshape(positions.shape).to(positions.dtype)
+    return (
+        *turned,
+        points if of_positions else None,
+        frequencies.to(inv_freq.dtype) if of_frequencies else None,
+        *[None] * len(options),
+    )
+
+
+def _turn_back(grad: Tensor, positions: Tensor | None, inv_freq: Tensor, *options: Any) -> Tensor:
+    if needs_grad(*(t for t in (positions, inv_freq) if t is not None and t.is_floating_point())):
+        return learned_rotary(grad, positions, inv_freq, *options)
+    return rotary(grad, positions, inv_freq, *options)
+
+
+def _angle_gradient(
+    x: Tensor, y: Tensor, options: list[Any], pairs: int, inverse: bool, by_head: bool
+) -> Tensor:
+    """Cross products of the pairs of x and y, [b, s, P], summed over heads, or [b, s, H, P]."""
+    layout, pairing, rotary_start = options
+    pairing_or_block = int(pairing) if pairing.lstrip("-").isdigit() else pairing
+    view = arguments.rotary_view(
+        "apply_rotary", tuple(x.shape), layout, pairing_or_block, rotary_start, pairs
+    )
+    real = torch.float64 if x.dtype == torch.float64 else torch.float32
+    half = view.block // 2
+    (a, b), (g, h) = (
+        t[..., rotary_start : rotary_start + 2 * pairs]
+        .to(real)
+        .unflatten(-1, (pairs // half, 2, half))
+        .unbind(-2)
+        for t in (x, y)
+    )
+    cross = (a * h - b * g).flatten(-2)
+    cross = -cross if inverse else cross
+    letters = layout.replace("t", "s")
+    for letter in "bsh":
+        if letter not in letters:
+            letters, cross = letter + letters, cross.unsqueeze(0)
+    cross = cross.permute([letters.index(letter) for letter in "bshd"])
+    summed: Tensor = cross if by_head else cross.sum(2)
+    return summed
+
+
+def _frequency_gradients(
+    angles: Tensor, positions: Tensor | None, inv_freq: Tensor, axis_map: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Gradients of inv_freq and, [A, b, s], of positions, from those of the angles."""
+    batch, tokens = angles.shape[:2]
+    by_axis = axis_map is not None or inv_freq.ndim == 3
+    if positions is None:
+        points = torch.arange(tokens, device=angles.device).expand(1, 1, tokens)
+    else:
+        points = positions if by_axis else positions[None]
+        points = points.unsqueeze(1) if points.ndim == 2 else points
+    points = points.to(angles.dtype).expand(-1, batch, tokens)
+    weights = inv_freq.to(angles.dtype)
+    if inv_freq.ndim == 3:
+        if weights.shape[1] == 1:
+            angles = angles.sum(2, keepdim=True)
+        return (
+            torch.einsum("abs,bshp->ahp", points, angles),
+            torch.einsum("bshp,ahp->abs", angles, weights),
+        )
+    if inv_freq.ndim == 2 and weights.shape[0] == 1:
+        angles = angles.sum(2, keepdim=True)
+    angles = angles if inv_freq.ndim == 2 else angles.unsqueeze(2)
+    weights = weights if inv_freq.ndim == 2 else weights[None]
+    # Which axis drives a pair, [A, P]: without an axis_map the only one.
+    axes = torch.ones_like(weights[:1])
+    if axis_map is not None:
+        numbers = torch.arange(points.shape[0], device=angles.device)
+        axes = (axis_map == numbers[:, None]).to(angles.dtype)
+    frequencies = torch.einsum("abs,bshp,ap->hp", points, angles, axes)
+    return (
+        frequencies.reshape(inv_freq.shape),
+        torch.einsum("bshp,hp,ap->abs", angles, weights, axes),
+    )
 
 
 # --- Functions. The traced ones are spelled out: torch.compile follows no factory.
@@ -390,6 +572,30 @@ class _RotaryQKTraced(Function):
     backward = staticmethod(_rotary_qk_backward)
 
 
+class _Learned(Function):
+    @staticmethod
+    def forward(x: Tensor, *options: Any) -> Any:
+        return call(_ops.rotary.default, x, *options)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        _save(ctx, inputs)
+
+    backward = staticmethod(_learned_backward)
+
+
+class _LearnedQK(Function):
+    @staticmethod
+    def forward(q: Tensor, k: Tensor, *options: Any) -> Any:
+        return call(_ops.rotary_qk.default, q, k, *options)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        _save(ctx, inputs)
+
+    backward = staticmethod(_learned_backward)
+
+
 class _FromTablesTraced(Function):
     generate_vmap_rule = True
 
@@ -416,6 +622,20 @@ class _QKFromTablesTraced(Function):
         _save(ctx, inputs[2:])
 
     backward = staticmethod(_qk_from_tables_backward)
+
+
+class _SinusoidalTraced(Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(positions: Tensor, *spec: Any) -> Any:
+        return _ops.sinusoidal.default(positions, *spec)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        _save(ctx, inputs)
+
+    backward = staticmethod(_sinusoidal_backward)
 
 
 class _AddTraced(Function):
@@ -445,7 +665,14 @@ _RotaryEager = _eager("rotary", 1, _rotary_backward)
 _RotaryQKEager = _eager("rotary_qk", 2, _rotary_qk_backward)
 _FromTablesEager = _eager("rotary_from_tables", 1, _from_tables_backward)
 _QKFromTablesEager = _eager("rotary_qk_from_tables", 2, _qk_from_tables_backward)
+_SinusoidalEager = _eager("sinusoidal", 0, _sinusoidal_backward)
 _AddEager = _eager("add_sinusoidal", 1, _add_backward)
+
+
+def is_leaf_for_gradient(x: Tensor) -> bool:
+    """Whether it is a leaf that requires a gradient, or a view of one."""
+    base = x if x._base is None else x._base
+    return base.is_leaf and base.requires_grad and torch.is_grad_enabled()
 
 
 def _in_place(
@@ -466,8 +693,7 @@ def _in_place(
     def apply(*args: Any) -> Any:
         tensors = args[:inputs]
         if not tracing():
-            bases = [x if x._base is None else x._base for x in tensors]
-            if any(base.is_leaf and base.requires_grad for base in bases):
+            if any(map(is_leaf_for_gradient, tensors)):
                 # As torch's own operations say it, and before anything is written.
                 raise RuntimeError(
                     "a leaf Variable that requires grad is being used in an in-place operation."

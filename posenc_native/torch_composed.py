@@ -16,16 +16,9 @@ from torch import Tensor
 from . import arguments, backend, reference
 from .arguments import rotary_view, wrong_type, wrong_value
 from .frequencies import checked_frequencies
-from .torch_autograd import call, tracing
+from .torch_autograd import call, needs_function, sinusoidal_rates, tracing, transformed
 
 _ops = torch.ops.posenc_native
-
-
-def no_frequency_gradient(function: str, positions: Tensor | None, inv_freq: Tensor) -> None:
-    """ValueError if positions or frequencies want a gradient, which none would reach."""
-    for name, tensor in (("positions", positions), ("inv_freq", inv_freq)):
-        if tensor is not None and tensor.requires_grad and torch.is_grad_enabled():
-            wrong_value(function, name, f"{name} without gradient (detach it)", "requires_grad")
 
 
 def sinusoidal(
@@ -37,8 +30,13 @@ def sinusoidal(
     dim, base, shift, scale = arguments.frequency_parameters(function, dim, base, shift, scale)
     arguments.check_byte_count(function, (*positions.shape, dim), dtype.itemsize)
     real = torch.float64 if dtype == torch.float64 else torch.float32
+    arguments.check_dtype(function, "positions", positions.dtype, arguments.POSITION_DTYPES)
+    _check_values(function, positions, None)
     turns = _sinusoidal_turns(function, dim, base, shift, scale).to(positions.device)
-    cos, sin = _cos_sin(function, positions, turns, None, real)
+    cos, sin = _cos_sin(_phases(positions[..., None], *turns), real)
+    if positions.is_floating_point() and needs_function(positions):
+        rates = sinusoidal_rates(dim, base, shift, scale, cos)
+        cos, sin = _moving(cos, sin, positions[..., None].to(real) * rates)
     halves = [cos, sin] if layout == "cos_sin" else [sin, cos]
     if layout == "interleaved":
         return torch.stack(halves, -1).flatten(-2).to(dtype)
@@ -76,27 +74,30 @@ def apply_rotary(
 ) -> tuple[Tensor, ...]:
     """`posenc_native.apply_rotary` of x or of q and k; options as the operator has them."""
     positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse = options
-    no_frequency_gradient(function, positions, inv_freq)
-    if inv_freq.ndim != 1:
-        wrong_value(function, "inv_freq", "shape [P]", list(inv_freq.shape))
-    views = _views(function, inputs, layout, pairing, rotary_start, inv_freq.shape[0])
+    shape = tuple(inv_freq.shape)
+    arguments.check_frequency_axes(function, shape)
+    views = _views(function, inputs, layout, pairing, rotary_start, shape[-1])
+    names = ("x",) if len(views) == 1 else ("q", "k")
+    arguments.check_frequency_heads(function, shape, dict(zip(names, views, strict=True)))
+    by_axis = arguments.rotary_axes(function, positions is None, axis_map is None, len(shape))
     if positions is None:
-        if axis_map is not None:
-            wrong_value(function, "positions", "shape [A, s] or [A, b, s] with axis_map", None)
         positions = torch.arange(views[0].tokens, device=inputs[0].device)
-    axes = tuple(positions.shape[:1]) if axis_map is not None else ()
+    axes = tuple(positions.shape[:1]) if by_axis else ()
+    axes = shape[:1] if len(shape) == 3 else axes
     views[0].check_tokens(function, "positions", tuple(positions.shape), before=axes)
     real = torch.float64 if inputs[0].dtype == torch.float64 else torch.float32
     cos, sin = tables(function, positions, inv_freq, axis_map, real)
     cos, sin = cos * scale, sin * (-scale if inverse else scale)
-    return tuple(_turn(x, cos, sin, v) for x, v in zip(inputs, views, strict=True))
+    by_head = len(shape) > 1
+    return tuple(_turn(x, cos, sin, v, by_head) for x, v in zip(inputs, views, strict=True))
 
 
 def apply_rotary_tables(
     function: str, inputs: tuple[Tensor, ...], options: tuple[Any, ...]
 ) -> tuple[Tensor, ...]:
     """`posenc_native.apply_rotary_tables` of x or of q and k; options as the operator has them."""
-    cos, sin, layout, pairing, rotary_start, inverse = options
+    cos, sin, layout, pairing, rotary_start, inverse, compute = options
+    as_written = arguments.rounds_as_written(function, compute)
     pairs = cos.shape[-1] if cos.ndim else 0
     views = _views(function, inputs, layout, pairing, rotary_start, pairs)
     for name, table in (("cos", cos), ("sin", sin)):
@@ -105,6 +106,7 @@ def apply_rotary_tables(
     if cos.dtype != sin.dtype:
         wrong_type(function, "sin", f"the dtype of cos, {cos.dtype}", sin.dtype)
     real = torch.float64 if inputs[0].dtype == torch.float64 else torch.float32
+    real = inputs[0].dtype if as_written else real
     cos, sin = cos.to(real), (-sin if inverse else sin).to(real)
     return tuple(_turn(x, cos, sin, v) for x, v in zip(inputs, views, strict=True))
 
@@ -344,7 +346,9 @@ def _views(
     return views
 
 
-def _turn(x: Tensor, cos: Tensor, sin: Tensor, view: arguments.RotaryView) -> Tensor:
+def _turn(
+    x: Tensor, cos: Tensor, sin: Tensor, view: arguments.RotaryView, by_head: bool = False
+) -> Tensor:
     """The pairs of x turned; the arithmetic in the dtype of cos and sin."""
     end = view.start + 2 * view.pairs
     half = view.block // 2
@@ -352,7 +356,8 @@ def _turn(x: Tensor, cos: Tensor, sin: Tensor, view: arguments.RotaryView) -> Te
     # [..., blocks, 2, half]: the partners are the axis of length 2.
     partners = turned.unflatten(-1, (-1 if view.pairs else 0, 2, half))
     cos, sin = (
-        view.align(table).unflatten(-1, (-1 if view.pairs else 0, half)) for table in (cos, sin)
+        view.align(table, by_head).unflatten(-1, (-1 if view.pairs else 0, half))
+        for table in (cos, sin)
     )
     a, b = partners.unbind(-2)
     result = torch.stack([a * cos - b * sin, b * cos + a * sin], -2).flatten(-3).to(x.dtype)
@@ -368,19 +373,49 @@ def tables(
     axis_map: Tensor | None,
     real: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of positions * inv_freq, in the dtype `real`."""
+    """Cosines and sines of positions * inv_freq, in the dtype `real`: [..., P], or [..., H, P]."""
     arguments.check_dtype(function, "inv_freq", inv_freq.dtype, arguments.FREQUENCY_DTYPES)
-    if inv_freq.ndim != 1:
-        wrong_value(function, "inv_freq", "shape [P]", list(inv_freq.shape))
+    arguments.check_dtype(function, "positions", positions.dtype, arguments.POSITION_DTYPES)
     if axis_map is not None:
         arguments.check_dtype(function, "axis_map", axis_map.dtype, arguments.INTEGER_DTYPES)
-        arguments.check_shape(function, "axis_map", tuple(axis_map.shape), tuple(inv_freq.shape))
+        arguments.check_shape(
+            function, "axis_map", tuple(axis_map.shape), tuple(inv_freq.shape[-1:])
+        )
         if positions.ndim < 1:
             wrong_value(function, "positions", "shape [A, ...] with axis_map", "shape []")
-    rows = positions.shape if axis_map is None else positions.shape[1:]
-    arguments.check_byte_count(function, (*rows, inv_freq.shape[0]), 8)
+    _check_values(function, positions, axis_map)
+    summed = inv_freq.ndim == 3
+    rows = positions.shape if axis_map is None and not summed else positions.shape[1:]
+    arguments.check_byte_count(function, (*rows, *inv_freq.shape[-2:]), 8)
+    # Positions of every pair, and its frequencies: [..., P] or [..., H, P], axes first if summed.
+    if axis_map is None:
+        points = positions[..., None]
+    else:
+        points = positions.movedim(0, -1)[..., axis_map.long()]
+    if inv_freq.ndim > 1:
+        points = points[..., None, :]
     turns = _frequency_turns(function, inv_freq).to(positions.device)
-    return _cos_sin(function, positions, turns, axis_map, real)
+    weights = inv_freq
+    if summed:
+        ones = (1,) * (positions.ndim - 1)
+        turns, weights = (t.reshape(*t.shape[:-2], *ones, *t.shape[-2:]) for t in (turns, weights))
+    phases = _phases(points, *turns)
+    if summed:
+        phases = phases.sum(0)
+    cos, sin = _cos_sin(phases, real)
+    angle = points.to(torch.promote_types(real, weights.dtype)) * weights
+    if not (angle.requires_grad or transformed()):
+        return cos, sin
+    return _moving(cos, sin, (angle.sum(0) if summed else angle).to(real))
+
+
+def _moving(cos: Tensor, sin: Tensor, angle: Tensor) -> tuple[Tensor, Tensor]:
+    """cos and sin of phases, which are integers, with the derivatives, of any order, of the angle.
+
+    cos(phase + d), sin(phase + d) for a d that is 0, but changes as the angle does.
+    """
+    d = angle - angle.detach()
+    return cos * d.cos() - sin * d.sin(), sin * d.cos() + cos * d.sin()
 
 
 def _sinusoidal_turns(function: str, dim: int, base: float, shift: float, scale: float) -> Tensor:
@@ -392,11 +427,15 @@ def _sinusoidal_turns(function: str, dim: int, base: float, shift: float, scale:
 
 
 def _frequency_turns(function: str, inv_freq: Tensor) -> Tensor:
+    """[2, *inv_freq.shape]: the fractions and the whole turns, as 64-bit patterns."""
     if inv_freq.is_meta:
-        return inv_freq.new_empty((2, inv_freq.shape[0]), dtype=torch.int64)
+        return inv_freq.new_empty((2, *inv_freq.shape), dtype=torch.int64)
+    flat = inv_freq.detach().cpu().flatten()
     if backend.torch_library() is not None:
-        return call(_ops.frequency_turns.default, inv_freq.detach().cpu())  # type: ignore[no-any-return]
-    return _fixed_point_tensor(reference._inv_freq(function, inv_freq.detach().cpu().numpy()))
+        turns = call(_ops.frequency_turns.default, flat)
+    else:
+        turns = _fixed_point_tensor(reference._inv_freq(function, flat.numpy()))
+    return turns.unflatten(-1, inv_freq.shape)  # type: ignore[no-any-return]
 
 
 def _fixed_point_tensor(values: tuple[Any, ...]) -> Tensor:
@@ -424,39 +463,29 @@ def _check_values(function: str, positions: Tensor, axis_map: Tensor | None) -> 
             wrong_value(function, "axis_map", f"values in 0 .. {axes - 1}", axis_map.tolist())
 
 
-def _cos_sin(
-    function: str,
-    positions: Tensor,
-    turns: Tensor,
-    axis_map: Tensor | None,
-    real: torch.dtype,
-) -> tuple[Tensor, Tensor]:
+def _phases(points: Tensor, fraction: Tensor, whole: Tensor) -> Tensor:
     """csrc/core/phase.h in torch operations on 64-bit integers, which wrap as C's do."""
-    arguments.check_dtype(function, "positions", positions.dtype, arguments.POSITION_DTYPES)
-    _check_values(function, positions, axis_map)
     low_half = 0xFFFFFFFF
-    fraction, whole = turns.unbind(0)
-    if axis_map is None:
-        points = positions[..., None]
-    else:
-        points = positions.movedim(0, -1)[..., axis_map.long()]
-    if not positions.dtype.is_floating_point:
-        phase = points.to(torch.int64) * fraction
-    else:
-        # By magnitude, since 1 - p of a small negative p would round.
-        magnitude = points.abs()
-        floor = torch.floor(magnitude)
-        # The fraction of a position as two 32-bit halves, and its product with the frequency.
-        scaled = (magnitude - floor) * 2.0**32
-        high = torch.floor(scaled)
-        low = torch.floor((scaled - high) * 2.0**32).to(torch.int64)
-        high = high.to(torch.int64)
-        f_high, f_low = fraction >> 32 & low_half, fraction & low_half
-        cross1 = high * f_low + (low * f_low >> 32 & low_half)
-        cross2 = low * f_high + (cross1 & low_half)
-        product = high * f_high + (cross1 >> 32 & low_half) + (cross2 >> 32 & low_half)
-        phase = floor.to(torch.int64) * fraction + product + (high << 32 | low) * whole
-        phase = torch.where(points < 0, -phase, phase)
+    points = points.detach()
+    if not points.dtype.is_floating_point:
+        return points.to(torch.int64) * fraction
+    # By magnitude, since 1 - p of a small negative p would round.
+    magnitude = points.abs()
+    floor = torch.floor(magnitude)
+    # The fraction of a position as two 32-bit halves, and its product with the frequency.
+    scaled = (magnitude - floor) * 2.0**32
+    high = torch.floor(scaled)
+    low = torch.floor((scaled - high) * 2.0**32).to(torch.int64)
+    high = high.to(torch.int64)
+    f_high, f_low = fraction >> 32 & low_half, fraction & low_half
+    cross1 = high * f_low + (low * f_low >> 32 & low_half)
+    cross2 = low * f_high + (cross1 & low_half)
+    product = high * f_high + (cross1 >> 32 & low_half) + (cross2 >> 32 & low_half)
+    phase = floor.to(torch.int64) * fraction + product + (high << 32 | low) * whole
+    return torch.where(points < 0, -phase, phase)
+
+
+def _cos_sin(phase: Tensor, real: torch.dtype) -> tuple[Tensor, Tensor]:
     quadrant = phase + (1 << 61) >> 62
     angle = (phase - (quadrant << 62)).to(real) * (2 * np.pi / 2.0**64)
     cos, sin = torch.cos(angle), torch.sin(angle)

@@ -29,8 +29,7 @@ from . import (
 )
 from .arguments import wrong_type, wrong_value
 from .rotary import Rotary
-from .torch_autograd import call, functorch_active, needs_grad, raise_ours
-from .torch_composed import no_frequency_gradient
+from .torch_autograd import call, functorch_active, needs_grad, raise_ours, transformed
 
 _LIBRARY = backend.torch_library()
 if _LIBRARY is not None:
@@ -44,7 +43,7 @@ _PAIRS: dict[str, tuple[Any, Any]] = {
     if _LIBRARY is not None
 }
 
-for _constant in (Rotary._prepare, buckets.t5_steps, buckets.deberta_steps):
+for _constant in (Rotary._prepare, Rotary._differs, buckets.t5_steps, buckets.deberta_steps):
     torch.compiler.assume_constant_result(_constant)
 _increment_version = torch.autograd.graph.increment_version
 
@@ -91,9 +90,11 @@ def sinusoidal(
             call(_ops.sinusoidal_out.default, None, *_spec(function, *spec), out=result)
             return result if out is None else _written(out)
     positions = _position_tensor(function, positions, device)
-    if _native(positions, out):
+    if out is not None:
+        _no_output_for_gradient(function, positions)
+    if _native(positions, out) and forward_ad._current_level < 0:
         if out is None:
-            return call(_ops.sinusoidal.default, positions, *_spec(function, *spec), dtype)  # type: ignore[no-any-return]
+            return torch_autograd.sinusoidal(positions, *_spec(function, *spec), dtype)
         call(_ops.sinusoidal_out.default, positions, *_spec(function, *spec), out=out)
         return _written(out)
     table = torch_composed.sinusoidal(function, positions, spec, dtype)
@@ -119,13 +120,14 @@ def add_sinusoidal(
     _same_device(function, x, positions=positions, out=out)
     x_scale = arguments.finite_number(function, "x_scale", x_scale)
     alpha = arguments.finite_number(function, "alpha", alpha)
-    if not _native(x, positions, out):
+    if not _native(x, positions, out) or forward_ad._current_level >= 0:
         result = torch_composed.add_sinusoidal(
             function, x, positions, x_scale, alpha, base, layout, shift, scale
         )
         return result if out is None else _copy_out(function, out, result, x, positions)
     options = (x_scale, alpha, *_spec(function, None, base, layout, shift, scale))
-    return _one_tensor("add_sinusoidal", function, x, (positions, *options), out)
+    learned = positions is not None and needs_grad(positions)
+    return _one_tensor("add_sinusoidal", function, x, (positions, *options), out, learned)
 
 
 # --- Rotary
@@ -141,8 +143,9 @@ def rotary_tables(
     inv_freq, axis_map = _frequency_tensors(function, positions, inv_freq, axis_map)
     dtype = _table_dtype(function, dtype, None)
     scale = arguments.finite_number(function, "scale", scale)
-    no_frequency_gradient(function, positions, inv_freq)
-    if _native(positions, inv_freq, axis_map):
+    if inv_freq.ndim != 1:
+        wrong_value(function, "inv_freq", "shape [P]", list(inv_freq.shape))
+    if not _learned(positions, inv_freq) and _native(positions, inv_freq, axis_map):
         return call(  # type: ignore[no-any-return]
             _ops.rotary_tables.default, positions, inv_freq, axis_map, scale, dtype
         )
@@ -169,11 +172,16 @@ def apply_rotary(
         positions = _position_tensor(function, positions, x.device)
     inv_freq, axis_map = _frequency_tensors(function, x, inv_freq, axis_map)
     scale = arguments.finite_number(function, "scale", scale)
-    no_frequency_gradient(function, positions, inv_freq)
     _check_output(function, out, x)
     options = (positions, inv_freq, *_layout(function, layout, pairing, rotary_start), axis_map,
                scale, inverse)  # fmt: skip
-    if not _native(x, positions, inv_freq, axis_map, out):
+    learned = _learned(positions, inv_freq)
+    if learned and out is not None:
+        _no_output_for_gradient(function, positions, inv_freq)
+    native = _native(x, positions, inv_freq, axis_map, out)
+    if learned and native and not transformed():
+        return torch_autograd.learned_rotary(x, *options)
+    if learned or not native:
         _same_device(function, x, positions=positions, out=out)
         (result,) = torch_composed.apply_rotary(function, (x,), options)
         return (
@@ -216,9 +224,13 @@ def apply_rotary_qk(
     ):
         scale = arguments.finite_number(function, "scale", scale)
         layout, pairing, rotary_start = _layout(function, layout, pairing, rotary_start)
-    if (positions is not None and positions.requires_grad) or inv_freq.requires_grad:
-        no_frequency_gradient(function, positions, inv_freq)
     options = (positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse)
+    if (
+        (positions is not None and positions.requires_grad)
+        or inv_freq.requires_grad
+        or transformed()
+    ) and _learned(positions, inv_freq):
+        return _learned_qk(function, q, k, options, inplace)
     given = 2 if layout == "bhsd" and pairing == "half" else 4
     if rotary_start != 0 or axis_map is not None or scale != 1.0 or inverse:
         given = len(options)
@@ -238,6 +250,7 @@ def apply_rotary_tables(
     pairing: str | int,
     rotary_start: int,
     inverse: bool,
+    compute: str,
     out: Tensor | None,
 ) -> Tensor:
     """`posenc_native.apply_rotary_tables` for tensors."""
@@ -246,7 +259,8 @@ def apply_rotary_tables(
         if not isinstance(table, Tensor):
             wrong_type(function, name, "a tensor, as x is", type(table).__name__)
     _check_output(function, out, x)
-    options = (cos, sin, *_layout(function, layout, pairing, rotary_start), inverse)
+    arguments.rounds_as_written(function, compute)
+    options = (cos, sin, *_layout(function, layout, pairing, rotary_start), inverse, compute)
     learned = needs_grad(cos, sin)
     if learned or not _native(x, cos, sin, out):
         _same_device(function, x, cos=cos, sin=sin, out=out)
@@ -264,6 +278,7 @@ def apply_rotary_qk_tables(
     pairing: str | int,
     rotary_start: int,
     inverse: bool,
+    compute: str,
     inplace: bool,
 ) -> tuple[Tensor, Tensor]:
     """`posenc_native.apply_rotary_qk_tables` for tensors."""
@@ -279,11 +294,13 @@ def apply_rotary_qk_tables(
         or rotary_start != 0
     ):
         layout, pairing, rotary_start = _layout(function, layout, pairing, rotary_start)
-    options = (cos, sin, layout, pairing, rotary_start, inverse)
+    if compute != "float32":
+        arguments.rounds_as_written(function, compute)
+    options = (cos, sin, layout, pairing, rotary_start, inverse, compute)
     learned = (cos.requires_grad or sin.requires_grad) and torch.is_grad_enabled()
     if not learned:
         given = 2 if layout == "bhsd" and pairing == "half" else 4
-        if rotary_start != 0 or inverse:
+        if rotary_start != 0 or inverse or compute != "float32":
             given = len(options)
         result = _two_tensors("rotary_qk_from_tables", q, k, options, given, inplace)
         if result is not None:
@@ -519,15 +536,61 @@ def _no_output_for_gradient(function: str, *inputs: Tensor | None) -> None:
         wrong_value(function, "out", "no out where a gradient is required", "a tensor")
 
 
+def _learned(positions: Tensor | None, inv_freq: Tensor) -> bool:
+    """Whether anybody may want a derivative with respect to what makes the angles."""
+    angles = [t for t in (positions, inv_freq) if t is not None and t.is_floating_point()]
+    if not transformed():
+        return needs_grad(*angles)
+    if torch.compiler.is_compiling():  # the composition in any case: _operators_in_use
+        return True
+    # The composition is also what takes frequencies of every example, under vmap.
+    return any(map(_followed, angles)) or torch._C._functorch.is_batchedtensor(inv_freq)
+
+
+def _followed(tensor: Tensor) -> bool:
+    """Whether forward mode or a transform of torch.func wants derivatives by this tensor."""
+    if needs_grad(tensor):
+        return True
+    if forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None:
+        return True
+    functorch = torch._C._functorch
+    if not functorch.is_functorch_wrapped_tensor(tensor):
+        return False
+    return _followed(functorch.get_unwrapped(tensor))
+
+
+def _learned_qk(
+    function: str, q: Tensor, k: Tensor, options: tuple[Any, ...], inplace: bool
+) -> tuple[Tensor, Tensor]:
+    """`apply_rotary_qk` where frequencies or positions want a gradient."""
+    positions, inv_freq, axis_map = options[0], options[1], options[5]
+    if inplace:
+        expected = "False where frequencies or positions require a gradient"
+        wrong_value(function, "inplace", expected, True)
+    if _native(q, k, positions, inv_freq, axis_map) and not transformed():
+        return torch_autograd.learned_rotary_qk(q, k, *options)
+    _same_device(function, q, k=k, positions=positions, inv_freq=inv_freq)
+    rotated = torch_composed.apply_rotary(function, (q, k), options)
+    return rotated[0], rotated[1]
+
+
 def _one_tensor(
-    name: str, function: str, x: Tensor, options: tuple[Any, ...], out: Tensor | None
+    name: str,
+    function: str,
+    x: Tensor,
+    options: tuple[Any, ...],
+    out: Tensor | None,
+    learned: bool = False,
 ) -> Tensor:
-    """The operator as ``name``, ``name_`` (in place) or ``name_out``, as `out` asks for."""
+    """The operator as ``name``, ``name_`` (in place) or ``name_out``, as `out` asks for.
+
+    learned: an option requires a gradient.
+    """
     if out is None:
         return getattr(torch_autograd, name)(x, *options)  # type: ignore[no-any-return]
-    if needs_grad(x):
+    if learned or needs_grad(x):
         if out is not x:
-            expected = "no out, or x itself, where x requires a gradient"
+            expected = "no out, or x itself, where a gradient is required"
             wrong_value(function, "out", expected, "another tensor")
         return getattr(torch_autograd, f"{name}_")(x, *options)  # type: ignore[no-any-return]
     if out is x:
@@ -560,7 +623,7 @@ def _two_tensors(
     if not (together and _operators_in_use()):
         return None
     wants_grad = (q.requires_grad or k.requires_grad) and torch.is_grad_enabled()
-    if wants_grad or forward_ad._current_level >= 0 or functorch_active():
+    if wants_grad or transformed():
         return getattr(torch_autograd, f"{name}_" if inplace else name)(q, k, *options)  # type: ignore[no-any-return]
     functional, in_place = _PAIRS[name]
     try:
@@ -605,10 +668,6 @@ def _position_tensor(function: str, positions: Any, device: Any) -> Tensor:
     if isinstance(positions, Tensor):
         if device is not None and positions.device != torch.device(device):
             wrong_value(function, "positions", f"a tensor on {device}", positions.device)
-        if needs_grad(positions):
-            wrong_value(
-                function, "positions", "positions without gradient (detach them)", "requires_grad"
-            )
         return positions
     if isinstance(positions, (int, np.integer)):
         count = arguments.size(function, "positions", positions)

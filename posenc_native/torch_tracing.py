@@ -35,6 +35,16 @@ def register() -> None:
         fake(name)(lambda q, k, *options: (torch.empty_like(q), torch.empty_like(k)))
     for name in ("add_sinusoidal", "rotary", "rotary_from_tables", "add_toeplitz_bias"):
         fake(name)(lambda x, *options: torch.empty_like(x))
+
+    @fake("rotary_backward")
+    def _(grad, x, positions, inv_freq, *options):  # type: ignore[no-untyped-def]
+        return torch.empty_like(x), *_angle_gradients(x, positions, inv_freq, options)
+
+    @fake("rotary_qk_backward")
+    def _(grad_q, grad_k, q, k, positions, inv_freq, *options):  # type: ignore[no-untyped-def]
+        angles = _angle_gradients(q, positions, inv_freq, options)
+        return torch.empty_like(q), torch.empty_like(k), *angles
+
     for name in ("sinusoidal_out", "add_sinusoidal_out", "add_sinusoidal_", "rotary_out", "rotary_",
                  "rotary_qk_", "rotary_from_tables_out", "rotary_from_tables_",
                  "rotary_qk_from_tables_", "toeplitz_bias_out", "add_toeplitz_bias_",
@@ -120,6 +130,21 @@ def register() -> None:
             info, in_dims, "rotary_qk_from_tables", (q, k), (cos, sin), layout, rest
         )
         return results, (0, 0)
+
+
+def _angle_gradients(
+    x: Tensor, positions: Tensor | None, inv_freq: Tensor, options: tuple[Any, ...]
+) -> tuple[Tensor, Tensor]:
+    """Fakes of the gradients of frequencies, and of positions if they are wanted."""
+    layout, _, _, axis_map, *_ = options
+    sizes = dict(zip(layout.replace("t", "s"), x.shape, strict=True))
+    by_axis = axis_map is not None or inv_freq.ndim == 3
+    axes = positions.shape[0] if by_axis and positions is not None else 1
+    shape = (axes, sizes.get("b", 1), sizes["s"]) if options[-1] else (0,)
+    return (
+        inv_freq.new_empty(inv_freq.shape, dtype=torch.float64),
+        inv_freq.new_empty(shape, dtype=torch.float64),
+    )
 
 
 def _batched_rotation(

@@ -55,7 +55,7 @@ class Kernel:
         wide = BYTES[dtype] * vector
         found = {
             "spills": self.spilled > 0,
-            "narrow stores": not sums and self.store_bytes != wide,
+            "narrow stores": not sums and self.store_bytes < wide,
             "narrow loads": sums and self.load_bytes < wide,
             "float64": self.double_arithmetic > 0 and dtype != "double",
         }

@@ -3,6 +3,9 @@
 //
 //   nothing  ->  x = 0 1 2 ... 63 rotated by inv_freq = 1, 1/2, 1/3 ...; a row of a table
 //
+// Gradients of the same rotation, if that of its result is 63 62 ... 0: of x, of frequencies as far
+// as the last piece adds to them, how many tokens that has, and of the last position.
+//
 // Relative encodings: memory for the last rows only (and for the first entries, which are theirs),
 // at an address that is as far back as the others would take. Of sums, the last entries, which are
 // those of the first rows.
@@ -14,6 +17,7 @@
 
 #include "cuda/relative.cuh"
 #include "cuda/rotary.cuh"
+#include "cuda/rotary_gradient.cuh"
 #include "cuda/sinusoidal.cuh"
 
 namespace {
@@ -59,6 +63,73 @@ void print_rotated() {
     each(threads, [](Thread& one) { one.rotate(); });
   });
   std::fwrite(out, sizeof out, 1, stdout);
+}
+
+// Partial sums lie where memory for one piece, or one row, is the end of that for all.
+void print_gradients() {
+  alignas(128) static char shared[49152];
+  alignas(16) float x[64], grad[64], out[64], sums[32], position = 0;
+  double inv_freq[32], unused = 0;
+  for (int i = 0; i < 64; ++i) x[i] = static_cast<float>(i), grad[i] = static_cast<float>(63 - i);
+  for (int i = 0; i < 32; ++i) inv_freq[i] = 1.0 / (1.0 + i);
+  posenc::RotaryGradientArgs args;
+  posenc::RotaryArgs& turned = args.turned;
+  turned.tensor_count = 1;
+  turned.tensors[0].in = grad;
+  turned.tensors[0].out = out;
+  turned.tensors[0].heads = 1;
+  turned.batch = 1;
+  turned.tokens = kRows;
+  turned.head_dim = 64;
+  turned.pairs = turned.half_block = 32;
+  turned.position_token_stride = 1;
+  turned.inv_freq = {inv_freq, posenc::Dtype::kFloat64, 1};
+  turned.inverse = true;
+  args.x[0] = x;
+  float tokens = 0;
+  posenc::cuda::visit_rotary_gradient_thread(args, [&](auto* type) {
+    using Thread = std::remove_pointer_t<decltype(type)>;
+    for (const bool of_positions : {false, true}) {
+      args.position_sums = of_positions ? &unused : nullptr;
+      const posenc::cuda::RotaryGradientPlan plan =
+          posenc::cuda::plan_rotary_gradient<Thread>(args);
+      const int64_t before =
+          of_positions ? plan.frequency_parts * 32 + kRows - 1 : (plan.frequency_parts - 1) * 32;
+      args.workspace =
+          reinterpret_cast<void*>(reinterpret_cast<intptr_t>(of_positions ? &position : sums) -
+                                  before * int64_t{sizeof(float)});
+      // Of the positions, the other rows of the piece have no memory.
+      const int64_t last_round = (plan.all_rounds - 1) % plan.rounds;
+      const int64_t last_thread = (kRows - 1) % plan.threads_y;
+      const posenc::cuda::RotaryGradientParameters parameters{args, plan};
+      std::vector<Thread> threads;
+      for (int z = 0; z < plan.threads_z; ++z) {
+        for (int y = 0; y < plan.threads_y; ++y) {
+          for (int i = 0; i < plan.threads_x; ++i) {
+            threads.emplace_back(parameters, shared, i, y, z);
+          }
+        }
+      }
+      each(threads, [&](Thread& one) { one.begin(plan.pieces_x - 1, plan.pieces_y - 1); });
+      each(threads, [](Thread& one) { one.frequencies(); });
+      for (int round = 0; round < threads[0].rounds(); ++round) {
+        each(threads, [&](Thread& one) { one.begin_round(round); });
+        each(threads, [](Thread& one) { one.angles(); });
+        each(threads, [](Thread& one) { one.rotate(); });
+        each(threads, [](Thread& one) { one.sum_heads(); });
+        each(threads, [](Thread& one) { one.stage_positions(0); });
+        each(threads, [](Thread& one) { one.sum_tokens(0); });
+        if (of_positions && round == last_round) threads[last_thread].write_positions(0);
+      }
+      if (!of_positions) each(threads, [](Thread& one) { one.finish(); });
+      const int64_t piece = plan.rounds * plan.threads_y;
+      tokens = static_cast<float>(kRows - (plan.pieces_x - 1) * piece);
+    }
+  });
+  std::fwrite(out, sizeof out, 1, stdout);
+  std::fwrite(sums, sizeof sums, 1, stdout);
+  std::fwrite(&tokens, sizeof tokens, 1, stdout);
+  std::fwrite(&position, sizeof position, 1, stdout);
 }
 
 void print_table() {
@@ -234,6 +305,7 @@ void print_relative() {
 int main() {
   print_rotated();
   print_table();
+  print_gradients();
   print_relative();
   return 0;
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 import pytest
@@ -27,6 +28,8 @@ def timm_layers(name: str) -> ModuleType:
         pytest.skip("an oracle; scripts/setup.sh test oracles installs it: timm")
     for package in ("timm", "timm.layers"):
         folder = spec.submodule_search_locations[0] + package.removeprefix("timm").replace(".", "/")
-        sys.modules[package] = ModuleType(package)
-        sys.modules[package].__path__ = [folder]
+        # With a spec, which others look for who ask whether timm is there.
+        empty = ModuleSpec(package, None, is_package=True)
+        empty.submodule_search_locations = [folder]
+        sys.modules[package] = importlib.util.module_from_spec(empty)
     return importlib.import_module(f"timm.layers.{name}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.resources
 import importlib.util
 import itertools
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -43,7 +44,7 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_status.value.code == 0
     out = capsys.readouterr().out
     assert "demo --text book.txt" in out
-    assert all(command in out for command in ("demo", "info", "bench"))
+    assert all(command in out for command in ("demo", "explain", "info", "bench"))
     with pytest.raises(SystemExit):
         cli.main(["demo", "--help"])
     out = capsys.readouterr().out
@@ -53,7 +54,14 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["dance"], ["info", "--loud"], ["demo", "--tokens", "0"], ["demo", "--tokens", "many"]],
+    [
+        [],
+        ["dance"],
+        ["info", "--loud"],
+        ["explain"],
+        ["demo", "--tokens", "0"],
+        ["demo", "--tokens", "many"],
+    ],
 )
 def test_command_lines_that_make_no_sense(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
@@ -89,6 +97,34 @@ def test_bench_passes_its_options_on(
         for name in ("benchmarks", "benchmarks.__main__"):
             sys.modules.pop(name, None)
     assert capsys.readouterr().out == "['--filter', 'rotary', '--help']\n"
+
+
+# --- explain --------------------------------------------------------------------------------------
+
+
+def test_explain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = {"model_type": "llama", "head_dim": 64, "rope_theta": 500000.0}
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(config), encoding="utf-8")
+    result = run("explain", str(file))
+    assert (result.returncode, result.stdout) == (0, f"{posenc_native.explain(config)}\n")
+    assert not result.stderr
+    assert cli.main(["explain", str(tmp_path)]) == 0  # the folder will do
+    assert capsys.readouterr().out == result.stdout
+
+
+def test_what_cannot_be_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    missing = tmp_path / "no such.json"
+    assert cli.main(["explain", str(missing)]) == 1
+    assert one_line(capsys) == (
+        f"python -m posenc_native explain: cannot read {missing}: No such file or directory"
+    )
+    (tmp_path / "config.json").write_text("{", encoding="utf-8")
+    assert cli.main(["explain", str(tmp_path)]) == 1
+    assert "Expecting" in one_line(capsys)
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}', encoding="utf-8")
+    assert cli.main(["explain", str(tmp_path)]) == 1
+    assert "nothing speaks of a rotary encoding" in one_line(capsys)
 
 
 # --- demo -----------------------------------------------------------------------------------------

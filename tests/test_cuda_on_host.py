@@ -70,12 +70,13 @@ def assert_rotations_agree(
     if positions is not None:
         for dtype in (np.float16, np.float32, np.float64):
             cos, sin = NATIVE.rotary_tables(positions, inv_freq, axis_map, scale, np.dtype(dtype))
-            tables = (cos, sin, layout, pairing, start, inverse)
-            assert_same_bits(*both("apply_rotary_tables", q, *tables, None))
-            for inplace in (False, True):
-                pairs = both("apply_rotary_qk_tables", q, k, *tables, inplace)
-                for ours, theirs in zip(*pairs, strict=True):
-                    assert_same_bits(ours, theirs)
+            for compute in ("float32", "as_written"):
+                tables = (cos, sin, layout, pairing, start, inverse, compute)
+                assert_same_bits(*both("apply_rotary_tables", q, *tables, None))
+                for inplace in (False, True):
+                    pairs = both("apply_rotary_qk_tables", q, k, *tables, inplace)
+                    for ours, theirs in zip(*pairs, strict=True):
+                        assert_same_bits(ours, theirs)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -165,6 +166,50 @@ def test_an_axis_for_each_pair(axes_dtype, dtype):
         assert_rotations_agree(
             q, k, positions, frequencies(32), "bshd", "half", 0, axis_map, 0.7, True
         )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "shape", [(4, 32), (1, 32), (2, 4, 32), (3, 1, 32), (90, 4, 32), (12, 1, 32)]
+)
+def test_frequencies_of_heads_and_axes(shape, dtype):
+    """Of many axes, fewer pairs at a time have room in shared memory."""
+    rng = np.random.default_rng(1)
+    q, k = numbers(dtype, 2, 6, 4, 70), numbers(dtype, 2, 6, 4, 70)
+    axes = shape[:1] if len(shape) == 3 else ()
+    inv_freq = rng.uniform(-1, 1, shape)
+    for positions in (rng.integers(-(10**9), 10**9, (*axes, 2, 6)), rng.uniform(-9, 9, (*axes, 6))):
+        for pairing in ("half", "interleaved"):
+            options = ("bshd", pairing, 3, None, 0.7, True)
+            pairs = both("apply_rotary_qk", q, k, positions, inv_freq, *options, False)
+            for ours, theirs in zip(*pairs, strict=True):
+                assert_same_bits(ours, theirs)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(16,), (1, 16), (6, 16), (2, 1, 16), (2, 6, 16)])
+def test_gradients_of_angles_in_whole_numbers(shape, dtype):
+    """Their sums are exact in any order: the same bits as the CPU's. What turns nothing keeps them
+    whole.
+    """
+    q, k, grad_q, grad_k = (
+        np.round(np.random.default_rng(i).standard_normal((2, 300, 6, 40)) * 4).astype(
+            DTYPES[dtype]
+        )
+        for i in range(4)
+    )
+    axes = shape[:1] if len(shape) == 3 else ()
+    positions = np.arange(math.prod(axes) * 600).reshape(*axes, 2, 300) % 9
+    frequencies = (np.arange(math.prod(shape)) % 7.0).reshape(shape)
+    for points, inv_freq in ((0 * positions, frequencies), (positions, 0 * frequencies)):
+        for pairing, inverse in (("half", False), ("interleaved", True)):
+            options = ("bshd", pairing, 5, None, 1.0, inverse, True)
+            for tensors in (((grad_q, grad_k), (q, k)), ((grad_q,), (q,))):
+                (ours, *our_sums), (theirs, *their_sums) = both(
+                    "rotary_backward", *tensors, points, inv_freq, *options
+                )
+                for a, b in zip((*ours, *our_sums), (*theirs, *their_sums), strict=True):
+                    assert_same_bits(a, b)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -486,7 +531,21 @@ def test_pieces_beyond_the_two_to_the_31st(tmp_path):
     assert_same_bits(rotated[None], NATIVE.apply_rotary(x, last, inv_freq, *options, None))
     spec = (64, 1e4, "interleaved", 0.0, 1.0)
     assert_same_bits(table[None], NATIVE.sinusoidal(last, *spec, np.dtype(np.float32), None))
-    rest = numbers[128:]
+    # x is the same in all rows, and so is what a piece of n of them sums up, but for positions.
+    turned, sums = numbers[128:192], numbers[192:224]
+    n, of_position = int(numbers[224]), numbers[225]
+    assert 0 < n <= 512
+    rows, grad = (np.broadcast_to(row, (n, 64)) for row in (x, x[:, ::-1]))
+    places = np.arange(2**33 + 5 - n, 2**33 + 5)
+    options = ("sd", "half", 0, None, 1.0, False, True)
+    (of_x,), of_frequencies, of_positions = NATIVE.rotary_backward(
+        (grad,), (rows,), places, inv_freq, *options
+    )
+    assert_same_bits(turned, of_x[-1])
+    magnitude = 2 * 63.0 * 63.0 * 2  # of a cross product, at most
+    assert np.abs(sums - of_frequencies).max() < magnitude * 2**33 * n * (n + 8) * 2**-24
+    assert abs(of_position - of_positions[0, 0, -1]) < magnitude * inv_freq.sum() * 40 * 2**-24
+    rest = numbers[226:]
     bias, shifted, gathered = rest[: 3 * 320].reshape(3, 1, 5, 64)
     scattered, sums = rest[3 * 320 : -64].reshape(5, 80), rest[-64:]
     # The last of 2048 rows of 80 numbers are the last five of the call.

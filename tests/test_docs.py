@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import doctest
 import importlib
-import pkgutil
 from pathlib import Path
 
 import pytest
@@ -13,22 +12,21 @@ from conftest import NATIVE
 import posenc_native as pn
 
 SOURCES = Path(pn.__file__).parent
-WITH_EXAMPLES = [
-    module.name
-    for module in pkgutil.iter_modules([str(SOURCES)])
-    if (source := SOURCES / f"{module.name}.py").exists()
-    and ">>>" in source.read_text(encoding="utf-8")
-]
+WITH_EXAMPLES = sorted(
+    ".".join(source.relative_to(SOURCES).with_suffix("").parts)
+    for source in SOURCES.rglob("*.py")
+    if source.stem != "__init__" and ">>>" in source.read_text(encoding="utf-8")
+)
 
 
 def test_examples_are_found():
-    assert {"sinusoidal", "rotary", "frequencies", "backend", "nn"} <= set(WITH_EXAMPLES)
+    assert {"sinusoidal", "rotary", "frequencies", "backend", "nn.relative"} <= set(WITH_EXAMPLES)
 
 
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("name", WITH_EXAMPLES)
 def test_examples(name, monkeypatch):
-    if name in ("flex", "nn"):
+    if name == "flex" or name.startswith("nn."):
         pytest.importorskip("torch")
     if NATIVE is None and name in ("backend", "rotary"):
         pytest.skip("the examples show the native module")

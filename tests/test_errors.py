@@ -417,7 +417,28 @@ BAD: dict[str, Bad] = {
     "half frequencies": Bad("apply_rotary", lambda: (x(), None, FREQ.astype("f2")), T, "inv_freq"),
     "complex frequencies": Bad("apply_rotary", lambda: (x(), None, FREQ * 1j), T, "inv_freq"),
     "no frequencies": Bad("apply_rotary", lambda: (x(), None, None), T, "inv_freq"),
-    "[1, P] frequencies": Bad("apply_rotary", lambda: (x(), None, FREQ[None]), V, "inv_freq"),
+    "[1, P] frequencies": Bad("rotary_tables", lambda: (5, FREQ[None]), V, "inv_freq"),
+    "[1, 1, 1, P] frequencies": Bad(
+        "apply_rotary", lambda: (x(), None, FREQ[None, None, None]), V, "inv_freq"
+    ),
+    "[2, P] frequencies for 3 heads": Bad(
+        "apply_rotary", lambda: (x(), None, np.stack([FREQ] * 2)), V, "inv_freq"
+    ),
+    "[A, 1, P] frequencies without positions": Bad(
+        "apply_rotary", lambda: (x(), None, FREQ[None, None]), V, "positions"
+    ),
+    "[0, 1, P] frequencies": Bad(
+        "apply_rotary", lambda: (x(), np.ones((0, 5)), FREQ[None, None][:0]), V, "inv_freq"
+    ),
+    "[A, 1, P] frequencies of other axes": Bad(
+        "apply_rotary", lambda: (x(), np.ones((3, 5)), FREQ[None, None]), V, "positions"
+    ),
+    "[A, 1, P] frequencies and an axis_map": Bad(
+        "apply_rotary",
+        lambda: (x(), np.ones((1, 5)), FREQ[None, None], {"axis_map": np.zeros(4, int)}),
+        V,
+        "axis_map",
+    ),
     "nan frequency": Bad("apply_rotary", lambda: (x(), None, [1, NAN]), V, "inv_freq"),
     "inf frequency": Bad("apply_rotary", lambda: (x(), None, [1, INF]), V, "inv_freq"),
     "frequency -2^63": Bad("apply_rotary", lambda: (x(), None, [-(2.0**63)]), V, "inv_freq"),
@@ -573,6 +594,12 @@ BAD: dict[str, Bad] = {
         "apply_rotary_qk", lambda: (x(), x(), None, FREQ, {"rotary_start": 6}), V, "rotary_start"
     ),
     # --- apply_rotary_tables
+    "another compute": Bad(
+        "apply_rotary_tables", lambda: (x(), x(5, 2), x(5, 2), {"compute": "fp32"}), V, "compute"
+    ),
+    "compute of None": Bad(
+        "apply_rotary_tables", lambda: (x(), x(5, 2), x(5, 2), {"compute": None}), T, "compute"
+    ),
     "tables for int32": Bad(
         "apply_rotary_tables", lambda: (x(dtype="i4"), x(5, 2), x(5, 2)), T, "x"
     ),

@@ -105,6 +105,40 @@ def rotary_of(models, name, **options):
     return config, modeling, getattr(modeling, embedding_class)(config)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize(
+    ("name", "pairing"),
+    [("llama", "half"), ("qwen3", "half"), ("gemma2", "half"), ("glm", "interleaved")],
+)
+def test_as_written_has_the_bits_of_eager_transformers(name, pairing, dtype, models, torch):
+    apply_rotary_pos_emb = models(f"{name}.modeling_{name}").apply_rotary_pos_emb
+    rng = np.random.default_rng(3)
+    for pairs in (32, 7, 64):
+        q, k, grad = (
+            torch.tensor(rng.standard_normal((2, heads, 37, 2 * pairs)) * 3).to(
+                getattr(torch, dtype)
+            )
+            for heads in (3, 1, 3)
+        )
+        angles = torch.tensor(rng.uniform(-1e3, 1e3, (2, 37, pairs)))
+        cos, sin = ((f(angles) * 1.2).to(q.dtype) for f in (torch.cos, torch.sin))
+        q.requires_grad_()
+        theirs = apply_rotary_pos_emb(q, k, torch.cat((cos, cos), -1), torch.cat((sin, sin), -1))
+        options = {"pairing": pairing, "compute": "as_written"}
+        ours = pn.apply_rotary_qk_tables(q, k, cos, sin, **options)
+        for a, b in zip(ours, theirs, strict=True):
+            assert torch.equal(a, b)
+        gradients = [torch.autograd.grad(x, q, grad)[0] for x in (ours[0], theirs[0])]
+        assert torch.equal(*gradients)
+        # Tables in float32 are rounded as their model would have.
+        wide = pn.apply_rotary_tables(k, cos.float(), sin.float(), **options)
+        if dtype != "float64":
+            assert torch.equal(wide, theirs[1])
+        # The policy is not a name only.
+        once = pn.apply_rotary_tables(k, cos, sin, pairing=pairing)
+        assert dtype == "float64" or not torch.equal(once, theirs[1])
+
+
 @pytest.mark.parametrize(
     ("name", "pairing"),
     [("llama.modeling_llama", "half"), ("cohere.modeling_cohere", "interleaved")],

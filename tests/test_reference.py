@@ -329,14 +329,18 @@ def test_ready_tables_rotate_the_same(layout, rng):
     positions = rng.integers(0, 10**6, size=shape)
     cos, sin = reference.rotary_tables(positions, INV_FREQ, None, 1.0, np.float64)
     for inverse in (False, True):
-        result = reference.apply_rotary_tables(x, cos, sin, layout, "half", 2, inverse, None)
+        result = reference.apply_rotary_tables(
+            x, cos, sin, layout, "half", 2, inverse, "float32", None
+        )
         np.testing.assert_array_equal(
             result, rotate(x, layout, positions, start=2, inverse=inverse)
         )
 
 
 def rotate_qk_tables(q, k, cos, sin, inplace=False, inverse=False):
-    return reference.apply_rotary_qk_tables(q, k, cos, sin, "bshd", "half", 2, inverse, inplace)
+    return reference.apply_rotary_qk_tables(
+        q, k, cos, sin, "bshd", "half", 2, inverse, "float32", inplace
+    )
 
 
 def test_ready_tables_rotate_q_and_k_as_each_alone(rng):
@@ -464,7 +468,7 @@ def rotary_call(x=X, positions=None, inv_freq=INV_FREQ, layout="bhsd", pairing="
         (ValueError, {"scale": math.inf}),
         (TypeError, {"inv_freq": INV_FREQ.tolist()}),
         (TypeError, {"inv_freq": INV_FREQ.astype(np.float16)}),
-        (ValueError, {"inv_freq": INV_FREQ[None]}),
+        (ValueError, {"inv_freq": INV_FREQ[None, None, None]}),
         (ValueError, {"inv_freq": INV_FREQ * math.nan}),
         (ValueError, {"inv_freq": INV_FREQ * 2.0**63}),
         (ValueError, {"inv_freq": np.ones(7)}),
@@ -529,7 +533,7 @@ def test_bad_calls_of_apply_rotary_tables(rng):
     cos, sin = reference.rotary_tables(5, INV_FREQ, None, 1.0, None)
 
     def call(cos, sin):
-        reference.apply_rotary_tables(x, cos, sin, "bhsd", "half", 0, False, None)
+        reference.apply_rotary_tables(x, cos, sin, "bhsd", "half", 0, False, "float32", None)
 
     call(cos, sin)
     with pytest.raises(ValueError, match="cos: expected shape"):

@@ -307,73 +307,35 @@ def test_q_and_k_may_be_one_tensor(device):
 
 # --- No gradient is lost silently
 
-
-def wants_gradient(values, like):
-    return torch.tensor(values, dtype=torch.float32, device=like.device, requires_grad=True)
-
-
-POSITIONS, FREQUENCIES = (0, 1, 2, 3, 4), (1.0, 0.5, 0.25, 0.125)
-LOST = {
-    "sinusoidal": ("positions", lambda x: pn.sinusoidal(wants_gradient(POSITIONS, x), 8)),
-    "add_sinusoidal": ("positions", lambda x: pn.add_sinusoidal(x, wants_gradient(POSITIONS, x))),
-    "rotary_tables": (
-        "positions",
-        lambda x: pn.rotary_tables(wants_gradient(POSITIONS, x), f_for(x)),
-    ),
+POSITIONS = torch.tensor([0.0, 1, 2, 3, 4], dtype=torch.float64)
+FREQUENCIES = torch.tensor([1.0, 0.5, 0.25, 0.125], dtype=torch.float64)
+WIDE = {"dtype": torch.float64}
+REACHED = {
+    "rotary_tables": (POSITIONS, lambda x, p: pn.rotary_tables(p, f_for(x), **WIDE)[1]),
     "rotary_tables-f": (
-        "inv_freq",
-        lambda x: pn.rotary_tables(
-            torch.arange(5, device=x.device), wants_gradient(FREQUENCIES, x)
-        ),
+        FREQUENCIES,
+        lambda x, f: pn.rotary_tables(torch.arange(5, device=x.device), f, **WIDE)[1],
     ),
-    "apply_rotary": (
-        "positions",
-        lambda x: pn.apply_rotary(x, wants_gradient(POSITIONS, x), f_for(x)),
-    ),
-    "apply_rotary-f": (
-        "inv_freq",
-        lambda x: pn.apply_rotary(x, None, wants_gradient(FREQUENCIES, x)),
-    ),
-    "apply_rotary-f in place": (
-        "inv_freq",
-        lambda x: pn.apply_rotary(x * 1, None, wants_gradient(FREQUENCIES, x), out=x * 1),
-    ),
-    "apply_rotary_qk": (
-        "positions",
-        lambda x: pn.apply_rotary_qk(x, x, wants_gradient(POSITIONS, x), f_for(x)),
-    ),
-    "apply_rotary_qk-f": (
-        "inv_freq",
-        lambda x: pn.apply_rotary_qk(x, x, None, wants_gradient(FREQUENCIES, x)),
-    ),
-    "Rotary": ("positions", lambda x: pn.Rotary(8)(x, x, wants_gradient(POSITIONS, x))),
+    "apply_rotary": (POSITIONS, lambda x, p: pn.apply_rotary(x, p, f_for(x))),
+    "apply_rotary-f": (FREQUENCIES, lambda x, f: pn.apply_rotary(x, None, f)),
+    "apply_rotary_qk": (POSITIONS, lambda x, p: pn.apply_rotary_qk(x, x, p, f_for(x))[1]),
+    "apply_rotary_qk-f": (FREQUENCIES, lambda x, f: pn.apply_rotary_qk(x, x, None, f)[0]),
+    "Rotary": (POSITIONS, lambda x, p: pn.Rotary(8)(x, x, p)[0]),
 }
 
 
 @pytest.mark.parametrize("requires_grad", [False, True], ids=["x plain", "x with grad"])
-@pytest.mark.parametrize(("argument", "call"), LOST.values(), ids=LOST)
+@pytest.mark.parametrize(("values", "call"), REACHED.values(), ids=REACHED)
 @pytest.mark.usefixtures("backend")
-def test_positions_and_frequencies_want_no_gradient(argument, call, requires_grad, device):
-    x = random((2, 3, 5, 8), device=device, requires_grad=requires_grad)
-    with pytest.raises(ValueError, match=f": {argument}: .*gradient"):
-        call(x)
+def test_gradients_reach_positions_and_frequencies(values, call, requires_grad, device):
+    x = random((2, 3, 5, 8), torch.float64, device, requires_grad=requires_grad)
+    leaf = values.to(device).requires_grad_()
+    loss = lambda leaf: call(x, leaf).square().sum() * call(x, leaf).sum()  # noqa: E731
+    (expected,) = torch.autograd.grad(loss(leaf), leaf)
+    assert expected.abs().min() > 0 or values is POSITIONS
+    close(torch.func.grad(loss)(leaf.detach()), expected)
     with torch.no_grad():
-        call(x)
-
-
-@pytest.mark.parametrize(
-    "loss",
-    [
-        lambda p: pn.sinusoidal(p, 8).sum(),
-        lambda p: pn.apply_rotary(random((5, 8), device=p.device), p, f_for(p), layout="sd").sum(),
-        lambda p: pn.rotary_tables(torch.arange(3, device=p.device), p)[1].sum(),
-        lambda p: pn.apply_rotary(random((5, 10), device=p.device), None, p, layout="sd").sum(),
-    ],
-    ids=["sinusoidal", "positions", "tables of inv_freq", "inv_freq"],
-)
-def test_torch_func_grad_loses_none_either(loss, device):
-    with pytest.raises(ValueError, match=r"gradient|requires_grad"):
-        torch.func.grad(loss)(torch.arange(5.0, device=device))
+        assert not call(x.detach(), leaf).requires_grad
 
 
 # --- torch.func
@@ -616,13 +578,13 @@ def test_vmap_of_grad_gives_gradients_of_every_example(function, shape, points, 
 
 
 @torch_cases.needs_operators
-def test_vmap_over_frequencies_is_refused(kernel_device):
-    x = random((2, 5, 8), device=kernel_device)
-    frequencies = inv_freq(device=kernel_device).expand(2, 4)
-    with pytest.raises(NotImplementedError, match="frequencies"):
-        torch.vmap(lambda x, f: rotate_sd(x, f))(x, frequencies)
-    with pytest.raises(NotImplementedError, match="frequencies"):
-        torch.vmap(lambda f: pn.rotary_tables(5, f))(frequencies)
+def test_vmap_over_frequencies(device):
+    x = random((2, 5, 8), torch.float64, device)
+    frequencies = inv_freq(device=device) * torch.tensor([[1.0], [0.5]], device=device)
+    each = torch.vmap(lambda x, f: rotate_sd(x, f))(x, frequencies)
+    close(each, torch.stack([rotate_sd(y, f) for y, f in zip(x, frequencies, strict=True)]))
+    cos, _ = torch.vmap(lambda f: pn.rotary_tables(5, f, dtype=torch.float64))(frequencies)
+    close(cos, torch.cos(torch.arange(5, device=device)[:, None] * frequencies[:, None]))
 
 
 @torch_cases.needs_operators

@@ -186,6 +186,43 @@ def test_sizes_and_alignments(s, h, d, start, pairs, offset, dtype, pairing):
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=dtype_id)
+@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+@pytest.mark.parametrize(
+    "shape", [(8,), (1, 8), (6, 8), (2, 1, 8), (2, 6, 8)], ids=lambda s: "x".join(map(str, s))
+)
+def test_gradients_of_angles_are_those_of_the_cpu(shape, pairing, dtype):
+    """Sums in another order: of float32 products over heads and tokens; x to the bit."""
+    axes = shape[:1] if len(shape) == 3 else ()
+    for tokens in (1, 37, 3000):
+        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        q, k, grad_q, grad_k = (random((2, 6, tokens, 20), dtype, seed=i) for i in range(4))
+        positions = random((*axes, 2, tokens), wide, seed=4) * 30
+        inv_freq = random(shape, wide, seed=5)
+        gradients = []
+        for device in ("cpu", "cuda", "cuda"):
+            leaves = [t.to(device, copy=True).requires_grad_() for t in (q, k, positions, inv_freq)]
+            rotated = pn.apply_rotary_qk(*leaves, pairing=pairing, rotary_start=2)
+            grads = (grad_q.to(device), grad_k.to(device))
+            gradients.append([g.cpu() for g in torch.autograd.grad(rotated, leaves, grads)])
+        here, there, again = gradients
+        assert_all_same(tuple(there), tuple(again))  # deterministic
+        assert_all_same(tuple(there[:2]), tuple(here[:2]))
+        # The CPU multiplies gradients of x that are rounded to their format.
+        unit = {torch.float16: 2**-11, torch.bfloat16: 2**-8, torch.float64: 2**-53}
+        of_x = unit.get(dtype, 2**-24)
+        of_sum = 2**-53 if dtype == torch.float64 else 2**-24
+        norm = float(
+            q.double().norm() * grad_q.double().norm() + k.double().norm() * grad_k.double().norm()
+        )
+        for a, e, factor, terms in (
+            (there[2], here[2], inv_freq, 64),
+            (there[3], here[3], positions, tokens + 64),
+        ):
+            bound = norm * float(factor.abs().max()) * (of_x + terms * of_sum)
+            assert float((a.double() - e.double()).abs().max()) <= bound
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=dtype_id)
 @pytest.mark.parametrize("dim", [2, 6, 64, 130, 1024, 4098])
 @pytest.mark.parametrize("rows", [1, 3, 257, 70_000])
 def test_sizes_of_sinusoids(rows, dim, dtype):
@@ -493,7 +530,7 @@ def test_no_call_waits_for_the_device(call):
 @pytest.mark.parametrize("requires_grad", [False, True], ids=["plain", "grad"])
 def test_no_backward_waits_for_the_device(requires_grad):
     def run(i):
-        q, k = pn.apply_rotary_qk(i.x, i.k, i.positions, i.f)
+        q, k = pn.apply_rotary_qk(i.x, i.k, i.fractions, i.f)
         x = pn.add_sinusoidal(pn.apply_rotary(i.other, i.axes, i.f, axis_map=i.axis_map))
         loss = q.sum() + k.sum() + x.sum()
         if requires_grad:
@@ -501,7 +538,7 @@ def test_no_backward_waits_for_the_device(requires_grad):
 
     def inputs():
         i = Inputs()
-        for tensor in (i.x, i.k, i.other):
+        for tensor in (i.x, i.k, i.other, i.fractions, i.f):
             tensor.requires_grad_(requires_grad)
         return i
 

@@ -139,7 +139,7 @@ SHAPES = {
         V, "axis_map",
         lambda i: rotate(i, positions=i.positions[None], axis_map=torch.tensor([0, 0, 0, -1])),
     ),
-    "inv_freq of two axes": (V, "inv_freq", lambda i: rotate(i, inv_freq=i.f[None])),
+    "inv_freq of two axes": (V, "inv_freq", lambda i: tables(i, inv_freq=i.f[None])),
     "inv_freq without axes": (V, "inv_freq", lambda i: tables(i, inv_freq=torch.tensor(1.0))),
     "inv_freq not finite": (V, "inv_freq", lambda i: rotate(i, inv_freq=i.f * math.inf)),
     "inv_freq too large": (V, "inv_freq", lambda i: tables(i, inv_freq=i.f * 1e30)),

@@ -375,6 +375,7 @@ def test_copies_of_a_rotary(options):
 def test_repr_makes_an_equal_rotary(options):
     rope = pn.Rotary(16, **options)
     assert eval(repr(rope), {"Rotary": pn.Rotary}) == rope
+    assert "..., 5: 9 values" in repr(pn.Rotary(18, inv_freq=[*range(8), 5.0]))
 
 
 @each_rope
@@ -437,6 +438,7 @@ def test_rotary_of_given_frequencies() -> None:
     assert same == rope
     assert hash(same) == hash(rope)
     assert eval(repr(rope), {"Rotary": pn.Rotary}) == rope
+    assert "..., 5: 9 values" in repr(pn.Rotary(18, inv_freq=[*range(8), 5.0]))
     assert rope != pn.Rotary(16, inv_freq=inv_freq, pairing="interleaved")
     x = torch.randn(2, 5, 16)
     expected = pn.apply_rotary(

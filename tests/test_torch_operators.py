@@ -25,7 +25,7 @@ from torch_cases import (  # noqa: E402
 )
 
 import posenc_native as pn  # noqa: E402
-from posenc_native import backend, torch_ops  # noqa: E402
+from posenc_native import backend, torch_ops, torch_recurrent  # noqa: E402, F401 - operators
 
 pytestmark = torch_cases.needs_operators
 kernel_device = torch_cases.kernel_device
@@ -50,6 +50,17 @@ def rotary_sample(name, dtype=torch.float32, tensors=1, view=lambda x: x, out=Fa
         args = (*x, *positional, case.layout, str(case.pairing), case.rotary_start,
                 options["axis_map"], case.scale, case.inverse)  # fmt: skip
         return args, {"out": torch.empty_like(x[0]).detach()} if out else {}
+
+    return make
+
+
+def backward_sample(name, of_positions, dtype=torch.float32, tensors=1):
+    def make(device, requires_grad):
+        if device != "cpu":
+            pytest.skip("the composition serves other devices")
+        args, _ = rotary_sample(name, dtype, tensors)(device, requires_grad)
+        grads = [random(x.shape, dtype, device, seed=7) for x in args[:tensors]]
+        return (*grads, *args, of_positions), {}
 
     return make
 
@@ -113,6 +124,13 @@ def look_up_sample(scatter, dtype=torch.float32, out=False, index=(0, 0, 1, 2, -
     return make
 
 
+def recurrent_sample(device, requires_grad):
+    shapes = ((3,), (9, 3), (9,), (9,))
+    state = [random(s, device=device, seed=i, requires_grad=requires_grad)
+             for i, s in enumerate(shapes)]  # fmt: skip
+    return (5, *state), {}
+
+
 SAMPLES = {
     "sinusoidal": [
         (str(points.dtype), lambda device, _, p=points, d=dtype: ((p.to(device), 8, *SPEC, d), {}))
@@ -160,6 +178,11 @@ SAMPLES = {
         ("far", rotary_sample("thd-far", tensors=2)),
         ("padded", rotary_sample("scaled", torch.bfloat16, tensors=2, view=padded)),
     ],
+    "rotary_backward": [
+        ("axes", backward_sample("batched-axes-blocks", True)),
+        ("scaled", backward_sample("scaled", False, torch.bfloat16)),
+    ],
+    "rotary_qk_backward": [("far", backward_sample("thd-far", True, tensors=2))],
     "rotary_from_tables": [
         ("batched", table_sample("sbhd-batched")),
         ("inverse", table_sample("inverse", torch.float16)),
@@ -219,6 +242,14 @@ SAMPLES = {
     "frequency_turns": [
         # On the CPU always: it is what prepares a composition for another device.
         ("float32", lambda *_: ((BY_NAME["bhsd"].inv_freq().float(),), {})),
+    ],
+    "recurrent_positions": [("gru", recurrent_sample)],
+    "recurrent_positions_backward": [
+        ("gru", lambda device, grad: (
+            (random((5, 3), device=device), random((5, 3), device=device, seed=1),
+             *recurrent_sample(device, False)[0][1:]),
+            {},
+        )),
     ],
     "sinusoidal_turns": [("shift", lambda device, _: ((8, 1e4, 1.0, 0.5), {}))],
     # Without tensors; nothing to trace.

@@ -6,11 +6,13 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "bindings/threads.h"
 #include "core/relative.h"
@@ -385,7 +387,8 @@ struct RotaryArguments {
     call.scale = number(call.function, "scale", scale);
   }
 
-  void from_tables(py::handle given_cosine, py::handle given_sine) {
+  void from_tables(py::handle given_cosine, py::handle given_sine, py::handle compute) {
+    call.compute = text(call.function, "compute", compute);
     cosine = optional_array(call.function, "cos", given_cosine);
     sine = optional_array(call.function, "sin", given_sine);
     if (!cosine) fail_type(call.function, "cos", "an array", "None");
@@ -405,6 +408,47 @@ struct RotaryArguments {
     call.out[0] = &result.array();
     cpu::rotate(check_rotary(call), run_rows);
     return result.object();
+  }
+
+  // Gradients of out and x, of both q and k or of one -> those of x, then of frequencies and, if
+  // asked for, of positions.
+  py::tuple rotate_back(py::handle grads, py::handle inputs, bool of_positions) {
+    const auto given_grads = py::cast<py::tuple>(grads), given = py::cast<py::tuple>(inputs);
+    call.tensor_count = static_cast<int>(given.size());
+    if (call.tensor_count == 2) call.names[0] = "q";
+    ArrayArgument in[2], out[2], x[2];
+    const Array* turned[2] = {};
+    py::tuple results(given.size());
+    for (int i = 0; i < call.tensor_count; ++i) {
+      const size_t at = static_cast<size_t>(i);
+      in[i] = {call.function, "grad", require_array(call.function, "grad", given_grads[at])};
+      x[i] = {call.function, call.names[i], require_array(call.function, call.names[i], given[at])};
+      out[i] = {call.function, "out", empty_like(in[i].object())};
+      call.in[i] = &in[i].array();
+      call.out[i] = &out[i].array();
+      turned[i] = &x[i].array();
+      results[at] = out[i].object();
+    }
+    RotaryGradientArgs args = check_rotary_gradient(call, turned);
+    const py::array& like = inv_freq.object();
+    std::vector<py::ssize_t> shape(like.shape(), like.shape() + like.ndim());
+    shape.insert(shape.begin(), std::max<int64_t>(args.pieces(), 1));
+    const auto zeros = [](const std::vector<py::ssize_t>& of) {
+      py::array_t<double> array(of);
+      std::fill(array.mutable_data(), array.mutable_data() + array.size(), 0.0);
+      return array;
+    };
+    py::array_t<double> frequencies = zeros(shape);
+    args.frequency_sums = frequencies.mutable_data();
+    py::object positions = py::none();
+    if (of_positions) {
+      py::array_t<double> sums =
+          zeros({args.position_axes(), args.turned.batch, args.turned.tokens});
+      args.position_sums = sums.mutable_data();
+      positions = std::move(sums);
+    }
+    cpu::rotate_back(args, run_rows);
+    return py::make_tuple(results, frequencies[py::int_(0)], positions);
   }
 
   // q and k where they are, or to new arrays.
@@ -450,19 +494,28 @@ py::tuple apply_rotary_qk(py::handle q, py::handle k, py::handle positions, py::
   return arguments.rotate(q, k, inplace);
 }
 
+py::tuple rotary_backward(py::handle grads, py::handle inputs, py::handle positions,
+                          py::handle inv_freq, py::handle layout, py::handle pairing,
+                          py::handle rotary_start, py::handle axis_map, py::handle scale,
+                          py::handle inverse, py::handle of_positions) {
+  RotaryArguments arguments("rotary_backward", layout, pairing, rotary_start, inverse);
+  arguments.from_phases(positions, inv_freq, axis_map, scale);
+  return arguments.rotate_back(grads, inputs, boolean(of_positions));
+}
+
 py::object apply_rotary_tables(py::handle x, py::handle cosine, py::handle sine, py::handle layout,
                                py::handle pairing, py::handle rotary_start, py::handle inverse,
-                               py::handle out) {
+                               py::handle compute, py::handle out) {
   RotaryArguments arguments("apply_rotary_tables", layout, pairing, rotary_start, inverse);
-  arguments.from_tables(cosine, sine);
+  arguments.from_tables(cosine, sine, compute);
   return arguments.rotate(x, out);
 }
 
 py::tuple apply_rotary_qk_tables(py::handle q, py::handle k, py::handle cosine, py::handle sine,
                                  py::handle layout, py::handle pairing, py::handle rotary_start,
-                                 py::handle inverse, py::handle inplace) {
+                                 py::handle inverse, py::handle compute, py::handle inplace) {
   RotaryArguments arguments("apply_rotary_qk_tables", layout, pairing, rotary_start, inverse);
-  arguments.from_tables(cosine, sine);
+  arguments.from_tables(cosine, sine, compute);
   return arguments.rotate(q, k, inplace);
 }
 
@@ -648,6 +701,7 @@ PYBIND11_MODULE(POSENC_MODULE, m, py::mod_gil_not_used()) {
   m.def("rotary_tables", &rotary_tables);
   m.def("apply_rotary", &apply_rotary);
   m.def("apply_rotary_qk", &apply_rotary_qk);
+  m.def("rotary_backward", &rotary_backward);
   m.def("apply_rotary_tables", &apply_rotary_tables);
   m.def("apply_rotary_qk_tables", &apply_rotary_qk_tables);
   m.def("toeplitz_bias", &toeplitz_bias);

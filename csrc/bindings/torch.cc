@@ -175,6 +175,18 @@ void run(const Call& call, const RotaryArgs& args) {
   cpu::rotate(args, run_rows);
 }
 
+void run(const Call& call, RotaryGradientArgs args) {
+#ifdef POSENC_CUDA_ARCHITECTURES
+  if (!call.device.is_cpu()) {
+    const Tensor workspace =
+        new_tensor({cuda::gradient_workspace(args)}, ScalarType::Byte, call.device);
+    args.workspace = workspace.data_ptr();
+    return cuda::rotate_back(call.function, call.device.index, args);
+  }
+#endif
+  cpu::rotate_back(args, run_rows);
+}
+
 void lay_diagonals(const Call& call, const ToeplitzArgs& args) {
 #ifdef POSENC_CUDA_ARCHITECTURES
   if (!call.device.is_cpu()) return cuda::lay_diagonals(call.function, call.device.index, args);
@@ -316,13 +328,15 @@ struct RotaryOptions {
   int64_t rotary_start = 0;
   double scale = 1.0;
   bool inverse = false;
+  std::string_view compute = "float32";
 };
 
 const Tensor* pointer(const OptionalTensor& tensor) { return tensor ? &*tensor : nullptr; }
 
-// in[i] -> out[i] for one tensor x or two, q and k.
-void rotate(const RotaryOptions& options, std::initializer_list<const Tensor*> in,
-            std::initializer_list<const Tensor*> out) {
+// The call in[i] -> out[i] for one tensor x or two, q and k, as `use` wants it.
+template <typename Use>
+void with_call(const RotaryOptions& options, std::initializer_list<const Tensor*> in,
+               std::initializer_list<const Tensor*> out, const Use& use) {
   translate_errors([&] {
     const Call tensors(options.function, *in.begin()[0]);
     RotaryCall call;
@@ -357,8 +371,15 @@ void rotate(const RotaryOptions& options, std::initializer_list<const Tensor*> i
     call.rotary_start = options.rotary_start;
     call.scale = options.scale;
     call.inverse = options.inverse;
-    run(tensors, check_rotary(call));
+    call.compute = options.compute;
+    use(tensors, call);
   });
+}
+
+void rotate(const RotaryOptions& options, std::initializer_list<const Tensor*> in,
+            std::initializer_list<const Tensor*> out) {
+  with_call(options, in, out,
+            [](const Call& tensors, const RotaryCall& call) { run(tensors, check_rotary(call)); });
 }
 
 RotaryOptions phase_options(const char* function, const OptionalTensor& positions,
@@ -379,7 +400,7 @@ RotaryOptions phase_options(const char* function, const OptionalTensor& position
 
 RotaryOptions table_options(const char* function, const Tensor& cosine, const Tensor& sine,
                             std::string_view layout, std::string_view pairing, int64_t rotary_start,
-                            bool inverse) {
+                            bool inverse, std::string_view compute) {
   RotaryOptions options{function};
   options.cosine = &cosine;
   options.sine = &sine;
@@ -387,6 +408,7 @@ RotaryOptions table_options(const char* function, const Tensor& cosine, const Te
   options.pairing = pairing;
   options.rotary_start = rotary_start;
   options.inverse = inverse;
+  options.compute = compute;
   return options;
 }
 
@@ -433,44 +455,110 @@ void rotary_qk_in_place(const Tensor& q, const Tensor& k, const OptionalTensor& 
          {&q, &k}, {&q, &k});
 }
 
+// Gradients of frequencies and positions, in float64: like inv_freq, and [axes, b, s] if wanted.
+std::tuple<Tensor, Tensor> rotate_back(const RotaryOptions& options,
+                                       std::initializer_list<const Tensor*> grad,
+                                       std::initializer_list<const Tensor*> x,
+                                       std::initializer_list<const Tensor*> grad_x,
+                                       bool of_positions) {
+  std::tuple<Tensor, Tensor> result;
+  with_call(options, grad, grad_x, [&](const Call& tensors, const RotaryCall& call) {
+    Array arrays[2];
+    const Array* given[2] = {};
+    for (int i = 0; i < call.tensor_count; ++i) {
+      arrays[i] = tensors.describe(call.names[i], *x.begin()[i]);
+      given[i] = &arrays[i];
+    }
+    RotaryGradientArgs args = check_rotary_gradient(call, given);
+    // The CPU adds to its sums, and has those of all pieces beside each other.
+    const auto sums = [&](const std::vector<int64_t>& shape) {
+      Tensor tensor = new_tensor(shape, ScalarType::Double, tensors.device);
+      if (tensors.device.is_cpu()) torch::stable::zero_(tensor);
+      return tensor;
+    };
+    std::vector<int64_t> shape(call.inv_freq->shape, call.inv_freq->shape + call.inv_freq->rank);
+    shape.insert(shape.begin(),
+                 tensors.device.is_cpu() ? std::max<int64_t>(args.pieces(), 1) : int64_t{1});
+    const Tensor frequencies = sums(shape);
+    const Tensor positions =
+        of_positions ? sums({args.position_axes(), args.turned.batch, args.turned.tokens})
+                     : sums({0});
+    args.frequency_sums = static_cast<double*>(frequencies.data_ptr());
+    args.position_sums = of_positions ? static_cast<double*>(positions.data_ptr()) : nullptr;
+    run(tensors, args);
+    result = {torch::stable::select(frequencies, 0, 0), positions};
+  });
+  return result;
+}
+
+std::tuple<Tensor, Tensor, Tensor> rotary_backward(const Tensor& grad, const Tensor& x,
+                                                   const OptionalTensor& positions,
+                                                   const Tensor& inv_freq, std::string_view layout,
+                                                   std::string_view pairing, int64_t rotary_start,
+                                                   const OptionalTensor& axis_map, double scale,
+                                                   bool inverse, bool of_positions) {
+  const Tensor grad_x = torch::stable::empty_like(x);
+  const auto [frequencies, points] =
+      rotate_back(phase_options("apply_rotary", positions, inv_freq, layout, pairing, rotary_start,
+                                axis_map, scale, inverse),
+                  {&grad}, {&x}, {&grad_x}, of_positions);
+  return {grad_x, frequencies, points};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> rotary_qk_backward(
+    const Tensor& grad_q, const Tensor& grad_k, const Tensor& q, const Tensor& k,
+    const OptionalTensor& positions, const Tensor& inv_freq, std::string_view layout,
+    std::string_view pairing, int64_t rotary_start, const OptionalTensor& axis_map, double scale,
+    bool inverse, bool of_positions) {
+  const Tensor q_out = torch::stable::empty_like(q), k_out = torch::stable::empty_like(k);
+  const auto [frequencies, points] =
+      rotate_back(phase_options("apply_rotary_qk", positions, inv_freq, layout, pairing,
+                                rotary_start, axis_map, scale, inverse),
+                  {&grad_q, &grad_k}, {&q, &k}, {&q_out, &k_out}, of_positions);
+  return {q_out, k_out, frequencies, points};
+}
+
 void rotary_from_tables_out(const Tensor& x, const Tensor& cosine, const Tensor& sine,
                             std::string_view layout, std::string_view pairing, int64_t rotary_start,
-                            bool inverse, const Tensor& out) {
-  rotate(table_options("apply_rotary_tables", cosine, sine, layout, pairing, rotary_start, inverse),
+                            bool inverse, std::string_view compute, const Tensor& out) {
+  rotate(table_options("apply_rotary_tables", cosine, sine, layout, pairing, rotary_start, inverse,
+                       compute),
          {&x}, {&out});
 }
 
 Tensor rotary_from_tables(const Tensor& x, const Tensor& cosine, const Tensor& sine,
                           std::string_view layout, std::string_view pairing, int64_t rotary_start,
-                          bool inverse) {
+                          bool inverse, std::string_view compute) {
   const Tensor out = torch::stable::empty_like(x);
-  rotary_from_tables_out(x, cosine, sine, layout, pairing, rotary_start, inverse, out);
+  rotary_from_tables_out(x, cosine, sine, layout, pairing, rotary_start, inverse, compute, out);
   return out;
 }
 
 void rotary_from_tables_in_place(const Tensor& x, const Tensor& cosine, const Tensor& sine,
                                  std::string_view layout, std::string_view pairing,
-                                 int64_t rotary_start, bool inverse) {
-  rotary_from_tables_out(x, cosine, sine, layout, pairing, rotary_start, inverse, x);
+                                 int64_t rotary_start, bool inverse, std::string_view compute) {
+  rotary_from_tables_out(x, cosine, sine, layout, pairing, rotary_start, inverse, compute, x);
 }
 
 std::tuple<Tensor, Tensor> rotary_qk_from_tables(const Tensor& q, const Tensor& k,
                                                  const Tensor& cosine, const Tensor& sine,
                                                  std::string_view layout, std::string_view pairing,
-                                                 int64_t rotary_start, bool inverse) {
+                                                 int64_t rotary_start, bool inverse,
+                                                 std::string_view compute) {
   const Tensor q_out = torch::stable::empty_like(q), k_out = torch::stable::empty_like(k);
-  rotate(
-      table_options("apply_rotary_qk_tables", cosine, sine, layout, pairing, rotary_start, inverse),
-      {&q, &k}, {&q_out, &k_out});
+  rotate(table_options("apply_rotary_qk_tables", cosine, sine, layout, pairing, rotary_start,
+                       inverse, compute),
+         {&q, &k}, {&q_out, &k_out});
   return {q_out, k_out};
 }
 
 void rotary_qk_from_tables_in_place(const Tensor& q, const Tensor& k, const Tensor& cosine,
                                     const Tensor& sine, std::string_view layout,
-                                    std::string_view pairing, int64_t rotary_start, bool inverse) {
-  rotate(
-      table_options("apply_rotary_qk_tables", cosine, sine, layout, pairing, rotary_start, inverse),
-      {&q, &k}, {&q, &k});
+                                    std::string_view pairing, int64_t rotary_start, bool inverse,
+                                    std::string_view compute) {
+  rotate(table_options("apply_rotary_qk_tables", cosine, sine, layout, pairing, rotary_start,
+                       inverse, compute),
+         {&q, &k}, {&q, &k});
 }
 
 // --- Relative. Lengths are those of the tensors where a list is empty: a traced call then holds
@@ -757,9 +845,13 @@ std::tuple<int64_t, int64_t> cuda_versions() { return {0, 0}; }
 #define POSENC_ROTARY                                                               \
   "Tensor? positions, Tensor inv_freq, str layout=\"bhsd\", str pairing=\"half\", " \
   "int rotary_start=0, Tensor? axis_map=None, float scale=1.0, bool inverse=False"
+// The same of a backward, which says everything.
+#define POSENC_ANGLES                                                                       \
+  "Tensor? positions, Tensor inv_freq, str layout, str pairing, int rotary_start, Tensor? " \
+  "axis_map, float scale, bool inverse"
 #define POSENC_TABLES                                                                       \
   "Tensor cos, Tensor sin, str layout=\"bhsd\", str pairing=\"half\", int rotary_start=0, " \
-  "bool inverse=False"
+  "bool inverse=False, str compute=\"float32\""
 
 #define POSENC_DIAGONALS "int[] q_len=[], int[] k_len=[], int[] start=[], Tensor? q_offset=None"
 #define POSENC_COLUMNS "Tensor? index, int? start, Tensor? q_offset, int? missing"
@@ -781,6 +873,10 @@ STABLE_TORCH_LIBRARY(posenc_native, m) {
   m.def("rotary_out(Tensor x, " POSENC_ROTARY ", *, Tensor(a!) out) -> ()");
   m.def("rotary_qk(Tensor q, Tensor k, " POSENC_ROTARY ") -> (Tensor, Tensor)");
   m.def("rotary_qk_(Tensor(a!) q, Tensor(b!) k, " POSENC_ROTARY ") -> ()");
+  m.def("rotary_backward(Tensor grad, Tensor x, " POSENC_ANGLES
+        ", bool of_positions) -> (Tensor, Tensor, Tensor)");
+  m.def("rotary_qk_backward(Tensor grad_q, Tensor grad_k, Tensor q, Tensor k, " POSENC_ANGLES
+        ", bool of_positions) -> (Tensor, Tensor, Tensor, Tensor)");
   m.def("rotary_from_tables(Tensor x, " POSENC_TABLES ") -> Tensor");
   m.def("rotary_from_tables_(Tensor(a!) x, " POSENC_TABLES ") -> ()");
   m.def("rotary_from_tables_out(Tensor x, " POSENC_TABLES ", *, Tensor(a!) out) -> ()");
@@ -827,6 +923,8 @@ void implement(Library& m) {
   m.impl("rotary_out", TORCH_BOX(&posenc::rotary_out));
   m.impl("rotary_qk", TORCH_BOX(&posenc::rotary_qk));
   m.impl("rotary_qk_", TORCH_BOX(&posenc::rotary_qk_in_place));
+  m.impl("rotary_backward", TORCH_BOX(&posenc::rotary_backward));
+  m.impl("rotary_qk_backward", TORCH_BOX(&posenc::rotary_qk_backward));
   m.impl("rotary_from_tables", TORCH_BOX(&posenc::rotary_from_tables));
   m.impl("rotary_from_tables_", TORCH_BOX(&posenc::rotary_from_tables_in_place));
   m.impl("rotary_from_tables_out", TORCH_BOX(&posenc::rotary_from_tables_out));

@@ -45,6 +45,10 @@ void run(const char* function, int32_t device, const SinusoidalArgs& args) {
   run_kernel(function, device, args, &sinusoidal);
 }
 
+void rotate_back(const char* function, int32_t device, const RotaryGradientArgs& args) {
+  run_kernel(function, device, args, &rotary_gradient);
+}
+
 void lay_diagonals(const char* function, int32_t device, const ToeplitzArgs& args) {
   run_kernel(function, device, args, &toeplitz);
 }

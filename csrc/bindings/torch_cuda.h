@@ -13,6 +13,9 @@ namespace posenc::cuda {
 // On tensors of the device; `function` is named in errors.
 void run(const char* function, int32_t device, const RotaryArgs& args);
 void run(const char* function, int32_t device, const SinusoidalArgs& args);
+// With a workspace of so many bytes.
+void rotate_back(const char* function, int32_t device, const RotaryGradientArgs& args);
+int64_t gradient_workspace(const RotaryGradientArgs& args);
 void lay_diagonals(const char* function, int32_t device, const ToeplitzArgs& args);
 void sum_diagonals(const char* function, int32_t device, const ToeplitzArgs& args);
 void gather(const char* function, int32_t device, const RelativeArgs& args);

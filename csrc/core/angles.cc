@@ -1,32 +1,60 @@
 #include "core/angles.h"
 
 #include <cmath>
+#include <string>
 
 namespace posenc {
 
-InverseFrequencies check_frequencies(const char* function, const Array& inv_freq) {
+InverseFrequencies check_frequencies(const char* function, const Array& inv_freq, int max_rank) {
   if (inv_freq.dtype != Dtype::kFloat32 && inv_freq.dtype != Dtype::kFloat64) {
     fail_type(function, "inv_freq", "dtype float32 or float64", inv_freq.dtype_name);
   }
-  if (inv_freq.rank != 1) fail_value(function, "inv_freq", "shape [P]", shape_string(inv_freq));
-  for (int64_t i = 0; inv_freq.readable && i < inv_freq.shape[0]; ++i) {
-    const int64_t at = i * inv_freq.stride[0];
-    const double w = inv_freq.dtype == Dtype::kFloat32 ? static_cast<float*>(inv_freq.data)[at]
-                                                       : static_cast<double*>(inv_freq.data)[at];
-    if (!(std::fabs(w) < kMaxFrequency)) {
-      fail_value(function, "inv_freq", "finite values of magnitude below 2^63",
-                 std::to_string(w) + " at [" + std::to_string(i) + "]");
+  const int rank = inv_freq.rank;
+  if (rank < 1 || rank > max_rank) {
+    fail_value(function, "inv_freq", max_rank == 1 ? "shape [P]" : "shape [P], [H, P] or [A, H, P]",
+               shape_string(inv_freq));
+  }
+  InverseFrequencies result{inv_freq.data, inv_freq.dtype, inv_freq.stride[rank - 1]};
+  const int64_t pairs = inv_freq.shape[rank - 1];
+  if (rank > 1) {
+    result.heads = inv_freq.shape[rank - 2];
+    result.head_stride = inv_freq.stride[rank - 2];
+  }
+  if (rank > 2) {
+    result.axes = inv_freq.shape[0];
+    result.axis_stride = inv_freq.stride[0];
+    if (result.axes == 0) {
+      fail_value(function, "inv_freq", "[A, H, P] with A >= 1", shape_string(inv_freq));
     }
   }
-  return {inv_freq.data, inv_freq.dtype, inv_freq.stride[0]};
+  if (!inv_freq.readable) return result;
+  for (int64_t term = 0; term < result.terms(); ++term) {
+    for (int64_t head = 0; head < result.heads; ++head) {
+      for (int64_t pair = 0; pair < pairs; ++pair) {
+        const double w = result.radians(term, head, pair);
+        if (std::fabs(w) < kMaxFrequency) continue;
+        std::string at = std::to_string(pair);
+        if (rank > 1) at = std::to_string(head) + ", " + at;
+        if (rank > 2) at = std::to_string(term) + ", " + at;
+        fail_value(function, "inv_freq", "finite values of magnitude below 2^63",
+                   std::to_string(w) + " at [" + at + "]");
+      }
+    }
+  }
+  return result;
 }
 
 void turns_from_frequencies(const InverseFrequencies& inv_freq, int64_t pairs, uint64_t* fraction,
                             uint64_t* whole) {
-  for (int64_t i = 0; i < pairs; ++i) {
-    const Turns turns = inv_freq[i];
-    fraction[i] = turns.fraction;
-    whole[i] = turns.whole;
+  int64_t i = 0;
+  for (int64_t head = 0; head < inv_freq.heads; ++head) {
+    for (int64_t term = 0; term < inv_freq.terms(); ++term) {
+      for (int64_t pair = 0; pair < pairs; ++pair, ++i) {
+        const Turns turns = inv_freq.turns(term, head, pair);
+        fraction[i] = turns.fraction;
+        whole[i] = turns.whole;
+      }
+    }
   }
 }
 

@@ -66,27 +66,54 @@ struct AxisMap {
   }
 };
 
-// inv_freq[P] as the caller gave them, radians per position.
+// inv_freq as the caller gave them, radians per position:
+//
+//   [P]          one for each pair; its position is that of token or, by axis_map, of an axis
+//   [H, P]       likewise, and every head has its own
+//   [A, H, P]    pairs turn by the sum over the axes of positions[a] * inv_freq[a, h, p]; H may be
+//   1
 struct InverseFrequencies {
   const void* data = nullptr;
   Dtype dtype = Dtype::kFloat64;  // or float32
-  int64_t stride = 0;
+  int64_t stride = 0;             // from pair to pair
+  int64_t head_stride = 0, axis_stride = 0;
+  int64_t heads = 1;  // 1: the same for all
+  int64_t axes = 0;   // that are summed over; 0: no sum
 
-  POSENC_HD Turns operator[](int64_t pair) const {
+  // Frequencies of one pair of one head.
+  POSENC_HD int64_t terms() const { return axes > 0 ? axes : 1; }
+
+  POSENC_HD int64_t offset(int64_t term, int64_t head, int64_t pair) const {
+    return term * axis_stride + head * head_stride + pair * stride;
+  }
+  POSENC_HD Turns turns(int64_t term, int64_t head, int64_t pair) const {
+    const int64_t at = offset(term, head, pair);
     return turns_from_radians(dtype == Dtype::kFloat32
-                                  ? to_binary(static_cast<const float*>(data)[pair * stride])
-                                  : to_binary(static_cast<const double*>(data)[pair * stride]));
+                                  ? to_binary(static_cast<const float*>(data)[at])
+                                  : to_binary(static_cast<const double*>(data)[at]));
+  }
+  POSENC_HD double radians(int64_t term, int64_t head, int64_t pair) const {
+    const int64_t at = offset(term, head, pair);
+    return dtype == Dtype::kFloat32 ? static_cast<const float*>(data)[at]
+                                    : static_cast<const double*>(data)[at];
+  }
+  InverseFrequencies of_head(int64_t head) const {
+    InverseFrequencies one = *this;
+    one.data = static_cast<const char*>(data) + offset(0, head, 0) * item_size(dtype);
+    one.heads = 1;
+    return one;
   }
 };
 
-// Frequencies of all pairs in turns, as the CPU's kernels read them; memory is the caller's.
+// Frequencies in turns, as the CPU's kernels read them: [heads, terms, pairs]; memory is the
+// caller's.
 struct Frequencies {
   const uint64_t* fraction = nullptr;
   const uint64_t* whole = nullptr;
 };
 
-// inv_freq[P]: float32 or float64, finite, below kMaxFrequency.
-InverseFrequencies check_frequencies(const char* function, const Array& inv_freq);
+// inv_freq of up to `max_rank` axes: float32 or float64, finite, below kMaxFrequency.
+InverseFrequencies check_frequencies(const char* function, const Array& inv_freq, int max_rank = 1);
 void turns_from_frequencies(const InverseFrequencies& inv_freq, int64_t pairs, uint64_t* fraction,
                             uint64_t* whole);
 

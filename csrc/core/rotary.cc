@@ -1,5 +1,6 @@
 #include "core/rotary.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 
@@ -89,7 +90,7 @@ void check_token_axes(const RotaryCall& call, const char* name, const Array& arr
                 std::to_string(args.batch) + ", " + tokens + after_size + "]";
   }
   if (!leading && !trailing && array.rank > 1) {
-    expected += " (one axis more, [A, ...], needs axis_map)";
+    expected += " (one axis more, [A, ...], needs axis_map or inv_freq [A, H, P])";
   }
   fail_value(call.function, name, expected, shape_string(array));
 }
@@ -156,8 +157,16 @@ RotaryArgs check_inputs(const RotaryCall& call, const Layout& layout) {
   }
 
   if (call.inv_freq != nullptr) {
-    args.inv_freq = check_frequencies(call.function, *call.inv_freq);
-    args.pairs = call.inv_freq->shape[0];
+    args.inv_freq = check_frequencies(call.function, *call.inv_freq, 3);
+    args.pairs = call.inv_freq->shape[call.inv_freq->rank - 1];
+    for (int i = 0; i < call.tensor_count && args.inv_freq.heads != 1; ++i) {
+      if (args.tensors[i].heads != args.inv_freq.heads) {
+        fail_value(call.function, "inv_freq",
+                   "frequencies for " + std::to_string(args.tensors[i].heads) + " heads of " +
+                       call.names[i] + ", or the same for all",
+                   "shape " + shape_string(*call.inv_freq));
+      }
+    }
   } else {
     args.pairs = call.cosine->rank > 0 ? call.cosine->shape[call.cosine->rank - 1] : 0;
   }
@@ -173,25 +182,42 @@ RotaryArgs check_inputs(const RotaryCall& call, const Layout& layout) {
   check_finite(call.function, "scale", call.scale);
   args.scale = call.scale;
   args.inverse = call.inverse;
+  args.as_written = call.compute == "as_written";
+  if (!args.as_written && call.compute != "float32") {
+    fail_value(call.function, "compute", "'float32' or 'as_written'",
+               "'" + std::string(call.compute) + "'");
+  }
 
   if (call.cosine != nullptr) {
     check_tables(call, layout, args);
     return args;
   }
   args.position_token_stride = 1;
+  const bool by_axis = call.axis_map != nullptr || args.inv_freq.axes > 0;
+  if (by_axis && call.positions == nullptr) {
+    fail_value(call.function, "positions",
+               std::string("shape [A, s] or [A, b, s] with ") +
+                   (call.axis_map != nullptr ? "axis_map" : "inv_freq [A, H, P]"),
+               "None");
+  }
+  if (call.axis_map != nullptr && args.inv_freq.axes > 0) {
+    fail_value(call.function, "axis_map", "None with inv_freq [A, H, P], which says it itself",
+               "an array");
+  }
   if (call.positions != nullptr) {
     const Array& positions = *call.positions;
     if (positions.dtype == Dtype::kOther) check_positions(call.function, positions);
-    check_token_axes(call, "positions", positions, call.axis_map != nullptr, 0, layout, args,
+    check_token_axes(call, "positions", positions, by_axis, 0, layout, args,
                      args.position_batch_stride, args.position_token_stride);
     check_positions(call.function, positions);
-    args.positions = {positions.data, positions.dtype,
-                      call.axis_map != nullptr ? positions.stride[0] : 0};
+    args.positions = {positions.data, positions.dtype, by_axis ? positions.stride[0] : 0};
+    if (args.inv_freq.axes > 0 && positions.shape[0] != args.inv_freq.axes) {
+      fail_value(call.function, "positions",
+                 std::to_string(args.inv_freq.axes) + " axes, as inv_freq has",
+                 "shape " + shape_string(positions));
+    }
   }
   if (call.axis_map != nullptr) {
-    if (call.positions == nullptr) {
-      fail_value(call.function, "positions", "shape [A, s] or [A, b, s] with axis_map", "None");
-    }
     args.axis_map =
         check_axis_map(call.function, *call.axis_map, args.pairs, call.positions->shape[0]);
   }
@@ -231,6 +257,26 @@ RotaryArgs check_rotary(const RotaryCall& call) {
   const Layout layout = parse_layout(call);
   RotaryArgs args = check_inputs(call, layout);
   check_outputs(call, layout, args);
+  return args;
+}
+
+RotaryGradientArgs check_rotary_gradient(RotaryCall call, const Array* const* x) {
+  RotaryGradientArgs args;
+  args.inverse = call.inverse;
+  call.inverse = !call.inverse;
+  args.turned = check_rotary(call);
+  for (int i = 0; i < call.tensor_count; ++i) {
+    const Array& given = *x[i];
+    const Array& grad = *call.in[i];
+    if (given.dtype != grad.dtype) {
+      fail_type(call.function, call.names[i], grad.dtype_name, given.dtype_name);
+    }
+    if (given.rank != grad.rank || !std::equal(grad.shape, grad.shape + grad.rank, given.shape)) {
+      fail_value(call.function, call.names[i], "shape " + shape_string(grad), shape_string(given));
+    }
+    args.x[i] = x[i]->data;
+    args.x_strides[i] = head_strides(*x[i], parse_layout(call));
+  }
   return args;
 }
 

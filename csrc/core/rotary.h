@@ -55,9 +55,60 @@ struct RotaryArgs {
 
   double scale = 1.0;
   bool inverse = false;
+  // Of tables: cosine, sine, each product and the sum rounded to `dtype`, as operations of their
+  // own on tensors of it would. Else all is in float32 (float64) and rounded once.
+  bool as_written = false;
   bool non_temporal = false;  // write past the cache: set for large outputs by the caller
 
   POSENC_HD int64_t rows() const { return batch * tokens; }
+
+  // The call for one head alone, where each has its own frequencies.
+  RotaryArgs of_head(int64_t head) const {
+    RotaryArgs one = *this;
+    one.inv_freq = inv_freq.of_head(head);
+    if (frequencies.fraction != nullptr) {
+      const int64_t first = head * inv_freq.terms() * pairs;
+      one.frequencies = {frequencies.fraction + first, frequencies.whole + first};
+    }
+    for (int i = 0; i < tensor_count; ++i) {
+      RotaryTensor& x = one.tensors[i];
+      const int64_t size = item_size(dtype);
+      x.in = static_cast<const char*>(x.in) + head * x.in_strides.head * size;
+      x.out = static_cast<char*>(x.out) + head * x.out_strides.head * size;
+      x.heads = 1;
+    }
+    return one;
+  }
+
+  // visit(args) once, or for one head after the other where their frequencies differ.
+  template <typename Visit>
+  void for_each_frequencies(const Visit& visit) const {
+    if (inv_freq.heads == 1) return visit(*this);
+    for (int64_t head = 0; head < inv_freq.heads; ++head) visit(of_head(head));
+  }
+};
+
+// Gradients of a rotation x -> out with respect to x, frequencies and positions; see
+// cpu/rotary_gradient.cc. Sums are float64.
+struct RotaryGradientArgs {
+  static constexpr int64_t kTokensOfPiece = 32;
+
+  RotaryArgs turned;      // the rotation backwards: gradient of out -> gradient of x
+  const void* x[2] = {};  // what was rotated, with strides in elements
+  HeadStrides x_strides[2];
+  bool inverse = false;              // of the rotation forwards
+  const double* radians = nullptr;   // inv_freq, [terms, heads, pairs]; of the CPU alone
+  double* frequency_sums = nullptr;  // [terms, heads, pairs]; the CPU's [pieces, ...], zeros
+  double* position_sums = nullptr;   // [axes, rows], the CPU's zeros; null if nobody asks
+  void* workspace = nullptr;         // of CUDA alone: cuda::gradient_workspace(args) bytes
+
+  int64_t pieces() const { return (turned.rows() + kTokensOfPiece - 1) / kTokensOfPiece; }
+  POSENC_HD int64_t frequency_count() const {
+    return turned.inv_freq.terms() * turned.inv_freq.heads * turned.pairs;
+  }
+  POSENC_HD int64_t position_axes() const {
+    return turned.axis_map.data != nullptr ? turned.axis_map.axes : turned.inv_freq.terms();
+  }
 };
 
 // What a caller passes, before any check. Optional arrays are null.
@@ -77,9 +128,14 @@ struct RotaryCall {
   int64_t rotary_start = 0;
   double scale = 1.0;
   bool inverse = false;
+  std::string_view compute = "float32";  // or "as_written"
 };
 
 // Frequencies in turns are left to the caller, who owns their memory (turns_from_frequencies).
 RotaryArgs check_rotary(const RotaryCall& call);
+
+// `call` is the rotation forwards, but for its tensors, which are the gradients of out and of x;
+// x[i] has the shape and dtype of in[i]. Memory of sums and radians is left to the caller.
+RotaryGradientArgs check_rotary_gradient(RotaryCall call, const Array* const* x);
 
 }  // namespace posenc

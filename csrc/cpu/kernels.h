@@ -15,6 +15,9 @@ namespace posenc::cpu {
 // Rotates the tokens [begin, end) of the batch * tokens rows, all heads of q and k.
 void rotary(const RotaryArgs& args, int64_t begin, int64_t end);
 
+// Does the pieces [begin, end): their rows of the gradient of x, their sums.
+void rotary_gradient(const RotaryGradientArgs& args, int64_t begin, int64_t end);
+
 // Writes the rows [begin, end).
 void sinusoidal(const SinusoidalArgs& args, int64_t begin, int64_t end);
 

@@ -9,6 +9,8 @@
 #define POSENC_CPU_NUMBERS_INL_H_
 #endif
 
+#include <type_traits>
+
 #include "core/half.h"
 #include "hwy/highway.h"
 
@@ -213,6 +215,21 @@ HWY_INLINE void store_twice(hn::Vec<D> low, hn::Vec<D> high, D d, Float16* to) {
   const hn::Repartition<uint16_t, D> d16;
   store_as<kStore>(hn::Combine(d16, to_float16(d, high), to_float16(d, low)), d16,
                    reinterpret_cast<uint16_t*>(to));
+}
+
+// --- Any of them
+
+// Numbers rounded to the format T, still in what they are computed in.
+template <typename T, class D>
+HWY_INLINE hn::Vec<D> rounded(D d, hn::Vec<D> v) {
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    const auto upper = hn::Set(hn::RebindToUnsigned<D>(), 0xffff0000);
+    return hn::BitCast(d, hn::And(round_bfloat16(d, v), upper));
+  } else if constexpr (std::is_same_v<T, Float16>) {
+    return from_float16(d, to_float16(d, v));
+  } else {
+    return v;
+  }
 }
 
 }  // namespace posenc::cpu::HWY_NAMESPACE

@@ -49,7 +49,7 @@ struct Piece {
   int64_t block, blocks, first, length;
 };
 
-template <typename T, bool kInterleaved>
+template <typename T, bool kInterleaved, Rounding kRounding>
 class RotaryKernel {
   using Row = std::conditional_t<kInterleaved, InterleavedRow<T>, HalfRow<T>>;
   using Number = Real<T>;
@@ -90,7 +90,7 @@ class RotaryKernel {
                           bool copy_rest) {
     const D d;
     padded_ = 0;
-    if (args.cosine == nullptr) {
+    if (args.cosine == nullptr && args.inv_freq.axes == 0) {
       for (int64_t i = 0; i < piece.blocks; ++i) {
         const int64_t from = first_pair(args, piece, i);
         padded_ += arrange_frequencies(
@@ -101,6 +101,9 @@ class RotaryKernel {
       const size_t group = group_size(d, Row::kOrder);
       padded_ = static_cast<size_t>(piece.blocks) *
                 ((static_cast<size_t>(piece.length) + group - 1) / group * group);
+      // Sums of phases are positions, whose frequency is the unit of phases.
+      std::fill(fraction_, fraction_ + padded_, uint64_t{1});
+      std::fill(whole_, whole_ + padded_, uint64_t{0});
     }
     const size_t per_token = std::max<size_t>(padded_ * Row::kCopies, 1);
     const int64_t block_tokens =
@@ -111,10 +114,10 @@ class RotaryKernel {
       const int64_t count = std::min({block_tokens, end - begin, args.tokens - token});
       for (int64_t i = 0; i < count; ++i) {
         const size_t at = static_cast<size_t>(i) * padded_ * Row::kCopies;
-        if (args.cosine == nullptr) {
-          angles_from_phase(args, piece, batch, token + i, cosine_ + at, sine_ + at);
-        } else {
+        if (kRounding == Rounding::kAsWritten || args.cosine != nullptr) {
           angles_from_tables(args, piece, batch, token + i, cosine_ + at, sine_ + at);
+        } else {
+          angles_from_phase(args, piece, batch, token + i, cosine_ + at, sine_ + at);
         }
       }
       for (int i = 0; i < args.tensor_count; ++i) {
@@ -161,6 +164,15 @@ class RotaryKernel {
   HWY_ATTR void angles_from_phase(const RotaryArgs& args, const Piece& piece, int64_t batch,
                                   int64_t token, Number* cosine, Number* sine) {
     const int64_t offset = batch * args.position_batch_stride + token * args.position_token_stride;
+    if (args.inv_freq.axes > 0) {
+      const size_t padded = padded_ / static_cast<size_t>(std::max<int64_t>(piece.blocks, 1));
+      for (int64_t i = 0; i < piece.blocks; ++i) {
+        sum_phases(args, offset, first_pair(args, piece, i), static_cast<size_t>(piece.length),
+                   padded, pair_integer_ + static_cast<size_t>(i) * padded);
+      }
+      sincos_row<true, false>(args, {{}, pair_integer_, pair_fraction_}, cosine, sine);
+      return;
+    }
     if (args.axis_map.data == nullptr) {
       const Position p = args.positions.at(offset);
       const TokenPosition<false> position{p, nullptr, nullptr};
@@ -186,6 +198,46 @@ class RotaryKernel {
       sincos_row<true, true>(args, position, cosine, sine);
     } else {
       sincos_row<true, false>(args, position, cosine, sine);
+    }
+  }
+
+  // The phases of the pairs of one block of the piece, summed over the axes of the position, in
+  // the order of the scratch and padded to groups.
+  HWY_ATTR void sum_phases(const RotaryArgs& args, int64_t offset, int64_t first, size_t count,
+                           size_t padded, int64_t* arranged) {
+    std::fill(sums_, sums_ + padded, uint64_t{0});
+    for (int64_t axis = 0; axis < args.inv_freq.axes; ++axis) {
+      const Position position = args.positions.at(offset + axis * args.positions.axis_stride);
+      const int64_t from = axis * args.pairs + first;
+      const Frequencies frequencies{args.frequencies.fraction + from,
+                                    args.frequencies.whole + from};
+      if (position.fraction == 0) {
+        add_phases<false>(position, frequencies, count);
+      } else {
+        add_phases<true>(position, frequencies, count);
+      }
+    }
+    const D d;
+    const size_t group = group_size(d, Row::kOrder);
+    for (size_t lane = 0; lane < group; ++lane) {
+      const size_t pair = pair_of_lane(d, Row::kOrder, lane);
+      for (size_t i = 0; i < padded; i += group) {
+        arranged[i + lane] = static_cast<int64_t>(sums_[i + pair]);
+      }
+    }
+  }
+
+  template <bool kFraction>
+  HWY_ATTR void add_phases(Position position, const Frequencies& frequencies, size_t count) {
+    const hn::ScalableTag<uint64_t> du;
+    const TokenPosition<false> token{position, nullptr, nullptr};
+    size_t i = 0;
+    for (; i + hn::Lanes(du) <= count; i += hn::Lanes(du)) {
+      const auto phase = phases<false, kFraction>(du, token, frequencies, i);
+      hn::Store(hn::Add(hn::Load(du, sums_ + i), phase), du, sums_ + i);
+    }
+    for (; i < count; ++i) {
+      sums_[i] += phase(position, {frequencies.fraction[i], frequencies.whole[i]});
     }
   }
 
@@ -254,8 +306,13 @@ class RotaryKernel {
                   args.sine_strides[2], count, padded, arranged_sine_);
       const size_t first = static_cast<size_t>(block) * padded;
       for (size_t i = 0; i < padded; i += hn::Lanes(d)) {
-        put(d, hn::Mul(hn::Load(d, arranged_cosine_ + i), scale),
-            hn::Mul(hn::Load(d, arranged_sine_ + i), sine_scale), first + i, cosine, sine);
+        auto c = hn::Mul(hn::Load(d, arranged_cosine_ + i), scale);
+        auto s = hn::Mul(hn::Load(d, arranged_sine_ + i), sine_scale);
+        if constexpr (kRounding == Rounding::kAsWritten) {
+          c = rounded<T>(d, c);
+          s = rounded<T>(d, s);
+        }
+        put(d, c, s, first + i, cosine, sine);
       }
     }
   }
@@ -395,7 +452,8 @@ class RotaryKernel {
         groups[j].read(d, rows.in[j] + at, far);
       }
       for (int j = 0; j < kCount; ++j) {
-        Row::template rotate<kStore, kPartners>(d, groups[j], rows.out[j] + at, far, angles);
+        Row::template rotate<kStore, kRounding, kPartners>(d, groups[j], rows.out[j] + at, far,
+                                                           angles);
       }
       cosine += group * Row::kCopies;
       sine += group * Row::kCopies;
@@ -454,7 +512,8 @@ class RotaryKernel {
     constexpr int64_t kFar = static_cast<int64_t>(kGroup);
     typename Row::template Group<D> group;
     group.read(d, buffer, kFar);
-    Row::template rotate<Store::kOrdinary, Partners::kBoth>(d, group, buffer, kFar, angles);
+    Row::template rotate<Store::kOrdinary, kRounding, Partners::kBoth>(d, group, buffer, kFar,
+                                                                       angles);
     each([&](int64_t at, int64_t dim) { out[dim * out_step] = buffer[at]; });
   }
 
@@ -479,6 +538,7 @@ class RotaryKernel {
   HWY_ALIGN uint64_t whole_[kMaxPairs];
   HWY_ALIGN int64_t pair_integer_[kMaxPairs];
   HWY_ALIGN uint64_t pair_fraction_[kMaxPairs];
+  HWY_ALIGN uint64_t sums_[kMaxPairs];
   // One row of the tables instead.
   HWY_ALIGN Number table_row_[kMaxPairs];
   HWY_ALIGN Number arranged_cosine_[kMaxPairs];
@@ -486,14 +546,23 @@ class RotaryKernel {
   size_t padded_ = 0;
 };
 
-template <typename T>
-HWY_ATTR void run_rotary(const RotaryArgs& args, int64_t begin, int64_t end) {
+template <typename T, Rounding kRounding>
+HWY_ATTR void run_rounded(const RotaryArgs& args, int64_t begin, int64_t end) {
   if (args.half_block == 1) {
-    RotaryKernel<T, true> kernel;
+    RotaryKernel<T, true, kRounding> kernel;
     kernel.run(args, begin, end);
   } else {
-    RotaryKernel<T, false> kernel;
+    RotaryKernel<T, false, kRounding> kernel;
     kernel.run(args, begin, end);
+  }
+}
+
+template <typename T>
+HWY_ATTR void run_rotary(const RotaryArgs& args, int64_t begin, int64_t end) {
+  if (args.as_written) {
+    run_rounded<T, Rounding::kAsWritten>(args, begin, end);
+  } else {
+    run_rounded<T, Rounding::kOnce>(args, begin, end);
   }
 }
 

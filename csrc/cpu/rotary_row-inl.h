@@ -15,12 +15,22 @@ HWY_BEFORE_NAMESPACE();
 namespace posenc::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+// How many times results are rounded to the format T of x: once, at the store, or after every
+// product as well, as operations on tensors of T do it.
+enum class Rounding { kOnce, kAsWritten };
+
 // Both halves of a pair group, a and b, turned by (c, s).
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE void turn(V& a, V& b, V c, V s) {
-  const V turned = hn::MulSub(a, c, hn::Mul(b, s));
-  b = hn::MulAdd(b, c, hn::Mul(a, s));
-  a = turned;
+template <typename T, Rounding kRounding, class D, class V = hn::Vec<D>>
+HWY_INLINE void turn(D d, V& a, V& b, V c, V s) {
+  if constexpr (kRounding == Rounding::kOnce) {
+    const V turned = hn::MulSub(a, c, hn::Mul(b, s));
+    b = hn::MulAdd(b, c, hn::Mul(a, s));
+    a = turned;
+  } else {
+    const V turned = hn::Sub(rounded<T>(d, hn::Mul(a, c)), rounded<T>(d, hn::Mul(b, s)));
+    b = hn::Add(rounded<T>(d, hn::Mul(b, c)), rounded<T>(d, hn::Mul(a, s)));
+    a = turned;
+  }
 }
 
 // Cosines and sines of a group in registers: one vector of each, or two.
@@ -70,11 +80,11 @@ struct HalfRow {
     }
   };
 
-  template <Store kStore, Partners kPartners, class D>
+  template <Store kStore, Rounding kRounding, Partners kPartners, class D>
   static HWY_INLINE void rotate(D d, const Group<D>& group, T* out, int64_t far,
                                 const Angles<D>& angles) {
     auto a = group.a, b = group.b;
-    turn<D>(a, b, angles.cosine, angles.sine);
+    turn<T, kRounding>(d, a, b, angles.cosine, angles.sine);
     if constexpr (kPartners != Partners::kSecond) store<kStore>(a, d, out);
     if constexpr (kPartners != Partners::kFirst) store<kStore>(b, d, out + far);
   }
@@ -98,14 +108,14 @@ struct HalfRow<BFloat16> {
     }
   };
 
-  template <Store kStore, Partners kPartners, class D>
+  template <Store kStore, Rounding kRounding, Partners kPartners, class D>
   static HWY_INLINE void rotate(D d, const Group<D>& group, BFloat16* out, int64_t far,
                                 const Angles<D>& angles) {
     hn::Vec<D> a_even, a_odd, b_even, b_odd;
     split_pairs(d, group.a, a_even, a_odd);
     split_pairs(d, group.b, b_even, b_odd);
-    turn<D>(a_even, b_even, angles.cosine1, angles.sine1);
-    turn<D>(a_odd, b_odd, angles.cosine2, angles.sine2);
+    turn<BFloat16, kRounding>(d, a_even, b_even, angles.cosine1, angles.sine1);
+    turn<BFloat16, kRounding>(d, a_odd, b_odd, angles.cosine2, angles.sine2);
     if constexpr (kPartners != Partners::kSecond) store_even_odd<kStore>(a_even, a_odd, d, out);
     if constexpr (kPartners != Partners::kFirst)
       store_even_odd<kStore>(b_even, b_odd, d, out + far);
@@ -130,14 +140,14 @@ struct HalfRow<Float16> {
     }
   };
 
-  template <Store kStore, Partners kPartners, class D>
+  template <Store kStore, Rounding kRounding, Partners kPartners, class D>
   static HWY_INLINE void rotate(D d, const Group<D>& group, Float16* out, int64_t far,
                                 const Angles<D>& angles) {
     hn::Vec<D> a_low, a_high, b_low, b_high;
     split_twice(d, group.a, a_low, a_high);
     split_twice(d, group.b, b_low, b_high);
-    turn<D>(a_low, b_low, angles.cosine1, angles.sine1);
-    turn<D>(a_high, b_high, angles.cosine2, angles.sine2);
+    turn<Float16, kRounding>(d, a_low, b_low, angles.cosine1, angles.sine1);
+    turn<Float16, kRounding>(d, a_high, b_high, angles.cosine2, angles.sine2);
     if constexpr (kPartners != Partners::kSecond) store_twice<kStore>(a_low, a_high, d, out);
     if constexpr (kPartners != Partners::kFirst) store_twice<kStore>(b_low, b_high, d, out + far);
   }
@@ -161,16 +171,19 @@ struct InterleavedRow {
     }
   };
 
-  template <Store kStore, Partners kPartners, class D>
+  template <Store kStore, Rounding kRounding, Partners kPartners, class D>
   static HWY_INLINE void rotate(D d, const Group<D>& group, T* out, int64_t /*far*/,
                                 const Angles<D>& angles) {
-    store<kStore>(turned(d, group.low, angles.cosine1, angles.sine1), d, out);
-    store<kStore>(turned(d, group.high, angles.cosine2, angles.sine2), d, out + hn::Lanes(d));
+    store<kStore>(turned<T, kRounding>(d, group.low, angles.cosine1, angles.sine1), d, out);
+    store<kStore>(turned<T, kRounding>(d, group.high, angles.cosine2, angles.sine2), d,
+                  out + hn::Lanes(d));
   }
 
-  template <class D, class V = hn::Vec<D>>
+  template <typename Format, Rounding kRounding, class D, class V = hn::Vec<D>>
   static HWY_INLINE V turned(D d, V x, V c, V s) {
-    return hn::MulAdd(x, c, hn::Mul(hn::Reverse2(d, x), s));
+    const V other = hn::Mul(hn::Reverse2(d, x), s);
+    if constexpr (kRounding == Rounding::kOnce) return hn::MulAdd(x, c, other);
+    return hn::Add(rounded<Format>(d, hn::Mul(x, c)), rounded<Format>(d, other));
   }
 };
 
@@ -183,13 +196,13 @@ struct InterleavedRow<Float16> : InterleavedRow<float> {
     HWY_INLINE void read(D d, const Float16* in, int64_t /*far*/) { both = load_twice(d, in); }
   };
 
-  template <Store kStore, Partners kPartners, class D>
+  template <Store kStore, Rounding kRounding, Partners kPartners, class D>
   static HWY_INLINE void rotate(D d, const Group<D>& group, Float16* out, int64_t /*far*/,
                                 const Angles<D>& angles) {
     hn::Vec<D> low, high;
     split_twice(d, group.both, low, high);
-    store_twice<kStore>(turned(d, low, angles.cosine1, angles.sine1),
-                        turned(d, high, angles.cosine2, angles.sine2), d, out);
+    store_twice<kStore>(turned<Float16, kRounding>(d, low, angles.cosine1, angles.sine1),
+                        turned<Float16, kRounding>(d, high, angles.cosine2, angles.sine2), d, out);
   }
 };
 
@@ -208,12 +221,12 @@ struct InterleavedRow<BFloat16> {
     HWY_INLINE void read(D d, const BFloat16* in, int64_t /*far*/) { pairs = load_pairs(d, in); }
   };
 
-  template <Store kStore, Partners kPartners, class D>
+  template <Store kStore, Rounding kRounding, Partners kPartners, class D>
   static HWY_INLINE void rotate(D d, const Group<D>& group, BFloat16* out, int64_t /*far*/,
                                 const Angles<D>& angles) {
     hn::Vec<D> a, b;
     split_pairs(d, group.pairs, a, b);
-    turn<D>(a, b, angles.cosine, angles.sine);
+    turn<BFloat16, kRounding>(d, a, b, angles.cosine, angles.sine);
     store_even_odd<kStore>(a, b, d, out);
   }
 };

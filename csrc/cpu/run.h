@@ -71,7 +71,7 @@ void write_sinusoidal(SinusoidalArgs args, const Runner& runner) {
 
 template <typename Runner>
 void rotate(RotaryArgs args, const Runner& runner) {
-  FrequencyBuffer buffer(args.pairs);
+  FrequencyBuffer buffer(args.inv_freq.heads * args.inv_freq.terms() * args.pairs);
   if (args.inv_freq.data != nullptr) {
     turns_from_frequencies(args.inv_freq, args.pairs, buffer.fraction(), buffer.whole());
     args.frequencies = buffer.frequencies();
@@ -81,7 +81,40 @@ void rotate(RotaryArgs args, const Runner& runner) {
   const int64_t bytes = args.rows() * heads * args.head_dim * item_size(args.dtype);
   args.non_temporal = bytes >= non_temporal_bytes();
   if (bytes == 0) return;
-  runner(args.rows(), 2 * bytes, [&](int64_t begin, int64_t end) { rotary(args, begin, end); });
+  runner(args.rows(), 2 * bytes, [&](int64_t begin, int64_t end) {
+    args.for_each_frequencies([&](const RotaryArgs& part) { rotary(part, begin, end); });
+  });
+}
+
+// The sums of all pieces are left in those of the first one.
+template <typename Runner>
+void rotate_back(RotaryGradientArgs args, const Runner& runner) {
+  RotaryArgs& turned = args.turned;
+  const InverseFrequencies& inv_freq = turned.inv_freq;
+  const int64_t count = args.frequency_count();
+  FrequencyBuffer buffer(count);
+  turns_from_frequencies(inv_freq, turned.pairs, buffer.fraction(), buffer.whole());
+  turned.frequencies = buffer.frequencies();
+  std::vector<double> radians;
+  for (int64_t term = 0; term < inv_freq.terms(); ++term) {
+    for (int64_t head = 0; head < inv_freq.heads; ++head) {
+      for (int64_t pair = 0; pair < turned.pairs; ++pair) {
+        radians.push_back(inv_freq.radians(term, head, pair));
+      }
+    }
+  }
+  args.radians = radians.data();
+  int64_t heads = 0;
+  for (int i = 0; i < turned.tensor_count; ++i) heads += turned.tensors[i].heads;
+  const int64_t bytes = turned.rows() * heads * turned.head_dim * item_size(turned.dtype);
+  if (bytes == 0) return;
+  runner(args.pieces(), 3 * bytes,
+         [&](int64_t begin, int64_t end) { rotary_gradient(args, begin, end); });
+  for (int64_t piece = 1; piece < args.pieces(); ++piece) {
+    for (int64_t i = 0; i < count; ++i) {
+      args.frequency_sums[i] += args.frequency_sums[piece * count + i];
+    }
+  }
 }
 
 inline int64_t matrix_bytes(const ToeplitzArgs& args) {

@@ -1,4 +1,5 @@
-// The CUDA kernels: one launch for a whole call. Nothing waits for the GPU; memory is the caller's.
+// The CUDA kernels: mostly one launch for a whole call. Nothing waits for the GPU; memory is the
+// caller's.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,6 +12,9 @@ namespace posenc::cuda {
 
 // Arguments are checked; all memory is that of the current device. Errors are those of the launch.
 cudaError_t rotary(const RotaryArgs& args, cudaStream_t stream);
+// All sums are written; `radians` are not needed. Two launches.
+cudaError_t rotary_gradient(const RotaryGradientArgs& args, cudaStream_t stream);
+int64_t gradient_workspace(const RotaryGradientArgs& args);  // bytes, which the caller gives
 cudaError_t sinusoidal(const SinusoidalArgs& args, cudaStream_t stream);
 cudaError_t toeplitz(const ToeplitzArgs& args, cudaStream_t stream);
 cudaError_t diagonal_sums(const ToeplitzArgs& args, cudaStream_t stream);

@@ -11,6 +11,7 @@
 #include "cpu/kernels.h"
 #include "cuda/relative.cuh"
 #include "cuda/rotary.cuh"
+#include "cuda/rotary_gradient.cuh"
 #include "cuda/sinusoidal.cuh"
 
 namespace posenc::cuda {
@@ -41,24 +42,74 @@ void for_each_block(const Plan& plan, const RunPiece& run_piece) {
   }
 }
 
+// The threads of a block, x running fastest.
+template <typename Thread, typename Parameters, typename Plan>
+std::vector<Thread> threads_of(const Parameters& parameters, const Plan& plan, char* shared) {
+  std::vector<Thread> threads;
+  for (int z = 0; z < plan.threads_z; ++z) {
+    for (int y = 0; y < plan.threads_y; ++y) {
+      for (int x = 0; x < plan.threads_x; ++x) threads.emplace_back(parameters, shared, x, y, z);
+    }
+  }
+  return threads;
+}
+
 void run_rotary(const RotaryArgs& args) {
   visit_rotary_thread(args, [&](auto* type) {
     using Thread = std::remove_pointer_t<decltype(type)>;
     const RotaryParameters parameters{args, plan_rotary<Thread>(args, kLimit)};
     const RotaryPlan& plan = parameters.plan;
     for_each_block(plan, [&](char* shared, int64_t piece_x, int64_t piece_y) {
-      std::vector<Thread> threads;
-      for (int z = 0; z < plan.threads_z; ++z) {
-        for (int y = 0; y < plan.threads_y; ++y) {
-          for (int x = 0; x < plan.threads_x; ++x)
-            threads.emplace_back(parameters, shared, x, y, z);
-        }
-      }
+      auto threads = threads_of<Thread>(parameters, plan, shared);
       for (Thread& thread : threads) thread.begin(piece_x, piece_y);
       for (Thread& thread : threads) thread.frequencies();
       for (Thread& thread : threads) thread.angles();
       for (Thread& thread : threads) thread.rotate();
     });
+  });
+}
+
+template <typename Partial>
+void run_column_sums(const ColumnSumsParameters& parameters) {
+  using Thread = ColumnSumsThread<double, 1, Partial>;
+  for_each_block(parameters.plan, [&](char* shared, int64_t piece_x, int64_t /*piece_y*/) {
+    std::vector<Thread> threads;
+    for (int y = 0; y < Policy::kSumRows; ++y) {
+      for (int x = 0; x < Policy::kSumColumns; ++x) threads.emplace_back(parameters, shared, x, y);
+    }
+    for (Thread& thread : threads) thread.sum(piece_x);
+    for (Thread& thread : threads) thread.finish();
+  });
+}
+
+void run_rotary_gradient(RotaryGradientArgs args) {
+  visit_rotary_gradient_thread(args, [&](auto* type) {
+    using Thread = std::remove_pointer_t<decltype(type)>;
+    const RotaryGradientPlan plan = plan_rotary_gradient<Thread>(args, kLimit);
+    std::vector<unsigned char> workspace(static_cast<size_t>(partial_bytes(args, plan)), kPoison);
+    args.workspace = workspace.data();
+    const RotaryGradientParameters parameters{args, plan};
+    for_each_block(plan, [&](char* shared, int64_t piece_x, int64_t piece_y) {
+      auto threads = threads_of<Thread>(parameters, plan, shared);
+      const auto each = [&](const auto& step) {
+        for (Thread& thread : threads) step(thread);
+      };
+      each([&](Thread& thread) { thread.begin(piece_x, piece_y); });
+      each([](Thread& thread) { thread.frequencies(); });
+      for (int round = 0; round < threads[0].rounds(); ++round) {
+        each([&](Thread& thread) { thread.begin_round(round); });
+        each([](Thread& thread) { thread.angles(); });
+        each([](Thread& thread) { thread.rotate(); });
+        each([](Thread& thread) { thread.sum_heads(); });
+        for (int axis = 0; axis < threads[0].axes(); ++axis) {
+          each([&](Thread& thread) { thread.stage_positions(axis); });
+          each([&](Thread& thread) { thread.sum_tokens(axis); });
+          each([&](Thread& thread) { thread.write_positions(axis); });
+        }
+      }
+      each([](Thread& thread) { thread.finish(); });
+    });
+    run_column_sums<typename Thread::Partial>(column_sums(args, plan, kLimit));
   });
 }
 
@@ -77,18 +128,6 @@ void run_sinusoidal(const SinusoidalArgs& args) {
     });
     return true;
   });
-}
-
-// The threads of a block, x running fastest.
-template <typename Thread, typename Parameters, typename Plan>
-std::vector<Thread> threads_of(const Parameters& parameters, const Plan& plan, char* shared) {
-  std::vector<Thread> threads;
-  for (int z = 0; z < plan.threads_z; ++z) {
-    for (int y = 0; y < plan.threads_y; ++y) {
-      for (int x = 0; x < plan.threads_x; ++x) threads.emplace_back(parameters, shared, x, y, z);
-    }
-  }
-  return threads;
 }
 
 template <typename Thread, typename Parameters>
@@ -176,6 +215,11 @@ namespace posenc::cpu {
 // A launch is for all rows: the range that begins the call does them.
 void rotary(const RotaryArgs& args, int64_t begin, int64_t /*end*/) {
   if (begin == 0) cuda::run_rotary(args);
+}
+
+// The sums of the first piece are those of all.
+void rotary_gradient(const RotaryGradientArgs& args, int64_t begin, int64_t /*end*/) {
+  if (begin == 0) cuda::run_rotary_gradient(args);
 }
 
 void sinusoidal(const SinusoidalArgs& args, int64_t begin, int64_t /*end*/) {

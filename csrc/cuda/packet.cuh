@@ -70,6 +70,18 @@ POSENC_HD inline Packet<T, kCount> read_packet(const T* from) {
   return packet;
 }
 
+// To shared memory.
+template <typename T, int kCount>
+POSENC_HD inline void keep_packet(const Packet<T, kCount>& packet, T* to) {
+  using Type = WordOf<T, kCount>;
+#pragma unroll
+  for (size_t i = 0; i < sizeof packet / sizeof(Type); ++i) {
+    Type word;
+    memcpy(&word, reinterpret_cast<const char*>(packet.numbers) + i * sizeof word, sizeof word);
+    reinterpret_cast<Type*>(to)[i] = word;
+  }
+}
+
 #if defined(__CUDA_ARCH__)
 // Spelled out, because the compiler may take an assignment apart into single numbers.
 __device__ inline void write_word(void* to, const uint4& word) {

@@ -1,6 +1,7 @@
 // How launches are shaped: the numbers to tune, all of them.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace posenc::cuda {
@@ -11,11 +12,21 @@ struct Policy {
   // Blocks that a multiprocessor can hold at least: a thread may use up to 128 registers, which
   // all kernels do with, none in memory (`make gpu-resources`).
   static constexpr int kBlocksPerProcessor = 2;
-  // Vectors of a row that one block takes, at most: bounds its shared memory (48 KiB).
+  // Vectors of a row that one block takes, at most; fewer where they need more shared memory.
   static constexpr int kRowVectors = 128;
+  static constexpr size_t kSharedBytes = 49152;
   // Heads that a thread reads before it writes the first: 16-byte requests in flight, times two for
   // pairs far apart.
   static constexpr int kHeads = 4;
+  // Likewise of a gradient, of which each has two vectors: of x and of the gradient of out.
+  static constexpr int kGradientHeads = 2;
+  // Blocks of tokens, at most, that a block of threads sums up in float32 one after the other; and
+  // pieces of work that there are at least before it takes a second one.
+  static constexpr int64_t kGradientRounds = 16;
+  static constexpr int64_t kGradientPieces = 1024;
+  // Columns of partial sums, and the threads that share out each.
+  static constexpr int kSumColumns = 8;
+  static constexpr int kSumRows = 32;
   // Likewise, vectors of x that sinusoids are added to.
   static constexpr int kSumWords = 4;
   // Blocks enough to fill a GPU, about four for each multiprocessor of a large one: with fewer, the

@@ -25,13 +25,18 @@ __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocksPerProcessor)
 }  // namespace
 
 cudaError_t rotary(const RotaryArgs& args, cudaStream_t stream) {
-  return visit_rotary_thread(args, [&](auto* type) {
-    using Thread = std::remove_pointer_t<decltype(type)>;
-    const RotaryParameters parameters{args, plan_rotary<Thread>(args)};
-    const RotaryPlan& plan = parameters.plan;
-    return launch(rotary_kernel<Thread>, parameters,
-                  dim3(plan.threads_x, plan.threads_y, plan.threads_z), stream);
+  cudaError_t result = cudaSuccess;
+  args.for_each_frequencies([&](const RotaryArgs& part) {
+    if (result != cudaSuccess) return;
+    result = visit_rotary_thread(part, [&](auto* type) {
+      using Thread = std::remove_pointer_t<decltype(type)>;
+      const RotaryParameters parameters{part, plan_rotary<Thread>(part)};
+      const RotaryPlan& plan = parameters.plan;
+      return launch(rotary_kernel<Thread>, parameters,
+                    dim3(plan.threads_x, plan.threads_y, plan.threads_z), stream);
+    });
   });
+  return result;
 }
 
 cudaError_t load_kernels() {

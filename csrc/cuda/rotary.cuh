@@ -39,47 +39,51 @@ struct RotaryParameters {
   RotaryPlan plan;
 };
 
-// The thread (x, y, z) of a block, at its work on one of the pieces that the grid consists of.
+// The thread (x, y, z) of a block: its place in the call, and the angles that the block shares.
 template <typename T, int kVector, bool kInterleaved>
-class RotaryThread {
-  using Number = Real<T>;
-
+class RotaryBlock {
  public:
   static constexpr int kWidth = kVector;
   static constexpr int kPairs = kInterleaved ? kVector / 2 : kVector;
 
-  POSENC_HD RotaryThread(const RotaryParameters& parameters, char* shared, int x, int y, int z)
-      : args_(parameters.args), plan_(parameters.plan), shared_(shared), x_(x), y_(y), z_(z) {}
+  static size_t shared_bytes(int64_t vectors, int64_t terms, const RotaryPlan& plan) {
+    return static_cast<size_t>(vectors * kPairs) *
+           (static_cast<size_t>(terms) * sizeof(Turns) +
+            2 * sizeof(Number) * static_cast<size_t>(plan.threads_y));
+  }
 
-  // Takes up a piece and requests the first heads, which arrive while angles are computed.
-  POSENC_HD void begin(int64_t piece_x, int64_t piece_y) {
-    const int64_t head_block = divide(piece_y, plan_.vector_blocks);
-    const int64_t first_vector = (piece_y - head_block * plan_.vector_blocks) * plan_.threads_x;
+ protected:
+  using Number = Real<T>;
+
+  POSENC_HD RotaryBlock(const RotaryArgs& args, const RotaryPlan& plan, char* shared, int x, int y,
+                        int z)
+      : args_(args), plan_(plan), shared_(shared), x_(x), y_(y), z_(z) {}
+
+  POSENC_HD void take_vectors(int64_t vector_block) {
+    const int64_t first_vector = vector_block * plan_.threads_x;
     const int64_t last_vector = min64(first_vector + plan_.threads_x, plan_.rotated);
     first_pair_ = first_vector * kPairs;
     block_pairs_ = last_vector > first_vector ? int(last_vector - first_vector) * kPairs : 0;
-
-    const int64_t row = piece_x * plan_.threads_y + y_;
-    in_range_ = row < args_.rows();
-    batch_ = divide(row, args_.tokens);
-    token_ = row - batch_ * args_.tokens;
-
     const int64_t vector = first_vector + x_;
     rotates_ = vector < plan_.rotated;
-    working_ = in_range_ && vector < plan_.vectors;
+    there_ = vector < plan_.vectors;
     dim_ = rotates_ ? rotated_dim(vector) : copied_dim(vector - plan_.rotated);
-    first_head_ = head_block * plan_.threads_z + z_;
-    in_ = first_offsets(args_.tensors[0].in_strides, args_.tensors[1].in_strides);
-    out_ = first_offsets(args_.tensors[0].out_strides, args_.tensors[1].out_strides);
-    if (working_ && rotates_) read(first_head_);
   }
 
-  POSENC_HD void frequencies() {
+  POSENC_HD void take_row(int64_t row) {
+    in_range_ = row < args_.rows();
+    working_ = in_range_ && there_;
+    batch_ = divide(row, args_.tokens);
+    token_ = row - batch_ * args_.tokens;
+  }
+
+  // Of one head, where each has its own.
+  POSENC_HD void frequencies(int64_t head) {
     if (args_.inv_freq.data == nullptr) return;
-    const int threads = plan_.threads_x * plan_.threads_y * plan_.threads_z;
-    const int thread = (z_ * plan_.threads_y + y_) * plan_.threads_x + x_;
-    for (int i = thread; i < block_pairs_; i += threads) {
-      turns()[i] = args_.inv_freq[first_pair_ + i];
+    for (int term = 0; term < args_.inv_freq.terms(); ++term) {
+      for (int i = thread(); i < block_pairs_; i += threads()) {
+        turns()[term * block_pairs_ + i] = args_.inv_freq.turns(term, head, first_pair_ + i);
+      }
     }
   }
 
@@ -93,7 +97,8 @@ class RotaryThread {
     const int64_t offset =
         batch_ * args_.position_batch_stride + token_ * args_.position_token_stride;
     Position position{0, 0};
-    if (args_.cosine == nullptr && args_.axis_map.data == nullptr) {
+    const bool summed = args_.inv_freq.axes > 0;
+    if (args_.cosine == nullptr && args_.axis_map.data == nullptr && !summed) {
       position = args_.positions.at(offset);
     }
     for (int i = z_ * plan_.threads_x + x_; i < block_pairs_;
@@ -104,51 +109,41 @@ class RotaryThread {
           const int64_t axis = args_.axis_map.clamped(first_pair_ + i);
           position = args_.positions.at(offset + axis * args_.positions.axis_stride);
         }
-        const SinCos<Number> angle = sincos<Number>(phase(position, turns()[i]));
+        uint64_t turned = 0;
+        if (summed) {
+          for (int axis = 0; axis < args_.inv_freq.axes; ++axis) {
+            const int64_t at = offset + axis * args_.positions.axis_stride;
+            turned += phase(args_.positions.at(at), turns()[axis * block_pairs_ + i]);
+          }
+        } else {
+          turned = phase(position, turns()[i]);
+        }
+        const SinCos<Number> angle = sincos<Number>(turned);
         c = angle.cosine;
         s = angle.sine;
       } else {
         c = table(args_.cosine, args_.cosine_strides, first_pair_ + i);
         s = table(args_.sine, args_.sine_strides, first_pair_ + i);
       }
-      cosine[i] = c * scale;
-      sine[i] = s * sine_scale;
+      cosine[i] = args_.as_written ? rounded(c * scale) : c * scale;
+      sine[i] = args_.as_written ? rounded(s * sine_scale) : s * sine_scale;
     }
   }
 
-  POSENC_HD void rotate() {
-    if (!working_) return;
-    if (!rotates_) return copy();
-    const int at = y_ * block_pairs_ + x_ * kPairs;
-    const auto c = read_packet<Number, kPairs>(cosines() + at);
-    const auto s = read_packet<Number, kPairs>(sines() + at);
-    const RotaryTensor& q = args_.tensors[0];
-    const RotaryTensor& k = args_.tensors[1];
-    const int64_t step = head_step();
-    for (int64_t head = first_head_; head < heads(); head += Policy::kHeads * step) {
-      if (head != first_head_) read(head);
-#pragma unroll
-      for (int i = 0; i < Policy::kHeads; ++i) {
-        const int64_t one = head + i * step;
-        if (one >= heads()) continue;
-        const Place to = place(out_, q.out_strides, k.out_strides, one, i);
-        turn(i, c, s, static_cast<T*>(one < q.heads ? q.out : k.out) + to.offset, to.partner);
-      }
-      advance(out_, q.out_strides, k.out_strides);
-    }
-  }
-
-  static size_t shared_bytes(int64_t vectors, int64_t tokens) {
-    return static_cast<size_t>(vectors * kPairs) *
-           (sizeof(Turns) + 2 * sizeof(Number) * static_cast<size_t>(tokens));
-  }
-
- private:
   static POSENC_HD int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 
-  // Shared memory: turns[block_pairs], then cosines and sines, [threads_y, block_pairs] each.
+  // As a number of the format of x.
+  static POSENC_HD Number rounded(Number value) { return to_real(round_to<T>(value)); }
+
+  POSENC_HD int threads() const { return plan_.threads_x * plan_.threads_y * plan_.threads_z; }
+  POSENC_HD int thread() const { return (z_ * plan_.threads_y + y_) * plan_.threads_x + x_; }
+
+  // Shared memory: turns[terms, block_pairs], then cosines and sines, [threads_y, block_pairs]
+  // each.
   POSENC_HD Turns* turns() const { return reinterpret_cast<Turns*>(shared_); }
-  POSENC_HD Number* cosines() const { return reinterpret_cast<Number*>(turns() + block_pairs_); }
+  POSENC_HD Number* cosines() const {
+    return reinterpret_cast<Number*>(turns() + args_.inv_freq.terms() * block_pairs_);
+  }
   POSENC_HD Number* sines() const { return cosines() + plan_.threads_y * block_pairs_; }
 
   POSENC_HD int64_t rotated_dim(int64_t vector) const {
@@ -183,10 +178,10 @@ class RotaryThread {
     return kVector == 1 ? strides.dim : 1;
   }
 
-  // Heads are counted through q and k. No index into args_.tensors that is not known to the
-  // compiler: kernel parameters would be copied to memory for it.
-  POSENC_HD int64_t heads() const { return args_.tensors[0].heads + args_.tensors[1].heads; }
-  POSENC_HD int64_t head_step() const { return plan_.head_blocks * plan_.threads_z; }
+  // Where the token's and thread's numbers of head 0 are.
+  POSENC_HD int64_t row(const HeadStrides& strides) const {
+    return batch_ * strides.batch + token_ * strides.token + dim_ * dim_stride(strides);
+  }
 
   // Where the next head is, if it is one of q and if it is one of k: multiplied out once, and then
   // only added to.
@@ -197,85 +192,84 @@ class RotaryThread {
     int64_t offset, partner;
   };
 
-  POSENC_HD Offsets first_offsets(const HeadStrides& q, const HeadStrides& k) const {
-    const auto row = [&](const HeadStrides& strides) {
-      return batch_ * strides.batch + token_ * strides.token + dim_ * dim_stride(strides);
-    };
-    return {row(q) + first_head_ * q.head,
-            row(k) + (first_head_ - args_.tensors[0].heads) * k.head};
+  // Of the head that is `steps` heads after the next one.
+  POSENC_HD Place place(const Offsets& next, const HeadStrides& q, const HeadStrides& k, bool of_q,
+                        int64_t steps) const {
+    return {of_q ? next.q + steps * q.head : next.k + steps * k.head,
+            args_.half_block * (of_q ? dim_stride(q) : dim_stride(k))};
   }
 
-  // Of the head that is `number` steps after the next one.
-  POSENC_HD Place place(const Offsets& next, const HeadStrides& q, const HeadStrides& k,
-                        int64_t head, int number) const {
-    const int64_t step = number * head_step();
-    const bool first = head < args_.tensors[0].heads;
-    return {first ? next.q + step * q.head : next.k + step * k.head,
-            args_.half_block * (first ? dim_stride(q) : dim_stride(k))};
+  static POSENC_HD void advance(Offsets& next, const HeadStrides& q, const HeadStrides& k,
+                                int64_t steps) {
+    next.q += steps * q.head;
+    next.k += steps * k.head;
   }
 
-  POSENC_HD void advance(Offsets& next, const HeadStrides& q, const HeadStrides& k) const {
-    const int64_t step = Policy::kHeads * head_step();
-    next.q += step * q.head;
-    next.k += step * k.head;
-  }
+  // Heads are shared out over z and the head blocks, and counted through q and k.
+  POSENC_HD int64_t head_step() const { return plan_.head_blocks * plan_.threads_z; }
 
-  // Nothing is looked at here, so that all of it is on its way at once.
-  POSENC_HD void read(int64_t head) {
-    const RotaryTensor& q = args_.tensors[0];
-    const RotaryTensor& k = args_.tensors[1];
-#pragma unroll
-    for (int i = 0; i < Policy::kHeads; ++i) {
-      const int64_t one = head + i * head_step();
-      if (one >= heads()) continue;
-      const Place from = place(in_, q.in_strides, k.in_strides, one, i);
-      const T* const data = static_cast<const T*>(one < q.heads ? q.in : k.in) + from.offset;
-      first_[i] = read_word<T, kVector>(data);
-      if constexpr (!kInterleaved) second_[i] = read_word<T, kVector>(data + from.partner);
-    }
-    advance(in_, q.in_strides, k.in_strides);
-  }
-
-  POSENC_HD void turn(int i, const Packet<Number, kPairs>& c, const Packet<Number, kPairs>& s,
-                      T* to, int64_t partner) const {
-    const auto first = unpack<T, kVector>(first_[i]);
-    const auto second = unpack<T, kVector>(second_[kInterleaved ? 0 : i]);
+  // Turned pairs, not yet rounded.
+  struct Turned {
     Number a[kPairs], b[kPairs];
+  };
+
+  // The pairs of one access, or of two.
+  static POSENC_HD Turned pairs_of(const WordOf<T, kVector>& first_word,
+                                   const WordOf<T, kVector>& second_word) {
+    const auto first = unpack<T, kVector>(first_word);
+    const auto second = unpack<T, kVector>(second_word);
+    Turned pairs;
 #pragma unroll
     for (int j = 0; j < kPairs; ++j) {
-      const Number x = to_real(first.numbers[kInterleaved ? 2 * j : j]);
-      const Number y =
-          to_real(kInterleaved ? first.numbers[(2 * j + 1) % kVector] : second.numbers[j]);
-      a[j] = multiply_add(x, c.numbers[j], -(y * s.numbers[j]));
-      b[j] = multiply_add(y, c.numbers[j], x * s.numbers[j]);
+      pairs.a[j] = to_real(first.numbers[kInterleaved ? 2 * j : j]);
+      pairs.b[j] = to_real(kInterleaved ? first.numbers[(2 * j + 1) % kVector] : second.numbers[j]);
     }
+    return pairs;
+  }
+
+  POSENC_HD Turned turn(const Turned& x, const Packet<Number, kPairs>& c,
+                        const Packet<Number, kPairs>& s) const {
+    Turned turned;
+#pragma unroll
+    for (int j = 0; j < kPairs; ++j) {
+      if (args_.as_written) {
+        turned.a[j] = rounded(x.a[j] * c.numbers[j]) - rounded(x.b[j] * s.numbers[j]);
+        turned.b[j] = rounded(x.b[j] * c.numbers[j]) + rounded(x.a[j] * s.numbers[j]);
+      } else {
+        turned.a[j] = multiply_add(x.a[j], c.numbers[j], -(x.b[j] * s.numbers[j]));
+        turned.b[j] = multiply_add(x.b[j], c.numbers[j], x.a[j] * s.numbers[j]);
+      }
+    }
+    return turned;
+  }
+
+  static POSENC_HD void write(const Turned& turned, T* to, int64_t partner) {
     if constexpr (kInterleaved) {
       Number both[kVector];
 #pragma unroll
       for (int j = 0; j < kPairs; ++j) {
-        both[2 * j] = a[j];
-        both[2 * j + 1] = b[j];
+        both[2 * j] = turned.a[j];
+        both[2 * j + 1] = turned.b[j];
       }
       write_packet<T, kVector>(round_packet<T, kVector>(both), to);
     } else {
-      write_packet<T, kVector>(round_packet<T, kVector>(a), to);
-      write_packet<T, kVector>(round_packet<T, kVector>(b), to + partner);
+      write_packet<T, kVector>(round_packet<T, kVector>(turned.a), to);
+      write_packet<T, kVector>(round_packet<T, kVector>(turned.b), to + partner);
     }
   }
 
-  POSENC_HD void copy() {
+  // Heads first .. heads - 1 of this thread, of which q_heads are of q.
+  POSENC_HD void copy(const Offsets& in, const Offsets& out, int64_t first, int64_t q_heads,
+                      int64_t heads) const {
     const RotaryTensor& q = args_.tensors[0];
     const RotaryTensor& k = args_.tensors[1];
-    for (int64_t head = first_head_; head < heads(); head += head_step()) {
-      const bool first = head < q.heads;
-      const int64_t steps = head - first_head_;
-      const int64_t from =
-          first ? in_.q + steps * q.in_strides.head : in_.k + steps * k.in_strides.head;
-      const int64_t to =
-          first ? out_.q + steps * q.out_strides.head : out_.k + steps * k.out_strides.head;
-      const T* const data = static_cast<const T*>(first ? q.in : k.in) + from;
+    for (int64_t head = first; head < heads; head += head_step()) {
+      const bool of_q = head < q_heads;
+      const Place from = place(in, q.in_strides, k.in_strides, of_q, head - first);
+      const Place to = place(out, q.out_strides, k.out_strides, of_q, head - first);
+      const T* const data = static_cast<const T*>(of_q ? q.in : k.in) + from.offset;
       write_packet<T, kVector>(read_packet<T, kVector>(data),
-                               static_cast<T*>(first ? q.out : k.out) + to);
+                               static_cast<T*>(of_q ? q.out : k.out) + to.offset);
     }
   }
 
@@ -284,9 +278,94 @@ class RotaryThread {
   char* const shared_;
   const int x_, y_, z_;
 
-  bool in_range_, working_, rotates_;
+  bool in_range_, there_, working_, rotates_;
   int block_pairs_;
   int64_t first_pair_, batch_, token_, dim_;
+};
+
+// At its work on one of the pieces that the grid consists of.
+template <typename T, int kVector, bool kInterleaved>
+class RotaryThread : public RotaryBlock<T, kVector, kInterleaved> {
+  using Block = RotaryBlock<T, kVector, kInterleaved>;
+  using Block::args_, Block::plan_, Block::row, Block::place, Block::head_step;
+  using typename Block::Number, typename Block::Offsets, typename Block::Place;
+
+ public:
+  using Block::kPairs;
+
+  POSENC_HD RotaryThread(const RotaryParameters& parameters, char* shared, int x, int y, int z)
+      : Block(parameters.args, parameters.plan, shared, x, y, z) {}
+
+  // Takes up a piece and requests the first heads, which arrive while angles are computed.
+  POSENC_HD void begin(int64_t piece_x, int64_t piece_y) {
+    const int64_t head_block = divide(piece_y, plan_.vector_blocks);
+    this->take_vectors(piece_y - head_block * plan_.vector_blocks);
+    this->take_row(piece_x * plan_.threads_y + this->y_);
+    first_head_ = head_block * plan_.threads_z + this->z_;
+    in_ = first_offsets(args_.tensors[0].in_strides, args_.tensors[1].in_strides);
+    out_ = first_offsets(args_.tensors[0].out_strides, args_.tensors[1].out_strides);
+    if (this->working_ && this->rotates_) read(first_head_);
+  }
+
+  POSENC_HD void frequencies() { Block::frequencies(0); }
+
+  using Block::angles;
+
+  POSENC_HD void rotate() {
+    if (!this->working_) return;
+    if (!this->rotates_) {
+      return this->copy(in_, out_, first_head_, args_.tensors[0].heads, heads());
+    }
+    const int at = this->y_ * this->block_pairs_ + this->x_ * kPairs;
+    const auto c = read_packet<Number, kPairs>(this->cosines() + at);
+    const auto s = read_packet<Number, kPairs>(this->sines() + at);
+    const RotaryTensor& q = args_.tensors[0];
+    const RotaryTensor& k = args_.tensors[1];
+    const int64_t step = head_step();
+    for (int64_t head = first_head_; head < heads(); head += Policy::kHeads * step) {
+      if (head != first_head_) read(head);
+#pragma unroll
+      for (int i = 0; i < Policy::kHeads; ++i) {
+        const int64_t one = head + i * step;
+        if (one >= heads()) continue;
+        const bool of_q = one < q.heads;
+        const Place to = place(out_, q.out_strides, k.out_strides, of_q, i * step);
+        const auto x = Block::pairs_of(first_[i], second_[kInterleaved ? 0 : i]);
+        Block::write(this->turn(x, c, s), static_cast<T*>(of_q ? q.out : k.out) + to.offset,
+                     to.partner);
+      }
+      Block::advance(out_, q.out_strides, k.out_strides, Policy::kHeads * step);
+    }
+  }
+
+ private:
+  // No index into args_.tensors that is not known to the compiler: kernel parameters would be
+  // copied to memory for it.
+  POSENC_HD int64_t heads() const { return args_.tensors[0].heads + args_.tensors[1].heads; }
+
+  POSENC_HD Offsets first_offsets(const HeadStrides& q, const HeadStrides& k) const {
+    return {row(q) + first_head_ * q.head,
+            row(k) + (first_head_ - args_.tensors[0].heads) * k.head};
+  }
+
+  // Nothing is looked at here, so that all of it is on its way at once.
+  POSENC_HD void read(int64_t head) {
+    const RotaryTensor& q = args_.tensors[0];
+    const RotaryTensor& k = args_.tensors[1];
+    const int64_t step = head_step();
+#pragma unroll
+    for (int i = 0; i < Policy::kHeads; ++i) {
+      const int64_t one = head + i * step;
+      if (one >= heads()) continue;
+      const bool of_q = one < q.heads;
+      const Place from = place(in_, q.in_strides, k.in_strides, of_q, i * step);
+      const T* const data = static_cast<const T*>(of_q ? q.in : k.in) + from.offset;
+      first_[i] = read_word<T, kVector>(data);
+      if constexpr (!kInterleaved) second_[i] = read_word<T, kVector>(data + from.partner);
+    }
+    Block::advance(in_, q.in_strides, k.in_strides, Policy::kHeads * step);
+  }
+
   int64_t first_head_;
   Offsets in_, out_;
   WordOf<T, kVector> first_[Policy::kHeads];
@@ -318,43 +397,45 @@ inline bool fits(const RotaryArgs& args, int width, bool interleaved) {
   return multiples % width == 0;
 }
 
-// Calls visit(thread type) for the widest access that fits.
-template <typename T, typename Visit>
-auto visit_rotary_thread(const RotaryArgs& args, const Visit& visit) {
+// Calls visit(thread type) for the widest access of which fits(width, interleaved) is true.
+template <template <typename, int, bool> class Thread, typename T, typename Fits, typename Visit>
+auto visit_access(const Fits& fits, const Visit& visit) {
   constexpr int kWide = 16 / sizeof(T), kHalf = kWide / 2;
-  if (fits(args, kWide, true)) return visit(static_cast<RotaryThread<T, kWide, true>*>(nullptr));
+  if (fits(kWide, true)) return visit(static_cast<Thread<T, kWide, true>*>(nullptr));
   if constexpr (kHalf > 1) {
-    if (fits(args, kHalf, true)) {
-      return visit(static_cast<RotaryThread<T, kHalf, true>*>(nullptr));
-    }
+    if (fits(kHalf, true)) return visit(static_cast<Thread<T, kHalf, true>*>(nullptr));
   }
-  if (fits(args, kWide, false)) {
-    return visit(static_cast<RotaryThread<T, kWide, false>*>(nullptr));
-  }
+  if (fits(kWide, false)) return visit(static_cast<Thread<T, kWide, false>*>(nullptr));
   if constexpr (kHalf > 1) {
-    if (fits(args, kHalf, false)) {
-      return visit(static_cast<RotaryThread<T, kHalf, false>*>(nullptr));
-    }
+    if (fits(kHalf, false)) return visit(static_cast<Thread<T, kHalf, false>*>(nullptr));
   }
-  return visit(static_cast<RotaryThread<T, 1, false>*>(nullptr));
+  return visit(static_cast<Thread<T, 1, false>*>(nullptr));
+}
+
+template <template <typename, int, bool> class Thread, typename Fits, typename Visit>
+auto visit_access(Dtype dtype, const Fits& fits, const Visit& visit) {
+  switch (dtype) {
+    case Dtype::kFloat16:
+      return visit_access<Thread, Float16>(fits, visit);
+    case Dtype::kBFloat16:
+      return visit_access<Thread, BFloat16>(fits, visit);
+    case Dtype::kFloat32:
+      return visit_access<Thread, float>(fits, visit);
+    default:
+      return visit_access<Thread, double>(fits, visit);
+  }
 }
 
 template <typename Visit>
 auto visit_rotary_thread(const RotaryArgs& args, const Visit& visit) {
-  switch (args.dtype) {
-    case Dtype::kFloat16:
-      return visit_rotary_thread<Float16>(args, visit);
-    case Dtype::kBFloat16:
-      return visit_rotary_thread<BFloat16>(args, visit);
-    case Dtype::kFloat32:
-      return visit_rotary_thread<float>(args, visit);
-    default:
-      return visit_rotary_thread<double>(args, visit);
-  }
+  return visit_access<RotaryThread>(
+      args.dtype, [&](int width, bool interleaved) { return fits(args, width, interleaved); },
+      visit);
 }
 
 template <typename Thread>
-RotaryPlan plan_rotary(const RotaryArgs& args, GridLimit limit = {}) {
+RotaryPlan plan_rotary(const RotaryArgs& args, GridLimit limit = {},
+                       int64_t most_vectors = Policy::kRowVectors) {
   RotaryPlan plan;
   const int64_t heads = args.tensors[0].heads + args.tensors[1].heads;
   bool in_place = true;
@@ -369,7 +450,7 @@ RotaryPlan plan_rotary(const RotaryArgs& args, GridLimit limit = {}) {
   const auto clamp = [](int64_t value, int64_t least, int64_t most) {
     return static_cast<int>(std::max(least, std::min(value, most)));
   };
-  plan.threads_x = clamp(plan.vectors, 1, Policy::kRowVectors);
+  plan.threads_x = clamp(plan.vectors, 1, most_vectors);
   plan.vector_blocks = divide_up(plan.vectors, plan.threads_x);
   // As many heads to a thread as it keeps in flight; fewer where that would leave the GPU idle, and
   // the heads of a token in several blocks where even all their threads would.
@@ -390,8 +471,12 @@ RotaryPlan plan_rotary(const RotaryArgs& args, GridLimit limit = {}) {
   plan.pieces_y = plan.vector_blocks * plan.head_blocks;
   plan.grid_x = std::min(plan.pieces_x, limit.x);
   plan.grid_y = std::min(plan.pieces_y, limit.y);
-  plan.shared_bytes =
-      Thread::shared_bytes(std::min<int64_t>(plan.threads_x, plan.rotated), plan.threads_y);
+  plan.shared_bytes = Thread::shared_bytes(std::min<int64_t>(plan.threads_x, plan.rotated),
+                                           args.inv_freq.terms(), plan);
+  // Sums over many axes have many frequencies.
+  if (plan.shared_bytes > Policy::kSharedBytes && plan.threads_x > 1) {
+    return plan_rotary<Thread>(args, limit, plan.threads_x / 2);
+  }
   return plan;
 }
 

@@ -70,8 +70,9 @@ class SinusoidalThread {
     for (int i = y_; i < kPairs; i += plan_.threads_y) {
       if (first_vector_ + x_ >= plan_.vectors) continue;
       const int64_t pair = first_pair() + i;
-      turns_[i * plan_.threads_x + x_] =
-          args_.inv_freq.data != nullptr ? args_.inv_freq[pair] : parameters_.turns[pair];
+      turns_[i * plan_.threads_x + x_] = args_.inv_freq.data != nullptr
+                                             ? args_.inv_freq.turns(0, 0, pair)
+                                             : parameters_.turns[pair];
     }
   }
 

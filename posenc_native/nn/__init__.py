@@ -6,6 +6,13 @@ from __future__ import annotations
 
 from posenc_native import backend
 
+from .absolute import (
+    LearnedPositionalEncoding,
+    LinearPositionalEncoding,
+    NormalizedPositionalEncoding,
+    PositionalEncoding,
+    RecurrentPositionalEncoding,
+)
 from .relative import (
     FIRE,
     ALiBi,
@@ -19,8 +26,13 @@ from .relative import (
     T5RelativeBias,
     ToeplitzBias,
 )
-from .rotary import RotaryEmbedding
-from .sinusoidal import SinusoidalPositionalEncoding
+from .rotary import LearnedRotaryEmbedding, RotaryEmbedding, XPos
+from .sinusoidal import (
+    FourierFeatures,
+    SinusoidalEmbedding,
+    SinusoidalPositionalEncoding,
+    TimestepEmbedding,
+)
 
 backend.torch_operations()  # not inside torch.compile, where a first call might import it too late
 
@@ -28,14 +40,24 @@ __all__ = [
     "FIRE",
     "ALiBi",
     "ClippedRelativeBias",
+    "FourierFeatures",
     "Kerple",
+    "LearnedPositionalEncoding",
+    "LearnedRotaryEmbedding",
+    "LinearPositionalEncoding",
+    "NormalizedPositionalEncoding",
+    "PositionalEncoding",
+    "RecurrentPositionalEncoding",
     "RelativePositionalEncoding",
     "RotaryEmbedding",
     "Sandwich",
     "ShawRelativePosition",
+    "SinusoidalEmbedding",
     "SinusoidalPositionalEncoding",
     "SwinRelativeBias",
     "SwinV2RelativeBias",
     "T5RelativeBias",
+    "TimestepEmbedding",
     "ToeplitzBias",
+    "XPos",
 ]

@@ -9,7 +9,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from posenc_native.rotary import Rotary
+from posenc_native import arguments
+from posenc_native.rotary import Rotary, apply_rotary_qk
+from posenc_native.xpos import apply_xpos, xpos_tables
 
 
 class RotaryEmbedding(nn.Module):
@@ -76,3 +78,162 @@ class RotaryEmbedding(nn.Module):
     def extra_repr(self) -> str:
         """The configuration, for print(model)."""
         return repr(self.rope)
+
+
+class LearnedRotaryEmbedding(nn.Module):
+    """Rotates queries and keys by frequencies that are learned.
+
+    Args:
+        head_dim: width of a head.
+        inv_freq: the frequencies to begin with, radians per position: ``[P]``, ``[H, P]`` for heads
+            with frequencies of their own, ``[A, H, P]`` for positions of several axes (mixed
+            frequencies); default those of `posenc_native.Rotary` with `base`.
+        num_heads: with it the default frequencies are ``[num_heads, P]``, the same in every head.
+        base, rotary_dim: of the default frequencies.
+        pairing, axis_map, rotary_start, scale: as in `posenc_native.apply_rotary`.
+
+    Attributes:
+        inv_freq: the parameter, float32. Half precision would move far positions, so that a model
+            that is cast to it should keep this one out; if it was cast, it counts as it is.
+
+    Shape:
+        q, k as `layout` says, with as many heads as there are rows of frequencies; positions None
+        for 0 .. s-1, ``[s]``, ``[b, s]``, with an axis ``[A, ...]`` first for several axes.
+
+    Raises:
+        ValueError, TypeError: as in `posenc_native.apply_rotary_qk`.
+
+    Source: Heo et al. 2024, "Rotary Position Embedding for Vision Transformer" (arXiv:2403.13298),
+    for mixed frequencies of every head.
+
+    Example:
+        >>> import torch
+        >>> from posenc_native import nn as pnn
+        >>> rope = pnn.LearnedRotaryEmbedding(64, num_heads=8)
+        >>> q, k = rope(torch.randn(1, 8, 5, 64), torch.randn(1, 8, 5, 64))
+        >>> (q.sum() + k.sum()).backward()
+        >>> rope.inv_freq.grad.shape
+        torch.Size([8, 32])
+    """
+
+    def __init__(
+        self,
+        head_dim: int,
+        *,
+        inv_freq: npt.ArrayLike | Tensor | None = None,
+        num_heads: int | None = None,
+        base: float = 10000.0,
+        rotary_dim: int | None = None,
+        pairing: str | int = "half",
+        axis_map: npt.ArrayLike | None = None,
+        rotary_start: int = 0,
+        scale: float = 1.0,
+    ) -> None:
+        super().__init__()
+        function = "LearnedRotaryEmbedding"
+        if inv_freq is None:
+            plain = Rotary(head_dim, base=base, rotary_dim=rotary_dim).inv_freq
+            initial = torch.tensor(plain, dtype=torch.float32)
+            if num_heads is not None:
+                initial = initial.repeat(arguments.size(function, "num_heads", num_heads), 1)
+        else:
+            if (num_heads, base, rotary_dim) != (None, 10000.0, None):
+                got = "inv_freq and one of them"
+                arguments.wrong_value(function, "num_heads, base, rotary_dim", "no inv_freq", got)
+            initial = torch.as_tensor(inv_freq).detach().to(torch.float32).clone()
+            arguments.check_frequency_axes(function, tuple(initial.shape))
+        # Checks the slice, the pairing and the axis_map.
+        self._like = Rotary(
+            head_dim, inv_freq=[0.0] * initial.shape[-1], pairing=pairing, axis_map=axis_map,
+            rotary_start=rotary_start, scale=scale,
+        )  # fmt: skip
+        self.head_dim = self._like.head_dim
+        self.inv_freq = nn.Parameter(initial)
+
+    def forward(
+        self, q: Tensor, k: Tensor, positions: Tensor | None = None, layout: str = "bhsd"
+    ) -> tuple[Tensor, Tensor]:
+        """q and k, rotated."""
+        inv_freq: Tensor = self.inv_freq
+        if inv_freq.dtype not in (torch.float32, torch.float64):
+            inv_freq = inv_freq.float()
+        _, axis_map = self._like._torch(q.device)
+        return apply_rotary_qk(
+            q, k, positions, inv_freq, layout=layout, pairing=self._like.pairing,
+            rotary_start=self._like.rotary_start, axis_map=axis_map, scale=self._like.scale,
+        )  # fmt: skip
+
+    def extra_repr(self) -> str:
+        """The configuration, for print(model)."""
+        shape = list(self.inv_freq.shape)
+        return f"{self.head_dim}, inv_freq={shape}, pairing={self._like.pairing!r}"
+
+
+class XPos(RotaryEmbedding):
+    """Rotates queries and keys and scales them, so that scores decay with the distance.
+
+    Args:
+        head_dim, base, rotary_dim, pairing, scaling, rotary_start: as in `RotaryEmbedding`; the
+            paper's own code has pairing "interleaved".
+        center, scale_base, gamma: as in `posenc_native.xpos_tables`. With a number for `center`
+            keys that have been rotated once can be cached.
+
+    Shape:
+        q, k as `layout` says; they may differ in heads and in length. positions, k_positions None
+        for 0 .. s-1, ``[s]`` or ``[b, s]``.
+
+    Raises:
+        ValueError, TypeError: as in `posenc_native.apply_xpos`.
+
+    Source: Sun et al. 2022, "A Length-Extrapolatable Transformer".
+
+    Example:
+        >>> import torch
+        >>> from posenc_native import nn as pnn
+        >>> xpos = pnn.XPos(64, pairing="interleaved")
+        >>> q, k = xpos(torch.randn(1, 8, 1, 64), torch.randn(1, 2, 1, 64), torch.tensor([77]))
+        >>> k.shape
+        torch.Size([1, 2, 1, 64])
+    """
+
+    def __init__(
+        self,
+        head_dim: int,
+        *,
+        base: float = 10000.0,
+        rotary_dim: int | None = None,
+        pairing: str | int = "half",
+        scaling: Mapping[str, Any] | None = None,
+        rotary_start: int = 0,
+        center: float | str = 0.0,
+        scale_base: float = 512.0,
+        gamma: float = 0.4,
+    ) -> None:
+        super().__init__(
+            head_dim, base=base, rotary_dim=rotary_dim, pairing=pairing, scaling=scaling,
+            rotary_start=rotary_start,
+        )  # fmt: skip
+        self.decay: dict[str, Any] = {"center": center, "scale_base": scale_base, "gamma": gamma}
+        xpos_tables(0, self.rope.inv_freq, **self.decay)  # an impossible one shows here
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        positions: Tensor | None = None,
+        layout: str = "bhsd",
+        inplace: bool = False,
+        *,
+        k_positions: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """q and k, rotated and scaled; k_positions None for those of q."""
+        rope = self.rope
+        inv_freq, _ = rope._torch(q.device)
+        return apply_xpos(
+            q, k, positions, inv_freq, k_positions=k_positions, scale=rope.scale, layout=layout,
+            pairing=rope.pairing, rotary_start=rope.rotary_start, inplace=inplace, **self.decay,
+        )  # fmt: skip
+
+    def extra_repr(self) -> str:
+        """The configuration, for print(model)."""
+        return ", ".join([repr(self.rope), *(f"{k}={v!r}" for k, v in self.decay.items())])

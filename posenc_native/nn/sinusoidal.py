@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from posenc_native import arguments
-from posenc_native.sinusoidal import add_sinusoidal
+from posenc_native.sinusoidal import SinusoidalSpec, add_sinusoidal, sinusoidal
+
+from .absolute import PositionalEncoding
+from .relative import _device
 
 
-class SinusoidalPositionalEncoding(nn.Module):
-    """Adds sinusoidal positions to embeddings: ``dropout(x * x_scale + table)``.
+class SinusoidalPositionalEncoding(PositionalEncoding):
+    """Adds sinusoidal positions to embeddings: ``dropout(x * x_scale + alpha * table)``.
 
     Args:
         d_model: width of the embeddings, even.
         dropout: probability of dropout after the sum.
         base, layout, shift, scale: as in `posenc_native.sinusoidal`.
-        x_scale: factor of x; "sqrt" is the sqrt(d_model) of the Transformer paper.
+        how, x_scale, batch_first: as in `PositionalEncoding`. To "add" takes one pass, without a
+            table in memory, unless `alpha` is learned.
+        alpha: factor of the table.
+        learned_alpha: `alpha` is a parameter, ``[1]`` (ESPnet's ScaledPositionalEncoding, and with
+            ``alpha=d_model**-0.5`` the ScaledSinusoidalEmbedding of x-transformers).
 
     Shape:
-        x ``[b, s, d_model]`` (any leading axes), positions None for 0 .. s-1, ``[s]`` or
-        ``[b, s]``; the result is like x.
+        x ``[b, s, d_model]`` (any leading axes) or ``[s, b, d_model]``; positions None for
+        ``start .. start + s - 1``, ``[s]`` or ``[b, s]``; the result is like x, or twice
+        as wide if concatenated.
 
     Raises:
-        ValueError, TypeError: as in `posenc_native.add_sinusoidal`.
+        ValueError, TypeError: as in `posenc_native.add_sinusoidal` and `posenc_native.combine`.
 
     Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.5.
 
@@ -33,6 +43,8 @@ class SinusoidalPositionalEncoding(nn.Module):
         >>> from posenc_native import nn as pnn
         >>> encode = pnn.SinusoidalPositionalEncoding(8, dropout=0.0)
         >>> encode(torch.zeros(1, 2, 8))[0, 1, :2]
+        tensor([0.8415, 0.5403])
+        >>> encode(torch.zeros(1, 1, 8), start=1)[0, 0, :2]  # decoding, one token before
         tensor([0.8415, 0.5403])
     """
 
@@ -45,43 +57,271 @@ class SinusoidalPositionalEncoding(nn.Module):
         layout: str = "interleaved",
         shift: float = 0.0,
         scale: float = 1.0,
+        how: str = "add",
         x_scale: float | str = 1.0,
+        alpha: float = 1.0,
+        learned_alpha: bool = False,
+        batch_first: bool = True,
     ) -> None:
-        super().__init__()
+        super().__init__(d_model, dropout, how=how, x_scale=x_scale, batch_first=batch_first)
         function = "SinusoidalPositionalEncoding"
         arguments.check_sinusoidal_layout(function, layout)
         self.d_model, self.base, self.shift, self.scale = arguments.frequency_parameters(
             function, d_model, base, shift, scale
         )
         self.layout = layout
-        if isinstance(x_scale, str) and x_scale != "sqrt":
-            arguments.wrong_value(function, "x_scale", "a number or 'sqrt'", repr(x_scale))
-        self.x_scale = (
-            math.sqrt(self.d_model)
-            if isinstance(x_scale, str)
-            else arguments.finite_number(function, "x_scale", x_scale)
+        alpha = arguments.finite_number(function, "alpha", alpha)
+        self.alpha: float | Tensor = (
+            nn.Parameter(torch.full((1,), alpha)) if learned_alpha else alpha
         )
-        self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
-        """``dropout(x * x_scale + table)``."""
-        if x.ndim < 2 or x.shape[-1] != self.d_model:
-            arguments.wrong_value(
-                "SinusoidalPositionalEncoding",
-                "x",
-                f"shape [..., seq, d_model = {self.d_model}]",
-                list(x.shape),
-            )
-        encoded: Tensor = add_sinusoidal(
-            x, positions, x_scale=self.x_scale, base=self.base, layout=self.layout,
-            shift=self.shift, scale=self.scale,
-        )  # fmt: skip
-        dropped: Tensor = self.dropout(encoded)
-        return dropped
+    def encoding(
+        self, positions: int | Tensor, device: Any = None, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        """``alpha * table``: ``[s, d_model]`` of an int, else ``positions.shape + (d_model,)``."""
+        place = _device(self, device)
+        if not isinstance(positions, Tensor) and arguments.is_symbolic(positions):
+            positions = torch.arange(
+                positions, device=place
+            )  # a count that torch.export keeps open
+        table: Tensor = sinusoidal(
+            positions, self.d_model, dtype=dtype, device=place, **self._spec()
+        )
+        if isinstance(self.alpha, Tensor):
+            return self.alpha.to(table.dtype) * table
+        return table if self.alpha == 1 else self.alpha * table
+
+    def _combined(self, x: Tensor, points: int | Tensor, encoding: Tensor | None) -> Tensor:
+        if self.how != "add" or encoding is not None or isinstance(self.alpha, Tensor):
+            return super()._combined(x, points, encoding)
+        positions = points if isinstance(points, Tensor) else None
+        total: Tensor = add_sinusoidal(
+            x, positions, x_scale=self.x_scale, alpha=self.alpha, **self._spec()
+        )
+        return total
+
+    def _spec(self) -> dict[str, Any]:
+        return {
+            "base": self.base, "layout": self.layout, "shift": self.shift, "scale": self.scale,
+        }  # fmt: skip
+
+    def extra_repr(self) -> str:
+        """The configuration, for print(model)."""
+        alpha = "learned" if isinstance(self.alpha, Tensor) else self.alpha
+        return (
+            f"{super().extra_repr()}, base={self.base}, layout={self.layout!r}, "
+            f"shift={self.shift}, scale={self.scale}, alpha={alpha}"
+        )
+
+
+class SinusoidalEmbedding(nn.Module):
+    """Sinusoids of positions, timesteps, grids or boxes, in the convention of any project.
+
+    Args:
+        dim: width of the embedding.
+        preset: one of `posenc_native.sinusoidal_presets`, or a `posenc_native.SinusoidalSpec` of
+            this dim.
+        channels_first: the columns come before the axes of the grid: ``[b, dim, h, w]``.
+        learned_scale: first value of a parameter ``[1]`` that the table is multiplied by.
+        options: those of the preset.
+
+    Shape:
+        positions as a `posenc_native.SinusoidalSpec` takes them: ``[...]`` of one coordinate,
+        ``[..., A]`` of A, a shape, or a mask; the result is ``[..., dim]``.
+
+    Raises:
+        ValueError, TypeError: as in `posenc_native.sinusoidal_preset`.
+
+    Example:
+        >>> import torch
+        >>> from posenc_native import nn as pnn
+        >>> embed = pnn.SinusoidalEmbedding(320, "diffusers_timestep", flip_sin_to_cos=True)
+        >>> embed(torch.tensor([998.39, 7.0])).shape
+        torch.Size([2, 320])
+        >>> embed = pnn.SinusoidalEmbedding(256, "detr", normalize=True, channels_first=True)
+        >>> embed(torch.ones(2, 25, 34, dtype=torch.bool)).shape  # where there is an image
+        torch.Size([2, 256, 25, 34])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        preset: str | SinusoidalSpec = "transformer",
+        *,
+        channels_first: bool = False,
+        learned_scale: float | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        function = "SinusoidalEmbedding"
+        if isinstance(preset, SinusoidalSpec):
+            if preset.dim != dim or options:
+                expected = f"dim = {preset.dim} and no options, as the spec has all"
+                arguments.wrong_value(function, "dim", expected, (dim, options))
+            self.spec = preset
+        else:
+            self.spec = SinusoidalSpec.from_preset(preset, dim, **options)
+        self.channels_first = channels_first
+        self.scale = None
+        if learned_scale is not None:
+            first = arguments.finite_number(function, "learned_scale", learned_scale)
+            self.scale = nn.Parameter(torch.full((1,), first))
+
+    def forward(
+        self,
+        positions: Any,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str | None = None,
+    ) -> Tensor:
+        """The table; device is that of the result where positions are no tensor."""
+        table: Tensor = self.spec(positions, dtype=dtype, device=device)
+        if self.scale is not None:
+            table = table * self.scale.to(dtype)
+        if self.channels_first:
+            table = table.movedim(-1, -1 - len(self.spec.axis_order))
+        return table
+
+    def extra_repr(self) -> str:
+        """The configuration, for print(model)."""
+        return f"{self.spec}, channels_first={self.channels_first}"
+
+
+class TimestepEmbedding(nn.Module):
+    """What a diffusion model is told of time: ``linear(silu(linear(sinusoids)))``.
+
+    Args:
+        dim: width of the result.
+        frequency_dim: width of the sinusoids.
+        preset, options: as in `SinusoidalEmbedding`.
+
+    Shape:
+        timesteps ``[...]``, integers or float32 or float64; the result ``[..., dim]`` in the dtype
+        of the parameters. Gradients reach floating timesteps.
+
+    Raises:
+        ValueError, TypeError: as in `SinusoidalEmbedding`.
+
+    Source: Ho et al. 2020, "Denoising Diffusion Probabilistic Models"; TimestepEmbedder of DiT,
+    whose parameters have the same names.
+
+    Example:
+        >>> import torch
+        >>> from posenc_native import nn as pnn
+        >>> pnn.TimestepEmbedding(32)(torch.tensor([0.5, 999.0])).shape
+        torch.Size([2, 32])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        frequency_dim: int = 256,
+        preset: str | SinusoidalSpec = "dit_timestep",
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self.sinusoids = SinusoidalEmbedding(frequency_dim, preset, **options)
+        self.mlp = nn.Sequential(nn.Linear(frequency_dim, dim), nn.SiLU(), nn.Linear(dim, dim))
+
+    def forward(self, timesteps: Tensor) -> Tensor:
+        """``mlp(sinusoids)``."""
+        embedded: Tensor = self.mlp(self.sinusoids(timesteps, dtype=self.mlp[0].weight.dtype))
+        return embedded
+
+
+class FourierFeatures(nn.Module):
+    """Sinusoids of random or learned frequencies: of ``2 pi W x``.
+
+    The sums ``W x`` are formed in float32 (float64 for float64) whatever the dtype of W, under
+    autocast too, and whole turns are taken off before the sine.
+
+    Args:
+        in_features: how many coordinates x has.
+        dim: width of the result, even.
+        std: standard deviation of the frequencies that W begins with, turns a unit of x.
+        learned: W is a parameter that is trained; otherwise a buffer, saved with the model.
+        layout: "sin_cos", "cos_sin" or "interleaved".
+        log: of the natural logarithm of x (noise levels).
+        amplitude: factor of the result.
+
+    Attributes:
+        weight: W, ``[dim / 2, in_features]``.
+
+    Shape:
+        x ``[..., in_features]``, any float dtype; the result ``[..., dim]`` in its dtype. Gradients
+        reach x and a learned W, of any order.
+
+    Raises:
+        ValueError, TypeError: sizes and numbers that do not fit.
+
+    Source: Tancik et al. 2020, "Fourier Features Let Networks Learn High Frequency Functions in Low
+    Dimensional Domains" (cos_sin); GaussianFourierProjection of diffusers (in_features 1, log);
+    learned with amplitude ``dim**-0.5``, Li et al. 2021, "Learnable Fourier Features for
+    Multi-Dimensional Spatial Positional Encoding".
+
+    Example:
+        >>> import torch
+        >>> from posenc_native import nn as pnn
+        >>> features = pnn.FourierFeatures(2, 64, std=10.0, layout="cos_sin")
+        >>> features(torch.rand(5, 2)).shape
+        torch.Size([5, 64])
+    """
+
+    weight: Tensor
+
+    def __init__(
+        self,
+        in_features: int,
+        dim: int,
+        *,
+        std: float = 1.0,
+        learned: bool = False,
+        layout: str = "sin_cos",
+        log: bool = False,
+        amplitude: float = 1.0,
+    ) -> None:
+        super().__init__()
+        function = "FourierFeatures"
+        arguments.check_sinusoidal_layout(function, layout)
+        self.in_features = arguments.size(function, "in_features", in_features)
+        if not self.in_features:
+            arguments.wrong_value(function, "in_features", "at least 1", 0)
+        self.dim = arguments.even_size(function, "dim", dim)
+        self.std = arguments.positive_number(function, "std", std)
+        self.amplitude = arguments.finite_number(function, "amplitude", amplitude)
+        self.layout, self.log, self.learned = layout, log, learned
+        weight = torch.empty(self.dim // 2, self.in_features)
+        if learned:
+            self.weight = nn.Parameter(weight)
+        else:
+            self.register_buffer("weight", weight)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """New frequencies."""
+        with torch.no_grad():
+            self.weight.normal_(0.0, self.std)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``amplitude * (sin, cos)(2 pi W x)``."""
+        if x.ndim < 1 or x.shape[-1] != self.in_features:
+            expected = f"shape [..., in_features = {self.in_features}]"
+            arguments.wrong_value("FourierFeatures", "x", expected, list(x.shape))
+        real = torch.float64 if x.dtype == torch.float64 else torch.float32
+        points = x.to(real).log() if self.log else x.to(real)
+        # No matrix product: autocast and TF32 would round its inputs.
+        turns = torch.zeros((), dtype=real, device=x.device)
+        for axis in range(self.in_features):
+            turns = turns + points[..., axis, None] * self.weight[:, axis].to(real)
+        angle = (turns - turns.round()) * (2 * math.pi)
+        halves = [angle.sin() * self.amplitude, angle.cos() * self.amplitude]
+        if self.layout == "interleaved":
+            return torch.stack(halves, -1).flatten(-2).to(x.dtype)
+        return torch.cat(halves[::-1] if self.layout == "cos_sin" else halves, -1).to(x.dtype)
 
     def extra_repr(self) -> str:
         """The configuration, for print(model)."""
         return (
-            f"{self.d_model}, base={self.base}, layout={self.layout!r}, shift={self.shift}, "
-            f"scale={self.scale}, x_scale={self.x_scale}"
+            f"{self.in_features}, {self.dim}, std={self.std}, learned={self.learned}, "
+            f"layout={self.layout!r}, log={self.log}, amplitude={self.amplitude}"
         )

@@ -1,0 +1,425 @@
+// Gradients of a rotation with respect to x, frequencies and positions on a GPU; what they are says
+// cpu/rotary_gradient.cc. Two launches.
+//
+//   1. A block takes some tokens after some others, some vectors of a head and either all heads or,
+//      where each has its own frequencies, one head of q and of k. It turns the gradient of out
+//      back as rotary.cuh does, reads x beside it and sums up, in float32 (float64):
+//
+//        a thread    x_a y_b - x_b y_a of its pairs over its heads, in registers
+//        the block   that over its threads: the gradient of the angle of a token and pair;
+//                    this times the position, over the tokens of the block
+//                    and times the frequency, over the pairs of the block
+//
+//   2. A column of these partial sums is added up in float64.
+//
+// What is summed by whom and in which order follows from the sizes of the call alone.
+#pragma once
+
+#include "core/rotary.h"
+#include "cuda/rotary.cuh"
+
+namespace posenc::cuda {
+
+struct RotaryGradientPlan : RotaryPlan {
+  int64_t groups = 1;              // heads with frequencies of their own, or 1
+  int64_t q_heads = 0, heads = 0;  // of a group: of q, of both
+  int64_t rounds = 1;              // of threads_y tokens each, that a piece has
+  int64_t all_rounds = 0;          // of all pieces
+  int64_t rotated_blocks = 0;      // of the vector blocks, those with pairs
+  bool positions = false;          // have a gradient
+
+  // Partial sums: frequencies [frequency_parts, terms, heads, pairs], then positions
+  // [position_parts, axes, rows].
+  int64_t frequency_parts = 0, position_parts = 0;
+};
+
+struct RotaryGradientParameters {
+  RotaryGradientArgs args;
+  RotaryGradientPlan plan;
+};
+
+template <typename T, int kVector, bool kInterleaved>
+class RotaryGradientThread : public RotaryBlock<T, kVector, kInterleaved> {
+  using Block = RotaryBlock<T, kVector, kInterleaved>;
+  using Block::args_, Block::row, Block::place, Block::head_step, Block::threads, Block::thread,
+      Block::x_, Block::y_, Block::z_, Block::block_pairs_, Block::first_pair_;
+  using typename Block::Number, typename Block::Offsets, typename Block::Place,
+      typename Block::Turned;
+
+ public:
+  using Block::kPairs;
+  using Partial = Number;
+
+  POSENC_HD RotaryGradientThread(const RotaryGradientParameters& parameters, char* shared, int x,
+                                 int y, int z)
+      : Block(parameters.args.turned, parameters.plan, shared, x, y, z),
+        gradient_(parameters.args),
+        plan_(parameters.plan) {}
+
+  // Takes up a piece. What can be had again from its number is not kept in registers.
+  POSENC_HD void begin(int64_t piece_x, int64_t piece_y) {
+    piece_x_ = piece_x;
+    piece_y_ = piece_y;
+    const int64_t head_piece = divide(piece_y, plan_.vector_blocks);
+    this->take_vectors(piece_y - head_piece * plan_.vector_blocks);
+    group_ = divide(head_piece, plan_.head_blocks);
+    first_head_ = (head_piece - group_ * plan_.head_blocks) * plan_.threads_z + z_;
+  }
+
+  POSENC_HD void frequencies() {
+    Block::frequencies(group_);
+    const int count = static_cast<int>(terms()) * block_pairs_;
+    for (int i = thread(); i < count; i += threads()) frequency_sums()[i] = 0;
+  }
+
+  POSENC_HD int rounds() const {
+    return static_cast<int>(Block::min64(plan_.rounds, plan_.all_rounds - piece_x_ * plan_.rounds));
+  }
+
+  // Takes up the next tokens and requests their first heads.
+  POSENC_HD void begin_round(int round) {
+    round_ = round;
+    this->take_row(first_row() + y_);
+    const RotaryTensor& q = args_.tensors[0];
+    const RotaryTensor& k = args_.tensors[1];
+    in_ = first_offsets(q.in_strides, k.in_strides);
+    out_ = first_offsets(q.out_strides, k.out_strides);
+    x_at_ = first_offsets(gradient_.x_strides[0], gradient_.x_strides[1]);
+    if (this->working_ && this->rotates_) read(first_head_);
+  }
+
+  using Block::angles;
+
+  // The gradient of x; cross products to shared memory.
+  POSENC_HD void rotate() {
+    if (!this->working_) return;
+    if (!this->rotates_) return this->copy(in_, out_, first_head_, plan_.q_heads, plan_.heads);
+    const int at = y_ * block_pairs_ + x_ * kPairs;
+    const auto c = read_packet<Number, kPairs>(this->cosines() + at);
+    const auto s = read_packet<Number, kPairs>(this->sines() + at);
+    const RotaryTensor& q = args_.tensors[0];
+    const RotaryTensor& k = args_.tensors[1];
+    const int64_t step = head_step();
+    Packet<Number, kPairs> sum{};
+    // Unrolled, this loop and that over `radians` below take more registers than there are.
+#pragma unroll 1
+    for (int64_t head = first_head_; head < plan_.heads; head += Policy::kGradientHeads * step) {
+      if (head != first_head_) read(head);
+#pragma unroll
+      for (int i = 0; i < Policy::kGradientHeads; ++i) {
+        const int64_t one = head + i * step;
+        if (one >= plan_.heads) continue;
+        const bool of_q = one < plan_.q_heads;
+        const Place to = place(out_, q.out_strides, k.out_strides, of_q, 0);
+        Block::advance(out_, q.out_strides, k.out_strides, step);
+        const int second = kInterleaved ? 0 : i;
+        const Turned y = this->turn(Block::pairs_of(first_[i], second_[second]), c, s);
+        Block::write(y, static_cast<T*>(of_q ? q.out : k.out) + to.offset, to.partner);
+        const Turned x = Block::pairs_of(first_of_x_[i], second_of_x_[second]);
+#pragma unroll
+        for (int j = 0; j < kPairs; ++j) {
+          sum.numbers[j] = multiply_add(x.a[j], y.b[j], sum.numbers[j]);
+          sum.numbers[j] = multiply_add(-x.b[j], y.a[j], sum.numbers[j]);
+        }
+      }
+    }
+    keep_packet<Number, kPairs>(sum, turned() + z_ * plan_.threads_y * block_pairs_ + at);
+  }
+
+  // Over the threads that have heads of a token: the gradients of its angles.
+  POSENC_HD void sum_heads() {
+    const int stride = plan_.threads_y * block_pairs_;
+    for (int i = thread(); i < tokens() * block_pairs_; i += threads()) {
+      Number sum = 0;
+      for (int z = 0; z < plan_.threads_z; ++z) sum += turned()[z * stride + i];
+      turned()[i] = gradient_.inverse ? -sum : sum;
+    }
+  }
+
+  // Along each axis of positions in turn:
+  POSENC_HD int axes() const { return static_cast<int>(gradient_.position_axes()); }
+
+  POSENC_HD void stage_positions(int axis) {
+    for (int token = thread(); token < tokens(); token += threads()) {
+      const int64_t row = first_row() + token;
+      const int64_t batch = divide(row, args_.tokens);
+      const Position p =
+          args_.positions.at(batch * args_.position_batch_stride +
+                             (row - batch * args_.tokens) * args_.position_token_stride +
+                             axis * args_.positions.axis_stride);
+      positions()[token] = as_number(p);
+    }
+  }
+
+  POSENC_HD void sum_tokens(int axis) {
+    const int term = args_.axis_map.data != nullptr ? 0 : axis;
+    for (int i = thread(); i < block_pairs_; i += threads()) {
+      if (!driven(i, axis)) continue;
+      Number sum = frequency_sums()[term * block_pairs_ + i];
+      for (int token = 0; token < tokens(); ++token) {
+        sum = multiply_add(positions()[token], turned()[token * block_pairs_ + i], sum);
+      }
+      frequency_sums()[term * block_pairs_ + i] = sum;
+    }
+    if (!plan_.positions || z_ != 0 || y_ >= tokens() || !this->rotates_) return;
+    Number sum = 0;
+#pragma unroll 1
+    for (int j = 0; j < kPairs; ++j) {
+      const int i = x_ * kPairs + j;
+      if (!driven(i, axis)) continue;
+      const Number radians =
+          static_cast<Number>(args_.inv_freq.radians(term, group_, first_pair_ + i));
+      sum = multiply_add(radians, turned()[y_ * block_pairs_ + i], sum);
+    }
+    of_vectors()[y_ * plan_.threads_x + x_] = sum;
+  }
+
+  POSENC_HD void write_positions(int axis) {
+    if (!plan_.positions || block_pairs_ == 0) return;
+    const int64_t head_piece = divide(piece_y_, plan_.vector_blocks);
+    const int64_t part =
+        head_piece * plan_.rotated_blocks + (piece_y_ - head_piece * plan_.vector_blocks);
+    Number* const to = partials() + plan_.frequency_parts * gradient_.frequency_count() +
+                       (part * gradient_.position_axes() + axis) * args_.rows();
+    for (int token = thread(); token < tokens(); token += threads()) {
+      Number sum = 0;
+      for (int x = 0; x < block_pairs_ / kPairs; ++x) {
+        sum += of_vectors()[token * plan_.threads_x + x];
+      }
+      to[first_row() + token] = sum;
+    }
+  }
+
+  // Frequencies of the piece; what a thread has summed itself.
+  POSENC_HD void finish() {
+    const int64_t head_block = divide(first_head_, plan_.threads_z);
+    Number* const to =
+        partials() + (piece_x_ * plan_.head_blocks + head_block) * gradient_.frequency_count();
+    for (int term = 0; term < terms(); ++term) {
+      for (int i = thread(); i < block_pairs_; i += threads()) {
+        to[(term * args_.inv_freq.heads + group_) * args_.pairs + first_pair_ + i] =
+            frequency_sums()[term * block_pairs_ + i];
+      }
+    }
+  }
+
+  static size_t shared_bytes(int64_t vectors, int64_t terms, const RotaryPlan& plan) {
+    const int64_t pairs = vectors * kPairs;
+    const int64_t numbers = plan.threads_z * plan.threads_y * pairs + terms * pairs +
+                            plan.threads_y * (1 + plan.threads_x);
+    return Block::shared_bytes(vectors, terms, plan) +
+           sizeof(Number) * static_cast<size_t>(numbers);
+  }
+
+ private:
+  // The tokens of the round.
+  POSENC_HD int64_t first_row() const {
+    return (piece_x_ * plan_.rounds + round_) * plan_.threads_y;
+  }
+  POSENC_HD int tokens() const {
+    return static_cast<int>(Block::min64(plan_.threads_y, args_.rows() - first_row()));
+  }
+
+  // Shared memory, after that of angles: sums of cross products [threads_z, threads_y,
+  // block_pairs], of frequencies [terms, block_pairs], positions [threads_y], and sums over pairs
+  // [threads_y, threads_x].
+  POSENC_HD Number* turned() const { return this->sines() + plan_.threads_y * block_pairs_; }
+  POSENC_HD Number* frequency_sums() const {
+    return turned() + plan_.threads_z * plan_.threads_y * block_pairs_;
+  }
+  POSENC_HD Number* positions() const { return frequency_sums() + terms() * block_pairs_; }
+  POSENC_HD Number* of_vectors() const { return positions() + plan_.threads_y; }
+
+  POSENC_HD Number* partials() const { return static_cast<Number*>(gradient_.workspace); }
+  POSENC_HD int64_t terms() const { return args_.inv_freq.terms(); }
+
+  // Whether a pair of the block turns with the position along an axis.
+  POSENC_HD bool driven(int i, int axis) const {
+    return args_.axis_map.data == nullptr || args_.axis_map.clamped(first_pair_ + i) == axis;
+  }
+
+  // By its magnitude: near 0 a negative one would lose its digits.
+  static POSENC_HD Number as_number(Position p) {
+    const bool negative = p.integer < 0;
+    const uint64_t integer = static_cast<uint64_t>(p.integer);
+    const uint64_t whole = negative ? ~integer + (p.fraction == 0) : integer;
+    const uint64_t fraction = negative ? ~p.fraction + 1 : p.fraction;
+    const Number magnitude = multiply_add(static_cast<Number>(fraction),
+                                          static_cast<Number>(0x1p-64), static_cast<Number>(whole));
+    return negative ? -magnitude : magnitude;
+  }
+
+  // A group's heads are counted through q and k.
+  POSENC_HD Offsets first_offsets(const HeadStrides& q, const HeadStrides& k) const {
+    return {row(q) + (group_ + first_head_) * q.head,
+            row(k) + (group_ + first_head_ - plan_.q_heads) * k.head};
+  }
+
+  POSENC_HD void read(int64_t head) {
+    const RotaryTensor& q = args_.tensors[0];
+    const RotaryTensor& k = args_.tensors[1];
+    const int64_t step = head_step();
+#pragma unroll
+    for (int i = 0; i < Policy::kGradientHeads; ++i) {
+      const int64_t one = head + i * step;
+      if (one >= plan_.heads) continue;
+      const bool of_q = one < plan_.q_heads;
+      const auto read_one = [&](const void* data, const Place& from, WordOf<T, kVector>& first,
+                                WordOf<T, kVector>& second) {
+        const T* const at = static_cast<const T*>(data) + from.offset;
+        first = read_word<T, kVector>(at);
+        if constexpr (!kInterleaved) second = read_word<T, kVector>(at + from.partner);
+      };
+      const int second = kInterleaved ? 0 : i;
+      read_one(of_q ? q.in : k.in, place(in_, q.in_strides, k.in_strides, of_q, 0), first_[i],
+               second_[second]);
+      read_one(of_q ? gradient_.x[0] : gradient_.x[1],
+               place(x_at_, gradient_.x_strides[0], gradient_.x_strides[1], of_q, 0),
+               first_of_x_[i], second_of_x_[second]);
+      // Step by step, which takes fewer registers than the multiples of all strides.
+      Block::advance(in_, q.in_strides, k.in_strides, step);
+      Block::advance(x_at_, gradient_.x_strides[0], gradient_.x_strides[1], step);
+    }
+  }
+
+  const RotaryGradientArgs& gradient_;
+  const RotaryGradientPlan& plan_;
+
+  int64_t piece_x_, piece_y_, group_, first_head_;
+  int round_;
+  Offsets in_, out_, x_at_;
+  WordOf<T, kVector> first_[Policy::kGradientHeads], first_of_x_[Policy::kGradientHeads];
+  WordOf<T, kVector> second_[kInterleaved ? 1 : Policy::kGradientHeads];
+  WordOf<T, kVector> second_of_x_[kInterleaved ? 1 : Policy::kGradientHeads];
+};
+
+// ---------------------------------------------------------------------------------------------
+// Partial sums
+
+// out[column] = sum over parts of in[part, column]
+struct ColumnSums {
+  const void* in = nullptr;
+  double* out = nullptr;
+  int64_t parts = 0, columns = 0;
+};
+
+struct ColumnSumsPlan {
+  int64_t pieces_x = 0, pieces_y = 1;  // tiles of columns of the first sums, then of the second
+  int64_t first_tiles = 0;
+  int64_t grid_x = 0, grid_y = 1;
+  size_t shared_bytes = sizeof(double) * Policy::kSumColumns * Policy::kSumRows;
+};
+
+struct ColumnSumsParameters {
+  ColumnSums sums[2];
+  ColumnSumsPlan plan;
+};
+
+// A thread takes every kSumRows-th part of a column; the first one of the column adds them up.
+template <typename Sum, int kVector, typename Partial>
+class ColumnSumsThread {
+ public:
+  POSENC_HD ColumnSumsThread(const ColumnSumsParameters& parameters, char* shared, int x, int y)
+      : parameters_(parameters), shared_(reinterpret_cast<Sum*>(shared)), x_(x), y_(y) {}
+
+  POSENC_HD void sum(int64_t piece) {
+    const bool first = piece < parameters_.plan.first_tiles;
+    const ColumnSums& a = parameters_.sums[0];
+    const ColumnSums& b = parameters_.sums[1];
+    const int64_t tile = first ? piece : piece - parameters_.plan.first_tiles;
+    const int64_t column = tile * Policy::kSumColumns + x_;
+    const int64_t parts = first ? a.parts : b.parts, columns = first ? a.columns : b.columns;
+    out_ = column < columns ? (first ? a.out : b.out) + column : nullptr;
+    if (out_ == nullptr) return;
+    const Partial* const in = static_cast<const Partial*>(first ? a.in : b.in) + column;
+    Sum sum = 0;
+#pragma unroll 4
+    for (int64_t part = y_; part < parts; part += Policy::kSumRows) sum += in[part * columns];
+    shared_[y_ * Policy::kSumColumns + x_] = sum;
+  }
+
+  POSENC_HD void finish() const {
+    if (out_ == nullptr || y_ != 0) return;
+    Sum sum = 0;
+    for (int y = 0; y < Policy::kSumRows; ++y) sum += shared_[y * Policy::kSumColumns + x_];
+    *out_ = sum;
+  }
+
+ private:
+  const ColumnSumsParameters& parameters_;
+  Sum* const shared_;
+  const int x_, y_;
+  Sum* out_;
+};
+
+// ---------------------------------------------------------------------------------------------
+// On the host: which threads, how many of them
+
+template <typename Visit>
+auto visit_rotary_gradient_thread(const RotaryGradientArgs& args, const Visit& visit) {
+  RotaryArgs of_x = args.turned;
+  for (int i = 0; i < of_x.tensor_count; ++i) {
+    of_x.tensors[i].in = args.x[i];
+    of_x.tensors[i].in_strides = args.x_strides[i];
+  }
+  return visit_access<RotaryGradientThread>(
+      of_x.dtype,
+      [&](int width, bool interleaved) {
+        return fits(args.turned, width, interleaved) && fits(of_x, width, interleaved);
+      },
+      visit);
+}
+
+template <typename Thread>
+RotaryGradientPlan plan_rotary_gradient(const RotaryGradientArgs& args, GridLimit limit = {}) {
+  const RotaryArgs& turned = args.turned;
+  const InverseFrequencies& inv_freq = turned.inv_freq;
+  const RotaryArgs group = inv_freq.heads == 1 ? turned : turned.of_head(0);
+  RotaryGradientPlan plan;
+  plan.groups = inv_freq.heads;
+  plan.q_heads = group.tensors[0].heads;
+  plan.heads = plan.q_heads + group.tensors[1].heads;
+  plan.positions = args.position_sums != nullptr;
+  if (plan.groups == 0) return plan;
+  static_cast<RotaryPlan&>(plan) = plan_rotary<Thread>(group, limit);
+  if (plan.pieces_x == 0) return plan;
+  plan.pieces_y *= plan.groups;
+  plan.rounds = std::clamp(plan.pieces_x * plan.pieces_y / Policy::kGradientPieces, int64_t{1},
+                           Policy::kGradientRounds);
+  plan.all_rounds = plan.pieces_x;
+  plan.pieces_x = divide_up(plan.all_rounds, plan.rounds);
+  plan.grid_x = std::min(plan.pieces_x, limit.x);
+  plan.grid_y = std::min(plan.pieces_y, limit.y);
+  plan.rotated_blocks = divide_up(plan.rotated, plan.threads_x);
+  plan.frequency_parts = plan.pieces_x * plan.head_blocks;
+  if (plan.positions) plan.position_parts = plan.groups * plan.head_blocks * plan.rotated_blocks;
+  return plan;
+}
+
+// Bytes of the partial sums, which the workspace has to hold.
+inline int64_t partial_bytes(const RotaryGradientArgs& args, const RotaryGradientPlan& plan) {
+  const int64_t count = plan.frequency_parts * args.frequency_count() +
+                        plan.position_parts * args.position_axes() * args.turned.rows();
+  return count * (args.turned.dtype == Dtype::kFloat64 ? 8 : 4);
+}
+
+inline ColumnSumsParameters column_sums(const RotaryGradientArgs& args,
+                                        const RotaryGradientPlan& plan, GridLimit limit = {}) {
+  ColumnSumsParameters parameters;
+  const int64_t count = args.frequency_count();
+  parameters.sums[0] = {args.workspace, args.frequency_sums, plan.frequency_parts, count};
+  if (args.position_sums != nullptr) {
+    const int64_t size = args.turned.dtype == Dtype::kFloat64 ? 8 : 4;
+    parameters.sums[1] = {
+        static_cast<const char*>(args.workspace) + plan.frequency_parts * count * size,
+        args.position_sums, plan.position_parts, args.position_axes() * args.turned.rows()};
+  }
+  ColumnSumsPlan& of_sums = parameters.plan;
+  of_sums.first_tiles = divide_up(count, Policy::kSumColumns);
+  of_sums.pieces_x =
+      of_sums.first_tiles + divide_up(parameters.sums[1].columns, Policy::kSumColumns);
+  of_sums.grid_x = std::min(of_sums.pieces_x, limit.x);
+  return parameters;
+}
+
+}  // namespace posenc::cuda

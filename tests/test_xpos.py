@@ -1,0 +1,476 @@
+"""xPos, against the libraries that have it and its formula, and with a cache of keys.
+
+Their angle is fl(p * w) in float32, their power a float32 power of a float32 base: with
+u = 2^-24, for positions below 2^12 and heads of 32,
+
+    their angle     off by u * p * w, u more for w itself and 3u * p * w for a power that made it
+    their factor    z^t, t = (p - c) / 512 in float32: z and t are off by u of themselves, the power
+                    by 2u of the result:  (|t| + |t ln z| + 2) u of the factor
+    their table     sine and cosine, and the products with the factor: 4u of the factor
+    ours            in float64, rounded once: u of the factor
+    a result        two products and a sum on either side: 4u of its terms
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import outside
+import pytest
+
+import posenc_native as pn
+
+U = 2.0**-24
+D = 32
+INV_FREQ = pn.rotary_frequencies(D)[0]
+
+
+def normal(*shape, seed=0, dtype=np.float32):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def zeta(dim=D, gamma=0.4):
+    return (np.arange(0, dim, 2) + gamma * dim) / ((1 + gamma) * dim)
+
+
+def formula(x, positions, center, sign, pairing="interleaved", scale_base=512, gamma=0.4):
+    """The paper's, in float64; x [..., s, D]."""
+    x = x.astype(np.float64)
+    angle = positions[:, None] * INV_FREQ
+    factor = zeta(gamma=gamma) ** (sign * (positions[:, None] - center) / scale_base)
+    cos, sin = np.cos(angle) * factor, np.sin(angle) * factor
+    if pairing == "interleaved":
+        a, b = x[..., 0::2], x[..., 1::2]
+        return np.stack([a * cos - b * sin, b * cos + a * sin], -1).reshape(x.shape)
+    a, b = x[..., : D // 2], x[..., D // 2 :]
+    return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
+
+
+def terms(x, positions, center, sign, pairing="interleaved", **options):
+    """Factor times |a| + |b| for each element: what errors are relative to."""
+    x = np.abs(x.astype(np.float64))
+    factor = zeta() ** (sign * (positions[:, None] - center) / options.get("scale_base", 512))
+    if pairing == "interleaved":
+        size = (x[..., 0::2] + x[..., 1::2]) * factor
+        return np.repeat(size, 2, -1)
+    return np.tile((x[..., : D // 2] + x[..., D // 2 :]) * factor, 2)
+
+
+def their_bound(x, positions, center, sign, pairing="interleaved"):
+    inverse = sign == -1  # rounded once more
+    t = np.abs(positions[:, None] - center) / 512
+    angle = positions[:, None] * INV_FREQ
+    relative = 5 * angle + t + t * np.abs(np.log(zeta())) + 2 + 4 + 1 + 8 + inverse
+    relative = np.repeat(relative, 2, -1) if pairing == "interleaved" else np.tile(relative, 2)
+    return relative * U * terms(x, positions, center, sign, pairing)
+
+
+def assert_within(actual, expected, bound):
+    excess = np.abs(np.asarray(actual, np.float64) - np.asarray(expected, np.float64)) - bound
+    assert (excess <= 0).all(), f"beyond the bound by {excess.max()}"
+
+
+# --- The formula
+
+
+@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+@pytest.mark.parametrize(
+    ("dtype", "u"), [(np.float32, U), (np.float64, 2.0**-53)], ids=["float32", "float64"]
+)
+@pytest.mark.parametrize("center", [0.0, 300.5, -7.0])
+def test_the_formula(pairing, dtype, u, center):
+    q, k = normal(2, 3, 9, D, dtype=dtype), normal(2, 1, 9, D, seed=1, dtype=dtype)
+    positions = np.array([0, 1, 2, 50, 511, 512, 1000, 4000, 20000])
+    results = pn.apply_xpos(q, k, positions, INV_FREQ, center=center, pairing=pairing)
+    for x, sign, result in ((q, 1, results[0]), (k, -1, results[1])):
+        assert result.dtype == dtype
+        # Ours: a table (u of the factor) and 3 roundings; the formula's angle is off by 2^-53 of
+        # itself and its power by (|t| + 2) 2^-53, our angle in float64 by 2^-60 a position.
+        bound = (4 * u + (20000 + 64) * 2.0**-53 + 20000 * 2.0**-60) * terms(
+            x, positions, center, sign, pairing
+        )
+        assert_within(result, formula(x, positions, center, sign, pairing), bound)
+
+
+def test_scale_base_gamma_and_scale():
+    (cos_q, sin_q), (cos_k, sin_k) = pn.xpos_tables(
+        np.array([5, 100]), INV_FREQ, center=3, scale_base=64, gamma=0.1, scale=2.0,
+        dtype=np.float64,
+    )  # fmt: skip
+    factor = zeta(gamma=0.1) ** (np.array([[2], [97]]) / 64)
+    cos, sin = pn.rotary_tables(np.array([5, 100]), INV_FREQ, dtype=np.float64)
+    for actual, expected in (
+        (cos_q, 2 * cos * factor), (sin_q, 2 * sin * factor),
+        (cos_k, 2 * cos / factor), (sin_k, 2 * sin / factor),
+    ):  # fmt: skip
+        # Three roundings, and a power of at most 97 / 64 of a rounded base.
+        np.testing.assert_allclose(actual, expected, rtol=8 * 2.0**-53, atol=0)
+
+
+def test_scores_depend_on_the_distance_alone_and_decay():
+    q, k = normal(D, dtype=np.float64), normal(D, seed=1, dtype=np.float64)
+    positions = np.arange(1, 2000, 37)
+    x, y = (np.broadcast_to(v, (len(positions), D)) for v in (q, k))
+    scores = []
+    for shift in (0, 1234):
+        far, near = pn.apply_xpos(
+            x, y, positions + shift, INV_FREQ, k_positions=np.full(len(positions), shift),
+            layout="sd",
+        )  # fmt: skip
+        scores.append((far * near).sum(-1))
+    # 1234 positions from the centre factors reach 1.3e1, so that terms are off by as much more.
+    np.testing.assert_allclose(scores[0], scores[1], rtol=0, atol=64 * 20 * 2.0**-53 * D)
+    pairs = q[: D // 2] ** 2 + q[D // 2 :] ** 2
+    far, near = pn.apply_xpos(
+        x, x, positions, INV_FREQ * 0, k_positions=np.zeros(len(positions)), layout="sd"
+    )
+    decayed = (zeta() ** (positions[:, None] / 512) * pairs).sum(-1)
+    np.testing.assert_allclose((far * near).sum(-1), decayed, rtol=64 * 2.0**-53)
+    assert (np.diff(decayed) < 0).all()
+
+
+# --- Other libraries
+
+
+def torchscale(x, offset, downscale):
+    """torchscale's convention: the centre is half of the length, rounded up; x [s, D]."""
+    length = len(x) + offset
+    lowest = -length // 2  # Python rounds down
+    power = np.arange(lowest, length + lowest) / 512
+    factor = zeta()[None] ** power[:, None]
+    factor = (1 / factor if downscale else factor)[-len(x) :]
+    angle = (np.arange(length)[:, None] * INV_FREQ)[-len(x) :]
+    cos, sin = np.repeat(np.cos(angle) * factor, 2, 1), np.repeat(np.sin(angle) * factor, 2, 1)
+    turned = np.stack([-x[:, 1::2], x[:, 0::2]], -1).reshape(x.shape)
+    return x * cos + turned * sin
+
+
+@pytest.mark.parametrize("length", [8, 9])
+def test_torchscale(length):
+    q, k = (normal(length, D, seed=i, dtype=np.float64) for i in (0, 1))
+    options = {"layout": "sd", "pairing": "interleaved"}
+    center = (length + 1) // 2
+    ours = pn.apply_xpos(q, k, None, INV_FREQ, center=center, **options)
+    for x, theirs, downscale in ((q, ours[0], False), (k, ours[1], True)):
+        np.testing.assert_allclose(
+            theirs, torchscale(x, 0, downscale), rtol=0, atol=64 * 2.0**-53 * np.abs(x).max()
+        )
+    # A step of decoding: all keys again, the last query.
+    step, _ = pn.apply_xpos(
+        q[-1:], k, np.array([length - 1]), INV_FREQ, k_positions=np.arange(length), center=center,
+        **options,
+    )  # fmt: skip
+    np.testing.assert_allclose(
+        step, torchscale(q[-1:], length - 1, False), rtol=0, atol=64 * 2.0**-53 * np.abs(q).max()
+    )
+
+
+@pytest.mark.parametrize("length", [7, 64, 1000])
+def test_rotary_embedding_torch(length):
+    torch = pytest.importorskip("torch")
+    module = outside.module("rotary_embedding_torch")
+    theirs = module.RotaryEmbedding(D, use_xpos=True, cache_if_possible=False)
+    q, k = normal(1, 2, length, D), normal(1, 2, length, D, seed=1)
+    with torch.no_grad():
+        expected = theirs.rotate_queries_and_keys(torch.from_numpy(q), torch.from_numpy(k))
+    results = pn.apply_xpos(q, k, None, INV_FREQ, center="length", pairing="interleaved")
+    positions, center = np.arange(length), length // 2
+    for x, sign, result, other in zip((q, k), (1, -1), results, expected, strict=True):
+        assert_within(result, other.numpy(), their_bound(x, positions, center, sign))
+
+
+@pytest.mark.parametrize("length", [7, 64, 1000])
+def test_x_transformers(length):
+    torch = pytest.importorskip("torch")
+    module = outside.module("x_transformers.x_transformers")
+    theirs = module.RotaryEmbedding(D, use_xpos=True)
+    q, k = normal(1, 2, length, D), normal(1, 2, length, D, seed=1)
+    freqs, factor = theirs.forward_from_seq_len(length)
+    expected = [
+        module.apply_rotary_pos_emb(torch.from_numpy(x), freqs, f)
+        for x, f in ((q, factor), (k, factor**-1))
+    ]
+    results = pn.apply_xpos(q, k, None, INV_FREQ, center="length", pairing="interleaved")
+    positions, center = np.arange(length), length // 2
+    for x, sign, result, other in zip((q, k), (1, -1), results, expected, strict=True):
+        assert_within(result, other.numpy(), their_bound(x, positions, center, sign))
+
+
+# --- A cache of keys
+
+
+def scores_of(q, k):
+    return np.einsum("...qd,...kd->...qk", q, k)
+
+
+def test_keys_stay_valid_with_a_fixed_centre_and_not_with_the_length():
+    length, first = 600, 300
+    q, k = (normal(1, 2, length, D, seed=i, dtype=np.float64) for i in (0, 1))
+    whole = {}
+    for center in (0.0, 256.0, "length"):
+        whole[center] = scores_of(*pn.apply_xpos(q, k, None, INV_FREQ, center=center))
+    # The centre cancels.
+    np.testing.assert_allclose(whole[0.0], whole[256.0], rtol=0, atol=1e-12)
+    np.testing.assert_allclose(whole[0.0], whole["length"], rtol=0, atol=1e-12)
+
+    for center in whole:
+        cached = pn.apply_xpos(q[:, :, :first], k[:, :, :first], None, INV_FREQ, center=center)[1]
+        positions = np.arange(first, length)
+        new_q, new_k = pn.apply_xpos(
+            q[:, :, first:], k[:, :, first:], positions, INV_FREQ,
+            # The length is that of all keys, as a library that re-centres has it.
+            center=length // 2 if center == "length" else center,
+        )  # fmt: skip
+        scores = scores_of(new_q, np.concatenate([cached, new_k], 2))
+        error = np.abs(scores - whole[center][:, :, first:]).max()
+        if center == "length":
+            assert error > 1  # what was cached has another centre
+        else:
+            assert error < 1e-12  # of scores of up to 1e2
+
+
+def test_q_and_k_of_different_lengths_heads_and_batched_positions():
+    q, k = normal(2, 3, 4, D), normal(2, 1, 7, D, seed=1)
+    at_q, at_k = np.array([[3, 4, 5, 6], [0, 1, 2, 3]]), np.arange(7) + np.array([[0], [5]])
+    ours = pn.apply_xpos(q, k, at_q, INV_FREQ, k_positions=at_k, center=2)
+    for b in range(2):
+        other = pn.apply_xpos(q[b], k[b], at_q[b], INV_FREQ, k_positions=at_k[b], center=2,
+                              layout="hsd")  # fmt: skip
+        np.testing.assert_array_equal(ours[0][b], other[0])
+        np.testing.assert_array_equal(ours[1][b], other[1])
+    # None for both: each from 0.
+    ours = pn.apply_xpos(q, k, None, INV_FREQ)
+    other = pn.apply_xpos(q, k, np.arange(4), INV_FREQ, k_positions=np.arange(7))
+    np.testing.assert_array_equal(ours[0], other[0])
+    np.testing.assert_array_equal(ours[1], other[1])
+
+
+def test_in_place_and_a_slice_of_the_head():
+    q, k = normal(2, 3, 5, D + 8), normal(2, 1, 5, D + 8, seed=1)
+    expected = pn.apply_xpos(q, k, None, INV_FREQ, rotary_start=8)
+    np.testing.assert_array_equal(expected[0][..., :8], q[..., :8])
+    np.testing.assert_array_equal(
+        expected[1][..., 8:], pn.apply_xpos(q[..., 8:], k[..., 8:], None, INV_FREQ)[1]
+    )
+    results = pn.apply_xpos(q, k, None, INV_FREQ, rotary_start=8, inplace=True)
+    assert results[0] is q
+    assert results[1] is k
+    np.testing.assert_array_equal(q, expected[0])
+    np.testing.assert_array_equal(k, expected[1])
+
+
+# --- Range
+
+
+def test_positions_too_far_from_the_centre_are_an_error():
+    reach = int(87 / -math.log(0.4 / 1.4) * 512)
+    near = np.array([-reach, reach])
+    for cos, sin in pn.xpos_tables(near, INV_FREQ):
+        size = np.hypot(cos.astype(np.float64), sin)
+        assert np.isfinite(size).all()
+        assert size.min() > np.finfo(np.float32).tiny  # a normal number on either side
+    for positions in (near + 2, near - 2):
+        with pytest.raises(ValueError, match=r"positions: expected within 3555\d of the center, 0"):
+            pn.xpos_tables(positions, INV_FREQ)
+    pn.xpos_tables(near + 10**6, INV_FREQ, center=1e6)
+    pn.xpos_tables(8 * near, INV_FREQ, dtype=np.float64)
+    with pytest.raises(ValueError, match="positions: expected within"):
+        pn.xpos_tables(9 * near, INV_FREQ, dtype=np.float64)
+    q = normal(1, 1, 1, D)
+    for k_positions, positions in ((near[1:] + 2, near[1:]), (near[1:], near[1:] + 2)):
+        before = q.copy()
+        with pytest.raises(ValueError, match="apply_xpos: positions: expected within"):
+            pn.apply_xpos(q, q.copy(), positions, INV_FREQ, k_positions=k_positions, inplace=True)
+        np.testing.assert_array_equal(q, before)
+    for count in (0, 1):
+        (cos, _), _ = pn.xpos_tables(count, INV_FREQ)
+        assert cos.shape == (count, D // 2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "match", "options"),
+    [
+        (ValueError, "center: expected a number or 'length', got 'middle'", {"center": "middle"}),
+        (ValueError, "center: expected a finite number", {"center": math.inf}),
+        (ValueError, "scale_base: expected a number > 0", {"scale_base": 0.0}),
+        (TypeError, "gamma: expected a real number", {"gamma": "0.4"}),
+        (ValueError, r"k_positions: expected shape .*\[5\]", {"k_positions": np.arange(4)}),
+        (ValueError, r"k_positions: expected shape .*\[4\]", {"k": normal(1, 1, 4, D)}),
+        (ValueError, r"positions: expected shape .*\[5\]", {"positions": np.arange(4)}),
+        (TypeError, "positions: expected a dtype", {"positions": np.zeros(5, bool)}),
+        (ValueError, r"inv_freq: expected shape \[P\]", {"inv_freq": INV_FREQ[None]}),
+        (TypeError, "k: expected the dtype of q", {"k": np.zeros((1, 1, 5, D))}),
+        (TypeError, "k: expected what q is, got list", {"k": [1.0]}),
+        (TypeError, "q: expected a NumPy array or a torch tensor", {"q": [1.0]}),
+        (ValueError, "rotary_start", {"rotary_start": 1}),
+        (ValueError, "layout", {"layout": "bhds"}),
+    ],
+)  # fmt: skip
+def test_errors(kind, match, options):
+    values = {"q": normal(1, 2, 5, D), "k": normal(1, 1, 5, D), "positions": np.arange(5),
+              "inv_freq": INV_FREQ} | options  # fmt: skip
+    with pytest.raises(kind, match=match):
+        pn.apply_xpos(**values)
+
+
+def test_tables_are_float32_or_float64():
+    with pytest.raises(TypeError, match="dtype: expected float32 or float64, got float16"):
+        pn.xpos_tables(3, INV_FREQ, dtype=np.float16)
+
+
+# --- torch
+
+
+@pytest.fixture
+def torch():
+    return pytest.importorskip("torch")
+
+
+@pytest.fixture
+def pnn(torch):
+    from posenc_native import nn
+
+    return nn
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_tensors_have_the_bits_of_arrays(torch, dtype):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    kind = {"bfloat16": ml_dtypes.bfloat16}.get(dtype, dtype)
+    q, k = normal(2, 3, 5, D).astype(kind), normal(2, 1, 5, D, seed=1).astype(kind)
+    positions = np.array([0, 3, 4, 900, 2000])
+    ours = pn.apply_xpos(q, k, positions, INV_FREQ, center=100)
+    tensors = [torch.from_numpy(x.astype(np.float64)).to(getattr(torch, dtype)) for x in (q, k)]
+    results = pn.apply_xpos(
+        *tensors, torch.from_numpy(positions), torch.from_numpy(INV_FREQ), center=100
+    )
+    mixed = pn.apply_xpos(*tensors, positions, INV_FREQ, center=100)
+    for array, tensor, same in zip(ours, results, mixed, strict=True):
+        assert tensor.dtype == getattr(torch, dtype)
+        assert torch.equal(tensor, same)
+        # NumPy and torch each have an exp of their own, within a unit of float64: one of 2^29
+        # tables rounds the other way in float32.
+        unit = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2 * U, "float64": 2.0**-50}
+        np.testing.assert_allclose(
+            tensor.double().numpy(), array.astype(np.float64), rtol=unit[dtype],
+            atol=unit[dtype] * 0.1,
+        )  # fmt: skip
+
+
+def test_half_precision_is_rounded_once(torch):
+    q, k = (torch.from_numpy(normal(1, 2, 600, D, seed=i)).bfloat16() for i in (0, 1))
+    results = pn.apply_xpos(q, k, None, torch.from_numpy(INV_FREQ))
+    exact = pn.apply_xpos(q.double(), k.double(), None, torch.from_numpy(INV_FREQ))
+    for x, sign, result, other in zip((q, k), (1, -1), results, exact, strict=True):
+        size = terms(x.double().numpy(), np.arange(600), 0, sign, "half")
+        bound = 2.0**-8 * np.abs(other.numpy()) * (1 + 8 * U) + 5 * U * size + 2.0**-134
+        assert_within(result.double().numpy(), other.numpy(), bound)
+
+
+def test_gradients(torch):
+    q, k = (torch.from_numpy(normal(1, 2, 3, 8, seed=i, dtype=np.float64)) for i in (0, 1))
+    inv_freq = torch.from_numpy(pn.rotary_frequencies(8)[0])
+    positions = torch.tensor([0, 70, 900])
+    q.requires_grad_()
+    k.requires_grad_()
+
+    def turn(q, k):
+        return pn.apply_xpos(q, k, positions, inv_freq, center=50)
+
+    assert torch.autograd.gradcheck(turn, (q, k))
+    assert torch.autograd.gradgradcheck(turn, (q, k))
+
+
+def test_module(torch, pnn):
+    options = {"center": 64, "scale_base": 128.0, "gamma": 0.3}
+    module = pnn.XPos(D, base=500.0, rotary_dim=16, rotary_start=8, pairing="interleaved",
+                      **options)  # fmt: skip
+    assert not list(module.state_dict())
+    q, k = torch.randn(1, 2, 5, D), torch.randn(1, 1, 5, D)
+    positions = torch.tensor([1, 60, 64, 90, 200])
+    inv_freq = torch.from_numpy(pn.rotary_frequencies(16, 500.0)[0])
+    expected = pn.apply_xpos(
+        q, k, positions, inv_freq, pairing="interleaved", rotary_start=8, **options
+    )
+    for result, other in zip(module(q, k, positions), expected, strict=True):
+        assert torch.equal(result, other)
+    # Half precision leaves the tables in float32.
+    half = module.half()(q.half(), k.half(), positions)
+    for result, other in zip(half, module(q.half().float(), k.half().float(), positions),
+                             strict=True):  # fmt: skip
+        assert torch.equal(result, other.half())
+    assert "scale_base=128.0" in repr(module)
+    with pytest.raises(ValueError, match="scale_base"):
+        pnn.XPos(D, scale_base=-1.0)
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+    with_factor = pnn.XPos(D, scaling=yarn)
+    frequencies, factor = pn.rotary_frequencies(D, 10000.0, yarn)
+    expected = pn.apply_xpos(q, k, positions, torch.from_numpy(frequencies), scale=factor)
+    assert torch.equal(with_factor(q, k, positions)[1], expected[1])
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("center", [100.0, "length"])
+def test_compiled(torch, pnn, center):
+    module = pnn.XPos(D, center=center)
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager", dynamic=True)
+    for length in (5, 9):
+        q, k = torch.randn(1, 2, length, D), torch.randn(1, 1, length, D)
+        at = (torch.arange(length) + 3,) if center == 100.0 else ()
+        results = []
+        for function in (compiled, module):
+            x = q.clone().requires_grad_()
+            turned = function(x, k, *at)
+            turned[0].square().sum().backward()
+            results.append((*turned, x.grad))
+        for a, b in zip(*results, strict=True):
+            torch.testing.assert_close(a, b, rtol=2 * U, atol=1e-6)
+    torch._dynamo.reset()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_exported(torch, pnn):
+    module, length = pnn.XPos(D), torch.export.Dim("length", max=1000)
+    shapes = {"q": {2: length}, "k": {2: length}}
+    inputs = torch.randn(1, 2, 5, D), torch.randn(1, 1, 5, D)
+    program = torch.export.export(module, inputs, dynamic_shapes=shapes).module()
+    inputs = torch.randn(1, 2, 9, D), torch.randn(1, 1, 9, D)
+    for a, b in zip(program(*inputs), module(*inputs), strict=True):
+        torch.testing.assert_close(a, b, rtol=2 * U, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["read-only", "overlap"])
+def test_in_place_nothing_is_written_before_all_is_checked(kind):
+    rng = np.random.default_rng(5)
+    both = rng.standard_normal((1, 3, 4, 8)).astype(np.float32)
+    q, k = both[:, :2], both[:, 1:] if kind == "overlap" else both[:, 2:]
+    k.flags.writeable = kind != "read-only"
+    inv_freq, _ = pn.rotary_frequencies(8)
+    before = both.copy()
+    with pytest.raises(ValueError, match=r"apply_xpos: k: "):
+        pn.apply_xpos(q, k, None, inv_freq, inplace=True)
+    np.testing.assert_array_equal(both, before)
+
+
+def test_in_place_of_tensors_is_checked_first():
+    torch = pytest.importorskip("torch")
+    inv_freq, _ = pn.rotary_frequencies(8)
+    q = torch.randn(1, 2, 5, 8)
+    before = q.clone()
+    shared = torch.randn(1, 3, 5, 8)
+    for first, k in (
+        (q, torch.ones(1, 1, 5, 1).expand(1, 1, 5, 8)),
+        (q, torch.ones(1, 1, 5, 8, requires_grad=True)),
+        (shared[:, :2], shared[:, 1:]),
+    ):
+        kept = first.clone()
+        with pytest.raises(ValueError, match="apply_xpos: k: "):
+            pn.apply_xpos(first, k, None, inv_freq, inplace=True)
+        assert torch.equal(first, kept)
+    k = torch.randn(1, 1, 5, 8)
+    expected = pn.apply_xpos(q, k, None, inv_freq)
+    assert pn.apply_xpos(q, k, None, inv_freq, inplace=True)[0] is q
+    assert torch.equal(q, expected[0])
+    assert not torch.equal(q, before)
+    assert torch.equal(k, expected[1])
