@@ -21,18 +21,21 @@ gets an instance-level ``forward``; an attention module gets one that is the sam
 globals, in which the rotary function is replaced. So everything else those modules do (caches,
 attention backends, scalings that change with the length) is still transformers' own.
 
-How a model pairs the dimensions of a head, whether it rotates a part of them, and how its tables
-are laid out is not looked up in a list of names; `posenc_native.hf_probe` finds it by calling the
-model's own functions. A part of a model that does not answer like any known form is left alone.
+Which coordinate and frequency drive a column of a table, how a model pairs the dimensions of a
+head, and whether it rotates a part of them is not looked up in a list of names;
+`posenc_native.hf_tables` and `posenc_native.hf_functions` find it by calling the model's own code.
+A part of a model that does not answer like any known form is left alone.
 """
 
 from __future__ import annotations
 
 import copy
 import inspect
+import itertools
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 try:
@@ -44,12 +47,28 @@ except ImportError as error:
         "pip install 'posenc-native[hf]'"
     ) from error
 
-from .hf_probe import PIECES, NotServed, in_pieces, probe_function, probe_tables, table_names
-from .rotary import rotary_tables
+from .hf_functions import (
+    PIECES,
+    Rotation,
+    in_pieces,
+    probe_function,
+    rotary_function,
+    takes_tables,
+)
+from .hf_modules import MARK, Plan, global_names, install, restore, rewrap, slot, with_functions
+from .hf_positions import position_function, takes_positions
+from .hf_tables import (
+    Form,
+    NotServed,
+    Tables,
+    constant_name,
+    makes_tables,
+    probe_tables,
+    table_names,
+)
+from .rotary import Rotary, rotary_tables
 
 __all__ = ["Patch", "patch", "unpatch"]
-
-_MARK = "_posenc_native"  # the attribute of a patched module that says how to restore it
 
 
 def patch(model: nn.Module, *, inplace: bool = False) -> Patch:
@@ -74,13 +93,30 @@ def patch(model: nn.Module, *, inplace: bool = False) -> Patch:
         ValueError: nothing in it can be patched (the message says what was found), or it is
             patched already.
 
-    Served are models with the usual split into a rotary-embedding module and a function
-    ``apply_rotary_pos_emb(q, k, cos, sin)``: Llama, Mistral, Qwen2, Qwen3, Gemma 1 to 3, Phi-3,
-    GPT-NeoX, StableLM, OLMo, Cohere, GLM, DeepSeek-V3 and most others, the multi-axis positions of
-    Qwen2-VL and its successors, and GPT-J and CodeGen, which keep a table in every attention
-    module. Frequencies are the float32 values that transformers has, bit for bit, because the
-    checkpoint was trained with them; if ``model.half()`` has rounded them, they are computed
-    anew from the configuration. Logits differ from the model's own by what its phase is off.
+    Served is what a probe finds to be a rotation by position, in models that make their tables in
+    one module and rotate in a function:
+
+    - text: Llama, Mistral, Mixtral, Qwen2, Qwen3, Gemma 1 to 4, Phi to Phi-3.5-MoE, GPT-NeoX,
+      StableLM, OLMo, Cohere, GLM, ERNIE 4.5, Falcon, gpt-oss, EXAONE, SmolLM3, ModernBERT and
+      most others, with heads that are rotated in part and every scaling of transformers;
+      DeepSeek-V2 and Llama 4, whose tables are complex; DeepSeek-V3 and other latent attention;
+      GPT-J and CodeGen, which keep a table in every attention module; RoFormer
+    - tokens with a position on several axes: Qwen2-VL, Qwen2.5-VL, Qwen3-VL, GLM-4V, ERNIE 4.5 VL
+      and HunYuan-VL, the last with a composition of torch operations: the two dims of a pair have
+      different axes
+    - vision: the towers of these models, Pixtral, DINOv3, SAM 2 and 3 (also their memory), Gemma
+      4, Llama 4, Kimi, MiniMax-M3, V-JEPA 2 (a composition too)
+
+    A function that does more than rotate (or a call that asks it to) stays the model's own and gets
+    exact tables. Not served, and listed in ``.skipped`` with the reason: frequencies that are
+    learned (Mistral Large 4), tables that are angles for the attention to take the cosine of
+    (CLVP), tables made of lengths or features in place of positions (Wav2Vec2-Conformer,
+    SeamlessM4T, EfficientLoFTR, MusicFlamingo, ESMFold2).
+
+    Frequencies are the float32 values that transformers has, bit for bit, because the checkpoint
+    was trained with them; if ``model.half()`` has rounded them, they are computed anew from the
+    configuration. ``.notes`` tells where they are not what the configuration says. Logits differ
+    from the model's own by what its phase is off.
 
     - Gradients flow as before. ``state_dict`` is the same before and after.
     - ``model.half()``, ``.bfloat16()``, ``.to(...)`` may come before or after: frequencies and
@@ -102,25 +138,29 @@ def patch(model: nn.Module, *, inplace: bool = False) -> Patch:
         raise TypeError(f"patch: model: expected a torch.nn.Module, got {type(model).__name__}")
     modules = dict(model.named_modules())
     for name, module in modules.items():
-        if _MARK in module.__dict__:
+        if MARK in module.__dict__:
             raise ValueError(
                 f"patch: model: expected a model that is not patched, got one whose module "
                 f"{name or type(module).__name__!r} is; call .undo() of its handle, or unpatch"
             )
-    plans: dict[str, _Plan] = {}
+    plans: dict[str, Plan] = {}
     skipped: dict[str, str] = {}
+    planner = _Planner(modules, inplace)
     for members in _groups(modules):
         # All of a group or nothing: a table of one kind never meets a function of the other.
-        plan = _plan_group({name: modules[name] for name in members}, inplace)
-        if isinstance(plan, str):
-            skipped.update(dict.fromkeys(members, plan))
-        else:
-            plans.update(plan)
+        try:
+            # Probing must not depend on what the caller has switched on.
+            with torch.no_grad(), torch.device("cpu"), torch.autocast("cpu", enabled=False):
+                plans.update(planner.plan({name: modules[name] for name in members}))
+        except NotServed as reason:
+            skipped.update(dict.fromkeys(members, str(reason)))
     if not plans:
         raise ValueError(_nothing_to_patch(model, skipped))
     for name in plans:
-        _install(modules[name], plans[name])
-    return Patch({name: modules[name] for name in plans}, skipped)
+        install(modules[name], plans[name])
+    patched = {name: modules[name] for name in modules if name in plans}
+    notes = {name: plans[name].note for name in patched if plans[name].note}
+    return Patch(patched, skipped, notes)
 
 
 def unpatch(model: nn.Module) -> None:
@@ -130,7 +170,7 @@ def unpatch(model: nn.Module) -> None:
     in a ``copy.deepcopy`` of a patched model.
     """
     for module in model.modules():
-        _restore(module)
+        restore(module)
 
 
 class Patch:
@@ -139,17 +179,23 @@ class Patch:
     Attributes:
         patched: names of the modules that were patched, in the order of the model.
         skipped: name to reason, for rotary and attention modules that were left alone.
+        notes: name to remark, for patched modules with something to know: frequencies that are not
+            those of the configuration (set by hand, or lost while loading), or a rotation that is
+            left to the model's own function, with exact tables.
     """
 
-    def __init__(self, modules: dict[str, nn.Module], skipped: dict[str, str]) -> None:
+    def __init__(
+        self, modules: dict[str, nn.Module], skipped: dict[str, str], notes: dict[str, str]
+    ) -> None:
         self._modules = list(modules.values())
         self.patched = tuple(modules)
         self.skipped = skipped
+        self.notes = notes
 
     def undo(self) -> None:
         """Restore every module that was patched. A second call does nothing."""
         for module in self._modules:
-            _restore(module)
+            restore(module)
         self._modules = []
 
     def __enter__(self) -> Patch:
@@ -166,6 +212,59 @@ class Patch:
 # --- what belongs together ------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class _Uses:
+    """The rotary functions that the methods of a class call.
+
+    Attributes:
+        methods: from the name of a method, the functions that it finds under global names.
+        statics: rotary functions that are static methods of the class.
+    """
+
+    methods: dict[str, dict[str, Callable[..., Any]]]
+    statics: dict[str, Callable[..., Any]]
+
+    def functions(self) -> list[Callable[..., Any]]:
+        named = [function for found in self.methods.values() for function in found.values()]
+        return list(dict.fromkeys([*named, *self.statics.values()]))
+
+    def __bool__(self) -> bool:
+        return bool(self.methods or self.statics)
+
+
+def _uses(kind: type[nn.Module]) -> _Uses:
+    methods: dict[str, dict[str, Callable[..., Any]]] = {}
+    statics: dict[str, Callable[..., Any]] = {}
+    for base in reversed(kind.__mro__):
+        if base.__module__.partition(".")[0] in ("torch", "builtins"):
+            continue
+        for name, value in vars(base).items():
+            if isinstance(value, staticmethod):
+                if takes_tables(value.__func__):
+                    statics[name] = value.__func__
+            elif isinstance(value, types.FunctionType):
+                methods[name] = _called_functions(value)
+    return _Uses({name: found for name, found in methods.items() if found}, statics)
+
+
+def _called_functions(method: types.FunctionType) -> dict[str, Callable[..., Any]]:
+    """Functions of tables, or of positions, that a method calls by a global name."""
+    inner = inspect.unwrap(method)
+    if not isinstance(inner, types.FunctionType):
+        return {}
+    found = {}
+    for name in global_names(inner.__code__):
+        function = inner.__globals__.get(name)
+        if function is not None and (takes_tables(function) or takes_positions(function)):
+            found[name] = function
+    return found
+
+
+def _computes_cosines(kind: type[nn.Module]) -> bool:
+    forward = inspect.unwrap(kind.forward)
+    return isinstance(forward, types.FunctionType) and "cos" in global_names(forward.__code__)
+
+
 def _groups(modules: dict[str, nn.Module]) -> Iterator[list[str]]:
     """Names of modules that share tables: rotary-embedding modules and who uses their output.
 
@@ -174,17 +273,16 @@ def _groups(modules: dict[str, nn.Module]) -> Iterator[list[str]]:
     """
     holders: dict[str, list[str]] = {}  # name of the holder -> its rotary-embedding modules
     for name, module in modules.items():
-        if table_names(module):
+        if makes_tables(module):
             holder = name.rpartition(".")[0]
             while isinstance(modules[holder], (nn.ModuleList, nn.ModuleDict)) and holder:
                 holder = holder.rpartition(".")[0]
             holders.setdefault(holder, []).append(name)
-    kinds = {type(module) for module in modules.values()}
-    calls = {kind: bool(_rotary_functions(kind)) for kind in kinds}
+    uses = {kind: _uses(kind) for kind in {type(module) for module in modules.values()}}
     users: dict[str, list[str]] = {}
     alone: list[str] = []
     for name, module in modules.items():
-        if not calls[type(module)]:
+        if not uses[type(module)] or makes_tables(module):
             continue
         above = name
         while above not in holders and above:
@@ -194,32 +292,11 @@ def _groups(modules: dict[str, nn.Module]) -> Iterator[list[str]]:
         else:
             alone.append(name)
     for holder, tables in holders.items():
-        yield tables + users.get(holder, [])
+        # An embedding of sines that nothing rotates by is added to the tokens.
+        if holder in users or not all(isinstance(modules[name], nn.Embedding) for name in tables):
+            yield tables + users.get(holder, [])
     for name in alone:
         yield [name]
-
-
-def _rotary_functions(kind: type[nn.Module]) -> dict[str, Callable[..., Any]]:
-    """Functions with arguments cos and sin that ``forward`` of a class calls by a global name."""
-    forward = inspect.unwrap(kind.forward)
-    if not isinstance(forward, types.FunctionType):
-        return {}
-    found = {}
-    for name in _global_names(forward.__code__):
-        function = forward.__globals__.get(name)
-        if callable(function) and not isinstance(function, type):
-            try:
-                parameters = inspect.signature(function).parameters
-            except (TypeError, ValueError):  # some builtins have none
-                continue
-            if "cos" in parameters and "sin" in parameters:
-                found[name] = function
-    return found
-
-
-def _global_names(code: types.CodeType) -> set[str]:
-    nested = (_global_names(c) for c in code.co_consts if isinstance(c, types.CodeType))
-    return set(code.co_names).union(*nested)
 
 
 def _nothing_to_patch(model: nn.Module, skipped: dict[str, str]) -> str:
@@ -238,92 +315,172 @@ def _nothing_to_patch(model: nn.Module, skipped: dict[str, str]) -> str:
 # --- what each gets -------------------------------------------------------------------------------
 
 
-@dataclass
-class _Plan:
-    """What one module gets: a forward, and buffers that must keep their precision."""
-
-    forward: Callable[..., Any]
-    buffers: dict[str, Tensor] = field(default_factory=dict)  # new values, exact
-    guarded: tuple[str, ...] = ()  # buffers that no .half() may round
-    keep_originals: bool = False  # the buffers mean something else now: put the old ones back
+# For each number of columns of a table: its form, and the angle of every column.
+_Widths = dict[int, tuple[Form, tuple[int, ...]]]
 
 
-def _plan_group(members: dict[str, nn.Module], inplace: bool) -> dict[str, _Plan] | str:
-    """What every module of a group gets, or why they are left alone."""
-    try:
-        # Probing must not depend on what the caller has switched on.
-        with torch.no_grad(), torch.device("cpu"):
-            return _plan_members(members, inplace)
-    except NotServed as reason:
-        return str(reason)
+class _Planner:
+    """What every module of a group gets; one for a `patch`, so that nothing is probed twice."""
 
+    def __init__(self, modules: dict[str, nn.Module], inplace: bool) -> None:
+        self._modules = modules
+        self._inplace = inplace
+        self._rotations: dict[tuple[Callable[..., Any], Form], Rotation | str] = {}
+        self._of_kind: dict[Any, Plan] = {}
 
-def _plan_members(members: dict[str, nn.Module], inplace: bool) -> dict[str, _Plan]:
-    for module in members.values():
-        _slot(module)
-    plans: dict[str, _Plan] = {}
-    forms: set[str] = set()
-    widths: set[int] = set()  # pairs a head
-    for name, module in members.items():
-        if names := table_names(module):
-            plans[name], form = _plan_tables(module)
-            forms.add(form)
-            widths |= {len(cast(Tensor, module._buffers[n + "inv_freq"])) for n in names}
-    users = {name: module for name, module in members.items() if name not in plans}
-    if not users:
-        raise NotServed("no attention module around it calls a rotary function")
-    if not plans:
-        return {name: _plan_with_own_table(module, inplace) for name, module in users.items()}
-    if len(forms) > 1:
-        raise NotServed("the tables that it may get have different forms")
-    # One new function a class: torch.compile then traces every layer of it as the same code.
-    kinds: set[type[nn.Module]] = {type(module) for module in users.values()}
-    forwards = {
-        kind: _with_functions(
-            kind.forward,
-            {
-                name: probe_function(function, form, frozenset(widths), inplace=inplace)
-                for name, function in _rotary_functions(kind).items()
-            },
+    def plan(self, members: dict[str, nn.Module]) -> dict[str, Plan]:
+        """From the modules of a group, what each gets.
+
+        Raises:
+            NotServed: the group must be left alone.
+        """
+        makers = {name: module for name, module in members.items() if makes_tables(module)}
+        users = {name: module for name, module in members.items() if name not in makers}
+        for module in members.values():
+            slot(module, "forward")
+        if not makers:
+            return {name: self._without_tables(module) for name, module in users.items()}
+        probed = {name: _probe_maker(module) for name, module in makers.items()}
+        if not users:
+            raise NotServed("no attention module around it calls a rotary function")
+        forms = dict.fromkeys(form for tables, _ in probed.values() for form in tables.forms)
+        if len({form.packing for form in forms}) > 1:
+            raise NotServed("the tables that it may get have different forms")
+        functions = dict.fromkeys(
+            function for module in users.values() for function in _uses(type(module)).functions()
         )
-        for kind in kinds
-    }
-    return plans | {name: _Plan(forwards[type(module)]) for name, module in users.items()}
+        # Who adds rows of its own to the tables finds them in the form that it knows.
+        whole = any(
+            _computes_cosines(type(self._modules[name.rpartition(".")[0]])) for name in makers
+        )
+        orders = {
+            form: form.columns if whole else self._order(form, [*functions]) for form in forms
+        }
+        widths: _Widths = {}
+        for form, order in orders.items():
+            if widths.setdefault(len(order), (form, order)) != (form, order):
+                raise NotServed("the tables that it may get have different forms")
+        plans = {}
+        for name, (tables, plan) in probed.items():
+            plans[name] = plan
+            if tables.forward is not None:
+                held = itertools.chain(makers[name].buffers(), makers[name].parameters())
+                device = next(held).device
+                wrap = partial(_with_inner, type(makers[name]).forward)
+                plan.methods["forward"] = wrap(tables.forward(orders, device))
+            elif any(order != tuple(range(len(order))) for order in orders.values()):
+                raise NotServed("its constant table is used in an unknown order")
+        for name, module in users.items():
+            plans[name] = self._of_user(type(module), widths)
+        return plans
+
+    def _rotation(self, function: Callable[..., Any], form: Form) -> Rotation | str:
+        """What a function does with tables of a form, or why that is not known."""
+        if (function, form) not in self._rotations:
+            try:
+                found: Rotation | str = probe_function(function, form)
+            except NotServed as reason:
+                found = str(reason)
+            self._rotations[function, form] = found
+        return self._rotations[function, form]
+
+    def _order(self, form: Form, functions: list[Callable[..., Any]]) -> tuple[int, ...]:
+        """The order of the angles of a form that most of what rotates by it can use."""
+        found = (self._rotation(function, form) for function in functions)
+        orders = [r.order for r in found if isinstance(r, Rotation) and r.pairing is not None]
+        return max(orders, key=orders.count, default=tuple(range(form.angles)))
+
+    def _of_user(self, kind: type[nn.Module], widths: _Widths) -> Plan:
+        """One plan a class: torch.compile then traces every layer of it as the same code."""
+        key = (kind, *widths.values())
+        if key not in self._of_kind:
+            uses, notes = _uses(kind), []
+            replaced = {}
+            for function in uses.functions():
+                if not takes_tables(function):
+                    continue
+                tables: dict[int, tuple[Form, tuple[int, ...], Rotation | None]] = {}
+                for width, (form, order) in widths.items():
+                    rotation = self._rotation(function, form)
+                    if isinstance(rotation, str):
+                        own = "rotated by the model's own function, with exact tables"
+                        notes.append(f"{own}: {rotation}")
+                    known = None if isinstance(rotation, str) else rotation
+                    tables[width] = form, order, known
+                replaced[function] = rotary_function(function, tables, inplace=self._inplace)
+            self._of_kind[key] = _replace(kind, uses, replaced, "; ".join(dict.fromkeys(notes)))
+        return self._of_kind[key]
+
+    def _without_tables(self, module: nn.Module) -> Plan:
+        """The plan for an attention module that gets no tables from elsewhere."""
+        kind = type(module)
+        uses = _uses(kind)
+        of_positions = [f for f in uses.functions() if takes_positions(f)]
+        if not of_positions:
+            return _plan_with_own_table(module, self._inplace)
+        # What it asks for is the size of a head or of a part of one, and it knows these sizes.
+        sizes = tuple({n for n in vars(module).values() if type(n) is int and 1 < n <= 512})
+        key = (kind, sizes)
+        if key not in self._of_kind:
+            replaced = {function: position_function(function, sizes) for function in of_positions}
+            self._of_kind[key] = _replace(kind, uses, replaced)
+        return self._of_kind[key]
 
 
-def _plan_tables(module: nn.Module) -> tuple[_Plan, str]:
-    """The plan for a rotary-embedding module, and the form of its tables."""
-    original = type(module).forward
+def _replace(
+    kind: type[nn.Module],
+    uses: _Uses,
+    replaced: dict[Callable[..., Any], Callable[..., Any]],
+    note: str = "",
+) -> Plan:
+    """The plan for an attention module whose methods find other functions."""
+    methods = {}
+    for name, found in uses.methods.items():
+        functions = {n: replaced[f] for n, f in found.items() if f in replaced}
+        if functions:
+            methods[name] = with_functions(getattr(kind, name), functions)
+    statics = {name: replaced[f] for name, f in uses.statics.items() if f in replaced}
+    return Plan(methods, statics, note=note)
 
-    def wrap(forward: Callable[..., Any]) -> Callable[..., Any]:
-        return _rewrap(original, lambda _: forward)
 
-    exact = _exact_frequencies(module)
+def _with_inner(original: Callable[..., Any], forward: Callable[..., Any]) -> Callable[..., Any]:
+    """A forward with the decorators of the original around it."""
+    return rewrap(original, lambda _: forward)
+
+
+def _probe_maker(module: nn.Module) -> tuple[Tables, Plan]:
+    """How a rotary-embedding module makes its tables, and its plan but for the forward."""
+    exact = _exact_buffers(module)
     probe = copy.deepcopy(module).cpu()
     probe._buffers.update({name: buffer.cpu() for name, buffer in exact.items()})
-    tables = probe_tables(probe, wrap)
+    tables = probe_tables(probe, partial(_with_inner, type(module).forward))
     guarded = tuple(name for name in module._buffers if name.endswith("inv_freq"))
-    device = module._buffers[guarded[0]].device  # type: ignore[union-attr]
-    return _Plan(wrap(tables.exact_forward(device)), exact, guarded), tables.form
+    if not tables.buffers:
+        return tables, Plan(buffers=exact, guarded=guarded, note=_off_configuration(probe))
+    device = next(module.buffers()).device
+    buffers = {name: buffer.to(device) for name, buffer in tables.buffers.items()}
+    return tables, Plan(buffers=buffers, guarded=(*buffers,), keep_originals=True)
 
 
-def _exact_frequencies(module: nn.Module) -> dict[str, Tensor]:
+def _exact_buffers(module: nn.Module) -> dict[str, Tensor]:
     """Buffers of a rotary-embedding module that have been cast, again as they were in float32."""
-    fresh: nn.Module | None = None
     exact: dict[str, Tensor] = {}
+    fresh: nn.Module | None = None
     for name, buffer in module._buffers.items():
-        if buffer is None or not name.endswith("inv_freq"):
+        if buffer is None or not (name.endswith("inv_freq") or name == constant_name(module)):
             continue
         if buffer.is_meta:
             raise NotServed(f"its {name} is on the meta device: load the weights first")
-        if buffer.dtype in (torch.float32, torch.float64):
+        if buffer.dtype in (torch.float32, torch.float64, torch.complex64, torch.complex128):
             continue
         if fresh is None:
             try:
                 fresh = cast(nn.Module, cast(Any, type(module))(module.config))
-            except Exception:  # whatever a constructor may raise: the cast values are what we have
+            except Exception:  # whatever a constructor may raise: there is the configuration
                 fresh = nn.Module()
         value = fresh._buffers.get(name)
+        if value is None and name.endswith("inv_freq"):
+            value = _configured(module, name)
         # Values that somebody else has set are not ours to correct.
         if value is None or not torch.equal(value.to(buffer.dtype), buffer.cpu()):
             value = buffer.float()
@@ -331,16 +488,48 @@ def _exact_frequencies(module: nn.Module) -> dict[str, Tensor]:
     return exact
 
 
-def _plan_with_own_table(module: nn.Module, inplace: bool) -> _Plan:
+def _configured(module: nn.Module, name: str) -> Tensor | None:
+    """Frequencies as the configuration of a module says, in float32; None if it does not."""
+    layer_type = name.removesuffix("inv_freq").removesuffix("original_").removesuffix("_") or None
+    try:
+        rotary = Rotary.from_config(getattr(module, "config", None), layer_type)
+    except (ValueError, TypeError, KeyError):
+        return None
+    return torch.tensor(rotary.inv_freq, dtype=torch.float32)
+
+
+def _off_configuration(module: nn.Module) -> str:
+    """What is to be said about frequencies that are not those of the configuration."""
+    notes = []
+    for name in table_names(module):
+        expected = _configured(module, name + "inv_freq")
+        # Before any scaling that follows the length.
+        own = module._buffers.get(name + "original_inv_freq", module._buffers[name + "inv_freq"])
+        if expected is None or own is None or len(expected) != len(own):
+            continue
+        # Which pair has which may be left to the tables (ERNIE 4.5 VL).
+        own, expected = own.sort(descending=True)[0], expected.sort(descending=True)[0]
+        off = (own - expected).abs() / expected.abs().clamp_min(1e-30)
+        # transformers computes them in float32, in steps that may be off by a few units each.
+        if float(off.max()) > 1e-5:
+            pair = int(off.argmax())
+            notes.append(
+                f"{name}inv_freq is not that of its configuration: pair {pair} has "
+                f"{float(own[pair]):.6g}, not {float(expected[pair]):.6g}"
+            )
+    return "; ".join(notes)
+
+
+def _plan_with_own_table(module: nn.Module, inplace: bool) -> Plan:
     """The plan for an attention module with ``embed_positions``: GPT-J, CodeGen.
 
     That buffer is [positions, sin and cos: 2 * P]; the forward gathers rows of it by position and
     casts them to the dtype of the model. It gets an exact table instead, in pieces that survive
     the cast.
     """
-    kind, table = type(module).__name__, module._buffers.get("embed_positions")
+    kind, table = type(module), module._buffers.get("embed_positions")
     if table is None or table.ndim != 2 or table.shape[1] % 2:
-        raise NotServed(f"{kind} has no rotary embedding above it and no embed_positions")
+        raise NotServed(f"{kind.__name__} has no rotary embedding above it and no embed_positions")
     if table.is_meta:
         raise NotServed("its embed_positions is on the meta device: load the weights first")
     count, width = table.shape
@@ -354,147 +543,19 @@ def _plan_with_own_table(module: nn.Module, inplace: bool) -> _Plan:
         rtol=0,
         atol=1e-4 if table.dtype in (torch.float32, torch.float64) else 1e-2,
     ):
-        raise NotServed(f"{kind} computes its tables in its own way")
-    functions = {
-        name: probe_function(
-            function, "plain", frozenset({width // 2}), inplace=inplace, pieces=PIECES
+        raise NotServed(f"{kind.__name__} computes its tables in its own way")
+    form, order = Form(tuple(range(width // 2)), ranks=(3,)), tuple(range(width // 2))
+    uses = _uses(kind)
+    functions = {}
+    for function in uses.functions():
+        rotation = probe_function(function, form)
+        if rotation.order != order:
+            raise NotServed(f"{kind.__name__} uses its table in an unknown order")
+        functions[function] = rotary_function(
+            function, {width // 2: (form, order, rotation)}, inplace=inplace, pieces=PIECES
         )
-        for name, function in _rotary_functions(type(module)).items()
-    }
+    plan = _replace(kind, uses, functions)
     exact = torch.cat((in_pieces(sin), in_pieces(cos)), dim=1).to(table.device)
-    return _Plan(
-        _with_functions(type(module).forward, functions),
-        {"embed_positions": exact},
-        ("embed_positions",),
-        keep_originals=True,
-    )
-
-
-# --- the same code with another function in it ----------------------------------------------------
-
-
-def _rewrap(
-    function: Callable[..., Any],
-    replace: Callable[[types.FunctionType], Callable[..., Any]],
-) -> Callable[..., Any]:
-    """`replace` applied to the innermost function, with the same decorators around the result."""
-    if not isinstance(function, types.FunctionType):
-        raise NotServed(f"its forward is not a plain function but {function!r}")
-    wrapped = getattr(function, "__wrapped__", None)
-    if wrapped is None:
-        return replace(function)
-    inner = _rewrap(wrapped, replace)
-    cells = [
-        types.CellType(inner) if cell.cell_contents is wrapped else cell
-        for cell in function.__closure__ or ()
-    ]
-    if all(cell.cell_contents is not inner for cell in cells):
-        raise NotServed(f"a decorator hides its forward: {function.__qualname__}")
-    outer = _copy_function(function, function.__globals__, tuple(cells))
-    outer.__dict__["__wrapped__"] = inner
-    return outer
-
-
-def _with_functions(
-    forward: Callable[..., Any], functions: dict[str, Callable[..., Any]]
-) -> Callable[..., Any]:
-    """`forward` with other functions under some of its global names."""
-
-    def replace(function: types.FunctionType) -> types.FunctionType:
-        # Only what the code names, and no __name__: by that torch.compile would take this dict for
-        # the module of that name and find the original function in it.
-        needed = _global_names(function.__code__) | {"__builtins__", "__package__"}
-        scope = {name: function.__globals__[name] for name in needed & function.__globals__.keys()}
-        return _copy_function(function, scope | functions, function.__closure__)
-
-    return _rewrap(forward, replace)
-
-
-def _copy_function(
-    function: types.FunctionType,
-    scope: dict[str, Any],
-    closure: tuple[types.CellType, ...] | None,
-) -> types.FunctionType:
-    result = types.FunctionType(
-        function.__code__, scope, function.__name__, function.__defaults__, closure
-    )
-    for name in ("__kwdefaults__", "__qualname__", "__module__", "__doc__", "__annotations__"):
-        setattr(result, name, getattr(function, name))
-    result.__dict__.update(function.__dict__)
-    return result
-
-
-# --- putting it into a module, and taking it out again --------------------------------------------
-
-
-# Where an instance may hold its forward. A hook of accelerate puts its own into `forward` and keeps
-# the one that it calls in `_old_forward`: it has to stay outside of ours.
-_SLOTS = ("_old_forward", "forward")
-
-
-@dataclass
-class _State:
-    """How to restore one module."""
-
-    forward: Callable[..., Any]  # what was put in
-    dtypes: dict[str, torch.dtype]  # what the guarded buffers would be without the guard
-    originals: dict[str, Tensor]
-
-
-def _slot(module: nn.Module) -> str:
-    """The instance attribute through which ``forward`` of this module is to be replaced."""
-    for slot in _SLOTS:
-        if slot in module.__dict__:
-            if getattr(module.__dict__[slot], "__func__", None) is not type(module).forward:
-                raise NotServed("its forward has been replaced by something else already")
-            return slot
-    return "forward"
-
-
-def _install(module: nn.Module, plan: _Plan) -> None:
-    slot, buffers = _slot(module), cast("dict[str, Tensor]", module._buffers)
-    module.__dict__[_MARK] = _State(
-        forward=plan.forward,
-        dtypes={name: buffers[name].dtype for name in plan.guarded},
-        originals={name: buffers[name] for name in plan.buffers if plan.keep_originals},
-    )
-    buffers.update(plan.buffers)
-    # Bound methods, not closures over the module: copy.deepcopy binds them to the copy.
-    module.__dict__[slot] = types.MethodType(plan.forward, module)
-    if plan.guarded:
-        module.__dict__["_apply"] = types.MethodType(_apply_but_keep_precision, module)
-
-
-def _restore(module: nn.Module) -> None:
-    state: _State | None = module.__dict__.pop(_MARK, None)
-    if state is None:
-        return
-    module.__dict__.pop("_apply", None)
-    for slot in _SLOTS:  # hooks may have come or gone since
-        if getattr(module.__dict__.get(slot), "__func__", None) is state.forward:
-            if slot == "forward":
-                del module.__dict__[slot]
-            else:
-                module.__dict__[slot] = types.MethodType(type(module).forward, module)
-    buffers = cast("dict[str, Tensor]", module._buffers)
-    for name, dtype in state.dtypes.items():
-        # .to() gives back the very tensor where device and dtype are right already.
-        buffers[name] = state.originals.get(name, buffers[name]).to(buffers[name].device, dtype)
-
-
-def _apply_but_keep_precision(
-    self: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = True
-) -> nn.Module:
-    """``Module._apply``, the one place through which ``.half()``, ``.to()`` and ``.cuda()`` go.
-
-    The guarded buffers follow the device and keep their dtype.
-    """
-    state: _State = self.__dict__[_MARK]
-    buffers = cast("dict[str, Tensor]", self._buffers)
-    exact = {name: buffers[name] for name in state.dtypes}
-    type(self)._apply(self, fn, recurse)
-    for name, before in exact.items():
-        if buffers[name].dtype != before.dtype:
-            state.dtypes[name] = buffers[name].dtype
-            buffers[name] = before.to(buffers[name].device)
-    return self
+    plan.buffers, plan.guarded = {"embed_positions": exact}, ("embed_positions",)
+    plan.keep_originals = True
+    return plan

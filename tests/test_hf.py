@@ -27,6 +27,16 @@ device = torch_cases.device
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Any:
+    """These models are too small to share."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 SHORT = 1e-4  # of the spread of the logits
 TOKENS = 24
 FAR = 60_000
@@ -683,6 +693,23 @@ class SquaredRotary(OwnRotary):
         return torch.cat((phase, phase), -1).cos(), torch.cat((phase, phase), -1).sin()
 
 
+class ShiftedRotary(OwnRotary):
+    def forward(self, x: Any, position_ids: Any) -> Any:
+        near = position_ids.clamp(max=200)
+        return super().forward(x, torch.where(position_ids < 200, near, near + 5))
+
+    max_seq_len_cached = 100
+
+
+class LearnedRotary(OwnRotary):
+    def __init__(self) -> None:
+        super().__init__()
+        self.alpha = torch.nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Any, position_ids: Any) -> Any:
+        return super().forward(x, position_ids * self.alpha)
+
+
 def rotate_usual(q: Any, k: Any, cos: Any, sin: Any, unsqueeze_dim: int = 1) -> Any:
     cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
     turned = [torch.cat((-x[..., 4:], x[..., :4]), -1) for x in (q, k)]
@@ -736,9 +763,9 @@ def test_models_from_elsewhere_are_served_by_what_they_do() -> None:
 @pytest.mark.parametrize(
     ("rotary", "attention", "reason"),
     [
-        (SquaredRotary(), Attention(), "SquaredRotary computes its tables in its own way"),
-        (OwnRotary(), QueriesOnly(), "rotate_queries_only rotates in an unknown way"),
-        (OwnRotary(), WithMask(), "rotate_with_mask has unknown arguments: q, k, cos, sin, mask"),
+        (SquaredRotary(), Attention(), "SquaredRotary makes tables of an unknown form"),
+        (ShiftedRotary(), Attention(), "ShiftedRotary computes its tables in its own way"),
+        (LearnedRotary(), Attention(), "LearnedRotary has parameters or other buffers"),
         (OwnRotary(), torch.nn.Identity(), "no attention module around it calls"),
         (torch.nn.Identity(), Attention(), "no rotary embedding above it"),
     ],
@@ -750,13 +777,38 @@ def test_unknown_ways_are_left_alone(rotary: Any, attention: Any, reason: str) -
     assert not traces(model)
 
 
+@pytest.mark.parametrize(
+    ("attention", "reason"),
+    [
+        (QueriesOnly(), "rotate_queries_only rotates q and k in different ways"),
+        (WithMask(), "rotate_with_mask has unknown arguments: q, k, cos, sin, mask"),
+    ],
+)
+def test_unknown_functions_get_exact_tables_in_their_form(attention: Any, reason: str) -> None:
+    model = Model(OwnRotary(), Attention(), attention)
+    near, far = torch.randn(2, 3, 7, 8), torch.randn(2, 3, 60_000, 8)
+    expected = model(near)
+    exact = [[t.double() for t in each] for each in copy.deepcopy(model).double()(far.double())]
+    with hf.patch(model) as handle:
+        assert [*handle.notes] == ["layers.1"]
+        note = f"rotated by the model's own function, with exact tables: {reason}"
+        assert handle.notes["layers.1"] == note
+        for ours, theirs in zip(model(near), expected, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+        # Sums of two products of float32; a float32 phase would be off by 60000 * 2**-24 = 4e-3.
+        for ours, theirs in zip(model(far), exact, strict=True):
+            for a, b in zip(ours, theirs, strict=True):
+                assert (a - b).abs().max() < 1e-5
+    assert not traces(model)
+
+
 def test_a_group_is_patched_as_a_whole_or_not_at_all() -> None:
-    served, other = Model(OwnRotary(), Attention()), Model(OwnRotary(), Attention(), QueriesOnly())
+    served, other = Model(OwnRotary(), Attention()), Model(SquaredRotary(), Attention())
     both = torch.nn.ModuleDict({"served": served, "other": other})
     with hf.patch(both) as handle:
         assert handle.patched == ("served.rotary", "served.layers.0")
-        assert set(handle.skipped) == {"other.rotary", "other.layers.0", "other.layers.1"}
-        assert "unknown way" in handle.skipped["other.layers.0"]
+        assert set(handle.skipped) == {"other.rotary", "other.layers.0"}
+        assert "unknown form" in handle.skipped["other.layers.0"]
         assert not traces(other)
 
 
@@ -765,7 +817,7 @@ def test_tables_cut_for_their_old_width_are_an_error() -> None:
     with hf.patch(model):
         model(x)
         model.layers[0].cut = 2
-        with pytest.raises(ValueError, match=r"expected tables of \[4\] pairs, got 2"):
+        with pytest.raises(ValueError, match=r"expected tables of \[4\] columns, got 2"):
             model(x)
         model.layers[0].cut = None
         with pytest.raises(ValueError, match="expected heads of size 8, got 10"):
