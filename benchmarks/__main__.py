@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import posenc_native as pn
-from benchmarks import harness, relative_rows, report, rows
+from benchmarks import harness, relative_rows, report, rotary_variant_rows, rows
 
 RESULTS = Path(__file__).with_name("results")
 
@@ -65,7 +65,7 @@ def main(arguments: list[str] | None = None) -> None:
         (number, name, build)
         for number in threads
         for name, build in itertools.chain(
-            rows.cases(choices, number), relative_rows.cases(choices, number)
+            *(file.cases(choices, number) for file in (rows, rotary_variant_rows, relative_rows))
         )
         if all(text in name for text in wanted)
     ]

@@ -1,6 +1,6 @@
 """What is timed: rotary, sinusoidal tables, x + table, decode; and how exact each way is.
 
-Relative encodings have a file of their own, relative_rows.py.
+Variants of rotary and relative encodings have files of their own.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def normal(count: int, dtype: Any) -> Any:
     return np.random.default_rng(0).standard_normal(count, dtype=np.float32).astype(dtype)
 
 
-class _QueryKey:
+class QueryKey:
     """Query and key, one after the other in one piece of memory, and the same for their results."""
 
     def __init__(self, seq: int, dtype: Any, q_heads: int = 32, k_heads: int = 8) -> None:
@@ -162,7 +162,7 @@ def transformers_rotary(
     both = torch.cat((angles, angles), -1) if family == "llama" else angles.repeat_interleave(2, -1)
     cos, sin = both.cos().to(dtype), both.sin().to(dtype)
 
-    def call(function: Callable[..., Any], b: _QueryKey) -> Any:
+    def call(function: Callable[..., Any], b: QueryKey) -> Any:
         return function(b.q, b.k, cos, sin, unsqueeze_dim=heads_axis)
 
     eager = module.apply_rotary_pos_emb
@@ -172,7 +172,7 @@ def transformers_rotary(
     ]
 
 
-def _onnxruntime_rotary(sets: list[_QueryKey], pairing: str, threads: int) -> Row:
+def _onnxruntime_rotary(sets: list[QueryKey], pairing: str, threads: int) -> Row:
     """ONNX Runtime's RotaryEmbedding (opset 23) on query and key, bound to the case's buffers."""
     name = "ONNX Runtime"
     dtype = str(sets[0].q.dtype).removeprefix("torch.")
@@ -226,7 +226,7 @@ def _onnxruntime_rotary(sets: list[_QueryKey], pairing: str, threads: int) -> Ro
         "positions": np.arange(seq)[None],
     }
 
-    def bind(b: _QueryKey) -> Any:
+    def bind(b: QueryKey) -> Any:
         binding = session.io_binding()
         for x, shape in shapes.items():
             places = address(getattr(b, x)), address(getattr(b, f"out_{x}"))
@@ -299,8 +299,8 @@ def _recipe_table_numpy(table: np.ndarray) -> np.ndarray:
 
 
 def _rotary(options: Options, seq: int, dtype: Any, pairing: str, threads: int, name: str) -> Case:
-    first = _QueryKey(seq, dtype)
-    sets = [first, *(_QueryKey(seq, dtype) for _ in range(options.sets(first.nbytes) - 1))]
+    first = QueryKey(seq, dtype)
+    sets = [first, *(QueryKey(seq, dtype) for _ in range(options.sets(first.nbytes) - 1))]
     inv_freq: Any = pn.rotary_frequencies(HEAD_DIM, BASE)[0]
     positions: Any = np.arange(seq)
     peers: list[Row]
@@ -314,14 +314,14 @@ def _rotary(options: Options, seq: int, dtype: Any, pairing: str, threads: int, 
     else:
         peers = [_numpy_rotary(pairing, positions)]
 
-    def rotate_in_place(b: _QueryKey) -> None:
+    def rotate_in_place(b: QueryKey) -> None:
         pn.apply_rotary_qk(b.q, b.k, positions, inv_freq, pairing=pairing, inplace=True)
 
-    def rotate_into(b: _QueryKey) -> None:
+    def rotate_into(b: QueryKey) -> None:
         pn.apply_rotary(b.q, positions, inv_freq, pairing=pairing, out=b.out_q)
         pn.apply_rotary(b.k, positions, inv_freq, pairing=pairing, out=b.out_k)
 
-    def rotate(b: _QueryKey) -> Any:
+    def rotate(b: QueryKey) -> Any:
         return pn.apply_rotary_qk(b.q, b.k, positions, inv_freq, pairing=pairing)
 
     goal = options.goal(threads, 1.3 if first.q.itemsize == 4 else 1.5, "x")
@@ -406,8 +406,8 @@ def _add_sinusoidal(
 def _decode(options: Options, threads: int, name: str) -> Case:
     """One new token of one sequence: nothing but the price of a call."""
     calls = options.size(200, 5)
-    buffers = _QueryKey(1, torch.bfloat16)
-    arrays = _QueryKey(1, np.dtype(ml_dtypes.bfloat16))
+    buffers = QueryKey(1, torch.bfloat16)
+    arrays = QueryKey(1, np.dtype(ml_dtypes.bfloat16))
     inv_freq = pn.rotary_frequencies(HEAD_DIM, BASE)[0]
     inv_freq_torch = torch.from_numpy(inv_freq)
     position = np.array([4095])
@@ -415,10 +415,10 @@ def _decode(options: Options, threads: int, name: str) -> Case:
     rope = pn.Rotary(HEAD_DIM, base=BASE)
     module = nn.RotaryEmbedding(HEAD_DIM, base=BASE)
 
-    def from_torch(b: _QueryKey) -> None:
+    def from_torch(b: QueryKey) -> None:
         pn.apply_rotary_qk(b.q, b.k, position_torch, inv_freq_torch, inplace=True)
 
-    def from_numpy(b: _QueryKey) -> None:
+    def from_numpy(b: QueryKey) -> None:
         pn.apply_rotary_qk(q, k, position, inv_freq, inplace=True)
 
     torch_goal, numpy_goal = (options.goal(threads, at_most, "µs") for at_most in (4, 2.5))

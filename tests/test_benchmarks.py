@@ -100,6 +100,11 @@ def test_a_quick_run_fills_in_every_row(tmp_path):
         "sinusoidal table",
         "add sinusoidal",
         "decode",
+        "rotary: by tables",
+        "rotary: learned for all heads",
+        "rotary: learned for each head",
+        "rotary: learned for each head and axis",
+        "rotary: key cache",
         "relative: toeplitz bias",
         "relative: add toeplitz bias",
         "relative: diagonal sums",
@@ -119,7 +124,7 @@ def test_a_quick_run_fills_in_every_row(tmp_path):
         modes = {row["mode"] for row in case["rows"] if row.get("ours")}
         # What is small, and what has only fresh results.
         fresh = ("decode", "relative: decode", "relative: diagonal sums", "relative: Shaw scores",
-                 "relative: shift, forward and backward")  # fmt: skip
+                 "rotary: learned", "relative: shift, forward and backward")  # fmt: skip
         assert {"fresh"} < modes or case["case"].startswith(fresh)
         for row in case["rows"]:
             if "skipped" in row:

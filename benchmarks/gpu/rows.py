@@ -128,20 +128,32 @@ def _backward(
     for b in sets:
         b.leaves = [t.detach().requires_grad_() for t in (b.q, b.k)]
 
-    def differentiate(key: str, function: Callable[..., Any]) -> Callable[[Any], Any]:
+    learned = inv_freq.clone().requires_grad_()
+
+    def differentiate(
+        key: str, function: Callable[..., Any], *others: torch.Tensor
+    ) -> Callable[[Any], Any]:
         def run(b: Any) -> Any:
             results = b.__dict__.get(key)
             if results is None:
                 results = b.__dict__[key] = function(*b.leaves)
-            return torch.autograd.grad(results, b.leaves, (b.q, b.k), retain_graph=True)
+            leaves = (*b.leaves, *others)
+            return torch.autograd.grad(results, leaves, (b.q, b.k), retain_graph=True)
 
         return run
 
-    def ours(q: torch.Tensor, k: torch.Tensor) -> Any:
-        return pn.apply_rotary_qk(q, k, positions, inv_freq, layout="bshd")
+    def ours(q: torch.Tensor, k: torch.Tensor, frequencies: torch.Tensor = inv_freq) -> Any:
+        return pn.apply_rotary_qk(q, k, positions, frequencies, layout="bshd")
 
-    run = differentiate("ours", ours)
-    rows: list[Row] = [copy(), _ours("apply_rotary_qk", "fresh", run, _of_copy(options))]
+    def ours_learned(q: torch.Tensor, k: torch.Tensor) -> Any:
+        return ours(q, k, learned)
+
+    rows: list[Row] = [
+        copy(),
+        _ours("apply_rotary_qk", "fresh", differentiate("ours", ours), _of_copy(options)),
+        _ours("apply_rotary_qk, learned inv_freq", "fresh",
+              differentiate("learned", ours_learned, learned), limit="two reads"),
+    ]  # fmt: skip
     eager = peers.rotary(options, "bshd", "half", dtype, positions)[0]
     if isinstance(eager, Contestant):
         forward = eager.run

@@ -25,6 +25,7 @@ import torch_cases
 from torch_cases import FAR, FLOATS, FRACTIONAL, ROTARY_CASES, RotaryCase, random
 
 Results = list[torch.Tensor]
+_ops = torch.ops.posenc_native
 
 # The cases of the tests have 5 tokens and heads of 16. These have odd numbers of everything: tokens
 # around the ends of blocks, heads too narrow or too odd for vectors, slices that begin anywhere.
@@ -85,6 +86,39 @@ def rotary(case: RotaryCase, sizes: dict[str, int], dtype: torch.dtype, device: 
         q, k = unaligned(x), unaligned(more)
         results += pn.apply_rotary_qk_tables(q, k, cos, sin, **options, inplace=True)
         results += [around(q), around(k)]
+    return results
+
+
+def gradients(case: RotaryCase, sizes: dict[str, int], dtype: torch.dtype, device: str) -> Results:
+    """Of x; and of frequencies and positions in whole numbers, whose sums are exact in any order.
+
+    Frequencies of 0, or positions, turn nothing.
+    """
+    shape = case.shape(**sizes)
+    q, k, of_q, of_k = ((random(shape, dtype, device, seed=i) * 4).round() for i in range(4))
+    (positions, inv_freq), options = case.arguments(device)
+    options["pairing"] = str(options["pairing"])
+    if positions is None:
+        tokens = shape[case.layout.index("t" if "t" in case.layout else "s")]
+        positions = torch.arange(tokens, device=device)
+    heads = shape[case.layout.index("h")] if "h" in case.layout else 1
+    each = [(positions, inv_freq), (positions, inv_freq.expand(heads, -1))]
+    if case.axis_map is None:
+        each.append((torch.stack([positions, positions + 3]), inv_freq.expand(2, heads, -1)))
+    results = []
+    for points, frequencies in each:
+        count = torch.arange(frequencies.numel(), device=device).view(frequencies.shape)
+        for turning, given in (
+            (True, (points, frequencies)),
+            (False, (points.long() % 8, 0.0 * count.double())),
+            (False, (0 * points, (count % 8).double())),
+        ):
+            said = [*given, *(options if turning else options | {"scale": 1.0}).values()]
+            for of_positions, copy in ((True, torch.clone), (False, unaligned)):
+                tensors = [copy(t) for t in (of_q, of_k, q, k)]
+                both = _ops.rotary_qk_backward(*tensors, *said, of_positions)
+                one = _ops.rotary_backward(*tensors[::2], *said, of_positions)
+                results += [*both[:2], one[0]] if turning else [*both, *one]
     return results
 
 
@@ -170,6 +204,10 @@ def cases(dtypes: list[torch.dtype]) -> Iterator[tuple[str, Any]]:
             yield (
                 f"{case.name}, {name}",
                 lambda device, c=case, s=sizes, d=dtype: rotary(c, s, d, device),
+            )
+            yield (
+                f"gradients of {case.name}, {name}",
+                lambda device, c=case, s=sizes, d=dtype: gradients(c, s, d, device),
             )
         for rows, dim, layout in (
             (1, 2, "interleaved"), (33, 66, "interleaved"), (5, 1030, "sin_cos"),
