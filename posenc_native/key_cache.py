@@ -90,12 +90,17 @@ def rerotate(
         wrong_value(function, "rope", "a scale that is not 0", rope)
     xp = Arrays(function, keys=keys, positions=positions, new_positions=new_positions)
     old, new = (
-        _positions(xp, name, given, keys, layout)
+        _positions(xp, name, given, keys, layout, rope.axis_map is not None)
         for name, given in (("positions", positions), ("new_positions", new_positions))
     )
-    rank = 1 + (rope.axis_map is not None)  # of positions without a batch
-    if old.shape[-1:] != new.shape[-1:] or old.ndim != new.ndim != rank != old.ndim:
-        wrong_value(function, "new_positions", f"the tokens of {list(old.shape)}", list(new.shape))
+    if rope.axis_map is not None and old.shape[0] != new.shape[0]:
+        got = list(new.shape)
+        wrong_value(function, "new_positions", f"{old.shape[0]} axes, as positions have", got)
+    # Those without a batch are the same for all of it.
+    old, new = (
+        points if points.ndim == max(old.ndim, new.ndim) else points[..., None, :]
+        for points in (old, new)
+    )
     floating = [not _is_integer(points) for points in (old, new)]
     if any(floating):
         old, new = xp.wide(old), xp.wide(new)
@@ -121,15 +126,12 @@ def rerotate(
     return apply_rotary(keys, xp.xp.concatenate([new, old]), both[:, None], **options)
 
 
-def _positions(xp: Arrays, name: str, given: Any, keys: Any, layout: str) -> Any:
+def _positions(xp: Arrays, name: str, given: Any, keys: Any, layout: str, by_axis: bool) -> Any:
     """Positions as an array or a tensor of int64, or floating as they are."""
     view = arguments.rotary_view(xp.function, tuple(keys.shape), layout, "half", 0, 0, "keys")
-    if given is None:
-        return xp.arange(view.tokens)
-    points = xp.positions(name, given)
-    if points.ndim == 0 or points.shape[-1] != view.tokens:
-        expected = f"shape [..., {view.tokens}], as many as there are tokens"
-        wrong_value(xp.function, name, expected, list(points.shape))
+    points = xp.arange(view.tokens) if given is None else xp.positions(name, given)
+    before = tuple(points.shape[:1]) if by_axis else ()
+    view.check_tokens(xp.function, name, tuple(points.shape), before=before)
     return xp.integers(name, points, arguments.INTEGER_DTYPES) if _is_integer(points) else points
 
 

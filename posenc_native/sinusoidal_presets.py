@@ -355,10 +355,7 @@ def _detr(
     scale: float = 2 * math.pi,
 ) -> SinusoidalSpec:
     """DETR, PositionEmbeddingSine; a mask is True where there is an image (DETR's is inverted)."""
-    grid = GridCoordinates(first=1.0)
-    if normalize:
-        grid = GridCoordinates(first=1.0, extent=scale, drop=-1e-6)
-    return SinusoidalSpec(dim=dim, axis_order=(0, 1), base=temperature, grid=grid)
+    return _sine_of_cells(dim, temperature, scale if normalize else None, first=1.0)
 
 
 @_named("deformable_detr")
@@ -370,9 +367,16 @@ def _deformable_detr(
     scale: float = 2 * math.pi,
 ) -> SinusoidalSpec:
     """Deformable DETR, PositionEmbeddingSine: DETR's, of the centres of cells where normalised."""
+    return _sine_of_cells(dim, temperature, scale if normalize else None, first=0.5)
+
+
+def _sine_of_cells(
+    dim: int, temperature: float, extent: float | None, first: float
+) -> SinusoidalSpec:
+    """Cells counted from 1 on or, normalised to an extent, from `first` on."""
     grid = GridCoordinates(first=1.0)
-    if normalize:
-        grid = GridCoordinates(first=0.5, extent=scale, drop=-1e-6)
+    if extent is not None:
+        grid = GridCoordinates(first=first, extent=extent, drop=-1e-6)
     return SinusoidalSpec(dim=dim, axis_order=(0, 1), base=temperature, grid=grid)
 
 

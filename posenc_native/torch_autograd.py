@@ -442,7 +442,7 @@ def _learned_backward(ctx: Any, *grads: Tensor) -> Any:
     inputs, (positions, inv_freq, *options) = saved[:count], saved[count:]
     of_positions, of_frequencies = ctx.needs_input_grad[count : count + 2]
     *layout, axis_map, scale, inverse = options
-    if (of_positions or of_frequencies) and not torch.is_grad_enabled():
+    if not torch.is_grad_enabled():
         operator = _ops.rotary_backward if count == 1 else _ops.rotary_qk_backward
         *turned, frequencies, points = call(
             operator.default, *grads, *inputs, positions, inv_freq, *options, of_positions

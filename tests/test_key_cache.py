@@ -58,6 +58,23 @@ def test_from_positions_to_positions(name, dtype):
 
 
 @each_backend
+@pytest.mark.parametrize("frequencies", ["same", "others"])
+def test_positions_of_one_row_serve_a_batch_of_any_size(frequencies):
+    """Also a batch of as many rows as there are axes."""
+    rope, rng = ROPES["axes"], np.random.default_rng(8)
+    scale = 1.0 if frequencies == "same" else 0.5
+    other = pn.Rotary(
+        20, inv_freq=rope.inv_freq * scale, axis_map=rope.axis_map, scale=rope.scale
+    )  # fmt: skip
+    for batch in (1, 2, 3):
+        k = rng.standard_normal((batch, 2, 7, 20))
+        one, each = rng.integers(0, 10**5, (3, 7)), rng.integers(0, 10**5, (3, batch, 7))
+        for old, new in ((one, each), (each, one)):
+            turned = pn.rerotate(rope.apply(k, old), old, new, rope, other)
+            np.testing.assert_allclose(turned, other.apply(k, new), atol=1e-10)
+
+
+@each_backend
 def test_the_context_shift():
     rope, rng = ROPES["plain"], np.random.default_rng(2)
     k = keys(rng)
@@ -131,6 +148,16 @@ def test_moves_add_up_no_more_than_roundings(dtype):
         ({"rope": pn.Rotary(20, rotary_dim=16, scale=0.0)}, ValueError, "scale"),
         ({"new_positions": np.arange(6)}, ValueError, "rerotate: new_positions"),
         ({"positions": np.arange(6)}, ValueError, "rerotate: positions"),
+        ({"positions": np.zeros((3, 7), int)}, ValueError, "rerotate: positions"),
+        (
+            {
+                "rope": ROPES["axes"],
+                "positions": np.zeros((3, 7), int),
+                "new_positions": np.zeros((2, 7), int),
+            },
+            ValueError,
+            "new_positions: expected 3 axes",
+        ),
         ({"positions": np.zeros(7, bool)}, TypeError, "positions"),
         ({"layout": "bhd"}, ValueError, "layout|keys"),
     ],

@@ -1,4 +1,4 @@
-"""torch modules. They hold configuration and learned parameters, no tables of floats: nothing is
+"""torch modules. They hold configuration and learned parameters, no tables of floats that could be
 cast by ``.half()``, lost on the meta device or saved in a state_dict.
 """
 
