@@ -141,6 +141,7 @@ def configuration() -> dict[str, str]:
         "SIMD targets": ", ".join(targets) or "none",
         "SIMD target in use": native.current_target() if native is not None else "none",
         "threads (NumPy)": str(get_num_threads()),
+        "huge pages": _huge_pages(),
         "torch": _version("torch"),
         "torch operators": (
             "built for the stable ABI of torch >= 2.10"
@@ -149,6 +150,20 @@ def configuration() -> dict[str, str]:
         ),
         **_cuda_configuration(),
     }
+
+
+def _huge_pages() -> str:
+    """How large results get their memory, csrc/bindings/huge_pages.h: what Linux says of it."""
+    try:
+        modes = Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text()
+    except OSError:
+        return "left to the system"
+    mode = modes.partition("[")[2].partition("]")[0]
+    return {
+        "madvise": "asked for, for results of 4 MiB and more",
+        "always": "given by the system",
+        "never": "switched off in the system (transparent_hugepage)",
+    }.get(mode, "left to the system")
 
 
 def _cuda_configuration() -> dict[str, str]:

@@ -505,7 +505,10 @@ class Rotary:
                 inverse=inverse, inplace=inplace,
             )  # fmt: skip
         operations = backend.torch_operations("Rotary", "q", q)
-        inv_freq, axis_map = self._torch(q.device)
+        tensors = self._tensors
+        if tensors is None or not q.is_cpu:
+            tensors = self._torch(q.device)
+        inv_freq, axis_map = tensors
         return operations.apply_rotary_qk(  # type: ignore[no-any-return]
             q, k, positions, inv_freq, layout, self.pairing, self.rotary_start, axis_map,
             self.scale, inverse, inplace,

@@ -8,6 +8,10 @@ entries. Each operator has up to three Functions:
                inspects signatures, which takes longer than a small rotation
     eager      with everything in forward, for ordinary training
     in place   the eager one, overwriting its inputs
+
+Gradients of a backward go to memory of their own. To turn the incoming one where it lies would take
+half the time for large ones, but whether somebody else holds it cannot be known: counts of
+references, which have no public name, leave out memory shared by NumPy, DLPack or processes.
 """
 
 from __future__ import annotations

@@ -3,13 +3,16 @@
 The operators in C++ (``torch.ops.posenc_native.*``) have a schema and kernels for CPU and CUDA,
 nothing more. torch_tracing.py lets torch trace and batch them, torch_autograd.py differentiates
 them. A call pays for autograd only if a gradient is needed: registered with the dispatcher,
-autograd would cost every call several microseconds. Tensors on devices without a kernel, and all
-tensors under ``set_backend("reference")``, take the composition (torch_composed.py).
+autograd would cost every call several microseconds. The dispatcher itself takes longer than a small
+rotation: those that nobody follows are left to the NumPy module (`_small`). Tensors on devices
+without a kernel, and all tensors under ``set_backend("reference")``, take the composition
+(torch_composed.py).
 """
 
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -45,7 +48,36 @@ _PAIRS: dict[str, tuple[Any, Any]] = {
 
 for _constant in (Rotary._prepare, Rotary._differs, buckets.t5_steps, buckets.deberta_steps):
     torch.compiler.assume_constant_result(_constant)
-_increment_version = torch.autograd.graph.increment_version
+# That of torch.autograd.graph, which calls this one, takes half as long again.
+_increment_version = getattr(torch._C, "_increment_version", torch.autograd.graph.increment_version)
+
+# The NumPy module, if it can read tensors: where torch has the exchange of DLPack 1.3.
+# Of a small call it does what an operator does, unless somebody follows what operators do: who
+# traces, counts or profiles them (but not ExecutionTraceObserver, which cannot be asked),
+# torch.func, forward mode, autograd. It returns NotImplemented then, and where tensors are not
+# plain ones on the CPU or are worth several threads.
+_small: Any = backend.native
+if (
+    _LIBRARY is None
+    or _small is None
+    or not _small.use_tensors(
+        Tensor,
+        torch.empty_like,
+        torch.is_grad_enabled,
+        (
+            functorch_active,
+            torch._C._len_torch_dispatch_stack,
+            torch._C._len_torch_function_stack,
+            torch._C._is_tracing,
+            torch._C._autograd._profiler_enabled,
+            # With profile_all_threads this one alone knows.
+            partial(vars(torch.autograd.profiler).get, "_is_profiler_enabled"),
+        ),
+        vars(forward_ad),
+    )
+):
+    _small = None
+is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 
 _PAIRINGS = ("half", "interleaved")
 _FLOAT_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -87,8 +119,10 @@ def sinusoidal(
         result = torch.empty(shape, dtype=dtype, device=device) if out is None else out
         if _native(result):  # counts by itself: no positions in memory
             arguments.check_shape(function, "out", result.shape, shape)
-            call(_ops.sinusoidal_out.default, None, *_spec(function, *spec), out=result)
-            return result if out is None else _written(out)
+            fresh = out is None
+            operator = _ops.sinusoidal_out.default
+            call(operator, None, *_spec(function, *spec), out=result, fresh=fresh)
+            return result if fresh else _written(result)
     positions = _position_tensor(function, positions, device)
     if out is not None:
         _no_output_for_gradient(function, positions)
@@ -168,6 +202,12 @@ def apply_rotary(
 ) -> Tensor:
     """`posenc_native.apply_rotary` for tensors."""
     function = "apply_rotary"
+    if _at_once(x):
+        result = _small.apply_rotary(
+            x, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse, out
+        )
+        if result is not NotImplemented:
+            return result if out is None else _written(out)
     if positions is not None and not isinstance(positions, Tensor):
         positions = _position_tensor(function, positions, x.device)
     inv_freq, axis_map = _frequency_tensors(function, x, inv_freq, axis_map)
@@ -207,6 +247,15 @@ def apply_rotary_qk(
 ) -> tuple[Tensor, Tensor]:
     """`posenc_native.apply_rotary_qk` for tensors."""
     function = "apply_rotary_qk"
+    if _at_once(q):
+        rotated = _small.apply_rotary_qk(
+            q, k, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse,
+            inplace,
+        )  # fmt: skip
+        if rotated is not NotImplemented:
+            if inplace:
+                _increment_version(rotated)
+            return rotated  # type: ignore[no-any-return]
     # The checks here take about as long as the rotation of one token: in the order of what decoding
     # needs, and no more.
     if not isinstance(k, Tensor):
@@ -255,6 +304,12 @@ def apply_rotary_tables(
 ) -> Tensor:
     """`posenc_native.apply_rotary_tables` for tensors."""
     function = "apply_rotary_tables"
+    if _at_once(x):
+        result = _small.apply_rotary_tables(
+            x, cos, sin, layout, pairing, rotary_start, inverse, compute, out
+        )
+        if result is not NotImplemented:
+            return result if out is None else _written(out)
     for name, table in (("cos", cos), ("sin", sin)):
         if not isinstance(table, Tensor):
             wrong_type(function, name, "a tensor, as x is", type(table).__name__)
@@ -283,6 +338,14 @@ def apply_rotary_qk_tables(
 ) -> tuple[Tensor, Tensor]:
     """`posenc_native.apply_rotary_qk_tables` for tensors."""
     function = "apply_rotary_qk_tables"
+    if _at_once(q):
+        rotated = _small.apply_rotary_qk_tables(
+            q, k, cos, sin, layout, pairing, rotary_start, inverse, compute, inplace
+        )
+        if rotated is not NotImplemented:
+            if inplace:
+                _increment_version(rotated)
+            return rotated  # type: ignore[no-any-return]
     # As in apply_rotary_qk: what decoding needs, and no more.
     for name, tensor in (("k", k), ("cos", cos), ("sin", sin)):
         if not isinstance(tensor, Tensor):
@@ -639,6 +702,11 @@ def _two_tensors(
 # --- Arguments
 
 
+def _at_once(x: object) -> bool:
+    """Whether the NumPy module may be asked: of torch.compile it can know nothing."""
+    return not is_dynamo_compiling() and type(x) is Tensor and backend.implementation is _small
+
+
 def _operators_in_use() -> bool:
     """Whether the operators are built and not switched off."""
     if _LIBRARY is None or backend.implementation is reference:
@@ -771,7 +839,7 @@ def _layout(function: str, layout: Any, pairing: Any, rotary_start: Any) -> tupl
 
 def _written(out: Tensor) -> Tensor:
     # Autograd must notice what an operator of the stable ABI has overwritten.
-    _increment_version(out)
+    _increment_version((out,))
     return out
 
 

@@ -87,7 +87,13 @@ def test_the_targets_are_those_of_the_processor():
     has = set(re.search(r"^flags\s*:(.*)", CPUINFO.read_text(), re.M)[1].split())
     avx2 = {"avx2", "fma", "bmi1", "bmi2", "f16c"} <= has
     avx3 = avx2 and {f"avx512{each}" for each in ("f", "vl", "bw", "dq", "cd")} <= has
-    assert backend.native.available_targets() == ["AVX3"] * avx3 + ["AVX2"] * avx2 + ["SSE4"]
+    bfloat16 = avx3 and "avx512_bf16" in has
+    assert backend.native.available_targets() == [
+        *["AVX3_BF16"] * bfloat16,
+        *["AVX3"] * avx3,
+        *["AVX2"] * avx2,
+        "SSE4",
+    ]
 
 
 # --- metadata -------------------------------------------------------------------------------------

@@ -300,3 +300,32 @@ def test_any_rotary_tables(target, data, dtype):
     for actual, expected in zip(tables, exact, strict=True):
         assert actual.dtype == DTYPES[dtype]
         assert_close(actual, expected, abs(scale))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("dim", [64, 100, 4200])
+@pytest.mark.parametrize(("first", "step"), [(0, 1), (-77, 3), (2**62, -(2**55) - 1), (5, 0)])
+def test_equal_steps_have_the_bits_of_products(
+    first: int, step: int, dim: int, dtype: str, target: str
+) -> None:
+    # In equal steps phases are sums; in any other order each is a product. More rows than a block,
+    # in one go and in pieces.
+    positions = np.int64(first) + np.int64(step) * np.arange(150, dtype=np.int64)
+    order = np.random.default_rng(0).permutation(len(positions))
+    products = np.empty((len(positions), dim), dtype)
+    products[order] = pn.sinusoidal(positions[order], dim, dtype=dtype)
+    assert_same_bits(pn.sinusoidal(positions, dim, dtype=dtype), products)
+    pieces = np.concatenate(
+        [pn.sinusoidal(positions[a:b], dim, dtype=dtype) for a, b in [(0, 3), (3, 40), (40, 150)]]
+    )
+    assert_same_bits(pieces, products)
+
+
+def test_whole_floats_have_the_bits_of_integers(target: str) -> None:
+    positions = np.arange(100)
+    expected = pn.sinusoidal(positions, 64)
+    assert_same_bits(pn.sinusoidal(positions.astype(np.float32), 64), expected)
+    positions = positions.astype(np.float64)
+    positions[70] += 0.5  # its block is computed with fractions
+    without = np.arange(100) != 70
+    assert_same_bits(pn.sinusoidal(positions, 64)[without], expected[without])

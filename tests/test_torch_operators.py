@@ -287,7 +287,7 @@ def test_the_operators_run_on_the_simd_target_asked_for():
         for target in backend.native.available_targets():
             assert operators.set_target(target)
             assert operators.current_target() == target
-            on_target = pn.apply_rotary(x, None, BY_NAME["bhsd"].inv_freq(), layout="shd")
+            on_target = operators.rotary(x, None, BY_NAME["bhsd"].inv_freq(), "shd")
             native = backend.native.current_target()
             assert backend.native.set_target(target)
             expected = pn.apply_rotary(

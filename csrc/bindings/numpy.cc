@@ -1,6 +1,7 @@
 // The NumPy module, posenc_native._core: arrays to core structs, checks, kernels. Functions take
-// their arguments by position; posenc_native/reference.py has the same ones in plain NumPy. Tests
-// build it once more, over the CUDA kernels run on the host (csrc/cuda/on_host.cu).
+// their arguments by position; posenc_native/reference.py has the same ones in plain NumPy. Those
+// of rotations take tensors as well, for small calls (tensors.h). Tests build the module once more,
+// over the CUDA kernels run on the host (csrc/cuda/on_host.cu).
 
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
@@ -9,11 +10,14 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "bindings/tensors.h"
 #include "bindings/threads.h"
 #include "core/relative.h"
 #include "core/rotary.h"
@@ -27,6 +31,7 @@ namespace posenc {
 namespace {
 
 std::atomic<int> num_threads{1};
+std::atomic<int64_t> bytes_per_thread{kBytesPerThread};
 
 // Work of fewer bytes than this is over before another thread could use the interpreter.
 constexpr int64_t kKeepInterpreterBytes = int64_t{1} << 17;
@@ -82,18 +87,24 @@ const char* dtype_name(Dtype dtype, const py::dtype& object,
   return storage->c_str();
 }
 
-// A NumPy array and its description; keeps both alive.
+// A NumPy array, or a tensor, and its description; keeps both alive.
 class ArrayArgument {
  public:
   ArrayArgument() = default;
 
-  ArrayArgument(const char* function, const char* name, py::array object)
-      : object_(std::move(object)) {
-    const py::dtype dtype = object_.dtype();
+  static ArrayArgument of_tensor(py::object tensor) {
+    ArrayArgument argument;
+    argument.array_ = tensors::Library::get().describe(tensor);
+    argument.object_ = std::move(tensor);
+    return argument;
+  }
+
+  ArrayArgument(const char* function, const char* name, py::array object) {
+    const py::dtype dtype = object.dtype();
     array_.dtype = dtype_of(dtype);
     array_.dtype_name = dtype_name(array_.dtype, dtype, storage_);
-    array_.data = const_cast<void*>(object_.data());
-    array_.rank = static_cast<int>(object_.ndim());
+    array_.data = const_cast<void*>(object.data());
+    array_.rank = static_cast<int>(object.ndim());
     if (array_.rank > kMaxRank) {
       fail_value(function, name, "at most " + std::to_string(kMaxRank) + " axes",
                  std::to_string(array_.rank));
@@ -101,23 +112,26 @@ class ArrayArgument {
     const py::ssize_t size = array_.dtype == Dtype::kOther ? 1 : item_size(array_.dtype);
     bool whole = reinterpret_cast<uintptr_t>(array_.data) % static_cast<uintptr_t>(size) == 0;
     for (int i = 0; i < array_.rank; ++i) {
-      array_.shape[i] = object_.shape(i);
-      array_.stride[i] = object_.strides(i) / size;
-      whole = whole && object_.strides(i) % size == 0;
+      array_.shape[i] = object.shape(i);
+      array_.stride[i] = object.strides(i) / size;
+      whole = whole && object.strides(i) % size == 0;
     }
     if (!whole && !array_.empty()) {
       fail_value(function, name, "aligned memory and strides of whole elements",
                  "an unaligned view; np.ascontiguousarray makes one that is");
     }
+    object_ = std::move(object);
   }
 
   explicit operator bool() const { return static_cast<bool>(object_); }
   const Array* pointer() const { return object_ ? &array_ : nullptr; }
   const Array& array() const { return array_; }
-  const py::array& object() const { return object_; }
+  const py::object& object() const { return object_; }
+  // Of an array.
+  py::dtype dtype() const { return py::reinterpret_borrow<py::array>(object_).dtype(); }
 
  private:
-  py::array object_{py::reinterpret_steal<py::array>(py::handle())};
+  py::object object_;
   Array array_;
   std::shared_ptr<const std::string> storage_;  // does not move when this does
 };
@@ -220,7 +234,11 @@ int64_t integer(const char* function, const char* name, py::handle object) {
   return value;
 }
 
-bool boolean(py::handle object) { return PyObject_IsTrue(object.ptr()) == 1; }
+bool boolean(py::handle object) {
+  const int truth = PyObject_IsTrue(object.ptr());
+  if (truth < 0) throw py::error_already_set();
+  return truth == 1;
+}
 
 py::dtype result_dtype(const char* function, py::handle object) {
   if (object.is_none()) return py::dtype::of<float>();
@@ -234,12 +252,16 @@ py::dtype result_dtype(const char* function, py::handle object) {
   return dtype;
 }
 
-py::array empty_like(const py::array& x) {
-  // Never released: it may be used until the interpreter is gone.
+py::array empty_like(const py::object& x) {
+  // Never released: they may be used until the interpreter is gone.
   static const py::handle function =
       py::object(py::module_::import("numpy").attr("empty_like")).release();
+  static const py::handle names = py::make_tuple("subok").release();
   // Not subok: subclasses would run code of their own on the result.
-  return function(x, py::arg("subok") = false);
+  PyObject* const arguments[] = {x.ptr(), Py_False};
+  PyObject* const result = PyObject_Vectorcall(function.ptr(), arguments, 1, names.ptr());
+  if (result == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::array>(result);
 }
 
 // --- Running
@@ -251,7 +273,15 @@ constexpr auto run_rows = [](int64_t rows, int64_t bytes, const auto& run) {
     return;
   }
   const py::gil_scoped_release release;
-  parallel_rows(rows, bytes, num_threads.load(std::memory_order_relaxed), run);
+  parallel_rows(rows, bytes, num_threads.load(std::memory_order_relaxed),
+                bytes_per_thread.load(std::memory_order_relaxed), run);
+};
+
+// Work on tensors that is worth several threads is the operator's: it has those of torch.
+constexpr int64_t kTensorBytes = int64_t{1} << 21;
+constexpr auto run_rows_of_tensors = [](int64_t rows, int64_t bytes, const auto& run) {
+  if (bytes >= kTensorBytes) throw tensors::Elsewhere{};
+  run_rows(rows, bytes, run);
 };
 
 // --- Functions
@@ -299,8 +329,8 @@ py::object sinusoidal(py::handle positions, py::handle dim, py::handle base, py:
               py::array(type, table_shape(function, given, 0, spec.dim, dtype_of(type)))};
   } else {
     result = output_array(function, "out", out);
-    if (!dtype.is_none() && !result_dtype(function, dtype).is(result.object().dtype()) &&
-        !result_dtype(function, dtype).equal(result.object().dtype())) {
+    if (!dtype.is_none() && !result_dtype(function, dtype).is(result.dtype()) &&
+        !result_dtype(function, dtype).equal(result.dtype())) {
       fail_type(
           function, "out",
           "the dtype asked for, " + py::cast<std::string>(py::str(result_dtype(function, dtype))),
@@ -360,15 +390,23 @@ py::tuple rotary_tables(py::handle positions, py::handle inv_freq, py::handle ax
   return py::make_tuple(cosine.object(), sine.object());
 }
 
-// The arguments that all rotations share, and the arrays behind them.
+// The arguments that all rotations share, and the arrays or tensors behind them.
 struct RotaryArguments {
   ArrayArgument positions, inv_freq, axis_map, cosine, sine;
   std::string pairing_storage;
   RotaryCall call;
+  bool of_tensors, records;
 
-  RotaryArguments(const char* function, py::handle layout, py::handle pairing,
-                  py::handle rotary_start, py::handle inverse) {
+  // `x`: what is rotated, or the first of two. Arrays go with arrays, tensors with tensors.
+  RotaryArguments(const char* function, py::handle x, py::handle layout, py::handle pairing,
+                  py::handle rotary_start, py::handle inverse)
+      : of_tensors(tensors::Library::get().is_tensor(x)),
+        records(of_tensors && tensors::Library::get().records()) {
     call.function = function;
+    plain({&PyUnicode_Type}, layout);
+    plain({&PyUnicode_Type, &PyLong_Type}, pairing);
+    plain({&PyLong_Type}, rotary_start);
+    plain({&PyBool_Type}, inverse);
     call.layout = text(function, "layout", layout);
     call.pairing = pairing_text(function, pairing, pairing_storage);
     call.rotary_start = integer(function, "rotary_start", rotary_start);
@@ -377,10 +415,11 @@ struct RotaryArguments {
 
   void from_phases(py::handle given_positions, py::handle given_frequencies, py::handle given_axes,
                    py::handle scale) {
-    positions = optional_array(call.function, "positions", given_positions);
-    inv_freq = optional_array(call.function, "inv_freq", given_frequencies);
-    axis_map = optional_array(call.function, "axis_map", given_axes);
-    if (!inv_freq) fail_type(call.function, "inv_freq", "an array", "None");
+    positions = option("positions", given_positions);
+    inv_freq = option("inv_freq", given_frequencies);
+    axis_map = option("axis_map", given_axes);
+    if (!inv_freq) missing("inv_freq");
+    plain({&PyFloat_Type, &PyLong_Type}, scale);
     call.positions = positions.pointer();
     call.inv_freq = inv_freq.pointer();
     call.axis_map = axis_map.pointer();
@@ -388,26 +427,76 @@ struct RotaryArguments {
   }
 
   void from_tables(py::handle given_cosine, py::handle given_sine, py::handle compute) {
+    plain({&PyUnicode_Type}, compute);
     call.compute = text(call.function, "compute", compute);
-    cosine = optional_array(call.function, "cos", given_cosine);
-    sine = optional_array(call.function, "sin", given_sine);
-    if (!cosine) fail_type(call.function, "cos", "an array", "None");
-    if (!sine) fail_type(call.function, "sin", "an array", "None");
+    cosine = option("cos", given_cosine);
+    sine = option("sin", given_sine);
+    if (!cosine) missing("cos");
+    if (!sine) missing("sin");
     call.cosine = cosine.pointer();
     call.sine = sine.pointer();
   }
 
+  // What else an operator takes or refuses, it decides, with words of its own: a number may be a
+  // tensor, with a gradient.
+  void plain(std::initializer_list<PyTypeObject*> types, py::handle object) const {
+    if (of_tensors && std::find(types.begin(), types.end(), Py_TYPE(object.ptr())) == types.end()) {
+      throw tensors::Elsewhere{};
+    }
+  }
+
+  void missing(const char* name) const {
+    if (of_tensors) throw tensors::Elsewhere{};
+    fail_type(call.function, name, "an array", "None");
+  }
+
+  ArrayArgument option(const char* name, py::handle object) const {
+    if (!of_tensors || object.is_none()) return optional_array(call.function, name, object);
+    return tensor(object);
+  }
+
+  ArrayArgument tensor(py::handle object) const {
+    const tensors::Library& library = tensors::Library::get();
+    if (!library.is_tensor(object) || (records && library.requires_grad(object))) {
+      throw tensors::Elsewhere{};
+    }
+    return ArrayArgument::of_tensor(py::reinterpret_borrow<py::object>(object));
+  }
+
+  ArrayArgument input(const char* name, py::handle object) const {
+    return of_tensors
+               ? tensor(object)
+               : ArrayArgument(call.function, name, require_array(call.function, name, object));
+  }
+
+  ArrayArgument output(const char* name, py::handle object) const {
+    return of_tensors ? tensor(object) : output_array(call.function, name, object);
+  }
+
+  // A new one like it.
+  ArrayArgument result(const ArrayArgument& like) const {
+    if (!of_tensors) return {call.function, "out", empty_like(like.object())};
+    const Array& x = like.array();
+    double bytes = static_cast<double>(item_size(x.dtype));
+    for (int i = 0; i < x.rank; ++i) bytes *= static_cast<double>(x.shape[i]);
+    if (bytes >= static_cast<double>(kTensorBytes)) throw tensors::Elsewhere{};
+    return ArrayArgument::of_tensor(tensors::Library::get().empty_like(like.object()));
+  }
+
+  void rotate() const {
+    const RotaryArgs args = check_rotary(call);
+    of_tensors ? cpu::rotate(args, run_rows_of_tensors) : cpu::rotate(args, run_rows);
+  }
+
   // x -> out, or a new array.
   py::object rotate(py::handle x, py::handle out) {
-    const ArrayArgument input(call.function, "x", require_array(call.function, "x", x));
-    const ArrayArgument result =
-        out.is_none() ? ArrayArgument(call.function, "out", empty_like(input.object()))
-                      : output_array(call.function, "out", out);
+    const ArrayArgument from = input("x", x);
+    const ArrayArgument to = out.is_none() ? result(from) : output("out", out);
     call.tensor_count = 1;
-    call.in[0] = &input.array();
-    call.out[0] = &result.array();
-    cpu::rotate(check_rotary(call), run_rows);
-    return result.object();
+    call.in[0] = &from.array();
+    call.out[0] = &to.array();
+    rotate();
+    return to.object();
   }
 
   // Gradients of out and x, of both q and k or of one -> those of x, then of frequencies and, if
@@ -430,8 +519,8 @@ struct RotaryArguments {
       results[at] = out[i].object();
     }
     RotaryGradientArgs args = check_rotary_gradient(call, turned);
-    const py::array& like = inv_freq.object();
-    std::vector<py::ssize_t> shape(like.shape(), like.shape() + like.ndim());
+    const Array& like = inv_freq.array();
+    std::vector<py::ssize_t> shape(like.shape, like.shape + like.rank);
     shape.insert(shape.begin(), std::max<int64_t>(args.pieces(), 1));
     const auto zeros = [](const std::vector<py::ssize_t>& of) {
       py::array_t<double> array(of);
@@ -453,11 +542,10 @@ struct RotaryArguments {
 
   // q and k where they are, or to new arrays.
   py::tuple rotate(py::handle q, py::handle k, py::handle inplace) {
+    plain({&PyBool_Type}, inplace);
     const bool in_place = boolean(inplace);
     const auto read = [&](const char* name, py::handle object) {
-      return in_place
-                 ? output_array(call.function, name, object)
-                 : ArrayArgument(call.function, name, require_array(call.function, name, object));
+      return in_place ? output(name, object) : input(name, object);
     };
     const ArrayArgument query = read("q", q), key = read("k", k);
     call.names[0] = "q";
@@ -465,14 +553,13 @@ struct RotaryArguments {
     call.in[0] = call.out[0] = &query.array();
     call.in[1] = call.out[1] = &key.array();
     if (in_place) {
-      cpu::rotate(check_rotary(call), run_rows);
+      rotate();
       return py::make_tuple(query.object(), key.object());
     }
-    const ArrayArgument query_out(call.function, "q", empty_like(query.object()));
-    const ArrayArgument key_out(call.function, "k", empty_like(key.object()));
+    const ArrayArgument query_out = result(query), key_out = result(key);
     call.out[0] = &query_out.array();
     call.out[1] = &key_out.array();
-    cpu::rotate(check_rotary(call), run_rows);
+    rotate();
     return py::make_tuple(query_out.object(), key_out.object());
   }
 };
@@ -480,7 +567,7 @@ struct RotaryArguments {
 py::object apply_rotary(py::handle x, py::handle positions, py::handle inv_freq, py::handle layout,
                         py::handle pairing, py::handle rotary_start, py::handle axis_map,
                         py::handle scale, py::handle inverse, py::handle out) {
-  RotaryArguments arguments("apply_rotary", layout, pairing, rotary_start, inverse);
+  RotaryArguments arguments("apply_rotary", x, layout, pairing, rotary_start, inverse);
   arguments.from_phases(positions, inv_freq, axis_map, scale);
   return arguments.rotate(x, out);
 }
@@ -489,7 +576,7 @@ py::tuple apply_rotary_qk(py::handle q, py::handle k, py::handle positions, py::
                           py::handle layout, py::handle pairing, py::handle rotary_start,
                           py::handle axis_map, py::handle scale, py::handle inverse,
                           py::handle inplace) {
-  RotaryArguments arguments("apply_rotary_qk", layout, pairing, rotary_start, inverse);
+  RotaryArguments arguments("apply_rotary_qk", q, layout, pairing, rotary_start, inverse);
   arguments.from_phases(positions, inv_freq, axis_map, scale);
   return arguments.rotate(q, k, inplace);
 }
@@ -498,7 +585,7 @@ py::tuple rotary_backward(py::handle grads, py::handle inputs, py::handle positi
                           py::handle inv_freq, py::handle layout, py::handle pairing,
                           py::handle rotary_start, py::handle axis_map, py::handle scale,
                           py::handle inverse, py::handle of_positions) {
-  RotaryArguments arguments("rotary_backward", layout, pairing, rotary_start, inverse);
+  RotaryArguments arguments("rotary_backward", grads, layout, pairing, rotary_start, inverse);
   arguments.from_phases(positions, inv_freq, axis_map, scale);
   return arguments.rotate_back(grads, inputs, boolean(of_positions));
 }
@@ -506,7 +593,7 @@ py::tuple rotary_backward(py::handle grads, py::handle inputs, py::handle positi
 py::object apply_rotary_tables(py::handle x, py::handle cosine, py::handle sine, py::handle layout,
                                py::handle pairing, py::handle rotary_start, py::handle inverse,
                                py::handle compute, py::handle out) {
-  RotaryArguments arguments("apply_rotary_tables", layout, pairing, rotary_start, inverse);
+  RotaryArguments arguments("apply_rotary_tables", x, layout, pairing, rotary_start, inverse);
   arguments.from_tables(cosine, sine, compute);
   return arguments.rotate(x, out);
 }
@@ -514,7 +601,7 @@ py::object apply_rotary_tables(py::handle x, py::handle cosine, py::handle sine,
 py::tuple apply_rotary_qk_tables(py::handle q, py::handle k, py::handle cosine, py::handle sine,
                                  py::handle layout, py::handle pairing, py::handle rotary_start,
                                  py::handle inverse, py::handle compute, py::handle inplace) {
-  RotaryArguments arguments("apply_rotary_qk_tables", layout, pairing, rotary_start, inverse);
+  RotaryArguments arguments("apply_rotary_qk_tables", q, layout, pairing, rotary_start, inverse);
   arguments.from_tables(cosine, sine, compute);
   return arguments.rotate(q, k, inplace);
 }
@@ -575,11 +662,11 @@ py::object toeplitz_bias(py::handle diagonals, py::handle q_len, py::handle k_le
     int64_t shape[kMaxRank];
     const int rank = check_toeplitz_shape(arguments.call, shape);
     const py::dtype type =
-        dtype.is_none() ? arguments.diagonals.object().dtype() : result_dtype(function, dtype);
+        dtype.is_none() ? arguments.diagonals.dtype() : result_dtype(function, dtype);
     result = {function, "out", py::array(type, shape_of(shape, rank))};
   } else {
     result = output_array(function, "out", out);
-    if (!dtype.is_none() && !result_dtype(function, dtype).equal(result.object().dtype())) {
+    if (!dtype.is_none() && !result_dtype(function, dtype).equal(result.dtype())) {
       fail_type(
           function, "out",
           "the dtype asked for, " + py::cast<std::string>(py::str(result_dtype(function, dtype))),
@@ -642,9 +729,9 @@ struct RelativeArguments {
 
   // `out`, or a new array of the shape.
   ArrayArgument result(const int64_t* shape, int rank, py::handle out) const {
-    return out.is_none() ? ArrayArgument(call.function, "out",
-                                         py::array(in.object().dtype(), shape_of(shape, rank)))
-                         : output_array(call.function, "out", out);
+    return out.is_none()
+               ? ArrayArgument(call.function, "out", py::array(in.dtype(), shape_of(shape, rank)))
+               : output_array(call.function, "out", out);
   }
 
   ArrayArgument in, index, q_offset;
@@ -683,34 +770,84 @@ py::object relative_scatter(py::handle grad, py::handle index, py::handle width,
   return result.object();
 }
 
+// --- Calls from Python
+
+template <typename Result, typename... Handles>
+constexpr std::index_sequence_for<Handles...> positions_of(Result (*)(Handles...)) {
+  return {};
+}
+
+template <auto function, size_t... i>
+PyObject* invoke(PyObject* const* args, std::index_sequence<i...>) {
+  return function(py::handle(args[i])...).release().ptr();
+}
+
+// A function of handles as the interpreter calls it. Past pybind11, which looks for an overload by
+// the types of the arguments: that takes longer than to rotate a token.
+template <auto function>
+PyObject* call(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count) {
+  constexpr auto each = positions_of(function);
+  try {
+    if (count != static_cast<Py_ssize_t>(each.size())) {
+      PyErr_Format(PyExc_TypeError, "expected %zd arguments, got %zd",
+                   static_cast<Py_ssize_t>(each.size()), count);
+      return nullptr;
+    }
+    return invoke<function>(args, each);
+  } catch (const tensors::Elsewhere&) {
+    return py::reinterpret_borrow<py::object>(Py_NotImplemented).release().ptr();
+  } catch (const Error& error) {
+    PyErr_SetString(error.kind == Error::kType ? PyExc_TypeError : PyExc_ValueError,
+                    error.message.c_str());
+  } catch (py::error_already_set& error) {
+    error.restore();
+  } catch (const py::builtin_exception& error) {
+    error.set_error();
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+  return nullptr;
+}
+
+template <auto function>
+PyMethodDef method(const char* name) {
+  return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&call<function>)),
+          METH_FASTCALL, nullptr};
+}
+
 }  // namespace
 }  // namespace posenc
 
 PYBIND11_MODULE(POSENC_MODULE, m, py::mod_gil_not_used()) {
   using namespace posenc;
-  py::register_local_exception_translator([](std::exception_ptr pointer) {
-    try {
-      if (pointer) std::rethrow_exception(pointer);
-    } catch (const Error& error) {
-      PyErr_SetString(error.kind == Error::kType ? PyExc_TypeError : PyExc_ValueError,
-                      error.message.c_str());
-    }
+  static PyMethodDef methods[] = {method<&sinusoidal>("sinusoidal"),
+                                  method<&add_sinusoidal>("add_sinusoidal"),
+                                  method<&rotary_tables>("rotary_tables"),
+                                  method<&apply_rotary>("apply_rotary"),
+                                  method<&apply_rotary_qk>("apply_rotary_qk"),
+                                  method<&rotary_backward>("rotary_backward"),
+                                  method<&apply_rotary_tables>("apply_rotary_tables"),
+                                  method<&apply_rotary_qk_tables>("apply_rotary_qk_tables"),
+                                  method<&toeplitz_bias>("toeplitz_bias"),
+                                  method<&add_toeplitz_bias>("add_toeplitz_bias"),
+                                  method<&diagonal_sums>("diagonal_sums"),
+                                  method<&relative_gather>("relative_gather"),
+                                  method<&relative_scatter>("relative_scatter"),
+                                  {nullptr, nullptr, 0, nullptr}};
+  if (PyModule_AddFunctions(m.ptr(), methods) != 0) throw py::error_already_set();
+  m.def("use_tensors", [](py::handle tensor_type, py::handle empty_like, py::handle is_grad_enabled,
+                          const py::tuple& followers, const py::dict& forward_mode) {
+    return tensors::Library::get().use(tensor_type, empty_like, is_grad_enabled, followers,
+                                       forward_mode);
   });
-  m.def("sinusoidal", &sinusoidal);
-  m.def("add_sinusoidal", &add_sinusoidal);
-  m.def("rotary_tables", &rotary_tables);
-  m.def("apply_rotary", &apply_rotary);
-  m.def("apply_rotary_qk", &apply_rotary_qk);
-  m.def("rotary_backward", &rotary_backward);
-  m.def("apply_rotary_tables", &apply_rotary_tables);
-  m.def("apply_rotary_qk_tables", &apply_rotary_qk_tables);
-  m.def("toeplitz_bias", &toeplitz_bias);
-  m.def("add_toeplitz_bias", &add_toeplitz_bias);
-  m.def("diagonal_sums", &diagonal_sums);
-  m.def("relative_gather", &relative_gather);
-  m.def("relative_scatter", &relative_scatter);
   m.def("set_num_threads", [](int n) { num_threads.store(n, std::memory_order_relaxed); });
   m.def("get_num_threads", [] { return num_threads.load(std::memory_order_relaxed); });
+  // For tests: small calls on several threads. 0 restores the default.
+  m.def("set_bytes_per_thread", [](int64_t bytes) {
+    bytes_per_thread.store(bytes > 0 ? bytes : kBytesPerThread, std::memory_order_relaxed);
+  });
   m.def("available_targets", &cpu::available_targets);
   m.def("current_target", &cpu::current_target);
   m.def("set_target", &cpu::set_target);

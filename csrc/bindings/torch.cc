@@ -17,6 +17,7 @@
 #include <tuple>
 #include <vector>
 
+#include "bindings/huge_pages.h"
 #include "bindings/torch_cuda.h"
 #include "core/relative.h"
 #include "core/rotary.h"
@@ -122,6 +123,11 @@ struct Call {
 
 const Array* pointer(const std::optional<Array>& array) { return array ? &*array : nullptr; }
 
+void advise_huge_pages(const Tensor& result) {
+  const auto size = static_cast<int64_t>(result.element_size());
+  posenc::advise_huge_pages(result.data_ptr(), result.numel() * size);
+}
+
 // Past this boundary an error is a RuntimeError with a text.
 template <typename Body>
 auto translate_errors(Body body) {
@@ -133,6 +139,19 @@ auto translate_errors(Body body) {
   }
 }
 
+// All results come from here: past the dispatcher, which would take longer than small calls do.
+Tensor allocate(const int64_t* shape, const int64_t* strides, int rank, ScalarType dtype,
+                const Device& device) {
+  AtenTensorHandle handle;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(
+      rank, shape, strides,
+      static_cast<int32_t>(torch::stable::detail::to<int32_t>(torch::stable::detail::from(dtype))),
+      device.type, device.is_cpu() ? 0 : device.index, &handle));
+  Tensor tensor(handle);
+  if (device.is_cpu()) advise_huge_pages(tensor);
+  return tensor;
+}
+
 Tensor new_tensor(const std::vector<int64_t>& shape, ScalarType dtype, const Device& device) {
   std::vector<int64_t> strides(shape.size());
   int64_t stride = 1;
@@ -140,42 +159,66 @@ Tensor new_tensor(const std::vector<int64_t>& shape, ScalarType dtype, const Dev
     strides[i] = stride;
     stride *= std::max<int64_t>(shape[i], 1);
   }
-  AtenTensorHandle handle;
-  // Past the dispatcher, which would take longer than small calls themselves.
-  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(
-      static_cast<int64_t>(shape.size()), shape.data(), strides.data(),
-      static_cast<int32_t>(torch::stable::detail::to<int32_t>(torch::stable::detail::from(dtype))),
-      device.type, device.is_cpu() ? 0 : device.index, &handle));
-  return Tensor(handle);
+  return allocate(shape.data(), strides.data(), static_cast<int>(shape.size()), dtype, device);
+}
+
+// Whether a tensor's elements fill their memory: then empty_like keeps its strides.
+bool is_dense(const int64_t* shape, const int64_t* strides, int rank) {
+  int axes[kMaxRank], count = 0;
+  for (int i = 0; i < rank; ++i) {
+    if (shape[i] == 0) return false;
+    if (shape[i] > 1) axes[count++] = i;
+  }
+  std::sort(axes, axes + count, [&](int a, int b) { return strides[a] < strides[b]; });
+  int64_t expected = 1;
+  for (int i = 0; i < count; ++i) {
+    if (strides[axes[i]] != expected) return false;
+    expected *= shape[axes[i]];
+  }
+  return true;
+}
+
+// torch.empty_like.
+Tensor new_like(const Tensor& x) {
+  const auto shape = x.sizes(), strides = x.strides();
+  const int rank = static_cast<int>(x.dim());
+  if (rank <= kMaxRank && is_dense(shape.data(), strides.data(), rank)) {
+    return allocate(shape.data(), strides.data(), rank, x.scalar_type(), Device(x));
+  }
+  Tensor tensor = torch::stable::empty_like(x);
+  if (tensor.is_cpu()) advise_huge_pages(tensor);
+  return tensor;
 }
 
 // --- Running
 
-// The Runner of cpu/run.h: torch's threads.
+// The Runner of cpu/run.h: torch's threads, for what takes longer than to wake them: below, two are
+// no faster than one.
+constexpr int64_t kBytesPerTorchThread = int64_t{1} << 20;
 constexpr auto run_rows = [](int64_t rows, int64_t bytes, const auto& run) {
-  if (bytes < 2 * cpu::kBytesPerThread) {
+  if (bytes < 2 * kBytesPerTorchThread) {
     run(int64_t{0}, rows);
     return;
   }
-  const int64_t ranges = std::min(bytes / cpu::kBytesPerThread, rows);
+  const int64_t ranges = std::min(bytes / kBytesPerTorchThread, rows);
   torch::stable::parallel_for(0, rows, (rows + ranges - 1) / ranges, run);
 };
 
-void run(const Call& call, const SinusoidalArgs& args) {
+void run([[maybe_unused]] const Call& call, const SinusoidalArgs& args) {
 #ifdef POSENC_CUDA_ARCHITECTURES
   if (!call.device.is_cpu()) return cuda::run(call.function, call.device.index, args);
 #endif
   cpu::write_sinusoidal(args, run_rows);
 }
 
-void run(const Call& call, const RotaryArgs& args) {
+void run([[maybe_unused]] const Call& call, const RotaryArgs& args) {
 #ifdef POSENC_CUDA_ARCHITECTURES
   if (!call.device.is_cpu()) return cuda::run(call.function, call.device.index, args);
 #endif
   cpu::rotate(args, run_rows);
 }
 
-void run(const Call& call, RotaryGradientArgs args) {
+void run([[maybe_unused]] const Call& call, RotaryGradientArgs args) {
 #ifdef POSENC_CUDA_ARCHITECTURES
   if (!call.device.is_cpu()) {
     const Tensor workspace =
@@ -187,28 +230,28 @@ void run(const Call& call, RotaryGradientArgs args) {
   cpu::rotate_back(args, run_rows);
 }
 
-void lay_diagonals(const Call& call, const ToeplitzArgs& args) {
+void lay_diagonals([[maybe_unused]] const Call& call, const ToeplitzArgs& args) {
 #ifdef POSENC_CUDA_ARCHITECTURES
   if (!call.device.is_cpu()) return cuda::lay_diagonals(call.function, call.device.index, args);
 #endif
   cpu::lay_diagonals(args, run_rows);
 }
 
-void sum_diagonals(const Call& call, const ToeplitzArgs& args) {
+void sum_diagonals([[maybe_unused]] const Call& call, const ToeplitzArgs& args) {
 #ifdef POSENC_CUDA_ARCHITECTURES
   if (!call.device.is_cpu()) return cuda::sum_diagonals(call.function, call.device.index, args);
 #endif
   cpu::sum_diagonals(args, run_rows);
 }
 
-void gather(const Call& call, const RelativeArgs& args) {
+void gather([[maybe_unused]] const Call& call, const RelativeArgs& args) {
 #ifdef POSENC_CUDA_ARCHITECTURES
   if (!call.device.is_cpu()) return cuda::gather(call.function, call.device.index, args);
 #endif
   cpu::gather(args, run_rows);
 }
 
-void scatter(const Call& call, const RelativeArgs& args) {
+void scatter([[maybe_unused]] const Call& call, const RelativeArgs& args) {
 #ifdef POSENC_CUDA_ARCHITECTURES
   if (!call.device.is_cpu()) return cuda::scatter(call.function, call.device.index, args);
 #endif
@@ -250,9 +293,11 @@ Tensor sinusoidal(const Tensor& positions, int64_t dim, double base, std::string
   });
 }
 
-// Without positions, the rows of `out` are 0, 1, 2 ...
+// Without positions, the rows of `out` are 0, 1, 2 ... fresh: `out` was allocated for this call.
 void sinusoidal_out(const OptionalTensor& positions, int64_t dim, double base,
-                    std::string_view layout, double shift, double scale, const Tensor& out) {
+                    std::string_view layout, double shift, double scale, const Tensor& out,
+                    bool fresh) {
+  if (fresh && out.is_cpu()) advise_huge_pages(out);
   translate_errors([&] {
     const Call call("sinusoidal", out);
     const std::optional<Array> given = call.describe("positions", positions);
@@ -287,7 +332,7 @@ void add_sinusoidal_in_place(const Tensor& x, const OptionalTensor& positions, d
 Tensor add_sinusoidal(const Tensor& x, const OptionalTensor& positions, double x_scale,
                       double alpha, double base, std::string_view layout, double shift,
                       double scale) {
-  const Tensor out = torch::stable::empty_like(x);
+  const Tensor out = new_like(x);
   add_sinusoidal_out(x, positions, x_scale, alpha, base, layout, shift, scale, out);
   return out;
 }
@@ -423,7 +468,7 @@ void rotary_out(const Tensor& x, const OptionalTensor& positions, const Tensor& 
 Tensor rotary(const Tensor& x, const OptionalTensor& positions, const Tensor& inv_freq,
               std::string_view layout, std::string_view pairing, int64_t rotary_start,
               const OptionalTensor& axis_map, double scale, bool inverse) {
-  const Tensor out = torch::stable::empty_like(x);
+  const Tensor out = new_like(x);
   rotary_out(x, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse, out);
   return out;
 }
@@ -439,7 +484,7 @@ std::tuple<Tensor, Tensor> rotary_qk(const Tensor& q, const Tensor& k,
                                      std::string_view layout, std::string_view pairing,
                                      int64_t rotary_start, const OptionalTensor& axis_map,
                                      double scale, bool inverse) {
-  const Tensor q_out = torch::stable::empty_like(q), k_out = torch::stable::empty_like(k);
+  const Tensor q_out = new_like(q), k_out = new_like(k);
   rotate(phase_options("apply_rotary_qk", positions, inv_freq, layout, pairing, rotary_start,
                        axis_map, scale, inverse),
          {&q, &k}, {&q_out, &k_out});
@@ -497,7 +542,7 @@ std::tuple<Tensor, Tensor, Tensor> rotary_backward(const Tensor& grad, const Ten
                                                    std::string_view pairing, int64_t rotary_start,
                                                    const OptionalTensor& axis_map, double scale,
                                                    bool inverse, bool of_positions) {
-  const Tensor grad_x = torch::stable::empty_like(x);
+  const Tensor grad_x = new_like(x);
   const auto [frequencies, points] =
       rotate_back(phase_options("apply_rotary", positions, inv_freq, layout, pairing, rotary_start,
                                 axis_map, scale, inverse),
@@ -510,7 +555,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> rotary_qk_backward(
     const OptionalTensor& positions, const Tensor& inv_freq, std::string_view layout,
     std::string_view pairing, int64_t rotary_start, const OptionalTensor& axis_map, double scale,
     bool inverse, bool of_positions) {
-  const Tensor q_out = torch::stable::empty_like(q), k_out = torch::stable::empty_like(k);
+  const Tensor q_out = new_like(q), k_out = new_like(k);
   const auto [frequencies, points] =
       rotate_back(phase_options("apply_rotary_qk", positions, inv_freq, layout, pairing,
                                 rotary_start, axis_map, scale, inverse),
@@ -529,7 +574,7 @@ void rotary_from_tables_out(const Tensor& x, const Tensor& cosine, const Tensor&
 Tensor rotary_from_tables(const Tensor& x, const Tensor& cosine, const Tensor& sine,
                           std::string_view layout, std::string_view pairing, int64_t rotary_start,
                           bool inverse, std::string_view compute) {
-  const Tensor out = torch::stable::empty_like(x);
+  const Tensor out = new_like(x);
   rotary_from_tables_out(x, cosine, sine, layout, pairing, rotary_start, inverse, compute, out);
   return out;
 }
@@ -545,7 +590,7 @@ std::tuple<Tensor, Tensor> rotary_qk_from_tables(const Tensor& q, const Tensor& 
                                                  std::string_view layout, std::string_view pairing,
                                                  int64_t rotary_start, bool inverse,
                                                  std::string_view compute) {
-  const Tensor q_out = torch::stable::empty_like(q), k_out = torch::stable::empty_like(k);
+  const Tensor q_out = new_like(q), k_out = new_like(k);
   rotate(table_options("apply_rotary_qk_tables", cosine, sine, layout, pairing, rotary_start,
                        inverse, compute),
          {&q, &k}, {&q_out, &k_out});
@@ -675,7 +720,7 @@ void add_toeplitz_bias_in_place(const Tensor& scores, const Tensor& diagonals, I
 
 Tensor add_toeplitz_bias(const Tensor& scores, const Tensor& diagonals, Integers q_len,
                          Integers k_len, Integers start, const OptionalTensor& q_offset) {
-  const Tensor out = torch::stable::empty_like(scores);
+  const Tensor out = new_like(scores);
   add_toeplitz_bias_out(scores, diagonals, std::move(q_len), std::move(k_len), std::move(start),
                         q_offset, out);
   return out;
@@ -858,7 +903,8 @@ std::tuple<int64_t, int64_t> cuda_versions() { return {0, 0}; }
 
 STABLE_TORCH_LIBRARY(posenc_native, m) {
   m.def("sinusoidal(Tensor positions, int dim, " POSENC_SPEC ", ScalarType dtype) -> Tensor");
-  m.def("sinusoidal_out(Tensor? positions, int dim, " POSENC_SPEC ", *, Tensor(a!) out) -> ()");
+  m.def("sinusoidal_out(Tensor? positions, int dim, " POSENC_SPEC
+        ", *, Tensor(a!) out, bool fresh=False) -> ()");
   m.def("add_sinusoidal(Tensor x, Tensor? positions, float x_scale, float alpha, " POSENC_SPEC
         ") -> Tensor");
   m.def("add_sinusoidal_(Tensor(a!) x, Tensor? positions, float x_scale, float alpha, " POSENC_SPEC

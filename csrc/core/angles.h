@@ -48,6 +48,10 @@ struct Positions {
   }
 };
 
+// `count` positions, `stride` apart from `offset` on; returns whether any has a fraction.
+bool read_positions(const Positions& positions, int64_t offset, int64_t stride, int64_t count,
+                    int64_t* integer, uint64_t* fraction);
+
 // Which position axis drives each pair; no data means axis 0 for all.
 struct AxisMap {
   const void* data = nullptr;

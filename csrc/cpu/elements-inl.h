@@ -131,6 +131,40 @@ constexpr Dtype dtype_of() {
                                        : Dtype::kFloat64;
 }
 
+template <typename T>
+using Bits = std::conditional_t<sizeof(T) == 2, uint16_t,
+                                std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>;
+
+// Part of a vector or two: a few neighbours, to a buffer that has room for whole vectors, and back.
+// By whole vectors where memory has masks: what reads the buffer next, at once, needs not wait for
+// many small writes.
+template <typename T>
+HWY_INLINE void read_neighbours(const T* from, int64_t count, T* buffer) {
+#if HWY_TARGET == HWY_AVX3
+  const hn::ScalableTag<Bits<T>> d;
+  for (int64_t i = 0; i < count; i += lanes(d)) {
+    const auto mask = hn::FirstN(d, static_cast<size_t>(std::min(count - i, lanes(d))));
+    hn::Store(hn::MaskedLoad(mask, d, reinterpret_cast<const Bits<T>*>(from + i)), d,
+              reinterpret_cast<Bits<T>*>(buffer + i));
+  }
+#else
+  std::memcpy(buffer, from, static_cast<size_t>(count) * sizeof(T));
+#endif
+}
+template <typename T>
+HWY_INLINE void write_neighbours(const T* buffer, int64_t count, T* to) {
+#if HWY_TARGET == HWY_AVX3
+  const hn::ScalableTag<Bits<T>> d;
+  for (int64_t i = 0; i < count; i += lanes(d)) {
+    const auto mask = hn::FirstN(d, static_cast<size_t>(std::min(count - i, lanes(d))));
+    hn::BlendedStore(hn::Load(d, reinterpret_cast<const Bits<T>*>(buffer + i)), mask, d,
+                     reinterpret_cast<Bits<T>*>(to + i));
+  }
+#else
+  std::memcpy(to, buffer, static_cast<size_t>(count) * sizeof(T));
+#endif
+}
+
 // Numbers `step` apart, neighbours at `to`; and back.
 template <typename T>
 HWY_INLINE void collect(const T* from, int64_t step, int64_t count, T* to) {
@@ -142,10 +176,6 @@ HWY_INLINE void distribute(const T* from, int64_t count, T* to, int64_t step) {
 }
 
 // --- What is done with a run
-
-template <typename T>
-using Bits = std::conditional_t<sizeof(T) == 2, uint16_t,
-                                std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>;
 
 // out = in, bit for bit.
 template <typename Element>

@@ -41,9 +41,7 @@ std::string current_target();
 // Chooses one of available_targets(); "" is the best. False if there is no such target.
 bool set_target(std::string_view name);
 
-// Rows of at least this many bytes in all are worth a second thread ...
-constexpr int64_t kBytesPerThread = int64_t{1} << 19;
-// ... and outputs of at least this many bytes are written past the cache: half of the last level,
+// Outputs of at least this many bytes are written past the cache: half of the last level,
 // since what is read passes through it as well. Settable for tests; 0 restores the default.
 int64_t non_temporal_bytes();
 void set_non_temporal_bytes(int64_t bytes);

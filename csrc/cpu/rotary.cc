@@ -18,11 +18,13 @@
 #include <type_traits>
 
 #include "core/rotary.h"
+#include "cpu/elements-inl.h"
 #include "cpu/kernels.h"
 #include "cpu/numbers-inl.h"
 #include "cpu/rotary_row-inl.h"
 #include "cpu/sincos-inl.h"
 #include "cpu/targets.h"
+#include "cpu/unrolled-inl.h"
 #include "hwy/cache_control.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -37,11 +39,21 @@ template <typename Number>
 constexpr size_t kScratch = 65536 / sizeof(Number);
 // A block never spans more tokens than this.
 constexpr int64_t kMaxBlockTokens = 256;
-// How far ahead of the rotation memory is requested.
-constexpr int64_t kPrefetchBytes = 3072;
-// Heads rotated side by side: they share the loads of their angles, and memory serves several
-// streams faster than one.
-constexpr int kHeads = 4;
+// How far ahead of the rotation memory is requested: into the second-level cache, since what many
+// heads request would not fit the ways of the first.
+constexpr int64_t kPrefetchBytes = 4096;
+// Rows rotated side by side: heads share the loads of their angles, and memory serves several
+// streams faster than one. In place as many as there are registers for their pairs; where a second
+// stream is written for each, fewer are faster.
+constexpr int kRows = 4;
+template <class Row>
+constexpr int kRowsInPlace =
+    (HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON) && Row::kVectors <= 2 ? 8 : kRows;
+
+// Heads at multiples of this distance have the same place in first-level caches that find lines by
+// a hash of the address (AMD: bits 12 to 27), whatever their ways: side by side they evict each
+// other.
+constexpr int64_t kCollide = int64_t{1} << 27;
 
 // A piece of the rotated slice: `blocks` blocks of the pairing, of each the pairs
 // first .. first + length - 1 (all of them, but where a block is too long for the scratch).
@@ -319,11 +331,22 @@ class RotaryKernel {
 
   // --- Rows
 
-  // The rows of up to kHeads heads of one token.
-  struct Rows {
-    const T* in[kHeads];
-    T* out[kHeads];
-    const T* ahead[kHeads];  // rows that come soon
+  // Rows one after the other, and beside each some more:
+  //
+  //   of neighbouring tokens, beside each the same token of other heads
+  //   of the heads of a token, beside each the same head of other tokens (kOwnAngles)
+  //   of every so-manieth head of a token, beside each the heads up to the next
+  struct Run {
+    const T* in;
+    int64_t in_beside, in_step;  // to the row beside, to the next row
+    T* out;
+    int64_t out_beside, out_step;
+    const Number* cosine;
+    const Number* sine;
+    int64_t angle_beside, angle_step;
+    int64_t count;
+    // From a row to one that comes soon: of the run, or (from row `turn` on) of the next.
+    int64_t ahead, turn, ahead_next;
   };
 
   HWY_ATTR void rotate_block(const RotaryArgs& args, const RotaryTensor& tensor, const Piece& piece,
@@ -335,64 +358,108 @@ class RotaryKernel {
     T* out = static_cast<T*>(tensor.out) + batch * out_strides.batch + token * out_strides.token;
     const int64_t per_token = static_cast<int64_t>(padded_ * Row::kCopies);
     const bool contiguous = in_strides.dim == 1 && out_strides.dim == 1;
-    const Store how = args.non_temporal && tensor.in != tensor.out ? streaming(args, piece, tensor)
-                                                                   : Store::kOrdinary;
-    copy_rest = copy_rest && tensor.in != tensor.out && 2 * args.pairs != args.head_dim;
+    const bool in_place = tensor.in == tensor.out;
+    const bool stream = args.non_temporal && !in_place && can_stream(args, piece, tensor);
+    copy_rest = copy_rest && !in_place && 2 * args.pairs != args.head_dim;
 
-    // The inner loop goes along memory.
-    const bool tokens_inside = std::abs(in_strides.token) < std::abs(in_strides.head);
     const int64_t row_bytes = std::max<int64_t>(args.head_dim * static_cast<int64_t>(sizeof(T)), 1);
     const int64_t rows_ahead = std::max<int64_t>(kPrefetchBytes / row_bytes, 1);
 
-    const auto rotate_heads = [&](auto heads, int64_t i, int64_t head) HWY_ATTR {
-      constexpr int kCount = decltype(heads)::value;
-      // Behind the last token of the block come the first ones of the next heads.
-      const int64_t later = i + rows_ahead;
-      const bool in_block = !tokens_inside || later < count;
-      const int64_t ahead = !tokens_inside ? kPrefetchBytes / static_cast<int64_t>(sizeof(T))
-                            : in_block
-                                ? rows_ahead * in_strides.token
-                                : (later - count - i) * in_strides.token + kCount * in_strides.head;
-      const Number* const cosine = cosine_ + i * per_token;
-      const Number* const sine = sine_ + i * per_token;
-      Rows rows;
-      for (int j = 0; j < kCount; ++j) {
-        rows.in[j] = in + i * in_strides.token + (head + j) * in_strides.head;
-        rows.out[j] = out + i * out_strides.token + (head + j) * out_strides.head;
-        rows.ahead[j] = rows.in[j] + ahead;
-      }
+    const auto rotate = [&](auto same, auto own, auto beside, const Run& run) HWY_ATTR {
+      constexpr int kCount = decltype(beside)::value;
+      constexpr bool kOwnAngles = decltype(own)::value;
       if (!contiguous) {
-        for (int j = 0; j < kCount; ++j) {
-          rotate_strided_row(args, piece, rows.in[j], in_strides.dim, rows.out[j], out_strides.dim,
-                             cosine, sine);
-        }
-      } else if (how == Store::kStream) {
-        rotate_rows<Store::kStream, kCount>(args, piece, rows, cosine, sine);
-      } else if (how == Store::kStreamBlocks) {
-        rotate_rows<Store::kStreamBlocks, kCount>(args, piece, rows, cosine, sine);
+        rotate_strided_run<kCount>(args, piece, tensor, run);
+      } else if constexpr (decltype(same)::value) {
+        rotate_run<Store::kOrdinary, true, kOwnAngles, kCount>(args, piece, run);
+      } else if (stream) {
+        rotate_run<Store::kStream, false, kOwnAngles, kCount>(args, piece, run);
       } else {
-        rotate_rows<Store::kOrdinary, kCount>(args, piece, rows, cosine, sine);
+        rotate_run<Store::kOrdinary, false, kOwnAngles, kCount>(args, piece, run);
       }
-      if (!copy_rest) return;
-      for (int j = 0; j < kCount; ++j) {
-        copy_outside(args, rows.in[j], in_strides.dim, rows.out[j], out_strides.dim);
+      if (copy_rest) copy_outside_run<kCount>(args, tensor, run);
+    };
+    Run run{};
+    const auto start = [&](int64_t i, int64_t head) HWY_ATTR {
+      run.in = in + i * in_strides.token + head * in_strides.head;
+      run.out = out + i * out_strides.token + head * out_strides.head;
+      run.cosine = cosine_ + i * per_token;
+      run.sine = sine_ + i * per_token;
+    };
+    const auto request = [&](int64_t step, int64_t next, int64_t length) {
+      run.count = length;
+      run.turn = length - rows_ahead;
+      run.ahead = rows_ahead * step;
+      run.ahead_next = next - run.turn * step;
+    };
+    // Each for as many groups of kCount heads or tokens from `first` on as there are; and what
+    // comes next.
+    const auto along_tokens = [&](auto same, auto beside, int64_t first) HWY_ATTR {
+      constexpr int kCount = decltype(beside)::value;
+      const int64_t last = first + (tensor.heads - first) / kCount * kCount;
+      run.in_beside = in_strides.head;
+      run.out_beside = out_strides.head;
+      run.in_step = in_strides.token;
+      run.out_step = out_strides.token;
+      run.angle_beside = 0;
+      run.angle_step = per_token;
+      request(in_strides.token, kCount * in_strides.head, count);
+      for (int64_t head = first; head < last; head += kCount) {
+        start(0, head);
+        rotate(same, std::false_type(), beside, run);
+      }
+      return last;
+    };
+    const auto along_heads = [&](auto same, auto beside, int64_t first) HWY_ATTR {
+      constexpr int kCount = decltype(beside)::value;
+      const int64_t last = first + (count - first) / kCount * kCount;
+      run.in_beside = in_strides.token;
+      run.out_beside = out_strides.token;
+      run.in_step = in_strides.head;
+      run.out_step = out_strides.head;
+      run.angle_beside = per_token;
+      run.angle_step = 0;
+      request(in_strides.head, kCount * in_strides.token, tensor.heads);
+      for (int64_t i = first; i < last; i += kCount) {
+        start(i, 0);
+        rotate(same, std::true_type(), beside, run);
+      }
+      return last;
+    };
+    const auto along_head_groups = [&](auto same, auto beside, int64_t i, int64_t first) HWY_ATTR {
+      constexpr int kCount = decltype(beside)::value;
+      const int64_t groups = (tensor.heads - first) / kCount;
+      run.in_beside = in_strides.head;
+      run.out_beside = out_strides.head;
+      run.in_step = kCount * in_strides.head;
+      run.out_step = kCount * out_strides.head;
+      run.angle_beside = 0;
+      run.angle_step = 0;
+      request(run.in_step, in_strides.token, groups);
+      start(i, first);
+      rotate(same, std::false_type(), beside, run);
+      return first + groups * kCount;
+    };
+    const std::integral_constant<int, kRows> some;
+    const std::integral_constant<int, 1> one;
+    const auto all = [&](auto same) HWY_ATTR {
+      const std::integral_constant<int, decltype(same)::value ? kRowsInPlace<Row> : kRows> most;
+      // Runs go along memory.
+      if (std::abs(in_strides.token) < std::abs(in_strides.head)) {
+        const bool collide = in_strides.head * static_cast<int64_t>(sizeof(T)) % kCollide == 0;
+        const int64_t head = collide ? 0 : along_tokens(same, some, along_tokens(same, most, 0));
+        along_tokens(same, one, head);
+        return;
+      }
+      for (int64_t i = along_heads(same, most, 0); i < count; ++i) {
+        along_head_groups(same, one, i, along_head_groups(same, most, i, 0));
       }
     };
-    const int64_t grouped = tensor.heads / kHeads * kHeads;
-    const auto all = [&](auto heads, int64_t first, int64_t last) HWY_ATTR {
-      constexpr int kCount = decltype(heads)::value;
-      if (tokens_inside) {
-        for (int64_t head = first; head < last; head += kCount) {
-          for (int64_t i = 0; i < count; ++i) rotate_heads(heads, i, head);
-        }
-      } else {
-        for (int64_t i = 0; i < count; ++i) {
-          for (int64_t head = first; head < last; head += kCount) rotate_heads(heads, i, head);
-        }
-      }
-    };
-    all(std::integral_constant<int, kHeads>(), 0, grouped);
-    all(std::integral_constant<int, 1>(), grouped, tensor.heads);
+    if (in_place && contiguous) {
+      all(std::true_type());
+    } else {
+      all(std::false_type());
+    }
   }
 
   // Dim of the first partner of the first pair of the i-th block of the piece.
@@ -401,91 +468,127 @@ class RotaryKernel {
                         : args.start + 2 * args.half_block * (piece.block + i) + piece.first;
   }
 
-  // How the alignment of all full groups lets them be streamed.
-  static Store streaming(const RotaryArgs& args, const Piece& piece, const RotaryTensor& tensor) {
+  // Whether all full groups lie so that their vectors can be streamed. Not in pieces of 16 bytes:
+  // of all the streams that are written side by side, a processor has no room for so many open
+  // lines.
+  static bool can_stream(const RotaryArgs& args, const Piece& piece, const RotaryTensor& tensor) {
+    if (HWY_MAX_BYTES < 32) return false;
     const D d;
     constexpr int64_t kSize = sizeof(T);
     const HeadStrides& strides = tensor.out_strides;
     const int64_t first = reinterpret_cast<int64_t>(tensor.out) + first_dim(args, piece, 0) * kSize;
     const int64_t steps =
         strides.batch | strides.token | strides.head | (kInterleaved ? 0 : args.half_block);
-    return stream_to(first | steps * kSize, static_cast<int64_t>(hn::Lanes(d) * sizeof(Number)));
+    return can_stream_to(first | steps * kSize,
+                         static_cast<int64_t>(hn::Lanes(d) * sizeof(Number)));
   }
 
-  template <Store kStore, int kCount>
-  HWY_ATTR HWY_INLINE void rotate_rows(const RotaryArgs& args, const Piece& piece, const Rows& rows,
-                                       const Number* cosine, const Number* sine) {
-    const int64_t group = static_cast<int64_t>(group_size(D(), Row::kOrder));
-    const int64_t block = (piece.length + group - 1) / group * group * Row::kCopies;
-    for (int64_t i = 0; i < piece.blocks; ++i) {
-      const int64_t dim = first_dim(args, piece, i);
-      if constexpr (kStore == Store::kStreamBlocks && !kInterleaved) {
-        // Such stores leave part of a cache line open until the next one, and processors have few
-        // places for open lines: all first partners, then all second ones, each in order.
-        rotate_groups<kStore, kCount, Partners::kFirst>(args, piece, rows, dim, cosine, sine);
-        rotate_groups<kStore, kCount, Partners::kSecond>(args, piece, rows, dim, cosine, sine);
-      } else {
-        rotate_groups<kStore, kCount, Partners::kBoth>(args, piece, rows, dim, cosine, sine);
-      }
-      cosine += block;
-      sine += block;
-    }
-  }
-
-  // One block, from its first dim on.
-  template <Store kStore, int kCount, Partners kPartners>
-  HWY_ATTR HWY_INLINE void rotate_groups(const RotaryArgs& args, const Piece& piece,
-                                         const Rows& rows, int64_t dim, const Number* cosine,
-                                         const Number* sine) {
+  template <Store kStore, bool kInPlace, bool kOwnAngles, int kCount>
+  HWY_ATTR void rotate_run(const RotaryArgs& args, const Piece& piece, const Run& run) {
     const D d;
     const int64_t group = static_cast<int64_t>(group_size(d, Row::kOrder));
     const int64_t far = args.half_block;
-    int64_t pair = 0;
-    for (; pair + group <= piece.length; pair += group) {
-      const int64_t at = dim + pair * (kInterleaved ? 2 : 1);
-      const typename Row::template Angles<D> angles(d, cosine, sine);
-      // All reads before all writes: heads are often a multiple of 4 KiB apart, and processors take
-      // a read at such a distance from a fresh write for a read of it.
-      typename Row::template Group<D> groups[kCount];
-      for (int j = 0; j < kCount; ++j) {
-        if constexpr (kPartners != Partners::kSecond) prefetch(rows.ahead[j] + at, far);
-        groups[j].read(d, rows.in[j] + at, far);
+    const int64_t groups = piece.length / group, rest = piece.length % group;
+    const int64_t group_dims = group * (kInterleaved ? 2 : 1);
+    const int64_t to_next_block = 2 * args.half_block - groups * group_dims;
+    const int64_t to_next_row = -piece.blocks * 2 * args.half_block;
+    // One pointer a row, which moves: the sums of every row's address and the distances would be
+    // more than there are registers.
+    const T* in[kCount];
+    T* out[kCount];
+    const auto move = [&](int64_t in_dims, int64_t out_dims) HWY_ATTR {
+      unrolled<kCount>([&](auto j) HWY_ATTR {
+        in[j] += in_dims;
+        if constexpr (!kInPlace) out[j] += out_dims;
+      });
+    };
+    unrolled<kCount>([&](auto j) HWY_ATTR {
+      in[j] = run.in + j * run.in_beside + first_dim(args, piece, 0);
+      out[j] = run.out + j * run.out_beside + first_dim(args, piece, 0);
+    });
+    for (int64_t i = 0; i < run.count; ++i) {
+      const Number* cosine = run.cosine + i * run.angle_step;
+      const Number* sine = run.sine + i * run.angle_step;
+      const int64_t ahead = i < run.turn ? run.ahead : run.ahead_next;
+      for (int64_t block = 0; block < piece.blocks; ++block) {
+        for (int64_t at = 0; at < groups; ++at) {
+          const typename Row::template Angles<D> shared(d, cosine, sine);
+          // All reads before all writes: rows are often a multiple of 4 KiB apart, and processors
+          // take a read at such a distance from a fresh write for a read of it.
+          typename Row::template Group<D> numbers[kCount];
+          unrolled<kCount>([&](auto j) HWY_ATTR {
+            prefetch(in[j] + ahead, far);
+            numbers[j].read(d, in[j], in[j] + far);
+          });
+          unrolled<kCount>([&](auto j) HWY_ATTR {
+            T* const to = kInPlace ? const_cast<T*>(in[j]) : out[j];
+            const int64_t own = kOwnAngles ? j * run.angle_beside : 0;
+            const typename Row::template Angles<D> angles =
+                kOwnAngles ? typename Row::template Angles<D>(d, cosine + own, sine + own) : shared;
+            Row::template rotate<kStore, kRounding>(d, numbers[j], to, to + far, angles);
+          });
+          move(group_dims, group_dims);
+          cosine += group * Row::kCopies;
+          sine += group * Row::kCopies;
+        }
+        if (rest != 0) {
+          for (int j = 0; j < kCount; ++j) {
+            const int64_t own = kOwnAngles ? j * run.angle_beside : 0;
+            rotate_part(in[j], 1, kInPlace ? const_cast<T*>(in[j]) : out[j], 1, far, rest,
+                        cosine + own, sine + own);
+          }
+          cosine += group * Row::kCopies;
+          sine += group * Row::kCopies;
+        }
+        move(to_next_block, to_next_block);
       }
-      for (int j = 0; j < kCount; ++j) {
-        Row::template rotate<kStore, kRounding, kPartners>(d, groups[j], rows.out[j] + at, far,
-                                                           angles);
-      }
-      cosine += group * Row::kCopies;
-      sine += group * Row::kCopies;
-    }
-    if (pair == piece.length || kPartners == Partners::kFirst) return;
-    const int64_t at = dim + pair * (kInterleaved ? 2 : 1);
-    for (int j = 0; j < kCount; ++j) {
-      rotate_part(rows.in[j] + at, 1, rows.out[j] + at, 1, far, piece.length - pair, cosine, sine);
+      move(run.in_step + to_next_row, run.out_step + to_next_row);
     }
   }
 
   static HWY_INLINE void prefetch(const T* group, int64_t far) {
-    hwy::Prefetch(group);
-    // Of a group of 2N numbers in one piece, two vectors; otherwise one at either partner.
-    hwy::Prefetch(group + (kInterleaved ? static_cast<int64_t>(hn::Lanes(D())) : far));
+    constexpr int64_t kBytes = static_cast<int64_t>(2 * hn::MaxLanes(D()) * sizeof(T));
+    prefetch_later(group);
+    if constexpr (!kInterleaved) {
+      prefetch_later(group + far);
+    } else if constexpr (kBytes > kLineBytes) {
+      prefetch_later(group + kBytes / static_cast<int64_t>(2 * sizeof(T)));
+    }
   }
 
-  HWY_ATTR void rotate_strided_row(const RotaryArgs& args, const Piece& piece, const T* in,
-                                   int64_t in_step, T* out, int64_t out_step, const Number* cosine,
-                                   const Number* sine) {
+  template <int kCount>
+  HWY_ATTR void rotate_strided_run(const RotaryArgs& args, const Piece& piece,
+                                   const RotaryTensor& tensor, const Run& run) {
     const D d;
     const int64_t group = static_cast<int64_t>(group_size(d, Row::kOrder));
-    for (int64_t i = 0; i < piece.blocks; ++i) {
-      const int64_t dim = first_dim(args, piece, i);
-      for (int64_t pair = 0; pair < piece.length; pair += group) {
-        const int64_t at = dim + pair * (kInterleaved ? 2 : 1);
-        rotate_part(in + at * in_step, in_step, out + at * out_step, out_step, args.half_block,
-                    std::min(group, piece.length - pair), cosine, sine);
-        cosine += group * Row::kCopies;
-        sine += group * Row::kCopies;
+    const int64_t in_dim = tensor.in_strides.dim, out_dim = tensor.out_strides.dim;
+    for (int64_t row = 0; row < run.count * kCount; ++row) {
+      const int64_t i = row / kCount, j = row % kCount;
+      const T* const in = run.in + i * run.in_step + j * run.in_beside;
+      T* const out = run.out + i * run.out_step + j * run.out_beside;
+      const int64_t angle = i * run.angle_step + j * run.angle_beside;
+      const Number* cosine = run.cosine + angle;
+      const Number* sine = run.sine + angle;
+      for (int64_t block = 0; block < piece.blocks; ++block) {
+        for (int64_t pair = 0; pair < piece.length; pair += group) {
+          const int64_t at = first_dim(args, piece, block) + pair * (kInterleaved ? 2 : 1);
+          rotate_part(in + at * in_dim, in_dim, out + at * out_dim, out_dim, args.half_block,
+                      std::min(group, piece.length - pair), cosine, sine);
+          cosine += group * Row::kCopies;
+          sine += group * Row::kCopies;
+        }
       }
     }
+  }
+
+  // Numbers `step` apart to the buffer, and back.
+  static HWY_ATTR HWY_INLINE void read_part(const T* from, int64_t step, int64_t count, T* buffer) {
+    if (step == 1) return read_neighbours(from, count, buffer);
+    collect(from, step, count, buffer);
+  }
+  static HWY_ATTR HWY_INLINE void write_part(const T* buffer, int64_t count, T* to, int64_t step) {
+    if (step == 1) return write_neighbours(buffer, count, to);
+    distribute(buffer, count, to, step);
   }
 
   // Up to one group of pairs, through a buffer: row ends, and dims that are not neighbours.
@@ -493,28 +596,34 @@ class RotaryKernel {
                                    int64_t far, int64_t count, const Number* cosine,
                                    const Number* sine) {
     const D d;
-    constexpr size_t kGroup = 2 * hn::MaxLanes(D());
+    constexpr int64_t kGroup = static_cast<int64_t>(2 * hn::MaxLanes(D()));
     HWY_ALIGN T buffer[2 * kGroup] = {};
     // Interleaved partners stay neighbours; far ones are kGroup apart in the buffer.
-    const auto each = [&](auto visit) HWY_ATTR {
-      for (int64_t i = 0; i < count; ++i) {
-        if (kInterleaved) {
-          visit(2 * i, 2 * i);
-          visit(2 * i + 1, 2 * i + 1);
-        } else {
-          visit(i, i);
-          visit(i + static_cast<int64_t>(kGroup), i + far);
-        }
-      }
-    };
-    each([&](int64_t at, int64_t dim) { buffer[at] = in[dim * in_step]; });
+    if constexpr (kInterleaved) {
+      read_part(in, in_step, 2 * count, buffer);
+    } else {
+      read_part(in, in_step, count, buffer);
+      read_part(in + far * in_step, in_step, count, buffer + kGroup);
+    }
     const typename Row::template Angles<D> angles(d, cosine, sine);
-    constexpr int64_t kFar = static_cast<int64_t>(kGroup);
     typename Row::template Group<D> group;
-    group.read(d, buffer, kFar);
-    Row::template rotate<Store::kOrdinary, kRounding, Partners::kBoth>(d, group, buffer, kFar,
-                                                                       angles);
-    each([&](int64_t at, int64_t dim) { out[dim * out_step] = buffer[at]; });
+    group.read(d, buffer, buffer + kGroup);
+    Row::template rotate<Store::kOrdinary, kRounding>(d, group, buffer, buffer + kGroup, angles);
+    if constexpr (kInterleaved) {
+      write_part(buffer, 2 * count, out, out_step);
+    } else {
+      write_part(buffer, count, out, out_step);
+      write_part(buffer + kGroup, count, out + far * out_step, out_step);
+    }
+  }
+
+  template <int kCount>
+  static void copy_outside_run(const RotaryArgs& args, const RotaryTensor& tensor, const Run& run) {
+    for (int64_t row = 0; row < run.count * kCount; ++row) {
+      const int64_t i = row / kCount, j = row % kCount;
+      copy_outside(args, run.in + i * run.in_step + j * run.in_beside, tensor.in_strides.dim,
+                   run.out + i * run.out_step + j * run.out_beside, tensor.out_strides.dim);
+    }
   }
 
   static void copy_outside(const RotaryArgs& args, const T* in, int64_t in_step, T* out,
@@ -561,6 +670,10 @@ template <typename T>
 HWY_ATTR void run_rotary(const RotaryArgs& args, int64_t begin, int64_t end) {
   if (args.as_written) {
     run_rounded<T, Rounding::kAsWritten>(args, begin, end);
+  } else if (HWY_TARGET == HWY_AVX3 && std::is_same_v<T, BFloat16> &&
+             bfloat16_instructions.load(std::memory_order_relaxed)) {
+    constexpr bool kHere = HWY_TARGET == HWY_AVX3 && std::is_same_v<T, BFloat16>;
+    run_rounded<T, kHere ? Rounding::kOnceByInstruction : Rounding::kOnce>(args, begin, end);
   } else {
     run_rounded<T, Rounding::kOnce>(args, begin, end);
   }

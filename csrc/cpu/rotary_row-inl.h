@@ -16,13 +16,14 @@ namespace posenc::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // How many times results are rounded to the format T of x: once, at the store, or after every
-// product as well, as operations on tensors of T do it.
-enum class Rounding { kOnce, kAsWritten };
+// product as well, as operations on tensors of T do it. kOnceByInstruction: once, to bfloat16, by
+// instructions that the caller knows to be there.
+enum class Rounding { kOnce, kOnceByInstruction, kAsWritten };
 
 // Both halves of a pair group, a and b, turned by (c, s).
 template <typename T, Rounding kRounding, class D, class V = hn::Vec<D>>
 HWY_INLINE void turn(D d, V& a, V& b, V c, V s) {
-  if constexpr (kRounding == Rounding::kOnce) {
+  if constexpr (kRounding != Rounding::kAsWritten) {
     const V turned = hn::MulSub(a, c, hn::Mul(b, s));
     b = hn::MulAdd(b, c, hn::Mul(a, s));
     a = turned;
@@ -50,16 +51,13 @@ struct TwoVectors {
         sine2(hn::Load(d, s + hn::Lanes(d))) {}
 };
 
-// Which partners of the pairs a pass over a row writes.
-enum class Partners { kBoth, kFirst, kSecond };
-
 // One group of pairs in a row. Members:
 //   kOrder     how the group's angles lie in the scratch
+//   kVectors   registers that a group of one row takes
 //   kCopies    scratch numbers per pair: 2 where cosine and sine are written for both partners
 //   Angles     the group's cosines and sines in registers
-//   Group      its numbers as they are read; `far` is the distance of the partners, unused where
-//   they
-//              are neighbours
+//   Group      its numbers as they are read; `far` are the second partners, unused where they are
+//              neighbours
 //   rotate     a Group -> out
 
 // a0 a1 a2 ... aN-1 (far apart) b0 b1 b2 ... bN-1
@@ -67,6 +65,7 @@ template <typename T>
 struct HalfRow {
   static constexpr PairOrder kOrder = PairOrder::kNatural;
   static constexpr size_t kCopies = 1;
+  static constexpr int kVectors = 2;
 
   template <class D>
   using Angles = OneVector<D>;
@@ -74,19 +73,18 @@ struct HalfRow {
   template <class D>
   struct Group {
     hn::Vec<D> a, b;
-    HWY_INLINE void read(D d, const T* in, int64_t far) {
+    HWY_INLINE void read(D d, const T* in, const T* far) {
       a = load(d, in);
-      b = load(d, in + far);
+      b = load(d, far);
     }
   };
 
-  template <Store kStore, Rounding kRounding, Partners kPartners, class D>
-  static HWY_INLINE void rotate(D d, const Group<D>& group, T* out, int64_t far,
-                                const Angles<D>& angles) {
+  template <Store kStore, Rounding kRounding, class D>
+  static HWY_INLINE void rotate(D d, Group<D>& group, T* out, T* far, const Angles<D>& angles) {
     auto a = group.a, b = group.b;
     turn<T, kRounding>(d, a, b, angles.cosine, angles.sine);
-    if constexpr (kPartners != Partners::kSecond) store<kStore>(a, d, out);
-    if constexpr (kPartners != Partners::kFirst) store<kStore>(b, d, out + far);
+    store<kStore>(a, d, out);
+    store<kStore>(b, d, far);
   }
 };
 
@@ -95,6 +93,7 @@ template <>
 struct HalfRow<BFloat16> {
   static constexpr PairOrder kOrder = PairOrder::kEvenOdd;
   static constexpr size_t kCopies = 1;
+  static constexpr int kVectors = 2;
 
   template <class D>
   using Angles = TwoVectors<D>;
@@ -102,54 +101,51 @@ struct HalfRow<BFloat16> {
   template <class D>
   struct Group {
     hn::Vec<hn::RebindToUnsigned<D>> a, b;
-    HWY_INLINE void read(D d, const BFloat16* in, int64_t far) {
+    HWY_INLINE void read(D d, const BFloat16* in, const BFloat16* far) {
       a = load_pairs(d, in);
-      b = load_pairs(d, in + far);
+      b = load_pairs(d, far);
     }
   };
 
-  template <Store kStore, Rounding kRounding, Partners kPartners, class D>
-  static HWY_INLINE void rotate(D d, const Group<D>& group, BFloat16* out, int64_t far,
+  template <Store kStore, Rounding kRounding, class D>
+  static HWY_INLINE void rotate(D d, Group<D>& group, BFloat16* out, BFloat16* far,
                                 const Angles<D>& angles) {
     hn::Vec<D> a_even, a_odd, b_even, b_odd;
     split_pairs(d, group.a, a_even, a_odd);
     split_pairs(d, group.b, b_even, b_odd);
     turn<BFloat16, kRounding>(d, a_even, b_even, angles.cosine1, angles.sine1);
     turn<BFloat16, kRounding>(d, a_odd, b_odd, angles.cosine2, angles.sine2);
-    if constexpr (kPartners != Partners::kSecond) store_even_odd<kStore>(a_even, a_odd, d, out);
-    if constexpr (kPartners != Partners::kFirst)
-      store_even_odd<kStore>(b_even, b_odd, d, out + far);
+    store_even_odd<kStore, kRounding == Rounding::kOnceByInstruction>(a_even, a_odd, d, out);
+    store_even_odd<kStore, kRounding == Rounding::kOnceByInstruction>(b_even, b_odd, d, far);
   }
 };
 
-// The same with 2N pairs, in two halves of a register.
+// The same with 2N pairs, converted as they are read.
 template <>
 struct HalfRow<Float16> {
   static constexpr PairOrder kOrder = PairOrder::kTwice;
   static constexpr size_t kCopies = 1;
+  static constexpr int kVectors = 4;
 
   template <class D>
   using Angles = TwoVectors<D>;
 
   template <class D>
   struct Group {
-    hn::Vec<hn::Repartition<uint16_t, D>> a, b;
-    HWY_INLINE void read(D d, const Float16* in, int64_t far) {
-      a = load_twice(d, in);
-      b = load_twice(d, in + far);
+    hn::Vec<D> a_low, a_high, b_low, b_high;
+    HWY_INLINE void read(D d, const Float16* in, const Float16* far) {
+      load_twice(d, in, a_low, a_high);
+      load_twice(d, far, b_low, b_high);
     }
   };
 
-  template <Store kStore, Rounding kRounding, Partners kPartners, class D>
-  static HWY_INLINE void rotate(D d, const Group<D>& group, Float16* out, int64_t far,
+  template <Store kStore, Rounding kRounding, class D>
+  static HWY_INLINE void rotate(D d, Group<D>& group, Float16* out, Float16* far,
                                 const Angles<D>& angles) {
-    hn::Vec<D> a_low, a_high, b_low, b_high;
-    split_twice(d, group.a, a_low, a_high);
-    split_twice(d, group.b, b_low, b_high);
-    turn<Float16, kRounding>(d, a_low, b_low, angles.cosine1, angles.sine1);
-    turn<Float16, kRounding>(d, a_high, b_high, angles.cosine2, angles.sine2);
-    if constexpr (kPartners != Partners::kSecond) store_twice<kStore>(a_low, a_high, d, out);
-    if constexpr (kPartners != Partners::kFirst) store_twice<kStore>(b_low, b_high, d, out + far);
+    turn<Float16, kRounding>(d, group.a_low, group.b_low, angles.cosine1, angles.sine1);
+    turn<Float16, kRounding>(d, group.a_high, group.b_high, angles.cosine2, angles.sine2);
+    store_twice<kStore>(group.a_low, group.a_high, d, out);
+    store_twice<kStore>(group.b_low, group.b_high, d, far);
   }
 };
 
@@ -158,6 +154,7 @@ template <typename T>
 struct InterleavedRow {
   static constexpr PairOrder kOrder = PairOrder::kInterleave;
   static constexpr size_t kCopies = 2;
+  static constexpr int kVectors = 2;
 
   template <class D>
   using Angles = TwoVectors<D>;
@@ -165,44 +162,20 @@ struct InterleavedRow {
   template <class D>
   struct Group {
     hn::Vec<D> low, high;
-    HWY_INLINE void read(D d, const T* in, int64_t /*far*/) {
-      low = load(d, in);
-      high = load(d, in + hn::Lanes(d));
-    }
+    HWY_INLINE void read(D d, const T* in, const T* /*far*/) { load_twice(d, in, low, high); }
   };
 
-  template <Store kStore, Rounding kRounding, Partners kPartners, class D>
-  static HWY_INLINE void rotate(D d, const Group<D>& group, T* out, int64_t /*far*/,
-                                const Angles<D>& angles) {
-    store<kStore>(turned<T, kRounding>(d, group.low, angles.cosine1, angles.sine1), d, out);
-    store<kStore>(turned<T, kRounding>(d, group.high, angles.cosine2, angles.sine2), d,
-                  out + hn::Lanes(d));
+  template <Store kStore, Rounding kRounding, class D>
+  static HWY_INLINE void rotate(D d, Group<D>& group, T* out, T* /*far*/, const Angles<D>& angles) {
+    store_twice<kStore>(turned<T, kRounding>(d, group.low, angles.cosine1, angles.sine1),
+                        turned<T, kRounding>(d, group.high, angles.cosine2, angles.sine2), d, out);
   }
 
   template <typename Format, Rounding kRounding, class D, class V = hn::Vec<D>>
   static HWY_INLINE V turned(D d, V x, V c, V s) {
     const V other = hn::Mul(hn::Reverse2(d, x), s);
-    if constexpr (kRounding == Rounding::kOnce) return hn::MulAdd(x, c, other);
+    if constexpr (kRounding != Rounding::kAsWritten) return hn::MulAdd(x, c, other);
     return hn::Add(rounded<Format>(d, hn::Mul(x, c)), rounded<Format>(d, other));
-  }
-};
-
-// The same, read and written as one register.
-template <>
-struct InterleavedRow<Float16> : InterleavedRow<float> {
-  template <class D>
-  struct Group {
-    hn::Vec<hn::Repartition<uint16_t, D>> both;
-    HWY_INLINE void read(D d, const Float16* in, int64_t /*far*/) { both = load_twice(d, in); }
-  };
-
-  template <Store kStore, Rounding kRounding, Partners kPartners, class D>
-  static HWY_INLINE void rotate(D d, const Group<D>& group, Float16* out, int64_t /*far*/,
-                                const Angles<D>& angles) {
-    hn::Vec<D> low, high;
-    split_twice(d, group.both, low, high);
-    store_twice<kStore>(turned<Float16, kRounding>(d, low, angles.cosine1, angles.sine1),
-                        turned<Float16, kRounding>(d, high, angles.cosine2, angles.sine2), d, out);
   }
 };
 
@@ -211,6 +184,7 @@ template <>
 struct InterleavedRow<BFloat16> {
   static constexpr PairOrder kOrder = PairOrder::kNatural;
   static constexpr size_t kCopies = 1;
+  static constexpr int kVectors = 1;
 
   template <class D>
   using Angles = OneVector<D>;
@@ -218,16 +192,18 @@ struct InterleavedRow<BFloat16> {
   template <class D>
   struct Group {
     hn::Vec<hn::RebindToUnsigned<D>> pairs;
-    HWY_INLINE void read(D d, const BFloat16* in, int64_t /*far*/) { pairs = load_pairs(d, in); }
+    HWY_INLINE void read(D d, const BFloat16* in, const BFloat16* /*far*/) {
+      pairs = load_pairs(d, in);
+    }
   };
 
-  template <Store kStore, Rounding kRounding, Partners kPartners, class D>
-  static HWY_INLINE void rotate(D d, const Group<D>& group, BFloat16* out, int64_t /*far*/,
+  template <Store kStore, Rounding kRounding, class D>
+  static HWY_INLINE void rotate(D d, Group<D>& group, BFloat16* out, BFloat16* /*far*/,
                                 const Angles<D>& angles) {
     hn::Vec<D> a, b;
     split_pairs(d, group.pairs, a, b);
     turn<BFloat16, kRounding>(d, a, b, angles.cosine, angles.sine);
-    store_even_odd<kStore>(a, b, d, out);
+    store_even_odd<kStore, kRounding == Rounding::kOnceByInstruction>(a, b, d, out);
   }
 };
 

@@ -1,12 +1,11 @@
 // A whole call on the CPU, from checked arguments to kernels: what both bindings share. They differ
 // in the Runner, which has the rows done: runner(rows, bytes, run) calls run(begin, end) for ranges
-// that together are 0 .. rows; `bytes` is what they read and write.
+// that together are 0 .. rows; `bytes` is what they read and write, or would in the same time.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <limits>
-#include <memory>
 #include <vector>
 
 #include "core/relative.h"
@@ -15,27 +14,6 @@
 #include "cpu/kernels.h"
 
 namespace posenc::cpu {
-
-// Room for the frequencies of a call; common sizes need no allocation.
-class FrequencyBuffer {
- public:
-  explicit FrequencyBuffer(int64_t pairs) {
-    if (pairs <= kInline) return;
-    large_ = std::make_unique<uint64_t[]>(static_cast<size_t>(2 * pairs));
-    fraction_ = large_.get();
-    whole_ = fraction_ + pairs;
-  }
-  uint64_t* fraction() { return fraction_; }
-  uint64_t* whole() { return whole_; }
-  Frequencies frequencies() const { return {fraction_, whole_}; }
-
- private:
-  static constexpr int64_t kInline = 256;
-  uint64_t inline_[2 * kInline];
-  std::unique_ptr<uint64_t[]> large_;
-  uint64_t* fraction_ = inline_;
-  uint64_t* whole_ = inline_ + kInline;
-};
 
 // The frequencies of a formula. A thread keeps its last ones: decoding asks for the same in every
 // step, and they take longer than a row of the table.
@@ -53,28 +31,96 @@ inline Frequencies formula_frequencies(const SinusoidalSpec& spec) {
   return {turns.data(), turns.data() + pairs};
 }
 
+// inv_freq in turns. A thread keeps the last few, for the layers of a model, with the numbers they
+// were made of, for the same reason: to compare takes a tenth of what converting does. By what they
+// are and not by where they lie: memory changes hands.
+class ConvertedFrequencies {
+ public:
+  static Frequencies of(const InverseFrequencies& inv_freq, int64_t pairs) {
+    static thread_local ConvertedFrequencies kept[4];
+    static thread_local unsigned oldest = 0;
+    for (const ConvertedFrequencies& one : kept) {
+      if (one.same(inv_freq, pairs)) return one.frequencies();
+    }
+    ConvertedFrequencies& one = kept[oldest];
+    oldest = (oldest + 1) % 4;
+    one.convert(inv_freq, pairs);
+    return one.frequencies();
+  }
+
+ private:
+  template <typename Visit>
+  static bool for_each_row(const InverseFrequencies& inv_freq, const Visit& visit) {
+    for (int64_t head = 0; head < inv_freq.heads; ++head) {
+      for (int64_t term = 0; term < inv_freq.terms(); ++term) {
+        if (!visit(term, head)) return false;
+      }
+    }
+    return true;
+  }
+
+  bool same(const InverseFrequencies& inv_freq, int64_t pairs) const {
+    if (shape_[0] != inv_freq.heads || shape_[1] != inv_freq.terms() || shape_[2] != pairs) {
+      return false;
+    }
+    return inv_freq.dtype == Dtype::kFloat32 ? same_as<float>(inv_freq, pairs)
+                                             : same_as<double>(inv_freq, pairs);
+  }
+
+  template <typename Real>
+  bool same_as(const InverseFrequencies& inv_freq, int64_t pairs) const {
+    const double* radians = radians_.data();
+    return for_each_row(inv_freq, [&](int64_t term, int64_t head) {
+      const Real* row = static_cast<const Real*>(inv_freq.data) + inv_freq.offset(term, head, 0);
+      bool equal = true;  // to the end of the row: no branch for each
+      for (int64_t pair = 0; pair < pairs; ++pair) {
+        equal &= *radians++ == static_cast<double>(row[pair * inv_freq.stride]);
+      }
+      return equal;
+    });
+  }
+
+  void convert(const InverseFrequencies& inv_freq, int64_t pairs) {
+    shape_[0] = -1;  // nothing, should there be no memory
+    const auto count = static_cast<size_t>(inv_freq.heads * inv_freq.terms() * pairs);
+    radians_.resize(count);
+    turns_.resize(2 * count);
+    double* radians = radians_.data();
+    for_each_row(inv_freq, [&](int64_t term, int64_t head) {
+      for (int64_t pair = 0; pair < pairs; ++pair) {
+        *radians++ = inv_freq.radians(term, head, pair);
+      }
+      return true;
+    });
+    turns_from_frequencies(inv_freq, pairs, turns_.data(), turns_.data() + count);
+    shape_[0] = inv_freq.heads;
+    shape_[1] = inv_freq.terms();
+    shape_[2] = pairs;
+  }
+
+  Frequencies frequencies() const { return {turns_.data(), turns_.data() + radians_.size()}; }
+
+  int64_t shape_[3] = {-1, 0, 0};  // heads, terms, pairs
+  std::vector<double> radians_;
+  std::vector<uint64_t> turns_;
+};
+
 template <typename Runner>
 void write_sinusoidal(SinusoidalArgs args, const Runner& runner) {
-  FrequencyBuffer buffer(args.inv_freq.data != nullptr ? args.pairs : 0);
-  if (args.inv_freq.data != nullptr) {
-    turns_from_frequencies(args.inv_freq, args.pairs, buffer.fraction(), buffer.whole());
-    args.frequencies = buffer.frequencies();
-  } else {
-    args.frequencies = formula_frequencies(args.spec);
-  }
+  args.frequencies = args.inv_freq.data != nullptr
+                         ? ConvertedFrequencies::of(args.inv_freq, args.pairs)
+                         : formula_frequencies(args.spec);
   const int64_t bytes = args.positions_count() * args.pairs * 2 * item_size(args.dtype);
   args.non_temporal = bytes >= non_temporal_bytes();
   if (bytes == 0) return;
-  runner(args.rows(), bytes * (args.x_sine != nullptr ? 2 : 1),
-         [&](int64_t begin, int64_t end) { sinusoidal(args, begin, end); });
+  // To compute a sine takes as long as to read one.
+  runner(args.rows(), 2 * bytes, [&](int64_t begin, int64_t end) { sinusoidal(args, begin, end); });
 }
 
 template <typename Runner>
 void rotate(RotaryArgs args, const Runner& runner) {
-  FrequencyBuffer buffer(args.inv_freq.heads * args.inv_freq.terms() * args.pairs);
   if (args.inv_freq.data != nullptr) {
-    turns_from_frequencies(args.inv_freq, args.pairs, buffer.fraction(), buffer.whole());
-    args.frequencies = buffer.frequencies();
+    args.frequencies = ConvertedFrequencies::of(args.inv_freq, args.pairs);
   }
   int64_t heads = 0;
   for (int i = 0; i < args.tensor_count; ++i) heads += args.tensors[i].heads;
@@ -92,9 +138,7 @@ void rotate_back(RotaryGradientArgs args, const Runner& runner) {
   RotaryArgs& turned = args.turned;
   const InverseFrequencies& inv_freq = turned.inv_freq;
   const int64_t count = args.frequency_count();
-  FrequencyBuffer buffer(count);
-  turns_from_frequencies(inv_freq, turned.pairs, buffer.fraction(), buffer.whole());
-  turned.frequencies = buffer.frequencies();
+  turned.frequencies = ConvertedFrequencies::of(inv_freq, turned.pairs);
   std::vector<double> radians;
   for (int64_t term = 0; term < inv_freq.terms(); ++term) {
     for (int64_t head = 0; head < inv_freq.heads; ++head) {

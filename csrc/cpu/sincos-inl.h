@@ -98,52 +98,134 @@ HWY_INLINE void turn_quadrant(D d, hn::Vec<DU> quadrant, hn::Vec<D>& sine, hn::V
   const DU du;
   constexpr int kBits = sizeof(hn::TFromD<D>) * 8;
   const auto sign = hn::Set(du, hn::TFromD<DU>(1) << (kBits - 1));
-  const auto quarter = hn::Set(du, hn::TFromD<DU>(1) << (kBits - 2));
+  // A quarter turn is (c, -s), half a turn negates both.
+  const auto quarter_cosine = hn::Xor(sine, hn::BitCast(d, sign));
+#if HWY_TARGET <= HWY_AVX3
+  const auto odd =
+      hn::RebindMask(d, hn::TestBit(quadrant, hn::Set(du, hn::TFromD<DU>(1) << (kBits - 2))));
+  const auto s = hn::IfThenElse(odd, cosine, sine);
+  const auto c = hn::IfThenElse(odd, quarter_cosine, cosine);
+#else
   const auto odd = hn::BitCast(d, hn::ShiftLeft<1>(quadrant));
   const auto s = hn::IfNegativeThenElse(odd, cosine, sine);
-  const auto c = hn::IfNegativeThenElse(odd, sine, cosine);
-  sine = hn::Xor(s, hn::BitCast(d, hn::And(quadrant, sign)));
-  cosine = hn::Xor(c, hn::BitCast(d, hn::And(hn::Add(quadrant, quarter), sign)));
+  const auto c = hn::IfNegativeThenElse(odd, quarter_cosine, cosine);
+#endif
+  const auto half = hn::BitCast(d, hn::And(quadrant, sign));
+  sine = hn::Xor(s, half);
+  cosine = hn::Xor(c, half);
+}
+
+// --- Phases in the words that the polynomials take
+//
+// For float32: rounded to 2^-32 turn and moved by an eighth of a turn, so that the top two bits are
+// the quadrant; and, signed, what the rounding left over. For float64 one word, moved.
+
+template <class D, bool kSingle = sizeof(hn::TFromD<D>) == 4>
+struct Phases {
+  hn::Vec<hn::RebindToUnsigned<D>> rounded;
+  hn::Vec<hn::RebindToSigned<D>> rest;
+};
+template <class D>
+struct Phases<D, false> {
+  hn::Vec<hn::RebindToUnsigned<D>> moved;
+};
+
+// What is added to a phase; its carry into the upper 32 bits rounds them.
+template <class D>
+constexpr uint64_t kMoved =
+    (uint64_t{1} << 61) + (sizeof(hn::TFromD<D>) == 4 ? uint64_t{1} << 31 : 0);
+
+// The lanes from `i` on at a position; `moved` is kMoved, or 0 for the difference of two phases.
+template <bool kPerPair, bool kFraction, class D>
+HWY_INLINE Phases<D> phases_at(D /*d*/, const TokenPosition<kPerPair>& position,
+                               const Frequencies& frequencies, size_t i,
+                               uint64_t moved = kMoved<D>) {
+  const hn::Repartition<uint64_t, D> du64;
+  const auto move = hn::Set(du64, moved);
+  const auto phase0 = phases<kPerPair, kFraction>(du64, position, frequencies, i);
+  if constexpr (sizeof(hn::TFromD<D>) == 4) {
+    const hn::RebindToUnsigned<D> du32;
+    const hn::RebindToSigned<D> di32;
+    const auto phase1 =
+        phases<kPerPair, kFraction>(du64, position, frequencies, i + hn::Lanes(du64));
+    return {hn::ConcatOdd(du32, hn::BitCast(du32, hn::Add(phase1, move)),
+                          hn::BitCast(du32, hn::Add(phase0, move))),
+            hn::ConcatEven(di32, hn::BitCast(di32, phase1), hn::BitCast(di32, phase0))};
+  } else {
+    return {hn::Add(phase0, move)};
+  }
+}
+
+// The next position's: integers that wrap, as the product does.
+template <class D>
+HWY_INLINE Phases<D> add(D /*d*/, const Phases<D>& phase, const Phases<D>& step) {
+  if constexpr (sizeof(hn::TFromD<D>) == 4) {
+    const hn::RebindToUnsigned<D> du32;
+    const auto rest = hn::Add(phase.rest, step.rest);
+    const auto carry = hn::RebindMask(du32, hn::Lt(rest, phase.rest));
+    const auto rounded = hn::Add(phase.rounded, step.rounded);
+    return {hn::IfThenElse(carry, hn::Add(rounded, hn::Set(du32, 1)), rounded), rest};
+  } else {
+    return {hn::Add(phase.moved, step.moved)};
+  }
+}
+
+// In memory a lane's phase takes so many words, 8 bytes.
+template <class D>
+using PhaseWord = hn::TFromD<hn::RebindToUnsigned<D>>;
+template <class D>
+constexpr size_t kPhaseWords = 8 / sizeof(PhaseWord<D>);
+
+template <class D>
+HWY_INLINE Phases<D> load_phases(D d, const PhaseWord<D>* from) {
+  const hn::RebindToUnsigned<D> du;
+  if constexpr (sizeof(hn::TFromD<D>) == 4) {
+    return {hn::Load(du, from),
+            hn::BitCast(hn::RebindToSigned<D>(), hn::Load(du, from + hn::Lanes(d)))};
+  } else {
+    return {hn::Load(du, from)};
+  }
+}
+
+template <class D>
+HWY_INLINE void store_phases(D d, const Phases<D>& phase, PhaseWord<D>* to) {
+  const hn::RebindToUnsigned<D> du;
+  if constexpr (sizeof(hn::TFromD<D>) == 4) {
+    hn::Store(phase.rounded, du, to);
+    hn::Store(hn::BitCast(du, phase.rest), du, to + hn::Lanes(d));
+  } else {
+    hn::Store(phase.moved, du, to);
+  }
+}
+
+// Valid: every phase. Error: at most 9e-8 (float32), 3e-16 (float64), absolute; relative near
+// zeros.
+template <class D>
+HWY_INLINE void sincos(D d, const Phases<D>& phase, hn::Vec<D>& sine, hn::Vec<D>& cosine) {
+  const hn::RebindToUnsigned<D> du;
+  const hn::RebindToSigned<D> di;
+  if constexpr (sizeof(hn::TFromD<D>) == 4) {
+    const auto high = hn::Sub(hn::BitCast(di, hn::And(phase.rounded, hn::Set(du, 0x3fffffff))),
+                              hn::Set(di, 1 << 29));
+    const auto t = hn::MulAdd(hn::ConvertTo(d, phase.rest), hn::Set(d, 5.42101086e-20f),
+                              hn::Mul(hn::ConvertTo(d, high), hn::Set(d, 2.32830644e-10f)));
+    polynomials(d, t, sine, cosine);
+    turn_quadrant(d, phase.rounded, sine, cosine);
+  } else {
+    const auto offset =
+        hn::Sub(hn::BitCast(di, hn::And(phase.moved, hn::Set(du, (uint64_t{1} << 62) - 1))),
+                hn::Set(di, int64_t{1} << 61));
+    const auto t = hn::Mul(hn::ConvertTo(d, offset), hn::Set(d, 5.421010862427522e-20));
+    polynomials(d, t, sine, cosine);
+    turn_quadrant(d, phase.moved, sine, cosine);
+  }
 }
 
 // Sine and cosine for the pairs i .. i + N - 1.
-// Valid: every phase. Error: at most 9e-8, absolute; relative near zeros.
-template <bool kPerPair, bool kFraction, class D,
-          std::enable_if_t<sizeof(hn::TFromD<D>) == 4>* = nullptr>
+template <bool kPerPair, bool kFraction, class D>
 HWY_INLINE void sincos(D d, const TokenPosition<kPerPair>& position, const Frequencies& frequencies,
                        size_t i, hn::Vec<D>& sine, hn::Vec<D>& cosine) {
-  const hn::RebindToUnsigned<D> du32;
-  const hn::RebindToSigned<D> di32;
-  const hn::Repartition<uint64_t, D> du64;
-  const auto phase0 = phases<kPerPair, kFraction>(du64, position, frequencies, i);
-  const auto phase1 = phases<kPerPair, kFraction>(du64, position, frequencies, i + hn::Lanes(du64));
-  const auto round = hn::Set(du64, (uint64_t{1} << 61) + (uint64_t{1} << 31));
-  const auto rounded = hn::ConcatOdd(du32, hn::BitCast(du32, hn::Add(phase1, round)),
-                                     hn::BitCast(du32, hn::Add(phase0, round)));
-  const auto low = hn::ConcatEven(di32, hn::BitCast(di32, phase1), hn::BitCast(di32, phase0));
-  const auto high = hn::Sub(hn::BitCast(di32, hn::And(rounded, hn::Set(du32, 0x3fffffff))),
-                            hn::Set(di32, 1 << 29));
-  const auto t = hn::MulAdd(hn::ConvertTo(d, low), hn::Set(d, 5.42101086e-20f),
-                            hn::Mul(hn::ConvertTo(d, high), hn::Set(d, 2.32830644e-10f)));
-  polynomials(d, t, sine, cosine);
-  turn_quadrant(d, rounded, sine, cosine);
-}
-
-// Likewise in float64. Error: at most 3e-16, absolute; relative near zeros.
-template <bool kPerPair, bool kFraction, class D,
-          std::enable_if_t<sizeof(hn::TFromD<D>) == 8>* = nullptr>
-HWY_INLINE void sincos(D d, const TokenPosition<kPerPair>& position, const Frequencies& frequencies,
-                       size_t i, hn::Vec<D>& sine, hn::Vec<D>& cosine) {
-  const hn::RebindToUnsigned<D> du64;
-  const hn::RebindToSigned<D> di64;
-  const auto shifted = hn::Add(phases<kPerPair, kFraction>(du64, position, frequencies, i),
-                               hn::Set(du64, uint64_t{1} << 61));
-  const auto offset =
-      hn::Sub(hn::BitCast(di64, hn::And(shifted, hn::Set(du64, (uint64_t{1} << 62) - 1))),
-              hn::Set(di64, int64_t{1} << 61));
-  const auto t = hn::Mul(hn::ConvertTo(d, offset), hn::Set(d, 5.421010862427522e-20));
-  polynomials(d, t, sine, cosine);
-  turn_quadrant(d, shifted, sine, cosine);
+  sincos(d, phases_at<kPerPair, kFraction>(d, position, frequencies, i), sine, cosine);
 }
 
 // --- Orders of the pairs within a group of lanes
@@ -157,7 +239,7 @@ enum class PairOrder {
   // both work in blocks of 16 bytes.
   kInterleave,
   kEvenOdd,  // a group of 2N: the even pairs, then the odd ones (split_pairs)
-  kTwice,    // a group of 2N as they are (split_twice)
+  kTwice,    // a group of 2N as they are (load_twice)
 };
 
 template <class D>

@@ -33,6 +33,10 @@ bool has_avx3() {
          __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
          __builtin_cpu_supports("avx512cd");
 }
+
+bool has_avx512_bf16() { return has_avx3() && __builtin_cpu_supports("avx512bf16"); }
+#else
+bool has_avx512_bf16() { return false; }
 #endif
 
 // A bit for every target that was compiled and runs here. Elsewhere than on x86 that is one target.
@@ -45,28 +49,51 @@ int64_t supported_targets() {
   return targets & HWY_TARGETS;
 }
 
-// The same, one by one, the best first.
-std::vector<int64_t> each_supported_target() {
-  std::vector<int64_t> each;
-  for (int64_t rest = supported_targets(); rest != 0; rest &= rest - 1) {
-    each.push_back(rest & -rest);
-  }
-  return each;
+struct Choice {
+  std::string name;
+  int64_t target;
+  bool bfloat16_instructions;
+};
+
+// Everything that can be chosen, the best first. Instructions that a single number format gains
+// from are no target of Highway's with kernels of its own, but a choice all the same.
+const std::vector<Choice>& choices() {
+  static const std::vector<Choice> all = [] {
+    std::vector<Choice> found;
+    for (int64_t rest = supported_targets(); rest != 0; rest &= rest - 1) {
+      const int64_t target = rest & -rest;
+      if (target == HWY_AVX3 && has_avx512_bf16()) found.push_back({"AVX3_BF16", target, true});
+      found.push_back({hwy::TargetName(target), target, false});
+    }
+    return found;
+  }();
+  return all;
 }
 
-hwy::ChosenTarget& mutable_target() {
-  static hwy::ChosenTarget target;
+struct State {
+  hwy::ChosenTarget target;
+  std::string name;
+
+  void choose(const Choice& choice) {
+    target.Update(choice.target);
+    name = choice.name;
+    bfloat16_instructions.store(choice.bfloat16_instructions, std::memory_order_relaxed);
+  }
+};
+
+State& state() {
+  static State chosen;
   static std::once_flag once;
   std::call_once(once, [] {
-    target.Update(supported_targets());
+    chosen.choose(choices().front());
     const char* wanted = std::getenv("POSENC_ISA");
     if (wanted == nullptr) return;
     // An unknown name is reported by the Python side, which reads the same variable.
-    for (const int64_t each : each_supported_target()) {
-      if (std::string_view(wanted) == hwy::TargetName(each)) target.Update(each);
+    for (const Choice& choice : choices()) {
+      if (wanted == choice.name) chosen.choose(choice);
     }
   });
-  return target;
+  return chosen;
 }
 
 int64_t default_non_temporal_bytes() {
@@ -92,33 +119,22 @@ std::atomic<int64_t>& non_temporal() {
 
 }  // namespace
 
-const hwy::ChosenTarget& chosen_target() { return mutable_target(); }
+std::atomic<bool> bfloat16_instructions{false};
+
+const hwy::ChosenTarget& chosen_target() { return state().target; }
 
 std::vector<std::string> available_targets() {
   std::vector<std::string> names;
-  for (const int64_t each : each_supported_target()) {
-    names.emplace_back(hwy::TargetName(each));
-  }
+  for (const Choice& choice : choices()) names.push_back(choice.name);
   return names;
 }
 
-std::string current_target() {
-  for (const int64_t each : each_supported_target()) {
-    hwy::ChosenTarget one;
-    one.Update(each);
-    if (one.GetIndex() == chosen_target().GetIndex()) return hwy::TargetName(each);
-  }
-  return "";
-}
+std::string current_target() { return state().name; }
 
 bool set_target(std::string_view name) {
-  if (name.empty()) {
-    mutable_target().Update(supported_targets());
-    return true;
-  }
-  for (const int64_t each : each_supported_target()) {
-    if (name == hwy::TargetName(each)) {
-      mutable_target().Update(each);
+  for (const Choice& choice : choices()) {
+    if (name == choice.name || name.empty()) {
+      state().choose(choice);
       return true;
     }
   }

@@ -3,11 +3,16 @@
 // so we keep ours, and with it need nothing of Highway but its headers.
 #pragma once
 
+#include <atomic>
+
 #include "hwy/highway.h"
 
 namespace posenc::cpu {
 
 const hwy::ChosenTarget& chosen_target();
+
+// Whether AVX3 kernels may use AVX512_BF16, which Highway's AVX3 does not ask for.
+extern std::atomic<bool> bfloat16_instructions;
 
 }  // namespace posenc::cpu
 

@@ -1,0 +1,33 @@
+// Loops whose steps are known when they are compiled, written out.
+
+#if defined(POSENC_CPU_UNROLLED_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef POSENC_CPU_UNROLLED_INL_H_
+#undef POSENC_CPU_UNROLLED_INL_H_
+#else
+#define POSENC_CPU_UNROLLED_INL_H_
+#endif
+
+#include <type_traits>
+#include <utility>
+
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace posenc::cpu::HWY_NAMESPACE {
+
+template <class Step, int... kSteps>
+HWY_ATTR HWY_INLINE void unrolled(const Step& step, std::integer_sequence<int, kSteps...>) {
+  (step(std::integral_constant<int, kSteps>()), ...);
+}
+
+// step(0) .. step(kCount - 1), the numbers as constants. At -O2 a loop stays one, and the vectors
+// that its steps leave for a later loop go through memory.
+template <int kCount, class Step>
+HWY_ATTR HWY_INLINE void unrolled(const Step& step) {
+  unrolled(step, std::make_integer_sequence<int, kCount>());
+}
+
+}  // namespace posenc::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // POSENC_CPU_UNROLLED_INL_H_

@@ -1,0 +1,274 @@
+"""Small rotations of tensors go to the NumPy module, past torch's dispatcher: the same results, and
+not where somebody follows what operators do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch_cases  # noqa: E402
+from torch.autograd import forward_ad  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from torch_cases import FLOATS, assert_same_bits, dtype_id, random  # noqa: E402
+
+import posenc_native as pn  # noqa: E402
+from posenc_native import torch_autograd, torch_ops  # noqa: E402
+
+pytestmark = [
+    torch_cases.needs_operators,
+    pytest.mark.skipif(torch_ops._small is None, reason="this torch does not exchange tensors"),
+]
+each_dtype = pytest.mark.parametrize("dtype", FLOATS, ids=dtype_id)
+INV_FREQ = torch.tensor([1.0, 0.1, 0.01, 0.001])
+COS, SIN = pn.rotary_tables(torch.arange(3), INV_FREQ)
+
+# What a call is on q [1, 2, 3, 8] and k [1, 1, 3, 8].
+CALLS = {
+    "apply_rotary": lambda q, k: (pn.apply_rotary(q, None, INV_FREQ),),
+    "apply_rotary, out": lambda q, k: (
+        pn.apply_rotary(q, None, INV_FREQ, out=torch.empty_like(q)),
+    ),
+    "apply_rotary_qk": lambda q, k: pn.apply_rotary_qk(q, k, None, INV_FREQ),
+    "apply_rotary_tables": lambda q, k: (pn.apply_rotary_tables(q, COS, SIN),),
+    "apply_rotary_qk_tables": lambda q, k: pn.apply_rotary_qk_tables(q, k, COS, SIN),
+}
+each_call = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+
+
+def qk(dtype=torch.float32):
+    return random((1, 2, 3, 8), dtype), random((1, 1, 3, 8), dtype, seed=1)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """How often the NumPy module was asked, and what it answered."""
+    answers = []
+
+    class Spy:
+        def __getattr__(self, name):
+            function = getattr(pn.backend.native, name)
+
+            def ask(*args):
+                answers.append(function(*args))
+                return answers[-1]
+
+            return ask
+
+    spy = Spy()
+    monkeypatch.setattr(torch_ops, "_small", spy)
+    monkeypatch.setattr(pn.backend, "implementation", spy)
+    return answers
+
+
+def by_operator(call, *tensors):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch_ops, "_small", None)
+        return call(*tensors)
+
+
+@each_dtype
+@torch_cases.each_rotary_case
+def test_bits_and_strides_are_those_of_the_operator(case, dtype, asked):
+    q, k = (random(case.shape(h=h), dtype, seed=h) for h in (4, 2))
+    positional, options = case.arguments("cpu")
+
+    def fresh(q, k):
+        return (
+            *pn.apply_rotary_qk(q, k, *positional, **options),
+            pn.apply_rotary(q, *positional, **options),
+        )
+
+    def over(q, k):
+        q, k = q.clone(), k.clone()
+        pn.apply_rotary_qk(q, k, *positional, **options, inplace=True)
+        return q, k, pn.apply_rotary(q, *positional, **options, out=torch.empty_like(q))
+
+    permuted = tuple(t.transpose(0, -2).contiguous().transpose(0, -2) for t in (q, k))
+    strided = tuple(torch.stack((t, t), -1)[..., 0] for t in (q, k))
+    for tensors in ((q, k), permuted, strided):
+        for call in (fresh, over):
+            results, expected = call(*tensors), by_operator(call, *tensors)
+            for one, other in zip(results, expected, strict=True):
+                assert_same_bits(one, other)
+                assert one.stride() == other.stride()
+    assert len(asked) == 12
+    assert not any(answer is NotImplemented for answer in asked)
+
+
+@each_call
+def test_small_calls_do_without_the_operator(call, asked):
+    for mode in (torch.inference_mode, torch.no_grad, torch.enable_grad):
+        with mode():
+            call(*qk())
+    assert len(asked) == 3
+    assert not any(answer is NotImplemented for answer in asked)
+
+
+class Operators(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names.append(function.name())
+        return function(*args, **(kwargs or {}))
+
+
+@each_call
+def test_modes_and_profiles_see_operators(call):
+    with Operators() as seen:
+        call(*qk())
+    assert any("posenc_native::" in name for name in seen.names)
+    with torch.profiler.profile() as profile:
+        call(*qk())
+    assert any("posenc_native::" in event.key for event in profile.key_averages())
+
+
+@each_call
+def test_traced_calls_are_recorded(call, asked):
+    traced = torch.jit.trace(lambda q, k: call(q, k)[0], qk(), check_trace=False)
+    assert "posenc_native" in str(traced.graph)
+    assert all(answer is NotImplemented for answer in asked)
+
+
+@pytest.mark.parametrize("name", ["apply_rotary", "apply_rotary_qk", "apply_rotary_qk_tables"])
+def test_derivatives_are_followed(name, asked):
+    call = CALLS[name]
+    q, k = qk()
+    assert call(q.clone().requires_grad_(), k)[0].requires_grad
+    if "qk" in name:
+        assert call(q, k.clone().requires_grad_())[1].requires_grad
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(q, torch.ones_like(q))
+        with pytest.raises(NotImplementedError):  # and no result that has lost its tangent
+            call(dual, k)
+    (mapped,) = torch.func.vmap(lambda q: call(q, k)[:1])(torch.stack((q, q)))
+    assert_same_bits(mapped[1], call(q, k)[0])
+    refused = [answer for answer in asked if answer is NotImplemented]
+    assert len(refused) >= len(asked) - 1
+
+
+def test_frequencies_and_positions_that_are_learned_are_followed():
+    q, k = qk()
+    learned = INV_FREQ.clone().requires_grad_()
+    assert pn.apply_rotary_qk(q, k, None, learned)[0].requires_grad
+    points = torch.arange(3.0, requires_grad=True)
+    assert pn.apply_rotary(q, points, INV_FREQ).requires_grad
+    with torch.no_grad():
+        assert not pn.apply_rotary(q, points, learned).requires_grad
+
+
+def test_tensors_whose_memory_is_not_their_value_are_left_to_the_operator():
+    z = torch.complex(*(random((1, 2, 3, 8), seed=i) for i in (0, 1)))
+    negated = torch.imag(z.conj())
+    assert negated.is_neg()
+    expected = pn.apply_rotary(negated.clone(), None, INV_FREQ)
+    assert_same_bits(pn.apply_rotary(negated, None, INV_FREQ), expected)
+    one_pair = torch.imag(torch.view_as_complex(random((1, 2, 2))).conj())
+    assert_same_bits(
+        pn.apply_rotary(one_pair, torch.tensor([1]), torch.ones(1), layout="sd"),
+        pn.apply_rotary(one_pair.clone(), torch.tensor([1]), torch.ones(1), layout="sd"),
+    )
+    zeros = torch._efficientzerotensor((1, 2, 3, 8))
+    try:
+        rotated = pn.apply_rotary(zeros, None, INV_FREQ)
+    except (RuntimeError, NotImplementedError):  # torch's own: no operator of ours takes them
+        return
+    assert not rotated.any()
+
+
+def test_large_calls_have_the_threads_of_torch(asked):
+    x = torch.ones(1, 4, 1024, 256)
+    pn.apply_rotary(x, None, torch.ones(128))
+    pn.apply_rotary(x, None, torch.ones(128), out=x)
+    assert asked == [NotImplemented, NotImplemented]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"k": "not a tensor"},
+        {"k": torch.zeros(1, 1, 4, 8)},
+        {"positions": torch.zeros(3, dtype=torch.bool)},
+        {"positions": torch.zeros(4, dtype=torch.int64)},
+        {"inv_freq": torch.zeros(5)},
+        {"inv_freq": torch.full((4,), torch.nan)},
+        {"layout": "bhds"},
+        {"layout": 3},
+        {"pairing": "none"},
+        {"rotary_start": "0"},
+        {"scale": float("nan")},
+    ],
+)
+def test_errors_are_those_of_the_operator(arguments):
+    q, k = qk()
+    given = {"q": q, "k": k, "positions": None, "inv_freq": INV_FREQ} | arguments
+
+    def call():
+        pn.apply_rotary_qk(**given)
+
+    with pytest.raises((ValueError, TypeError)) as error:
+        call()
+    with pytest.raises((ValueError, TypeError)) as expected:
+        by_operator(call)
+    assert error.type is expected.type
+    assert error.value.args[0].split("got")[0] == expected.value.args[0].split("got")[0] or (
+        arguments.keys() <= {"layout", "pairing", "rotary_start", "scale"}
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"inv_freq": None},
+        {"scale": torch.tensor(2.0)},
+        {"scale": torch.tensor(2.0, requires_grad=True)},
+        {"scale": "2"},
+        {"rotary_start": torch.tensor(0)},
+        {"rotary_start": True},
+        {"pairing": torch.tensor(2)},
+        {"inverse": "no"},
+        {"inverse": np.array([1, 2])},
+        {"inplace": 1},
+    ],
+    ids=str,
+)
+def test_what_is_no_plain_number_is_the_operators(arguments):
+    def outcome():
+        q, k = qk()
+        given = {"q": q, "k": k, "positions": None, "inv_freq": INV_FREQ} | arguments
+        try:
+            return [(t.tolist(), t.requires_grad) for t in pn.apply_rotary_qk(**given)]
+        except Exception as error:
+            return type(error), str(error)
+
+    assert outcome() == by_operator(outcome)
+
+
+def test_a_truth_that_is_none_is_its_own_error():
+    x = np.zeros((1, 1, 1, 8), np.float32)
+    with pytest.raises(ValueError, match="ambiguous"):
+        pn.apply_rotary(x, None, np.ones(4), inverse=np.array([1, 2]))
+
+
+@pytest.mark.parametrize(
+    "negated",
+    [
+        lambda x: torch._neg_view(x),
+        lambda x: torch.complex(x, x).conj().imag.as_strided(x.shape, (48, 24, 8, 1)),
+    ],
+)
+def test_negated_views_keep_their_sign(negated):
+    x = negated(qk()[0])
+    assert x.is_neg()
+    expected = pn.apply_rotary(x.resolve_neg().clone(), None, INV_FREQ)
+    assert_same_bits(pn.apply_rotary(x, None, INV_FREQ), expected)
+
+
+def test_the_autograd_functions_keep_the_operator():
+    q, k = (t.requires_grad_() for t in qk())
+    rotated = torch_autograd.rotary_qk(q, k, None, INV_FREQ, "bhsd", "half", 0, None, 1.0, False)
+    for one, other in zip(rotated, pn.apply_rotary_qk(q, k, None, INV_FREQ), strict=True):
+        assert_same_bits(one, other)
