@@ -13,7 +13,7 @@ SHELL_SCRIPTS := .ci/run scripts/setup.sh scripts/wheels.sh
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check check-ruff check-mypy check-clang-format check-shellcheck lint-tools \
-	format bench gpu gpu-resources wheels setup clean distclean
+	format bench growth instructions gpu gpu-resources wheels setup clean distclean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,9 +25,12 @@ demo:  ## set up, build, run a real model both ways; ARGS='--text FILE' for anot
 	@$(SETUP) demo package
 	@$(BIN)/python -m posenc_native demo $(ARGS)
 
+# Processes that share the test files. Two use two cores well; each takes up to 4 GiB.
+TEST_JOBS ?= 2
+
 test:  ## set up, build, run the tests; PYTEST_ARGS='-k rotary -x' to choose some
 	@$(SETUP) test oracles package
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest --numprocesses $(TEST_JOBS) --dist loadfile $(PYTEST_ARGS)
 
 check: check-ruff check-mypy check-clang-format check-shellcheck  ## lint, form, types
 
@@ -53,9 +56,17 @@ format: lint-tools  ## put Python and C++ sources into the project's form
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CXX_SOURCES)
 
-bench:  ## set up, build, and compare speed with peers; ARGS='--filter rotary' for a part
+bench:  ## set up, build, and compare with peers and the memory limit; ARGS='--filter rotary' for a part
 	@$(SETUP) bench package
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+growth:  ## set up, build, and time as work grows, with a picture; ARGS='--curve dim' for a part
+	@$(SETUP) bench package
+	@$(BIN)/python -m benchmarks.growth $(ARGS)
+
+instructions:  ## count the instructions of kernels with valgrind; ARGS=--compare: since the record
+	@$(SETUP) bench valgrind package
+	@$(BIN)/python -m benchmarks.instructions $(ARGS)
 
 # No set-up: a machine with a GPU has its own torch, and often no network.
 gpu:  ## test, check and time on a machine with a GPU; ARGS='--wheel FILE' or '--build'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
 import dataclasses
 import itertools
 import json
@@ -13,9 +14,40 @@ from typing import Any
 import torch
 
 import posenc_native as pn
-from benchmarks import harness, relative_rows, report, rotary_variant_rows, rows
+from benchmarks import (
+    accuracy,
+    contestants,
+    harness,
+    progress,
+    relative_rows,
+    report,
+    rotary_variant_rows,
+    rows,
+)
 
 RESULTS = Path(__file__).with_name("results")
+
+
+def _fix_thresholds_of_malloc() -> None:
+    """Have glibc keep freed blocks up to 32 MiB for the next ones, as it does in any process that
+    has freed some: it raises these thresholds by what has been freed before, and how fresh a result
+    is would depend on the cases that ran already.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(-3, 32 << 20)  # M_MMAP_THRESHOLD
+        mallopt(-1, 64 << 20)  # M_TRIM_THRESHOLD
+
+
+def _part(path: Path) -> Path:
+    """Where figures are until all are there: a run that is interrupted loses its last case alone,
+    and overwrites no complete one.
+    """
+    return path.with_name(f"{path.name}.part")
+
+
+def _write(path: Path, figures: dict[str, Any]) -> None:
+    path.write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _arguments(arguments: list[str] | None) -> argparse.Namespace:
@@ -42,21 +74,26 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
         "--no-compile", action="store_true", help="leave out torch.compile, which takes minutes"
     )
     parser.add_argument(
+        "--exhaustive", action="store_true", help="all combinations, which takes hours"
+    )
+    parser.add_argument(
         "--json",
         type=Path,
         metavar="PATH",
         help="write the figures to PATH (default, for a run of everything: "
-        "benchmarks/results/PROCESSOR.json, and the text beside it)",
+        "benchmarks/results/PROCESSOR.json, and the text beside it); pictures are drawn beside it",
     )
     return parser.parse_args(arguments)
 
 
 def main(arguments: list[str] | None = None) -> None:
     options = _arguments(arguments)
+    _fix_thresholds_of_malloc()
     wanted = options.filter or []
-    choices = rows.Options(
+    choices = contestants.Options(
         quick=options.quick,
         compiled=not (options.quick or options.no_compile),
+        exhaustive=options.exhaustive,
         cache_bytes=report.last_level_cache(),
     )
     rounds = options.rounds or (3 if options.quick else 31)
@@ -78,33 +115,51 @@ def main(arguments: list[str] | None = None) -> None:
             f"python -m benchmarks: no case has {' and '.join(wanted)} in its name; see --list"
         )
 
-    everything = not (wanted or options.quick or options.no_compile or options.threads != "1,2")
+    everything = not (
+        wanted
+        or options.quick
+        or options.no_compile
+        or options.exhaustive
+        or options.rounds
+        or options.threads != "1,2"
+    )
     machine = report.machine()
-    figures: dict[str, Any] = {"machine": machine, "quick": options.quick, "rounds": rounds}
-    text = [report.machine_text(machine)]
-    print(text[0], flush=True)
-    figures["cases"] = []
-    for number, _, build in chosen:
-        torch.set_num_threads(number)
-        pn.set_num_threads(number)
-        torch.compiler.reset()  # or compiled kernels would be generalised to any shape
-        result = report.as_json(harness.measure(build(), rounds))
-        figures["cases"].append(result)
-        text.append(report.as_text(result))
-        print(text[-1], flush=True)
-    if with_accuracy:
-        errors = rows.accuracy()
-        figures["accuracy"] = [dataclasses.asdict(row) for row in errors]
-        text.append(report.accuracy_text(errors))
-        print(text[-1], flush=True)
     path = options.json
     if path is None and everything:
         RESULTS.mkdir(exist_ok=True)
         path = RESULTS / f"{report.machine_name(machine)}.json"
-        path.with_suffix(".txt").write_text("\n".join(text), encoding="utf-8")
+    figures: dict[str, Any] = {"machine": machine, "quick": options.quick, "rounds": rounds}
+    text = [report.machine_text(machine)]
+    print(text[0], flush=True)
+    figures["cases"] = []
+    pause = 0.0 if options.quick else harness.OPENMP_SPIN
+    with progress.Progress(len(chosen) * rounds + with_accuracy) as shown:
+        for number, name, build in chosen:
+            shown.begin(name)
+            torch.set_num_threads(number)
+            pn.set_num_threads(number)
+            torch.compiler.reset()  # or compiled kernels would be generalised to any shape
+            result = report.as_json(harness.measure(build(), rounds, shown.advance, pause=pause))
+            figures["cases"].append(result)
+            text.append(report.as_text(result))
+            shown.say(text[-1])
+            if path is not None:
+                _write(_part(path), figures)
+        if any("goals" in row for case in figures["cases"] for row in case["rows"]):
+            text.append(report.goals_text(figures["cases"]))
+            shown.say(text[-1])
+        if with_accuracy:
+            shown.begin("accuracy")
+            figures["accuracy"] = [dataclasses.asdict(row) for row in accuracy.accuracy()]
+            text.append(report.accuracy_text(figures["accuracy"]))
+            shown.say(text[-1])
+            shown.advance()
     if path is not None:
-        path.write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        print(f"figures written to {path}")
+        if options.json is None:
+            path.with_suffix(".txt").write_text("\n".join(text), encoding="utf-8")
+        _write(path, figures)
+        _part(path).unlink(missing_ok=True)
+        print(report.draw(path))
 
 
 if __name__ == "__main__":

@@ -41,33 +41,36 @@ def cpu_info() -> dict[str, str]:
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
-def _compile() -> Path:
-    """Compile memory_limits.cc for this processor, unless that has been done before."""
-    native = "-march=native" if platform.machine() in ("x86_64", "AMD64") else "-mcpu=native"
-    command = [compiler(), "-std=c++17", "-O3", native, "-shared", "-fPIC", "-pthread"]
+def compiled(source: Path, *flags: str) -> Path:
+    """Compile a C++ file to a shared library, unless that has been done before.
+
+    A source that does not compile is a RuntimeError with what the compiler says.
+    """
+    command = [compiler(), "-std=c++17", "-O3", *flags, "-shared", "-fPIC"]
     cpu = cpu_info()
     # A folder that moves to another processor must not bring its instructions along.
     identity = [*command, cpu.get("model name", platform.processor()), cpu.get("flags", "")]
-    key = hashlib.sha256(_SOURCE.read_bytes() + "\n".join(identity).encode()).hexdigest()[:16]
-    library = _CACHE / f"memory_limits-{key}.so"
+    key = hashlib.sha256(source.read_bytes() + "\n".join(identity).encode()).hexdigest()[:16]
+    library = _CACHE / f"{source.stem}-{key}.so"
     if not library.exists():
         _CACHE.mkdir(exist_ok=True)
         # Under another name first: a second process must never load half a library.
         handle, unfinished = tempfile.mkstemp(dir=_CACHE, suffix=".tmp")
         os.close(handle)
         done = subprocess.run(
-            [*command, str(_SOURCE), "-o", unfinished], capture_output=True, text=True, check=False
+            [*command, str(source), "-o", unfinished], capture_output=True, text=True, check=False
         )
         if done.returncode:
             os.unlink(unfinished)
-            raise RuntimeError(f"benchmarks: {_SOURCE.name} does not compile:\n{done.stderr}")
+            raise RuntimeError(f"benchmarks: {source.name} does not compile:\n{done.stderr}")
         os.replace(unfinished, library)
     return library
 
 
 @functools.cache
 def _library() -> ctypes.CDLL:
-    library = ctypes.CDLL(str(_compile()))
+    native = "-march=native" if platform.machine() in ("x86_64", "AMD64") else "-mcpu=native"
+    library = ctypes.CDLL(str(compiled(_SOURCE, native, "-pthread")))
     library.limit_count.argtypes = [ctypes.c_int]
     library.limit_name.argtypes = [ctypes.c_int, ctypes.c_int]
     library.limit_name.restype = ctypes.c_char_p

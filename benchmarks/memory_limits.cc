@@ -213,6 +213,8 @@ const std::vector<Variant> kVariants[kKinds] = {
         {"widest, NTA 4K ahead", Scale<Widest, kNta, 4096, kOrdinary, 1>},
         {"widest, two ways", Scale<Widest, kNone, 0, kOrdinary, 2>},
         {"widest, T0 1K ahead, four ways", Scale<Widest, kT0, 1024, kOrdinary, 4>},
+        {"widest, T1 4K ahead, four ways", Scale<Widest, kT1, 4096, kOrdinary, 4>},
+        {"widest, T1 4K ahead, eight ways", Scale<Widest, kT1, 4096, kOrdinary, 8>},
         {"widest, NTA 1K ahead, streaming", Scale<Widest, kNta, 1024, kStreaming, 1>},
         {"widest, NTA 4K ahead, streaming", Scale<Widest, kNta, 4096, kStreaming, 1>},
         {"middle, T1 4K ahead", Scale<Middle, kT1, 4096, kOrdinary, 1>},
@@ -226,6 +228,7 @@ const std::vector<Variant> kVariants[kKinds] = {
         {"widest, NTA 8K ahead, streaming", CopyStreaming<Widest, kNta, 8192, 1>},
         {"widest, T0 16K ahead, streaming", CopyStreaming<Widest, kT0, 16384, 1>},
         {"widest, NTA 4K ahead, streaming, two ways", CopyStreaming<Widest, kNta, 4096, 2>},
+        {"widest, T1 4K ahead, streaming, four ways", CopyStreaming<Widest, kT1, 4096, 4>},
         {"middle, NTA 4K ahead, streaming", CopyStreaming<Middle, kNta, 4096, 1>},
         {"128 bit, NTA 4K ahead, streaming", CopyStreaming<__m128, kNta, 4096, 1>},
 #if defined(__x86_64__)

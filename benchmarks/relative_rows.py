@@ -13,19 +13,23 @@ import torch
 from numpy.lib.stride_tricks import sliding_window_view
 
 import posenc_native as pn
-from benchmarks.harness import Case, Contestant, Skipped
-from benchmarks.rows import (
+from benchmarks.contestants import (
+    NOTHING,
     Activations,
     Options,
     Row,
     Table,
     address,
+    and_alone,
     compile_row,
     label,
+    many,
     missing,
     normal,
     ours,
 )
+from benchmarks.harness import Case, Contestant, Job, Skipped
+from benchmarks.rotary_peers import tolerance
 from posenc_native import nn
 
 HEADS = 16
@@ -55,9 +59,33 @@ class _Shift:
             self.work, self.out = self.out, self.work
 
 
-def _sets(options: Options, make: Callable[[], Any]) -> list[Any]:
-    first = make()
-    return [first, *(make() for _ in range(options.sets(first.nbytes) - 1))]
+def _job(
+    dtype: Any,
+    expected: Callable[[Any], Any],
+    changed: Callable[[Any], Any],
+    written: Callable[[Any], Any] | None = None,
+) -> Job:
+    """Of results that are rounded once or twice: where they are in place, and with "out="."""
+    return Job(
+        expected,
+        changed,
+        written or changed,
+        tolerance(dtype, _NO_ANGLES),
+    )
+
+
+_NO_ANGLES = np.zeros(1)
+# Sums of up to millions of float32 numbers, in any order, relative to the largest of them.
+_SUMS = 5e-3
+
+
+def _sums_job(expected: Callable[[Any], Any]) -> Job:
+    """Of sums, which are returned whatever the mode."""
+    return Job(expected, expected, expected, _SUMS)
+
+
+def _returned(result: Any) -> Any:
+    return result
 
 
 def _shape(length: int) -> tuple[int, int, int]:
@@ -80,14 +108,15 @@ def by_index(diagonals: torch.Tensor, length: int) -> torch.Tensor:
 
 def _bias(options: Options, length: int, dtype: Any, threads: int, name: str) -> Case:
     shape = _shape(length)
-    sets = _sets(options, lambda: Table(shape, dtype))
+    sets = options.make_sets(lambda: Table(shape, dtype))
     diagonals = normal(HEADS * (2 * length - 1), dtype).reshape(HEADS, -1)
 
     def write(b: Table) -> None:
         pn.toeplitz_bias(diagonals, length, length, out=b.table)
 
+    goal = options.goal(threads, FILL, "x")
     rows: list[Row] = [
-        ours("toeplitz_bias", "out=", write, options.goal(threads, FILL, "x"), limit="fill"),
+        *and_alone(options, threads, ours("toeplitz_bias", "out=", write, goal, limit="fill")),
         ours(
             "toeplitz_bias",
             "fresh",
@@ -118,12 +147,13 @@ def _bias(options: Options, length: int, dtype: Any, threads: int, name: str) ->
             Contestant("a strided view", "out=", lambda b: np.copyto(b.table, view), "fill"),
             Contestant("a strided view", "fresh", lambda b: view.copy(), "fill"),
         ]
-    return Case(name, threads, sets, rows)
+    job = _job(dtype, lambda b: pn.toeplitz_bias(diagonals, length, length), lambda b: b.table)
+    return Case(name, threads, sets, rows, job=job)
 
 
 def _add_bias(options: Options, length: int, dtype: Any, threads: int, name: str) -> Case:
     shape = _shape(length)
-    sets = _sets(options, lambda: Activations(shape, dtype))
+    sets = options.make_sets(lambda: Activations(shape, dtype))
     diagonals = normal(HEADS * (2 * length - 1), dtype).reshape(HEADS, -1)
     bias = pn.toeplitz_bias(diagonals, length, length)
     goal = options.goal(threads, ADD, "x")
@@ -132,11 +162,15 @@ def _add_bias(options: Options, length: int, dtype: Any, threads: int, name: str
         pn.add_toeplitz_bias(b.x, diagonals, out=b.result)
 
     rows: list[Row] = [
-        ours(
-            "add_toeplitz_bias",
-            "in place",
-            lambda b: pn.add_toeplitz_bias(b.x, diagonals, out=b.x),
-            goal,
+        *and_alone(
+            options,
+            threads,
+            ours(
+                "add_toeplitz_bias",
+                "in place",
+                lambda b: pn.add_toeplitz_bias(b.x, diagonals, out=b.x),
+                goal,
+            ),
         ),
         ours("add_toeplitz_bias", "out=", into),
         ours("add_toeplitz_bias", "fresh", lambda b: pn.add_toeplitz_bias(b.x, diagonals)),
@@ -167,7 +201,13 @@ def _add_bias(options: Options, length: int, dtype: Any, threads: int, name: str
             Contestant(ready, "out=", lambda b: np.add(b.x, bias, out=b.result), "copy"),
             Contestant(ready, "fresh", lambda b: b.x + bias, "copy"),
         ]
-    return Case(name, threads, sets, rows)
+    job = _job(
+        dtype,
+        lambda b: pn.add_toeplitz_bias(b.x, diagonals),
+        lambda b: b.x,
+        lambda b: b.result,
+    )
+    return Case(name, threads, sets, rows, job=job)
 
 
 def sum_by_shear(grad: torch.Tensor) -> torch.Tensor:
@@ -186,11 +226,10 @@ def sum_by_index(grad: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
 
 
 def _diagonal_sums(options: Options, length: int, dtype: Any, threads: int, name: str) -> Case:
-    sets = _sets(options, lambda: _Gradient(_shape(length), dtype))
+    sets = options.make_sets(lambda: _Gradient(_shape(length), dtype))
     goal = options.goal(threads, SUM, "x")
-    rows: list[Row] = [
-        ours("diagonal_sums", "fresh", lambda b: pn.diagonal_sums(b.grad), goal, limit="sum")
-    ]
+    sums = ours("diagonal_sums", "fresh", lambda b: pn.diagonal_sums(b.grad), goal, limit="sum")
+    rows: list[Row] = [*and_alone(options, threads, sums)]
     if isinstance(dtype, torch.dtype):
         steps = torch.arange(length)
         index = (steps - steps[:, None] + (length - 1)).flatten()
@@ -199,14 +238,28 @@ def _diagonal_sums(options: Options, length: int, dtype: Any, threads: int, name
             return function(b.grad)
 
         rows += [
-            Contestant("torch.sum of all", "fresh", lambda b: b.grad.sum(), "sum"),
+            Contestant(
+                "torch.sum of all",
+                "fresh",
+                lambda b: b.grad.sum(),
+                "sum",
+                yardstick=True,
+                checked=False,
+            ),
             Contestant("pad, view, sum", "fresh", lambda b: sum_by_shear(b.grad), "sum"),
             compile_row(options, "pad, view, sum, torch.compile", sum_by_shear, call, "sum"),
             Contestant("index_add", "fresh", lambda b: sum_by_index(b.grad, index), "sum"),
         ]
     else:
         rows += [
-            Contestant("np.sum of all", "fresh", lambda b: b.grad.sum(), "sum"),
+            Contestant(
+                "np.sum of all",
+                "fresh",
+                lambda b: b.grad.sum(),
+                "sum",
+                yardstick=True,
+                checked=False,
+            ),
             Contestant(
                 "np.trace of each",
                 "fresh",
@@ -215,9 +268,10 @@ def _diagonal_sums(options: Options, length: int, dtype: Any, threads: int, name
                     for e in range(1 - length, length)
                 ],
                 "sum",
+                result=lambda sums: np.stack(sums, -1),
             ),
         ]
-    return Case(name, threads, sets, rows)
+    return Case(name, threads, sets, rows, job=_sums_job(lambda b: pn.diagonal_sums(b.grad)))
 
 
 # ------------------------------------------------------------------------------------ T5 and ALiBi
@@ -232,7 +286,7 @@ def t5_peer() -> Any:
 
 def _t5(options: Options, length: int, threads: int, name: str) -> Case:
     """Bias added to scores, no gradient: what the first layer of a T5 does."""
-    sets = _sets(options, lambda: Activations((1, *_shape(length)), torch.float32))
+    sets = options.make_sets(lambda: Activations((1, *_shape(length)), torch.float32))
     module = _frozen(nn.T5RelativeBias(HEADS))
     rows: list[Row] = [
         ours("nn.T5RelativeBias", "in place", lambda b: module(b.x, inplace=True)),
@@ -242,6 +296,7 @@ def _t5(options: Options, length: int, threads: int, name: str) -> Case:
     if reason := missing("transformers", "transformers.models.t5.modeling_t5"):
         return Case(name, threads, sets, [*rows, Skipped(peer, "fresh", reason)])
     attention = _frozen(t5_peer())
+    module.weight.copy_(attention.relative_attention_bias.weight)
     bias = attention.compute_bias(length, length).contiguous()
 
     def add(x: torch.Tensor) -> torch.Tensor:
@@ -263,7 +318,8 @@ def _t5(options: Options, length: int, threads: int, name: str) -> Case:
         ),
         compile_row(options, f"{peer}, torch.compile", add, call, "copy"),
     ]
-    return Case(name, threads, sets, rows)
+    job = _job(torch.float32, lambda b: module(b.x), lambda b: b.x)
+    return Case(name, threads, sets, rows, job=job)
 
 
 def _gradient(
@@ -280,15 +336,18 @@ def _gradient(
 
 def _t5_gradient(options: Options, length: int, threads: int, name: str) -> Case:
     """Bias added to scores, and the gradient of the table from that of the scores."""
-    sets = _sets(options, lambda: Activations((1, *_shape(length)), torch.float32))
+    sets = options.make_sets(lambda: Activations((1, *_shape(length)), torch.float32))
     module = nn.T5RelativeBias(HEADS)
     limit = "in-place add"  # scores are read and written, their gradient is read
     rows: list[Row] = [
-        ours(
-            "nn.T5RelativeBias",
-            "in place",
-            _gradient(lambda x: module(x, inplace=True), module.weight),
-            limit=limit,
+        dataclasses.replace(
+            ours(
+                "nn.T5RelativeBias",
+                "in place",
+                _gradient(lambda x: module(x, inplace=True), module.weight),
+                limit=limit,
+            ),
+            result=_returned,
         ),
         ours("nn.T5RelativeBias", "fresh", _gradient(module, module.weight), limit=limit),
     ]
@@ -297,6 +356,7 @@ def _t5_gradient(options: Options, length: int, threads: int, name: str) -> Case
         return Case(name, threads, sets, [*rows, Skipped(peer, "fresh", reason)])
     attention = t5_peer()
     weight = attention.relative_attention_bias.weight
+    module.weight.data.copy_(weight.data)
 
     def add(x: torch.Tensor) -> torch.Tensor:
         return x + attention.compute_bias(length, length)
@@ -308,15 +368,22 @@ def _t5_gradient(options: Options, length: int, threads: int, name: str) -> Case
         return _gradient(function, weight)(b)
 
     rows += [
-        Contestant(f"{peer}, eager", "in place", _gradient(add_in_place, weight), limit),
+        Contestant(
+            f"{peer}, eager",
+            "in place",
+            _gradient(add_in_place, weight),
+            limit,
+            result=_returned,
+        ),
         Contestant(f"{peer}, eager", "fresh", _gradient(add, weight), limit),
         compile_row(options, f"{peer}, torch.compile", add, call, limit),
     ]
-    return Case(name, threads, sets, rows)
+    job = _sums_job(lambda b: _gradient(module, module.weight)(b)[0])
+    return Case(name, threads, sets, rows, job=job)
 
 
 def _alibi(options: Options, length: int, threads: int, name: str) -> Case:
-    sets = _sets(options, lambda: Activations((1, *_shape(length)), torch.float32))
+    sets = options.make_sets(lambda: Activations((1, *_shape(length)), torch.float32))
     module = nn.ALiBi(HEADS)
     slopes = torch.from_numpy(pn.alibi_slopes(HEADS)).float()[:, None, None]
 
@@ -334,7 +401,8 @@ def _alibi(options: Options, length: int, threads: int, name: str) -> Case:
     rows: list[Row] = [
         ours("nn.ALiBi", "in place", lambda b: module(b.x, inplace=True)),
         ours("nn.ALiBi", "fresh", lambda b: module(b.x)),
-        ours("scores.add_(alibi_columns)", "in place", columns),
+        # The same to a softmax, as are MPT's and BLOOM's.
+        dataclasses.replace(ours("scores.add_(alibi_columns)", "in place", columns), checked=False),
         Contestant(
             f"{plain}, eager", "in place", functools.partial(call, add_in_place), "in-place scale"
         ),
@@ -342,7 +410,7 @@ def _alibi(options: Options, length: int, threads: int, name: str) -> Case:
             options, f"{plain}, torch.compile", add_in_place, call, "in-place scale", "in place"
         ),
     ]
-    # Both add a number for each key, the same for all queries.
+    # Both add a number for each key, the same for all queries: cheaper work, so no peers.
     peer = "transformers (MPT)"
     if reason := missing("transformers", "transformers.models.mpt.modeling_mpt"):
         rows.append(Skipped(peer, "fresh", reason))
@@ -352,9 +420,21 @@ def _alibi(options: Options, length: int, threads: int, name: str) -> Case:
         ).build_mpt_alibi_tensor
         rows += [
             Contestant(
-                peer, "in place", lambda b: b.x.add_(build(HEADS, length)), "in-place scale"
+                peer,
+                "in place",
+                lambda b: b.x.add_(build(HEADS, length)),
+                "in-place scale",
+                yardstick=True,
+                checked=False,
             ),
-            Contestant(peer, "fresh", lambda b: b.x + build(HEADS, length), "copy"),
+            Contestant(
+                peer,
+                "fresh",
+                lambda b: b.x + build(HEADS, length),
+                "copy",
+                yardstick=True,
+                checked=False,
+            ),
         ]
     peer = "transformers (BLOOM)"
     if reason := missing("transformers", "transformers.models.bloom.modeling_bloom"):
@@ -368,9 +448,39 @@ def _alibi(options: Options, length: int, threads: int, name: str) -> Case:
                 "in place",
                 lambda b: b.x.add_(bloom.build_alibi_tensor(mask, HEADS, torch.float32)),
                 "in-place scale",
+                yardstick=True,
+                checked=False,
             )
         )
-    return Case(name, threads, sets, rows)
+    job = _job(torch.float32, lambda b: module(b.x), lambda b: b.x)
+    return Case(name, threads, sets, rows, job=job)
+
+
+def _alibi_gradient(options: Options, length: int, threads: int, name: str) -> Case:
+    """Bias added to scores, and the gradient of learned slopes from that of the scores."""
+    sets = options.make_sets(lambda: Activations((1, *_shape(length)), torch.float32))
+    module = nn.ALiBi(HEADS, learned=True)
+    slopes = torch.from_numpy(pn.alibi_slopes(HEADS)).float()[:, None, None].requires_grad_()
+    limit = "in-place add"  # scores are read and written, their gradient is read
+
+    def add(x: torch.Tensor) -> torch.Tensor:
+        steps = torch.arange(length)
+        return x - slopes * (steps - steps[:, None]).abs()
+
+    def call(function: Callable[..., Any], b: Activations) -> Any:
+        return _gradient(function, slopes)(b)
+
+    def flat(gradient: Any) -> Any:
+        return gradient[0].flatten()
+
+    own = _gradient(module, module.slopes)
+    plain = "slopes * distances"
+    rows: list[Row] = [
+        dataclasses.replace(ours("nn.ALiBi, learned", "fresh", own, limit=limit), result=flat),
+        Contestant(f"{plain}, eager", "fresh", functools.partial(call, add), limit, result=flat),
+        compile_row(options, f"{plain}, torch.compile", add, call, limit, result=flat),
+    ]
+    return Case(name, threads, sets, rows, job=_sums_job(lambda b: flat(own(b))))
 
 
 # ------------------------------------------------------------------------------------------- shifts
@@ -396,8 +506,9 @@ CONFORMER = "transformers (FastSpeech2)"
 
 
 def _shift(options: Options, length: int, threads: int, name: str) -> Case:
-    sets = _sets(options, lambda: _Shift(length))
+    sets = options.make_sets(lambda: _Shift(length))
     goal = options.goal(threads, SHIFT, "x")
+    job = _job(torch.float32, lambda b: pn.relative_gather(b.x, None, length), lambda b: b.result)
     rows: list[Row] = [
         ours(
             "relative_gather",
@@ -413,7 +524,7 @@ def _shift(options: Options, length: int, threads: int, name: str) -> Case:
     ]
     if (shift := conformer_shift()) is None:
         rows.append(Skipped(CONFORMER, "fresh", missing("transformers") or "not in this release"))
-        return Case(name, threads, sets, rows)
+        return Case(name, threads, sets, rows, job=job)
 
     def contiguous(x: torch.Tensor) -> torch.Tensor:
         return shift(x).contiguous()
@@ -425,11 +536,11 @@ def _shift(options: Options, length: int, threads: int, name: str) -> Case:
         Contestant(f"{CONFORMER}, a view", "fresh", functools.partial(call, shift), "copy"),
         compile_row(options, f"{CONFORMER}, compiled", contiguous, call, "copy"),
     ]
-    return Case(name, threads, sets, rows)
+    return Case(name, threads, sets, rows, job=job)
 
 
 def _content_shift(options: Options, length: int, threads: int, name: str) -> Case:
-    sets = _sets(options, lambda: _Shift(length, in_place=True))
+    sets = options.make_sets(lambda: _Shift(length, in_place=True))
     limit = "in-place add"
 
     def gather(b: _Shift) -> Any:
@@ -438,6 +549,7 @@ def _content_shift(options: Options, length: int, threads: int, name: str) -> Ca
     def gather_fresh(b: _Shift) -> Any:
         return pn.relative_gather(b.x, None, length, content=b.result, scale=0.5)
 
+    job = _job(torch.float32, gather_fresh, lambda b: b.result)
     rows: list[Row] = [
         ours("relative_gather, content, scale", "in place", gather, limit=limit),
         ours("relative_gather, content, scale", "fresh", gather_fresh, limit=limit),
@@ -450,7 +562,7 @@ def _content_shift(options: Options, length: int, threads: int, name: str) -> Ca
     ]
     if (shift := conformer_shift()) is None:
         rows.append(Skipped(CONFORMER, "fresh", missing("transformers") or "not in this release"))
-        return Case(name, threads, sets, rows)
+        return Case(name, threads, sets, rows, job=job)
 
     def scores(content: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         return (content + shift(x)) * 0.5
@@ -468,12 +580,12 @@ def _content_shift(options: Options, length: int, threads: int, name: str) -> Ca
         Contestant(f"{CONFORMER}, eager", "fresh", functools.partial(call, scores), limit),
         compile_row(options, f"{CONFORMER}, compiled", scores, call, limit),
     ]
-    return Case(name, threads, sets, rows)
+    return Case(name, threads, sets, rows, job=job)
 
 
 def _shift_gradient(options: Options, length: int, threads: int, name: str) -> Case:
     """The shift and its transpose, all results fresh."""
-    sets = _sets(options, lambda: _Shift(length))
+    sets = options.make_sets(lambda: _Shift(length))
 
     def call(function: Callable[..., Any], b: _Shift) -> Any:
         x = b.x.detach().requires_grad_()
@@ -482,17 +594,18 @@ def _shift_gradient(options: Options, length: int, threads: int, name: str) -> C
     def gather(x: torch.Tensor) -> Any:
         return pn.relative_gather(x, None, length)
 
+    job = _job(torch.float32, lambda b: call(gather, b)[0], lambda b: b.result)
     rows: list[Row] = [
         Contestant("relative_gather", "fresh", functools.partial(call, gather), ours=True)
     ]
     if (shift := conformer_shift()) is None:
         rows.append(Skipped(CONFORMER, "fresh", missing("transformers") or "not in this release"))
-        return Case(name, threads, sets, rows)
+        return Case(name, threads, sets, rows, job=job)
     rows += [
         Contestant(f"{CONFORMER}, eager", "fresh", functools.partial(call, shift)),
         compile_row(options, f"{CONFORMER}, compiled", shift, call, None),
     ]
-    return Case(name, threads, sets, rows)
+    return Case(name, threads, sets, rows, job=job)
 
 
 # -------------------------------------------------------------------------------------------- Swin
@@ -525,7 +638,7 @@ def _swin_missing() -> Skipped:
 
 
 def _swin(options: Options, dtype: torch.dtype, threads: int, name: str) -> Case:
-    sets = _sets(options, lambda: Activations(_swin_shape(options), dtype))
+    sets = options.make_sets(lambda: Activations(_swin_shape(options), dtype))
     module = _frozen(nn.SwinRelativeBias(3, WINDOW).to(dtype))
     rows: list[Row] = [
         ours("nn.SwinRelativeBias", "in place", lambda b: module(b.x, inplace=True)),
@@ -534,6 +647,7 @@ def _swin(options: Options, dtype: torch.dtype, threads: int, name: str) -> Case
     if (peer := swin_peer()) is None:
         return Case(name, threads, sets, [*rows, _swin_missing()])
     peer = _frozen(peer.to(dtype))
+    module.relative_position_bias_table.copy_(peer.relative_position_bias_table)
     ready = peer()
 
     def add(x: torch.Tensor) -> torch.Tensor:
@@ -556,26 +670,31 @@ def _swin(options: Options, dtype: torch.dtype, threads: int, name: str) -> Case
         ),
         compile_row(options, f"{SWIN}, torch.compile", add, call, "copy"),
     ]
-    return Case(name, threads, sets, rows)
+    job = _job(dtype, lambda b: module(b.x), lambda b: b.x)
+    return Case(name, threads, sets, rows, job=job)
 
 
 def _swin_gradient(options: Options, threads: int, name: str) -> Case:
-    sets = _sets(options, lambda: Activations(_swin_shape(options), torch.float32))
+    sets = options.make_sets(lambda: Activations(_swin_shape(options), torch.float32))
     module = nn.SwinRelativeBias(3, WINDOW)
     table = module.relative_position_bias_table
     limit = "in-place add"
     rows: list[Row] = [
-        ours(
-            "nn.SwinRelativeBias",
-            "in place",
-            _gradient(lambda x: module(x, inplace=True), table),
-            limit=limit,
+        dataclasses.replace(
+            ours(
+                "nn.SwinRelativeBias",
+                "in place",
+                _gradient(lambda x: module(x, inplace=True), table),
+                limit=limit,
+            ),
+            result=_returned,
         ),
         ours("nn.SwinRelativeBias", "fresh", _gradient(module, table), limit=limit),
     ]
     if (peer := swin_peer()) is None:
         return Case(name, threads, sets, [*rows, _swin_missing()])
     weight = peer.relative_position_bias_table
+    table.data.copy_(weight.data)
 
     def add(x: torch.Tensor) -> torch.Tensor:
         return x + peer()
@@ -585,12 +704,17 @@ def _swin_gradient(options: Options, threads: int, name: str) -> Case:
 
     rows += [
         Contestant(
-            f"{SWIN}, eager", "in place", _gradient(lambda x: x.add_(peer()), weight), limit
+            f"{SWIN}, eager",
+            "in place",
+            _gradient(lambda x: x.add_(peer()), weight),
+            limit,
+            result=_returned,
         ),
         Contestant(f"{SWIN}, eager", "fresh", _gradient(add, weight), limit),
         compile_row(options, f"{SWIN}, torch.compile", add, call, limit),
     ]
-    return Case(name, threads, sets, rows)
+    job = _sums_job(lambda b: _gradient(module, table)(b)[0])
+    return Case(name, threads, sets, rows, job=job)
 
 
 # ---------------------------------------------------------------------------------- Shaw and decode
@@ -609,7 +733,7 @@ class _Queries:
 def _shaw(options: Options, length: int, threads: int, name: str) -> Case:
     """Scores of content and position, products of matrices and all."""
     left = options.size(128, 8)
-    sets = _sets(options, lambda: _Queries(length))
+    sets = options.make_sets(lambda: _Queries(length))
     module = _frozen(nn.ShawRelativePosition(64, left=left, values=False))
     steps = torch.arange(length)
     index = (steps - steps[:, None]).clamp(-left, left) + left
@@ -631,14 +755,14 @@ def _shaw(options: Options, length: int, threads: int, name: str) -> Case:
         compile_row(options, "table[index], einsum, compiled", by_vectors, call, None),
         Contestant("products, gather", "fresh", functools.partial(call, by_products)),
         compile_row(options, "products, gather, compiled", by_products, call, None),
-        Contestant("content alone", "fresh", lambda b: b.q @ b.k.mT),
+        Contestant("content alone", "fresh", lambda b: b.q @ b.k.mT, yardstick=True, checked=False),
     ]
-    return Case(name, threads, sets, rows)
+    job = _sums_job(functools.partial(call, module))
+    return Case(name, threads, sets, rows, job=job)
 
 
 def _decode(options: Options, heads: int, keys: int, threads: int, name: str) -> Case:
     """One new query of one sequence, its scores in cache: mostly the price of a call."""
-    calls = options.size(200, 5)
     buffers = Activations((1, heads, 1, keys), torch.float32)
     array = normal(heads * keys, np.float32).reshape(1, heads, 1, keys)
     last = keys - 1
@@ -691,20 +815,16 @@ def _decode(options: Options, heads: int, keys: int, threads: int, name: str) ->
         Contestant(
             "scores.add_(bias), bias ready", "in place", lambda b: b.x.add_(ready), "in-place scale"
         ),
-        Contestant("a call of nothing", "", lambda b: None),
+        NOTHING,
     ]
-    many = [
-        dataclasses.replace(row, calls=calls) if isinstance(row, Contestant) else row
-        for row in rows
-    ]
-    return Case(name, threads, [buffers], many, in_cache=True)
+    return Case(name, threads, [buffers], many(options, rows), in_cache=True)
 
 
 # -------------------------------------------------------------------------------------------- cases
 
 
 def cases(options: Options, threads: int) -> Iterator[tuple[str, Callable[[], Case]]]:
-    """As benchmarks.rows.cases, for relative encodings."""
+    """As benchmarks.rows.cases, for relative encodings; on several threads the operations alone."""
     suffix = f"{threads} thread{'s' if threads > 1 else ''}"
     length = options.size(2048, 48)
     size = f"{HEADS} x {length} x {length}"
@@ -714,8 +834,12 @@ def cases(options: Options, threads: int) -> Iterator[tuple[str, Callable[[], Ca
         ("diagonal sums", _diagonal_sums),
     ):
         for dtype in (torch.float32, torch.bfloat16, np.float32):
+            if not (threads == 1 or options.exhaustive or dtype is torch.float32):
+                continue
             name = f"relative: {kind}, {size}, {label(dtype)}, {suffix}"
             yield name, functools.partial(build, options, length, dtype, threads, name)
+    if threads > 1 and not options.exhaustive:
+        return
     one = f"{size}, torch float32, {suffix}"
     both_ways = "forward and backward to the table"
     wide = f"{HEADS} x {length} x {2 * length - 1}, torch float32, {suffix}"
@@ -724,6 +848,7 @@ def cases(options: Options, threads: int) -> Iterator[tuple[str, Callable[[], Ca
         f"relative: T5 bias, {one}": _t5,
         f"relative: T5 bias, {both_ways}, {one}": _t5_gradient,
         f"relative: ALiBi, {one}": _alibi,
+        f"relative: ALiBi, forward and backward to the slopes, {one}": _alibi_gradient,
         f"relative: shift, {wide}": _shift,
         f"relative: shift and content, {wide}": _content_shift,
         f"relative: shift, forward and backward, {wide}": _shift_gradient,

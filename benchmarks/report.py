@@ -14,12 +14,14 @@ from typing import Any
 
 from benchmarks import limits
 from benchmarks.harness import Contestant, Result, Skipped
-from benchmarks.rows import Accuracy
 from posenc_native import backend
 
 # Other processes that use more cores than this disturb what is timed.
-_QUIET = 0.1
-_PACKAGES = ("posenc-native", "numpy", "torch", "transformers", "onnxruntime", "ml_dtypes")
+QUIET = 0.1
+_PACKAGES = (
+    *("posenc-native", "numpy", "torch", "ml_dtypes", "numba", "transformers", "onnx"),
+    *("onnxruntime", "rotary-embedding-torch", "torchtune", "timm", "x-transformers", "jax"),
+)
 
 
 # ---------------------------------------------------------------------------------------- machine
@@ -113,6 +115,7 @@ def _row(result: Result, contestant: Contestant, times: list[float]) -> dict[str
     row: dict[str, Any] = {
         "contestant": contestant.name,
         "ours": contestant.ours,
+        "yardstick": contestant.yardstick,
         "mode": contestant.mode,
         "seconds": seconds,
         "quartiles": _spread(times),
@@ -123,9 +126,17 @@ def _row(result: Result, contestant: Contestant, times: list[float]) -> dict[str
         row["limit"] = kind
         row["gigabytes_per_second"] = result.moved(kind) / seconds / 1e9
         row["times_limit"] = seconds / result.limit(kind)[1]
-    if goal := contestant.goal:
-        figure = row["times_limit"] if goal.unit == "x" else seconds * 1e6
-        row["goal"] = {"at_most": goal.at_most, "unit": goal.unit, "met": figure <= goal.at_most}
+    if best := result.best_peer(contestant.mode):
+        peer, peer_seconds = best
+        row["best_peer"] = {
+            "contestant": peer.name,
+            "mode": peer.mode,
+            "seconds": peer_seconds,
+            "times_as_fast": peer_seconds / seconds,
+        }
+    verdicts = (result.verdict(contestant, seconds, goal) for goal in contestant.goals)
+    if goals := [verdict for verdict in verdicts if verdict]:
+        row["goals"] = goals
     return row
 
 
@@ -141,6 +152,8 @@ def as_json(result: Result) -> dict[str, Any]:
             "gigabytes_per_second": result.moved(kind) / seconds / 1e9,
             "variants": {name: statistics.median(times) for name, times in samples.items()},
         }
+        if kind in result.limit_samples_alone:
+            case_limits[kind]["times_one_thread"] = result.limit_gain(kind)
     timed = iter(result.rows)
     rows = []
     for contestant in case.contestants:
@@ -167,6 +180,9 @@ def as_json(result: Result) -> dict[str, Any]:
 
 # ------------------------------------------------------------------------------------------- text
 
+# " 48.8 GB/s    1.48 x in-place scale", and a space
+_LIMIT_WIDTH = 37
+
 
 def _duration(seconds: float) -> str:
     """Three digits and a unit."""
@@ -176,6 +192,11 @@ def _duration(seconds: float) -> str:
             digits = 0 if value >= 100 else 1 if value >= 10 else 2
             return f"{value:.{digits}f} {unit}"
     raise AssertionError
+
+
+def _factor(value: float) -> str:
+    """Two digits, or whole numbers where there are more, and an x."""
+    return f"{value:.0f} x" if value >= 10 else f"{value:.1f} x" if value >= 2 else f"{value:.2f} x"
 
 
 def _line(name: str, mode: str, seconds: float, spread: list[float], rest: str = "") -> str:
@@ -189,39 +210,78 @@ def as_text(case: dict[str, Any]) -> str:
     size, sets = case["bytes"] / 1e6, case["buffer_sets"]
     many = f"{sets} buffer sets in turn" if sets > 1 else "in cache"
     lines = [f"{case['case']}: {size:.3g} MB, {many}"]
-    if (others := case["cores_used_by_others"]) and others > _QUIET:
+    if (others := case["cores_used_by_others"]) and others > QUIET:
         lines.append(f"  DISTURBED: other processes used {others:.2f} cores meanwhile")
     for kind, limit in case["limits"].items():
         rate = f"{limit['gigabytes_per_second']:6.1f} GB/s  {limit['variant']}"
+        if gain := limit.get("times_one_thread"):
+            rate += f"; {gain:.2f} x one thread"
         lines.append(f"  {'limit: ' + kind:<48} {_duration(limit['seconds']):>9}        {rate}")
+    # One of all peers, and one of those whose results are fresh.
+    peers = {
+        (best["contestant"], best["mode"]): best["seconds"]
+        for row in case["rows"]
+        if (best := row.get("best_peer"))
+    }
+    for (peer, mode), seconds in peers.items():
+        lines.append(f"  {f'best peer: {peer}, {mode}':<48} {_duration(seconds):>9}")
     for row in case["rows"]:
         if reason := row.get("skipped"):
-            lines.append(f"  {row['contestant']:<38} {row['mode']:<9}   skipped: {reason}")
+            lines.append(f"    {row['contestant']:<36} {row['mode']:<9}   skipped: {reason}")
             continue
-        rest = ""
+        rest = " " * _LIMIT_WIDTH
         if "limit" in row:
             rest = f"{row['gigabytes_per_second']:6.1f} GB/s"
             rest += f" {row['times_limit']:7.2f} x {row['limit']}"
-        if goal := row.get("goal"):
-            verdict = "met" if goal["met"] else "MISSED"
-            rest += f"   goal: at most {goal['at_most']:g} {goal['unit']}, {verdict}"
-        name = ("> " if row["ours"] else "  ") + row["contestant"]
+        if best := row.get("best_peer"):
+            rest = f"{rest:<{_LIMIT_WIDTH}} {_factor(best['times_as_fast']):>6} as fast"
+        goals = row.get("goals", ())
+        missed = [goal for goal in goals if goal["met"] is False]
+        unjudged = [goal for goal in goals if goal["met"] is None]
+        if goals:
+            rest += "   missed:" if missed else "   goals met" + ", but:" * bool(unjudged)
+        mark = ">" if row["ours"] else "~" if row["yardstick"] else " "
+        name = f"{mark} {row['contestant']}"
         lines.append(_line(name, row["mode"], row["seconds"], row["quartiles"], rest))
+        lines += [f"{'':53}{goal['figure']:.2f}, not {goal['goal']}" for goal in missed]
+        lines += [f"{'':53}{goal['figure']:.2f}, not judged: {goal['goal']}" for goal in unjudged]
     return "\n".join(lines) + "\n"
 
 
-def accuracy_text(rows: list[Accuracy]) -> str:
-    """The table of errors, for the eye."""
-    lines = [
-        "accuracy: largest error of cos and sin in float32, over 64 positions up to the one named",
-        "            rotary, base 5e5              sinusoidal, base 1e4",
-        "  position    posenc_native  usual recipe   posenc_native  usual recipe",
+def goals_text(cases: list[dict[str, Any]]) -> str:
+    """How many goals are met, and which are not, for the eye."""
+    goals = [
+        (case, row, goal) for case in cases for row in case["rows"] for goal in row.get("goals", ())
     ]
+    missed = [entry for entry in goals if entry[2]["met"] is False]
+    unjudged = sum(goal["met"] is None for _, _, goal in goals)
+    met = len(goals) - len(missed) - unjudged
+    lines = [f"goals: {met} met, {len(missed)} missed, {unjudged} not judged"]
     lines += [
-        f"  {row.position:<11,} {row.rotary:>13.1e} {row.rotary_recipe:>13.1e} "
-        f"{row.sinusoidal:>15.1e} {row.sinusoidal_recipe:>13.1e}"
-        for row in rows
+        f"  missed: {goal['goal']}: {goal['figure']:.2f}, {row['contestant']}, {row['mode']}; "
+        f"{case['case']}"
+        for case, row, goal in missed
     ]
+    return "\n".join(lines) + "\n"
+
+
+def accuracy_text(rows: list[dict[str, Any]]) -> str:
+    """A table of errors for each quantity: peers in rows, positions in columns."""
+    positions = sorted({row["position"] for row in rows})
+    heading = "".join(f"{position:>13,}" for position in positions)
+    lines = ["accuracy: largest error of cos and sin in float32 at positions up to the one named"]
+    for quantity in dict.fromkeys(row["quantity"] for row in rows):
+        lines.append(f"  {quantity:<40}{heading}")
+        of_quantity = [row for row in rows if row["quantity"] == quantity]
+        for peer in dict.fromkeys(row["peer"] for row in of_quantity):
+            found = {row["position"]: row for row in of_quantity if row["peer"] == peer}
+            errors = [found.get(position, {}).get("error") for position in positions]
+            if all(error is None for error in errors):
+                reason = next(row["skipped"] for row in found.values())
+                lines.append(f"    {peer:<38}   skipped: {reason}")
+                continue
+            cells = ("-" if error is None else f"{error:.1e}" for error in errors)
+            lines.append(f"    {peer:<38}" + "".join(f"{cell:>13}" for cell in cells))
     return "\n".join(lines) + "\n"
 
 
@@ -241,3 +301,15 @@ def machine_text(description: dict[str, Any]) -> str:
         f"{description['compiler']}; {description['date']}, commit {description['commit']}, "
         f"load average {description['load_average']:.2f}\n"
     )
+
+
+# ---------------------------------------------------------------------------------------- pictures
+
+
+def draw(path: Path) -> str:
+    """Draw the figures of a file, beside it, and say what has been written."""
+    try:
+        from benchmarks import plot
+    except ImportError as error:
+        return f"figures written to {path}; no pictures: {error}"
+    return f"figures written to {', '.join(map(str, (path, *plot.draw(path))))}"

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 import posenc_native as pn
-from benchmarks.harness import Case, Contestant
-from benchmarks.rows import (
+from benchmarks.contestants import (
     BASE,
     HEAD_DIM,
     Activations,
@@ -20,16 +19,16 @@ from benchmarks.rows import (
     compile_row,
     label,
     ours,
-    transformers_rotary,
 )
+from benchmarks.harness import Case, Contestant, Job
+from benchmarks.rotary_peers import tolerance, transformers_rotary
 
 # Shapes of learned frequencies, and what has its own.
 KINDS = {"[P]": "all heads", "[H, P]": "each head", "[A, H, P]": "each head and axis"}
 
 
 def _as_written(options: Options, seq: int, dtype: torch.dtype, threads: int, name: str) -> Case:
-    first = QueryKey(seq, dtype)
-    sets = [first, *(QueryKey(seq, dtype) for _ in range(options.sets(first.nbytes) - 1))]
+    sets = options.make_sets(lambda: QueryKey(seq, dtype))
     positions = torch.arange(seq)
     inv_freq = torch.from_numpy(pn.rotary_frequencies(HEAD_DIM, BASE)[0])
     cos, sin = pn.rotary_tables(positions, inv_freq, dtype=dtype)
@@ -42,9 +41,14 @@ def _as_written(options: Options, seq: int, dtype: torch.dtype, threads: int, na
         for compute in ("as_written", "float32")
         for mode in ("in place", "fresh")
     ]
-    return Case(
-        name, threads, sets, [*rows, *transformers_rotary(options, "half", dtype, positions)]
+    rows += transformers_rotary(options, "half", dtype, positions)
+    job = Job(
+        functools.partial(rotate, "float32", False),
+        lambda b: (b.q, b.k),
+        lambda b: (b.out_q, b.out_k),
+        tolerance(dtype, positions.numpy()),
     )
+    return Case(name, threads, sets, rows, job=job)
 
 
 def _composed(x: torch.Tensor, positions: torch.Tensor, inv_freq: torch.Tensor) -> torch.Tensor:
@@ -62,8 +66,7 @@ def _learned(
     options: Options, seq: int, kind: str, dtype: torch.dtype, threads: int, name: str
 ) -> Case:
     shape = (1, options.size(16, 2), seq, HEAD_DIM)
-    first = Activations(shape, dtype)
-    sets = [first, *(Activations(shape, dtype) for _ in range(options.sets(first.nbytes) - 1))]
+    sets = options.make_sets(lambda: Activations(shape, dtype))
     plain = torch.from_numpy(pn.rotary_frequencies(HEAD_DIM, BASE)[0]).float()
     of_heads = plain.repeat(shape[1], 1)
     inv_freq = {"[P]": plain[None], "[H, P]": of_heads, "[A, H, P]": torch.stack([of_heads] * 2)}
@@ -72,23 +75,23 @@ def _learned(
     if kind == "[A, H, P]":
         positions = torch.stack((positions // 64, positions % 64))
 
-    def train(rotate: Callable[..., torch.Tensor], b: Activations) -> None:
+    def train(rotate: Callable[..., torch.Tensor], b: Activations) -> Any:
         x = b.x.detach().requires_grad_()
-        rotate(x, positions, leaf).backward(b.result)
-        leaf.grad = None
+        return torch.autograd.grad(rotate(x, positions, leaf), (x, leaf), b.result)
 
     rows: list[Row] = [
         ours("apply_rotary", "fresh", functools.partial(train, pn.apply_rotary)),
         Contestant("composition, eager", "fresh", functools.partial(train, _composed), "copy"),
         compile_row(options, "composition, torch.compile", _composed, train, "copy"),
     ]
-    return Case(name, threads, sets, rows)
+    expected = functools.partial(train, pn.apply_rotary)
+    error = tolerance(dtype, positions.numpy())
+    return Case(name, threads, sets, rows, job=Job(expected, expected, expected, error))
 
 
 def _key_cache(options: Options, seq: int, dtype: torch.dtype, threads: int, name: str) -> Case:
     shape = (1, 8, seq, HEAD_DIM)
-    first = Activations(shape, dtype)
-    sets = [first, *(Activations(shape, dtype) for _ in range(options.sets(first.nbytes) - 1))]
+    sets = options.make_sets(lambda: Activations(shape, dtype))
     rope = pn.Rotary(HEAD_DIM, base=BASE)
     longer = pn.Rotary(HEAD_DIM, base=BASE, scaling={"rope_type": "linear", "factor": 4.0})
     old, new = torch.arange(seq) + 512, torch.arange(seq)
@@ -100,13 +103,17 @@ def _key_cache(options: Options, seq: int, dtype: torch.dtype, threads: int, nam
         ours("rerotate: positions", "in place", functools.partial(move, rope)),
         ours("rerotate: positions, frequencies", "in place", functools.partial(move, longer)),
         ours("rerotate: positions", "fresh", lambda b: pn.rerotate(b.x, old, new, rope)),
-        Contestant("scale", "in place", lambda b: b.x.mul_(1.0001), "in-place scale"),
+        Contestant(
+            "scale", "in place", lambda b: b.x.mul_(1.0001), "in-place scale", yardstick=True
+        ),
     ]
     return Case(name, threads, sets, rows)
 
 
 def cases(options: Options, threads: int) -> Iterator[tuple[str, Callable[[], Case]]]:
-    """As benchmarks.rows.cases, for variants of rotary."""
+    """As benchmarks.rows.cases, for variants of rotary; on several threads with --exhaustive."""
+    if threads > 1 and not options.exhaustive:
+        return
     suffix = f"{threads} thread{'s' if threads > 1 else ''}"
     seq = options.size(4096, 64)
     for dtype in (torch.bfloat16, torch.float16):

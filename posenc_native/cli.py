@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.metadata
+import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +21,7 @@ examples:
   {_PROGRAM} demo --text book.txt        the same on a text of yours
   {_PROGRAM} explain model/config.json   how a model rotates, in plain words
   {_PROGRAM} info                        what was built and what is in use
-  {_PROGRAM} bench --filter rotary       time the rotary functions against their peers
+  {_PROGRAM} bench --filter rotary       compare rotary with its peers and the memory limit
 
 `{_PROGRAM} COMMAND --help` explains a command.
 """
@@ -37,8 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: those after the program's name; None for ``sys.argv``.
 
     Returns:
-        The exit status: 0, or 1 after an error, which is one line on stderr. A command line that
-        makes no sense exits with 2, as argparse does.
+        The exit status: 0, or 1 after an error, which is one line on stderr; of bench in another
+        environment, its own. A command line that makes no sense exits with 2, as argparse does.
     """
     parser = _parser()
     # bench has options of its own, those of the benchmarks.
@@ -53,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         elif options.command == "info":
             backend.show_config()
         else:
-            _bench(rest)
+            return _bench(rest)
     except (demo.DemoError, _CommandError) as error:
         print(f"{_PROGRAM} {options.command}: {error}", file=sys.stderr)
         return 1
@@ -114,7 +117,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands.add_parser(
         "bench",
-        help="time this library and its peers; needs a working copy of the repository",
+        help="compare with other libraries and the limits of memory, in a working copy of the "
+        "repository; what is missing is installed into its own virtual environment",
         description="Runs the benchmarks of the repository with the options given.",
         add_help=False,
     )
@@ -138,9 +142,35 @@ def _explain(path: Path) -> None:
     print(text)
 
 
-def _bench(arguments: list[str]) -> None:
+def _bench(arguments: list[str]) -> int:
+    """Run the benchmarks here if everything is there, else in the repository's environment."""
     root = Path(__file__).resolve().parents[1]
     if not (root / "benchmarks" / "__main__.py").is_file():
         raise _CommandError("the benchmarks are part of the repository, which is not here")
+    if missing := _missing(root / "requirements" / "bench.txt"):
+        environment = root / os.environ.get("VENV", ".venv")
+        print(f"{', '.join(missing)}: not in {sys.prefix}; setting up {environment}", flush=True)
+        if subprocess.run(
+            [root / "scripts" / "setup.sh", "bench", "package"], check=False
+        ).returncode:
+            raise _CommandError("cannot set up what is needed: see above")
+        command = [str(environment / "bin" / "python"), "-m", "benchmarks", *arguments]
+        return subprocess.run(command, cwd=root, check=False).returncode
     sys.path.insert(0, str(root))
     importlib.import_module("benchmarks.__main__").main(arguments)
+    return 0
+
+
+def _missing(requirements: Path) -> list[str]:
+    """The packages of a file of requirements that this interpreter does not have, and torch."""
+    lines = requirements.read_text(encoding="utf-8").splitlines()
+    names = [line for line in lines if line and not line.startswith("#")]
+    return [name for name in ("torch", *names) if not _installed(name)]
+
+
+def _installed(name: str) -> bool:
+    try:
+        importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True

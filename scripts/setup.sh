@@ -3,9 +3,10 @@
 # packages and, on request, the build of posenc_native. Whatever is already in order is left alone,
 # so a second run takes a fraction of a second.
 #
-#   scripts/setup.sh [NAME...] [package]
+#   scripts/setup.sh [NAME...] [valgrind] [package]
 #
 #   NAME      a file of requirements/ without its suffix: demo, test, oracles, lint, bench, wheels
+#   valgrind  install valgrind, a system package that only `make instructions` needs
 #   package   build posenc_native and install it, editable, into the virtual environment
 #
 # Environment:
@@ -105,6 +106,13 @@ install_system_packages() {
     "install it, as root with  apt-get install -y ${missing[*]}  and repeat the command"
 }
 
+install_valgrind() {
+  if command -v valgrind >/dev/null; then return 0; fi
+  say "Installing a system package: valgrind"
+  apt_install valgrind || die "cannot install valgrind" \
+    "install it, as root with  apt-get install -y valgrind  and repeat the command"
+}
+
 # --- Virtual environment ----------------------------------------------------------------------
 
 # "3.11" for an interpreter, nothing if it does not run.
@@ -148,6 +156,18 @@ make_virtual_environment() {
 
 pip_install() { "$python" -m pip install --constraint requirements/constraints.txt "$@"; }
 
+# A file of requirements/. What stands below a line "# --no-deps" is installed without its
+# dependencies: those that are needed are listed there, and none can replace torch.
+install_file() {
+  local file=requirements/$1.txt
+  if grep -q '^# --no-deps$' "$file"; then
+    pip_install --quiet -r <(sed -n '/^# --no-deps$/q; p' "$file")
+    pip_install --quiet --no-deps -r <(sed -n '/^# --no-deps$/,$ p' "$file")
+  else
+    pip_install --quiet -r "$file"
+  fi
+}
+
 install_requirements() {
   local name state
   # Any change of a pin repeats every step; pip finds out by itself what is in order.
@@ -159,10 +179,8 @@ install_requirements() {
       say "Installing requirements/$name.txt"
       if [[ $name == torch ]]; then # its progress is worth seeing: gigabytes, with CUDA
         pip_install -r "requirements/$name.txt"
-      elif [[ $name == oracles ]]; then # says why itself
-        pip_install --quiet --no-deps -r "requirements/$name.txt"
       else
-        pip_install --quiet -r "requirements/$name.txt"
+        install_file "$name"
       fi
       echo "$state" >"$stamps/$name"
     fi
@@ -205,8 +223,13 @@ install_package() {
 
 names=()
 package=false
+valgrind=false
 for argument in "$@"; do
-  if [[ $argument == package ]]; then package=true; else names+=("$argument"); fi
+  case $argument in
+    package) package=true ;;
+    valgrind) valgrind=true ;;
+    *) names+=("$argument") ;;
+  esac
 done
 
 # Two of these at once (make demo beside make test) would trip over each other. The lock lies in
@@ -218,4 +241,5 @@ fi
 
 make_virtual_environment
 install_requirements "${names[@]}"
+if $valgrind; then install_valgrind; fi
 if $package; then install_package; fi

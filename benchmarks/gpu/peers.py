@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
+from benchmarks.contestants import BASE, HEAD_DIM, Options, Row, missing
 from benchmarks.harness import Contestant, Skipped
-from benchmarks.rows import BASE, HEAD_DIM, Options, Row, missing, transformers_rotary
+from benchmarks.rotary_peers import transformers_rotary
 
 
 def rotary(

@@ -55,6 +55,7 @@ def _bandwidth(result: Result, row: Timed) -> float:
 
 
 def _goal(goal: Goal, of_copy: float, row: Timed) -> dict[str, Any]:
+    assert goal.at_most is not None
     if goal.unit == "x":
         return {"of_copy_at_least": 1 / goal.at_most, "met": of_copy * goal.at_most >= 1}
     return {
@@ -84,8 +85,8 @@ def as_json(result: Result) -> dict[str, Any]:
         }
         if best is not None and not row.contestant.ours:
             figures["times_ours"] = row.seconds / best
-        if goal := row.contestant.goal:
-            figures["goal"] = _goal(goal, of_copy, row)
+        if goals := row.contestant.goals:
+            figures["goals"] = [_goal(goal, of_copy, row) for goal in goals]
         rows.append(figures)
     return {
         "case": result.case.name,
@@ -106,9 +107,9 @@ def _quartiles(samples: list[float]) -> list[float]:
 
 
 def goals_missed(cases: list[dict[str, Any]]) -> int:
-    """How many rows have a goal that they do not reach."""
-    goals = [row["goal"] for case in cases for row in case.get("rows", ()) if "goal" in row]
-    return sum(not goal["met"] for goal in goals)
+    """How many goals of rows are not reached."""
+    rows = [row for case in cases for row in case.get("rows", ())]
+    return sum(not goal["met"] for row in rows for goal in row.get("goals", ()))
 
 
 HEADINGS = f"{'':<46} {'device µs':>10} {'':>5} {'GB/s':>7} {'of copy':>8} {'host µs':>8}"
@@ -129,13 +130,17 @@ def as_text(case: dict[str, Any]) -> str:
             f"{row['gigabytes_per_second']:>7.0f} {row['of_copy']:>8.2f} "
             f"{row['host_microseconds']:>8.1f}"
         )
-        if goal := row.get("goal"):
+        for goal in row.get("goals", ()):
             verdict = "met" if goal["met"] else "MISSED"
             if "of_copy_at_least" in goal:
                 line += f"   goal: {goal['of_copy_at_least']:.2f} of the copy, {verdict}"
             else:
                 line += f"   goal: {goal['host_microseconds_at_most']:g} µs of host, {verdict}"
-        elif row["contestant"] not in ("copy", "fill", "sum") and "times_ours" in row:
+        if (
+            "goals" not in row
+            and row["contestant"] not in ("copy", "fill", "sum")
+            and "times_ours" in row
+        ):
             line += f"   {row['times_ours']:.1f} x ours"
         lines.append(line)
     lines += [

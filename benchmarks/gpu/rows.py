@@ -10,9 +10,10 @@ from typing import Any
 import torch
 
 import posenc_native as pn
+from benchmarks.contestants import BASE, HEAD_DIM, Options, Row
 from benchmarks.gpu import peers
 from benchmarks.harness import Case, Contestant, Goal
-from benchmarks.rows import BASE, HEAD_DIM, Options, Row, recipe_table
+from benchmarks.table_peers import recipe_table
 from posenc_native import nn
 
 K_HEADS = 8
@@ -64,7 +65,7 @@ def _ours(
     name: str, mode: str, run: Callable[[Any], object], goal: Goal | None = None,
     limit: str = "copy",
 ) -> Contestant:  # fmt: skip
-    return Contestant(name, mode, run, limit, ours=True, goal=goal)
+    return Contestant(name, mode, run, limit, ours=True, goals=(goal,) if goal else ())
 
 
 def _of_copy(options: Options) -> Goal | None:
