@@ -9,14 +9,16 @@ BIN := $(VENV)/bin
 # As git sees them: tracked, or new and not ignored; less what is deleted but not yet committed.
 CXX_SOURCES = $(wildcard $(shell git ls-files --cached --others --exclude-standard \
 	'*.h' '*.cc' '*.cu' '*.cuh'))
-SHELL_SCRIPTS := .ci/run scripts/setup.sh scripts/wheels.sh
+SHELL_SCRIPTS := .ci/run scripts/aarch64.sh scripts/release_libraries.sh scripts/setup.sh \
+	scripts/wheels.sh
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check check-ruff check-mypy check-clang-format check-shellcheck lint-tools \
-	format bench growth instructions gpu gpu-resources wheels setup clean distclean
+	format docs docs-links bench growth instructions gpu gpu-resources aarch64 wheels setup clean \
+	distclean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "  PYTHON=python3.12   the interpreter of a new virtual environment (default: python3)"
 	@echo "  VENV=DIR            where the virtual environment is (default: .venv)"
@@ -29,7 +31,7 @@ demo:  ## set up, build, run a real model both ways; ARGS='--text FILE' for anot
 TEST_JOBS ?= 2
 
 test:  ## set up, build, run the tests; PYTEST_ARGS='-k rotary -x' to choose some
-	@$(SETUP) test oracles package
+	@$(SETUP) test oracles docs package
 	@$(BIN)/python -m pytest --numprocesses $(TEST_JOBS) --dist loadfile $(PYTEST_ARGS)
 
 check: check-ruff check-mypy check-clang-format check-shellcheck  ## lint, form, types
@@ -56,6 +58,18 @@ format: lint-tools  ## put Python and C++ sources into the project's form
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CXX_SOURCES)
 
+# Warnings are errors: a reference that leads nowhere, a missing picture, a public name without a page.
+SPHINX_BUILD = $(BIN)/python -m sphinx --fail-on-warning --keep-going --jobs auto --quiet \
+	--doctree-dir build/docs/doctrees
+
+docs:  ## set up, build, make the documentation: build/docs/html/index.html
+	@$(SETUP) docs package
+	@$(SPHINX_BUILD) --builder html docs build/docs/html
+	@echo "build/docs/html/index.html"
+
+docs-links: docs  ## see whether the addresses that the documentation names still answer
+	@$(SPHINX_BUILD) --builder linkcheck docs build/docs/linkcheck
+
 bench:  ## set up, build, and compare with peers and the memory limit; ARGS='--filter rotary' for a part
 	@$(SETUP) bench package
 	@$(BIN)/python -m benchmarks $(ARGS)
@@ -76,12 +90,16 @@ gpu-resources:  ## set up, build, print what each CUDA kernel takes: registers, 
 	@$(SETUP) package
 	@$(BIN)/python scripts/gpu_resources.py $(ARGS)
 
+aarch64:  ## build for Arm, compare bits and test under an emulator; ARGS=tests/test_rotary.py
+	@$(SETUP) aarch64 qemu package
+	@TEST_JOBS=$(TEST_JOBS) scripts/aarch64.sh $(ARGS)
+
 wheels:  ## build wheels for the Pythons at hand, check them; PYTHONS='3.11 3.12' to choose
 	@$(SETUP) wheels
 	@scripts/wheels.sh
 
 setup:  ## the set-up of all the above at once, and git's pre-commit hooks
-	@$(SETUP) demo test lint bench package
+	@$(SETUP) demo test lint docs bench package
 	$(BIN)/pre-commit install
 
 clean:  ## remove what was built, keep the virtual environment

@@ -1,4 +1,4 @@
-"""Position encodings, exact at any position, at the speed of memory, for NumPy and torch.
+"""Position encodings, exact at any length, at the speed of memory, for NumPy and torch.
 
     import posenc_native as pn
 
@@ -6,15 +6,20 @@
     rope = pn.Rotary(head_dim=128, base=500000.0)
     q, k = rope(q, k, positions)                        # arrays or tensors
 
+Arrays of other libraries (pandas, xarray, JAX, memory-mapped files, whatever has ``__array__`` or
+``__dlpack__``) are read where they are, if that is the CPU, and the result is NumPy's. What is
+written to, `out` or an argument with ``inplace=True``, is a NumPy array or a tensor. Arrays with a
+mask, and lists in the place of what the result is like, are TypeErrors.
+
 Modules for models are in `posenc_native.nn`, transformers models are served by
-`posenc_native.hf.patch`.
+`posenc_native.hf.patch`, pictures are drawn by `posenc_native.plot`.
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from . import backend
 from .absolute import (
@@ -101,7 +106,7 @@ from .weights import (
 from .xpos import apply_xpos, xpos_tables
 
 if TYPE_CHECKING:
-    from . import flex, hf, nn
+    from . import flex, hf, nn, plot
 
 __version__ = "0.1.0"
 
@@ -155,6 +160,7 @@ __all__ = [
     "padded_positions",
     "permute_qk",
     "permute_state_dict",
+    "plot",
     "recurrent_positions",
     "relative_gather",
     "relative_position_bucket",
@@ -189,14 +195,17 @@ __all__ = [
 if "torch" in sys.modules:
     backend.torch_operations()
 
-# They import torch, so only when somebody asks for them.
-_OPTIONAL = ("flex", "hf", "nn")
+# They import torch or matplotlib, so only when somebody asks for them.
+_OPTIONAL = ("flex", "hf", "nn", "plot")
 
 
-def __getattr__(name: str) -> Any:
-    if name in _OPTIONAL:
-        return importlib.import_module(f".{name}", __name__)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# Hidden from type checkers, to which it would say that there is every name.
+if not TYPE_CHECKING:
+
+    def __getattr__(name):
+        if name in _OPTIONAL:
+            return importlib.import_module(f".{name}", __name__)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

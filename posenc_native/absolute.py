@@ -13,17 +13,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from . import arguments, backend
+from . import arguments
 from .arguments import is_tensor, wrong_type, wrong_value
 from .arrays import Arrays
 
 if TYPE_CHECKING:
     import torch
+
+    from .kinds import Device, Number, SupportsArray
 
 __all__ = [
     "combine",
@@ -38,6 +40,32 @@ COMBINATIONS = ("add", "multiply", "concatenate")
 INTERPOLATIONS = ("linear", "cubic")
 
 
+@overload
+def linear_positions(
+    positions: int | npt.NDArray[Any] | Sequence[Any], dim: int = ..., *,
+    scale: float | npt.ArrayLike | torch.Tensor = ..., dtype: npt.DTypeLike | None = ...,
+    device: None = ...,
+) -> npt.NDArray[Any]: ...  # fmt: skip
+@overload
+def linear_positions(
+    positions: torch.Tensor, dim: int = ..., *, scale: float | npt.ArrayLike | torch.Tensor = ...,
+    dtype: Any = ..., device: Any = ...,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def linear_positions(
+    positions: int | npt.ArrayLike | torch.Tensor, dim: int = ..., *,
+    scale: float | npt.ArrayLike | torch.Tensor = ..., dtype: torch.dtype, device: Any = ...,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def linear_positions(
+    positions: int | npt.ArrayLike | torch.Tensor, dim: int = ..., *,
+    scale: float | npt.ArrayLike | torch.Tensor = ..., dtype: Any = ..., device: Device,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def linear_positions(
+    positions: npt.ArrayLike, dim: int = ..., *, scale: float | npt.ArrayLike | torch.Tensor = ...,
+    dtype: npt.DTypeLike | None = ..., device: None = ...,
+) -> npt.NDArray[Any]: ...  # fmt: skip
 def linear_positions(
     positions: int | npt.ArrayLike | torch.Tensor,
     dim: int = 1,
@@ -79,7 +107,9 @@ def linear_positions(
     if isinstance(scale, (int, float, np.number)):
         factors = arrays.constant([arguments.finite_number(function, "scale", scale)] * dim)
     else:
-        factors = arrays.parameter("scale", scale if is_tensor(scale) else np.asarray(scale, float))
+        if not is_tensor(scale):  # ints too
+            scale = arguments.as_numbers(function, "scale", scale)
+        factors = arrays.parameter("scale", scale)
         arguments.check_shape(function, "scale", tuple(factors.shape), (dim,))
     return arrays.rounded(points[..., None] * factors)
 
@@ -171,6 +201,21 @@ def _between(arrays: Arrays, share: Any, low: float, high: float, dim: int) -> A
     return arrays.rounded(values[..., None] * arrays.constant([1.0] * dim))
 
 
+@overload
+def learned_positions(
+    table: npt.NDArray[Number], positions: int | npt.ArrayLike | torch.Tensor, *, offset: int = ...,
+    padding_idx: int | None = ...,
+) -> npt.NDArray[Number]: ...  # fmt: skip
+@overload
+def learned_positions(
+    table: torch.Tensor, positions: int | npt.ArrayLike | torch.Tensor, *, offset: int = ...,
+    padding_idx: int | None = ...,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def learned_positions(
+    table: SupportsArray, positions: int | npt.ArrayLike | torch.Tensor, *, offset: int = ...,
+    padding_idx: int | None = ...,
+) -> npt.NDArray[Any]: ...  # fmt: skip
 def learned_positions(
     table: Any,
     positions: int | npt.ArrayLike | torch.Tensor,
@@ -228,7 +273,9 @@ def learned_positions(
         if _concrete(arrays, rows) and 0 not in rows.shape:
             # As given: neither cut off to int64 nor past its end by the offset.
             given: Any = positions
-            given = given.numpy() if is_tensor(given) else np.asarray(given)
+            if is_tensor(given):
+                given = given.numpy()
+            given = arguments.as_array(function, "positions", given)
             for extreme in (int(given.min()), int(given.max())):
                 if not 0 <= extreme + offset < count:
                     _no_such_row(extreme, offset, count)
@@ -325,6 +372,22 @@ def recurrent_positions(
     return arrays.rounded(rows)
 
 
+@overload
+def resample_positions(
+    table: npt.NDArray[Number], size: int | Sequence[int], *,
+    old_size: int | Sequence[int] | None = ..., prefix: int = ..., interpolation: str = ...,
+    antialias: bool = ..., align_corners: bool = ...,
+) -> npt.NDArray[Number]: ...  # fmt: skip
+@overload
+def resample_positions(
+    table: torch.Tensor, size: int | Sequence[int], *, old_size: int | Sequence[int] | None = ...,
+    prefix: int = ..., interpolation: str = ..., antialias: bool = ..., align_corners: bool = ...,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def resample_positions(
+    table: SupportsArray, size: int | Sequence[int], *, old_size: int | Sequence[int] | None = ...,
+    prefix: int = ..., interpolation: str = ..., antialias: bool = ..., align_corners: bool = ...,
+) -> npt.NDArray[Any]: ...  # fmt: skip
 def resample_positions(
     table: Any,
     size: int | Sequence[int],
@@ -375,8 +438,8 @@ def resample_positions(
         (385, 8)
     """
     function = "resample_positions"
-    if not isinstance(table, np.ndarray) and not is_tensor(table):
-        wrong_type(function, "table", "a NumPy array or a torch tensor", type(table).__name__)
+    if not is_tensor(table):
+        table = arguments.as_operand(function, "table", table)
     if table.ndim < 2:
         wrong_value(function, "table", "shape [..., rows, dim]", list(table.shape))
     arguments.check_name(function, "interpolation", interpolation, INTERPOLATIONS)
@@ -464,6 +527,18 @@ def _cubic(distances: npt.NDArray[np.float64], a: float) -> npt.NDArray[np.float
     return np.where(d <= 1, near, np.where(d < 2, far, 0.0))
 
 
+@overload
+def combine(
+    x: npt.NDArray[Number], encoding: Any, *, how: str = ..., x_scale: float = ...,
+) -> npt.NDArray[Number]: ...  # fmt: skip
+@overload
+def combine(
+    x: torch.Tensor, encoding: Any, *, how: str = ..., x_scale: float = ...,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def combine(
+    x: SupportsArray, encoding: Any, *, how: str = ..., x_scale: float = ...,
+) -> npt.NDArray[Any]: ...  # fmt: skip
 def combine(x: Any, encoding: Any, *, how: str = "add", x_scale: float = 1.0) -> Any:
     """Embeddings with their position encodings.
 
@@ -491,8 +566,8 @@ def combine(x: Any, encoding: Any, *, how: str = "add", x_scale: float = 1.0) ->
         array([0., 1., 2.], dtype=float32)
     """
     function = "combine"
-    if not isinstance(x, np.ndarray):
-        backend.torch_operations(function, "x", x)
+    if not is_tensor(x):
+        x = arguments.as_operand(function, "x", x)
     arguments.check_dtype(function, "x", x.dtype, arguments.FLOAT_DTYPES)
     arrays = Arrays(function, x.dtype, x.device if is_tensor(x) else None, x=x, encoding=encoding)
     arguments.check_name(function, "how", how, COMBINATIONS)

@@ -44,13 +44,97 @@ def dtype_name(dtype: object) -> str:
 
 
 def as_array(function: str, argument: str, value: Any) -> np.ndarray[Any, Any]:
-    """The value as an array: lists and the like become one."""
-    if isinstance(value, np.ndarray):
+    """The value as a plain NumPy array; of an array of any library its memory, without a copy.
+
+    Subclasses of NumPy's (memmap, matrix) and what has ``__array__`` or a buffer (pandas, xarray,
+    JAX) are what `np.asarray` makes of them, and what has ``__dlpack__`` alone is read through
+    that. Lists and the like become an array.
+
+    Raises:
+        TypeError: no array; one on another device, which would be copied here unasked; one with a
+            mask, which would be ignored.
+    """
+    if type(value) is np.ndarray:
         return value
-    try:
+    if isinstance(value, np.ndarray):
+        if "numpy.ma" in sys.modules and isinstance(value, np.ma.MaskedArray):
+            wrong_type(
+                function, argument, "an array without a mask", "a masked one; see its filled()"
+            )
         return np.asarray(value)
-    except (TypeError, ValueError, RuntimeError):  # the last from tensors that want a gradient
-        wrong_type(function, argument, "an array", type(value).__name__)
+    exchanges = _has(value, "__dlpack__")
+    if exchanges:
+        _check_on_cpu(function, argument, value)
+    try:
+        if exchanges and not _has(value, *_READ_BY_NUMPY):
+            return np.from_dlpack(value)
+        return np.asarray(value)
+    except (TypeError, ValueError, RuntimeError, BufferError) as error:
+        # RuntimeError: a tensor that wants a gradient. BufferError: DLPack of an unknown dtype.
+        wrong_type(function, argument, "an array", f"{type(value).__name__}: {error}")
+
+
+def is_array(value: object) -> bool:
+    """Whether the value is an array, of whatever library; scalars and lists are none."""
+    if isinstance(value, np.generic):
+        return False
+    return isinstance(value, np.ndarray) or _has(value, *_READ_BY_NUMPY, "__dlpack__")
+
+
+def _has(value: object, *names: str) -> bool:
+    """Whether the class has one of these; an object that torch.fx traces with has any name."""
+    return any(hasattr(type(value), name) for name in names)
+
+
+def as_numbers(function: str, argument: str, value: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """As `as_array` of real numbers of any dtype, in float64."""
+    array = as_array(function, argument, value)
+    if array.dtype.kind not in "cSUMm":  # which NumPy would cut off, or read as text
+        try:
+            return np.asarray(array, np.float64)
+        except (TypeError, ValueError):
+            pass
+    wrong_type(function, argument, "real numbers", array.dtype)
+
+
+def as_operand(function: str, argument: str, value: Any) -> np.ndarray[Any, Any]:
+    """As `as_array` of an argument that the result is like: of a list that is a guess."""
+    if not is_array(value):
+        wrong_type(function, argument, "a NumPy array or a torch tensor", type(value).__name__)
+    return as_array(function, argument, value)
+
+
+def as_operands(
+    function: str, q: Any, k: Any, inplace: bool
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """q and k as `as_operand`; those to be overwritten are NumPy's, be it of a subclass."""
+    plain_q = as_operand(function, "q", q)
+    if is_tensor(k):
+        wrong_type(function, "k", "an array, as q is", type(k).__name__)
+    plain_k = as_operand(function, "k", k)
+    for argument, value in (("q", q), ("k", k)):
+        if inplace and not isinstance(value, np.ndarray):
+            expected = "a NumPy array or a torch tensor, to be rotated in place"
+            wrong_type(function, argument, expected, type(value).__name__)
+    return plain_q, plain_k
+
+
+# How NumPy reads what is no array of its own: without a copy, as DLPack does, but with every dtype.
+_READ_BY_NUMPY = ("__array__", "__array_interface__", "__array_struct__")
+# Of DLPack's device types those that other libraries have arrays on; 3 and 11 are host memory.
+_DEVICES = {2: "CUDA", 8: "Metal", 10: "ROCm", 13: "CUDA (managed)", 14: "oneAPI"}
+
+
+def _check_on_cpu(function: str, argument: str, value: Any) -> None:
+    try:
+        kind, index = value.__dlpack_device__()
+    except (TypeError, ValueError, RuntimeError, BufferError, AttributeError) as error:
+        expected = "an array on one device, the CPU"
+        wrong_type(function, argument, expected, f"{type(value).__name__}: {error}")
+    if kind not in (1, 3, 11):
+        place = _DEVICES.get(int(kind), f"a device of DLPack type {int(kind)}")
+        expected = "an array on the CPU, or a torch tensor"
+        wrong_type(function, argument, expected, f"{type(value).__name__} on {place}:{index}")
 
 
 def as_dtype(function: str, dtype: object) -> np.dtype[Any]:

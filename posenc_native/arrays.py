@@ -56,7 +56,7 @@ class Arrays:
 
     def one(self, argument: str, value: Any) -> Any:
         """The magnitude of a parameter that is one number, float64 []."""
-        if is_tensor(value) or isinstance(value, np.ndarray):
+        if arguments.is_array(value):
             given = self.parameter(argument, value)
             if tuple(given.shape) not in ((), (1,)):
                 wrong_value(self.function, argument, "one number", f"shape {list(given.shape)}")

@@ -10,16 +10,16 @@ Environment, read when the package is imported:
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import os
-import platform
-from pathlib import Path
 from types import ModuleType
-from typing import NoReturn
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from . import arguments, reference
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 native: ModuleType | None
 try:
@@ -28,6 +28,9 @@ try:
 except ImportError as error:  # not built, or built for another Python
     native = None
     _missing = str(error)
+
+# Packages that parts of this one use where they are there, beside torch.
+_OPTIONAL = ("transformers", "matplotlib", "ml_dtypes", "rich", "rich-argparse", "safetensors")
 
 # The module whose functions run: native or reference. Both have the same ones.
 implementation: ModuleType = reference
@@ -59,24 +62,22 @@ def set_backend(name: str) -> None:
         raise RuntimeError(f"set_backend: the native module is not available: {_missing}")
 
 
-def torch_operations(function: str = "", argument: str = "", value: object = None) -> ModuleType:
-    """The module of operations on tensors, torch_ops; TypeError if a value given is no tensor.
+def torch_operations() -> ModuleType:
+    """The module of operations on tensors, torch_ops.
 
     Imported here and not at the top, because it imports torch.
     """
     global _torch_operations
     if _torch_operations is None:
-        if function and not arguments.is_tensor(value):
-            _not_an_array(function, argument, value)
         _torch_operations = importlib.import_module(".torch_ops", __package__)
-    if function and not isinstance(value, _torch_operations.Tensor):
-        _not_an_array(function, argument, value)
     return _torch_operations
 
 
-def _not_an_array(function: str, argument: str, value: object) -> NoReturn:
-    expected = "a NumPy array or a torch tensor"
-    arguments.wrong_type(function, argument, expected, type(value).__name__)
+def operations_on(value: object) -> ModuleType | None:
+    """`torch_operations` if the value is a tensor, else None."""
+    if _torch_operations is None:
+        return torch_operations() if arguments.is_tensor(value) else None
+    return _torch_operations if isinstance(value, _torch_operations.Tensor) else None
 
 
 def set_num_threads(n: int) -> None:
@@ -118,10 +119,8 @@ def get_num_threads() -> int:
 
 def torch_library() -> Path | None:
     """Where the torch operators are, or None if they were not built."""
-    return _torch_library
+    from pathlib import Path
 
-
-def _find_torch_library() -> Path | None:
     if native is None or native.__file__ is None:
         return None
     path = Path(native.__file__).with_name("_torch_ops.so")
@@ -130,11 +129,14 @@ def _find_torch_library() -> Path | None:
 
 def configuration() -> dict[str, str]:
     """What `show_config` shows, as text by name."""
+    import platform
+
     uses_native = implementation is native
     targets: list[str] = native.available_targets() if native is not None else []
     return {
         "posenc_native": _version("posenc-native"),
         "python": platform.python_version(),
+        "platform": platform.platform(),
         "numpy": np.__version__,
         "backend": "native" if uses_native else "reference",
         "native module": "built" if native is not None else f"not available: {_missing}",
@@ -149,11 +151,14 @@ def configuration() -> dict[str, str]:
             else "not built: tensors are computed by compositions of torch operations"
         ),
         **_cuda_configuration(),
+        **{name: _version(name) for name in _OPTIONAL},
     }
 
 
 def _huge_pages() -> str:
     """How large results get their memory, csrc/bindings/huge_pages.h: what Linux says of it."""
+    from pathlib import Path
+
     try:
         modes = Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text()
     except OSError:
@@ -192,9 +197,11 @@ def show_config() -> None:
 
 
 def _version(distribution: str) -> str:
+    from importlib import metadata  # brings half of the standard library along
+
     try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
         return "not installed"
 
 
@@ -220,5 +227,4 @@ def _configure_from_environment() -> None:
     set_backend(os.environ.get("POSENC_BACKEND") or default)
 
 
-_torch_library = _find_torch_library()
 _configure_from_environment()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy.typing as npt
 
@@ -18,11 +18,28 @@ from .arguments import wrong_value
 from .arrays import Arrays
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
+
 
 __all__ = ["deberta_bucket", "relative_position_bucket"]
 
 
+@overload
+def relative_position_bucket(
+    relative_position: npt.NDArray[Any], bidirectional: bool = ..., num_buckets: int = ...,
+    max_distance: int = ...,
+) -> npt.NDArray[np.int64]: ...  # fmt: skip
+@overload
+def relative_position_bucket(
+    relative_position: torch.Tensor, bidirectional: bool = ..., num_buckets: int = ...,
+    max_distance: int = ...,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def relative_position_bucket(
+    relative_position: npt.ArrayLike, bidirectional: bool = ..., num_buckets: int = ...,
+    max_distance: int = ...,
+) -> npt.NDArray[np.int64]: ...  # fmt: skip
 def relative_position_bucket(
     relative_position: npt.ArrayLike | torch.Tensor,
     bidirectional: bool = True,
@@ -63,6 +80,18 @@ def relative_position_bucket(
     return t5_bucket(arrays, distances, bidirectional, num_buckets, max_distance)
 
 
+@overload
+def deberta_bucket(
+    relative_position: npt.NDArray[Any], bucket_size: int = ..., max_position: int = ...,
+) -> npt.NDArray[np.int64]: ...  # fmt: skip
+@overload
+def deberta_bucket(
+    relative_position: torch.Tensor, bucket_size: int = ..., max_position: int = ...,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def deberta_bucket(
+    relative_position: npt.ArrayLike, bucket_size: int = ..., max_position: int = ...,
+) -> npt.NDArray[np.int64]: ...  # fmt: skip
 def deberta_bucket(
     relative_position: npt.ArrayLike | torch.Tensor, bucket_size: int = 256, max_position: int = 512
 ) -> Any:

@@ -6,12 +6,10 @@ axes, layers without rotary encoding) stands in model_facts.py. transformers its
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -687,6 +685,9 @@ class Configuration:
 
 def _mapping(config: Any, function: str) -> Mapping[str, Any]:
     if isinstance(config, (str, os.PathLike)):
+        import json
+        from pathlib import Path
+
         path = Path(config)
         file = path / "config.json" if path.is_dir() else path
         config = json.loads(file.read_text(encoding="utf-8"))

@@ -110,14 +110,12 @@ def run(text: Path | None, out: Path, new_tokens: int, quick: bool) -> None:
         quick: a short run on the first few bytes; its times mean little.
 
     Raises:
-        DemoError: something to run it is missing: a package, the text, the folder of the picture.
+        DemoError: a package or the text is missing; the picture cannot be written.
     """
     needed = ("torch", "transformers", "matplotlib", "rich")
     if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
         raise DemoError(f"needs {', '.join(missing)}: pip install 'posenc-native[demo]'")
     data = _read(text)
-    if not out.parent.is_dir():
-        raise DemoError(f"cannot write {out}: no folder {out.parent}")
 
     import rich
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn

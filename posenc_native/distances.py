@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,8 @@ from .sinusoidal import sinusoidal
 
 if TYPE_CHECKING:
     import torch
+
+    from .kinds import Device, Number
 
 __all__ = [
     "alibi_columns",
@@ -117,6 +119,36 @@ def alibi_slopes(num_heads: int, *, max_bias: float = 8.0) -> npt.NDArray[np.flo
     return np.array([2.0**-exponent for exponent in _slope_exponents(count, bias)], np.float64)
 
 
+@overload
+def alibi_diagonals(
+    num_heads: int, q_len: int, k_len: int, *, symmetric: bool = ...,
+    q_offset: int | npt.NDArray[Any] | Sequence[int] = ...,
+    slopes: npt.NDArray[Any] | Sequence[float] | None = ..., dtype: npt.DTypeLike | None = ...,
+    device: None = ...,
+) -> npt.NDArray[Any]: ...  # fmt: skip
+@overload
+def alibi_diagonals(
+    num_heads: int, q_len: int, k_len: int, *, symmetric: bool = ...,
+    q_offset: int | npt.ArrayLike | torch.Tensor = ..., slopes: torch.Tensor, dtype: Any = ...,
+    device: Any = ...,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def alibi_diagonals(
+    num_heads: int, q_len: int, k_len: int, *, symmetric: bool = ..., q_offset: torch.Tensor,
+    slopes: npt.ArrayLike | torch.Tensor | None = ..., dtype: Any = ..., device: Any = ...,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def alibi_diagonals(
+    num_heads: int, q_len: int, k_len: int, *, symmetric: bool = ...,
+    q_offset: int | npt.ArrayLike | torch.Tensor = ...,
+    slopes: npt.ArrayLike | torch.Tensor | None = ..., dtype: torch.dtype, device: Any = ...,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def alibi_diagonals(
+    num_heads: int, q_len: int, k_len: int, *, symmetric: bool = ...,
+    q_offset: int | npt.ArrayLike | torch.Tensor = ...,
+    slopes: npt.ArrayLike | torch.Tensor | None = ..., dtype: Any = ..., device: Device,
+) -> torch.Tensor: ...  # fmt: skip
 def alibi_diagonals(
     num_heads: int,
     q_len: int,
@@ -263,6 +295,21 @@ def _slopes(arrays: Arrays, num_heads: int, slopes: Any, as_trained: bool = Fals
 # --- T5
 
 
+@overload
+def t5_diagonals(
+    table: npt.NDArray[Number], q_len: int, k_len: int, *, bidirectional: bool = ...,
+    max_distance: int = ..., q_offset: int | npt.ArrayLike | torch.Tensor = ...,
+) -> npt.NDArray[Number]: ...  # fmt: skip
+@overload
+def t5_diagonals(
+    table: torch.Tensor, q_len: int, k_len: int, *, bidirectional: bool = ...,
+    max_distance: int = ..., q_offset: int | npt.ArrayLike | torch.Tensor = ...,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def t5_diagonals(
+    table: npt.ArrayLike, q_len: int, k_len: int, *, bidirectional: bool = ...,
+    max_distance: int = ..., q_offset: int | npt.ArrayLike | torch.Tensor = ...,
+) -> npt.NDArray[Any]: ...  # fmt: skip
 def t5_diagonals(
     table: npt.ArrayLike | torch.Tensor,
     q_len: int,
@@ -466,6 +513,21 @@ def clipped_index(
     return arrays.xp.clip(distances, -before, after) + before
 
 
+@overload
+def clipped_diagonals(
+    table: npt.NDArray[Number], q_len: int, k_len: int, *, left: int | None = ...,
+    q_offset: int | npt.ArrayLike | torch.Tensor = ...,
+) -> npt.NDArray[Number]: ...  # fmt: skip
+@overload
+def clipped_diagonals(
+    table: torch.Tensor, q_len: int, k_len: int, *, left: int | None = ...,
+    q_offset: int | npt.ArrayLike | torch.Tensor = ...,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def clipped_diagonals(
+    table: npt.ArrayLike, q_len: int, k_len: int, *, left: int | None = ...,
+    q_offset: int | npt.ArrayLike | torch.Tensor = ...,
+) -> npt.NDArray[Any]: ...  # fmt: skip
 def clipped_diagonals(
     table: npt.ArrayLike | torch.Tensor,
     q_len: int,
@@ -513,6 +575,12 @@ def clipped_diagonals(
 # --- Swin
 
 
+@overload
+def swin_diagonals(table: npt.NDArray[Number], window: Sequence[int]) -> npt.NDArray[Number]: ...
+@overload
+def swin_diagonals(table: torch.Tensor, window: Sequence[int]) -> torch.Tensor: ...
+@overload
+def swin_diagonals(table: npt.ArrayLike, window: Sequence[int]) -> npt.NDArray[Any]: ...
 def swin_diagonals(table: npt.ArrayLike | torch.Tensor, window: Sequence[int]) -> Any:
     """Diagonals of Swin's bias over a window: its table, backwards.
 
@@ -552,7 +620,10 @@ def swin_diagonals(table: npt.ArrayLike | torch.Tensor, window: Sequence[int]) -
         expected *= length
     if rows.shape[0] != expected:
         wrong_value(function, "table", f"{expected} rows, one a distance", rows.shape[0])
-    return arrays.xp.flip(rows, (0,)).swapaxes(0, 1).reshape(rows.shape[1], *lengths)
+    backwards = arrays.xp.flip(rows, (0,))
+    if not arrays.is_torch:
+        backwards = backwards.copy()  # NumPy's is a view, through which the table could be written
+    return backwards.swapaxes(0, 1).reshape(rows.shape[1], *lengths)
 
 
 def swin_v2_coordinates(

@@ -48,7 +48,7 @@ class LayerExplanation:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What `explain` has found; ``str()`` of it is the text.
+    """What `explain` has found; ``str()`` of it is its `text`.
 
     Attributes:
         model_type: of the language model, as in the configuration; "" if it has none.
@@ -65,15 +65,20 @@ class Explanation:
     warnings: tuple[str, ...]
 
     def __str__(self) -> str:
+        return self.text()
+
+    def text(self, width: int = _WIDTH) -> str:
+        """All of it, in lines of at most `width` characters; headings alone are not indented."""
         lines = [f"Rotary encoding of {self.model_type or 'an unnamed model'}"]
-        lines += [*_wrapped(_INTRODUCTION, "", ""), ""]
+        lines += [*_wrapped(_INTRODUCTION, width, "", ""), ""]
         for group in self.layers:
             lines.append(_heading(group, len(self.layers) == 1))
-            lines += [line for fact in group.facts for line in _wrapped(fact, "  ", "  ")]
+            lines += [line for fact in group.facts for line in _wrapped(fact, width, "  ", "  ")]
             lines.append("")
         if self.warnings:
             lines.append("Worth knowing")
-            lines += [line for text in self.warnings for line in _wrapped(text, "  - ", "    ")]
+            for warning in self.warnings:
+                lines += _wrapped(warning, width, "  - ", "    ")
         return "\n".join(lines).rstrip()
 
 
@@ -85,7 +90,7 @@ def explain(config: Any) -> Explanation:
             `Rotary.from_config`.
 
     Returns:
-        An `Explanation`: for each group of layers that rotate alike their `Rotary`, the factor of
+        An ``Explanation``: for each group of layers that rotate alike their `Rotary`, the factor of
         the softmax scale and sentences about them; the layers without rotary encoding; warnings.
         ``print(explain(config))`` shows all of it.
 
@@ -638,8 +643,8 @@ def _rule(layer_type: str | None, every: int) -> str:
     return f"{_every(every)} layer" if every > 0 else f"the last and {_every(-every)} before it"
 
 
-def _wrapped(text: str, first: str, then: str) -> list[str]:
-    return textwrap.wrap(text, _WIDTH, initial_indent=first, subsequent_indent=then)
+def _wrapped(text: str, width: int, first: str, then: str) -> list[str]:
+    return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=then)
 
 
 def _number(value: float) -> str:

@@ -176,11 +176,28 @@ def scaled_frequencies(
 
     Models whose share of a head is an odd number of dims rotate one dim more.
     """
+    theta, values = _read_scaling(function, base, scaling)
+    return ROTARY_SCALINGS[values.rope_type].compute(dim, theta, values)
+
+
+def rotary_blend(
+    function: str, dim: int, base: float, scaling: Mapping[str, Any] | None
+) -> RotaryBlend | None:
+    """Which pairs a scaling keeps and which it slows; None of one that treats all alike."""
+    theta, values = _read_scaling(function, base, scaling)
+    blend = ROTARY_SCALINGS[values.rope_type].blend
+    return None if blend is None else blend(dim, theta, values)
+
+
+def _read_scaling(
+    function: str, base: float, scaling: Mapping[str, Any] | None
+) -> tuple[float, _Values]:
+    """The base, which a scaling may bring along, and the values of the scaling."""
     values = _Values(function, scaling)
     theta = values.number("rope_theta", base)
     if theta != base and base != 10000.0:
         wrong_value(function, "base", f"scaling['rope_theta'] = {theta} or none", base)
-    return ROTARY_SCALINGS[values.rope_type].compute(dim, theta, values)
+    return theta, values
 
 
 def softmax_correction(scaling: Mapping[str, Any] | None) -> float:
@@ -300,11 +317,38 @@ _Rule = Callable[[int, float, _Values], tuple[FloatArray, float]]
 
 
 @dataclass(frozen=True)
+class RotaryBlend:
+    """How YaRN and Llama 3 scale: fast pairs keep their frequency, slow ones are slowed.
+
+    Attributes:
+        trained: positions of the first training.
+        fast: (key, turns): pairs that turn more often than this within `trained` are kept, but
+            for YaRN's rounding of the bound to whole pairs.
+        slow: (key, turns): pairs that turn less often are slowed in full, likewise.
+        kept, slowed: [P], the shares of each pair; they add up to 1.
+    """
+
+    trained: float
+    fast: tuple[str, float]
+    slow: tuple[str, float]
+    kept: FloatArray
+    slowed: FloatArray
+
+    def of(self, plain: FloatArray, factor: float) -> FloatArray:
+        """The frequencies, scaled."""
+        return plain / factor * self.slowed + plain * self.kept
+
+
+_Blend = Callable[[int, float, _Values], RotaryBlend]
+
+
+@dataclass(frozen=True)
 class RotaryScaling:
-    """How one rope_type scales the frequencies, and the keys that it reads."""
+    """How one rope_type scales the frequencies, the keys that it reads, and what it keeps."""
 
     compute: _Rule
     keys: tuple[str, ...]
+    blend: _Blend | None = None
 
 
 # Keys that configurations of every type may have; most types read none of them.
@@ -343,11 +387,11 @@ _NOT_NEGATIVE = frozenset(
 ROTARY_SCALINGS: dict[str, RotaryScaling] = {}
 
 
-def _rope_type(name: str, *keys: str) -> Callable[[_Rule], _Rule]:
+def _rope_type(name: str, *keys: str, blend: _Blend | None = None) -> Callable[[_Rule], _Rule]:
     """Enter the decorated rule, which reads these keys, into ROTARY_SCALINGS."""
 
     def enter(rule: _Rule) -> _Rule:
-        ROTARY_SCALINGS[name] = RotaryScaling(rule, keys)
+        ROTARY_SCALINGS[name] = RotaryScaling(rule, keys, blend)
         return rule
 
     return enter
@@ -420,21 +464,8 @@ def _stretched(
     return stretched
 
 
-@_rope_type(
-    "yarn",
-    "factor",
-    "max_position_embeddings",
-    "original_max_position_embeddings",
-    "attention_factor",
-    "beta_fast",
-    "beta_slow",
-    "mscale",
-    "mscale_all_dim",
-    "truncate",
-)
-def _yarn(dim: int, base: float, values: _Values) -> tuple[FloatArray, float]:
+def _yarn_blend(dim: int, base: float, values: _Values) -> RotaryBlend:
     trained = values.number("original_max_position_embeddings")
-    factor = _length_ratio(values)
     if base <= 1:
         values.wrong("rope_theta", "a base > 1", base)
     # Pairs that turn more often than beta_fast within the trained length stay as they are, those
@@ -453,9 +484,26 @@ def _yarn(dim: int, base: float, values: _Values) -> tuple[FloatArray, float]:
     low, high = max(low, 0), min(high, dim - 1)
     if low == high:
         high += 0.001
-    plain = _plain(dim, base, values)
-    interpolated = np.clip((np.arange(len(plain)) - low) / (high - low), 0, 1)
-    inv_freq = plain / factor * interpolated + plain * (1 - interpolated)
+    slowed = np.clip((np.arange((dim + 1) // 2) - low) / (high - low), 0, 1)
+    return RotaryBlend(trained, ("beta_fast", fast), ("beta_slow", slow), 1 - slowed, slowed)
+
+
+@_rope_type(
+    "yarn",
+    "factor",
+    "max_position_embeddings",
+    "original_max_position_embeddings",
+    "attention_factor",
+    "beta_fast",
+    "beta_slow",
+    "mscale",
+    "mscale_all_dim",
+    "truncate",
+    blend=_yarn_blend,
+)
+def _yarn(dim: int, base: float, values: _Values) -> tuple[FloatArray, float]:
+    factor = _length_ratio(values)
+    inv_freq = _yarn_blend(dim, base, values).of(_plain(dim, base, values), factor)
 
     weight, weight_all_dim = (values.number(key, 0.0) for key in ("mscale", "mscale_all_dim"))
     if "attention_factor" in values:
@@ -471,20 +519,28 @@ def _yarn_mscale(factor: float, weight: float = 1.0) -> float:
     return 0.1 * weight * math.log(factor) + 1 if factor > 1 else 1.0
 
 
-@_rope_type(
-    "llama3", "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"
-)
-def _llama3(dim: int, base: float, values: _Values) -> tuple[FloatArray, float]:
+def _llama3_blend(dim: int, base: float, values: _Values) -> RotaryBlend:
     trained = values.number("original_max_position_embeddings")
-    factor = values.number("factor")
     low, high = values.number("low_freq_factor"), values.number("high_freq_factor")
     if high < low:
         values.wrong("high_freq_factor", f"a number >= low_freq_factor = {low:g}", high)
-    plain = _plain(dim, base, values)
-    turns = trained * plain / (2 * math.pi)
-    # Llama 4 Scout has low = high: a step.
-    kept = np.clip((turns - low) / (high - low), 0, 1) if high > low else 1.0 * (turns > low)
-    return plain / factor * (1 - kept) + plain * kept, 1.0
+    turns = trained * _plain(dim, base, values) / (2 * math.pi)
+    if high > low:
+        kept = np.clip((turns - low) / (high - low), 0, 1)
+    else:  # Llama 4 Scout has a step
+        kept = (turns > low).astype(np.float64)
+    return RotaryBlend(
+        trained, ("high_freq_factor", high), ("low_freq_factor", low), kept, 1 - kept
+    )
+
+
+@_rope_type(
+    "llama3", "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings",
+    blend=_llama3_blend,
+)  # fmt: skip
+def _llama3(dim: int, base: float, values: _Values) -> tuple[FloatArray, float]:
+    blend = _llama3_blend(dim, base, values)
+    return blend.of(_plain(dim, base, values), values.number("factor")), 1.0
 
 
 @_rope_type(

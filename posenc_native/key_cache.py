@@ -11,7 +11,7 @@ again, without an error but the rounding of its own format.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy.typing as npt
 
@@ -23,9 +23,29 @@ from .rotary import Rotary, apply_rotary
 if TYPE_CHECKING:
     import torch
 
+    from .kinds import Number, SupportsArray
+
 __all__ = ["rerotate"]
 
 
+@overload
+def rerotate(
+    keys: npt.NDArray[Number], positions: npt.ArrayLike | torch.Tensor | None,
+    new_positions: npt.ArrayLike | torch.Tensor | None, rope: Rotary, new_rope: Rotary | None = ...,
+    *, layout: str = ..., out: npt.NDArray[Any] | None = ...,
+) -> npt.NDArray[Number]: ...  # fmt: skip
+@overload
+def rerotate(
+    keys: torch.Tensor, positions: npt.ArrayLike | torch.Tensor | None,
+    new_positions: npt.ArrayLike | torch.Tensor | None, rope: Rotary, new_rope: Rotary | None = ...,
+    *, layout: str = ..., out: torch.Tensor | None = ...,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def rerotate(
+    keys: SupportsArray, positions: npt.ArrayLike | torch.Tensor | None,
+    new_positions: npt.ArrayLike | torch.Tensor | None, rope: Rotary, new_rope: Rotary | None = ...,
+    *, layout: str = ..., out: npt.NDArray[Any] | None = ...,
+) -> npt.NDArray[Any]: ...  # fmt: skip
 def rerotate(
     keys: Any,
     positions: npt.ArrayLike | torch.Tensor | None,
@@ -88,6 +108,8 @@ def rerotate(
         )  # fmt: skip
     if rope.scale == 0:
         wrong_value(function, "rope", "a scale that is not 0", rope)
+    if not arguments.is_tensor(keys):
+        keys = arguments.as_operand(function, "keys", keys)
     xp = Arrays(function, keys=keys, positions=positions, new_positions=new_positions)
     old, new = (
         _positions(xp, name, given, keys, layout, rope.axis_map is not None)

@@ -21,7 +21,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -29,11 +29,14 @@ import numpy.typing as npt
 from . import arguments
 from .arguments import is_tensor, wrong_type, wrong_value
 from .arrays import Arrays
+from .calls import call
 from .frequencies import frequencies
-from .rotary import Rotary, apply_rotary
+from .rotary import Rotary, apply_rotary, apply_rotary_qk
 
 if TYPE_CHECKING:
     import torch
+
+    from .kinds import Number, SupportsArray
 
 __all__ = [
     "VISION_MODELS",
@@ -200,7 +203,7 @@ def axial_rotary(
             angles: V-JEPA 2 does so, and its checkpoints have learned it.
 
     Returns:
-        A `Rotary`; a `FullWidthRotary`, which is called the same way but has no `tables`, where
+        A `Rotary`; a `FullWidthRotary`, which is called the same way but has no ``tables``, where
         `tiled`.
 
     Raises:
@@ -296,13 +299,13 @@ class FullWidthRotary:
     HunYuan-VL as transformers 5.23 has it. It is two rotations by exact angles, each of which gives
     one half of the result; gradients are theirs. Immutable, comparable, without buffers.
 
-    With `inverse` it is the transpose, as in `apply_rotary`: the map of gradients,
+    With ``inverse`` it is the transpose, as in `apply_rotary`: the map of gradients,
 
         (a, b)  ->  (a cos s + b sin t,  b cos t - a sin s)
 
     which, unlike that of a true rotation, does not undo it where s and t differ. It is called as a
-    `Rotary` is, but has no `tables`: those that `apply_rotary_tables` takes have one cosine and one
-    sine for both partners.
+    `Rotary` is, but has no ``tables``: those that `apply_rotary_tables` takes have one cosine and
+    one sine for both partners.
 
     Attributes:
         first, second: the `Rotary` of the first partners, by s, and that of the second, by t; alike
@@ -330,6 +333,9 @@ class FullWidthRotary:
         if shapes[0] != shapes[1]:
             expected = f"head_dim, pairing, rotary_start and pairs of first, {shapes[0]}"
             wrong_value("FullWidthRotary", "second", expected, shapes[1])
+
+    def __repr__(self) -> str:
+        return call(self, first=self.first, second=self.second)
 
     @classmethod
     def of_dims(
@@ -383,6 +389,24 @@ class FullWidthRotary:
             )
         )
 
+    @overload
+    def __call__(
+        self, q: npt.NDArray[Number], k: npt.NDArray[Number],
+        positions: npt.ArrayLike | torch.Tensor | None = ..., *, layout: str = ...,
+        inverse: bool = ..., inplace: bool = ...,
+    ) -> tuple[npt.NDArray[Number], npt.NDArray[Number]]: ...  # fmt: skip
+    @overload
+    def __call__(
+        self, q: torch.Tensor, k: torch.Tensor,
+        positions: npt.ArrayLike | torch.Tensor | None = ..., *, layout: str = ...,
+        inverse: bool = ..., inplace: bool = ...,
+    ) -> tuple[torch.Tensor, torch.Tensor]: ...  # fmt: skip
+    @overload
+    def __call__(
+        self, q: SupportsArray, k: SupportsArray,
+        positions: npt.ArrayLike | torch.Tensor | None = ..., *, layout: str = ...,
+        inverse: bool = ..., inplace: bool = ...,
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]: ...  # fmt: skip
     def __call__(
         self,
         q: Any,
@@ -400,20 +424,45 @@ class FullWidthRotary:
             inverse: the transpose, which undoes the rotation only where partners turn alike.
         """
         function, rope = "FullWidthRotary", self.first
+        given = q, k
+        if not is_tensor(q):
+            q, k = arguments.as_operands(function, q, k, inplace)
         q_view, k_view = (
             arguments.rotary_view(
-                function, _shape(function, argument, x), layout, rope.pairing, rope.rotary_start,
+                function, tuple(x.shape), layout, rope.pairing, rope.rotary_start,
                 len(rope.inv_freq), argument,
             )
             for argument, x in (("q", q), ("k", k))
         )  # fmt: skip
         arguments.check_same_tokens(function, q_view, k_view)
+        if q.dtype != k.dtype:
+            wrong_type(function, "k", f"the dtype of q, {q.dtype}", k.dtype)
+        if inplace and not is_tensor(q):
+            # Turns no pair, but refuses what cannot be written, before q has been.
+            apply_rotary_qk(q, k, None, np.zeros(0), layout=layout, inplace=True)
         rotated_q = self._rotated(q, positions, layout, inverse)
         rotated_k = self._rotated(k, positions, layout, inverse)
         if not inplace:
             return rotated_q, rotated_k
-        return _written(q, q, rotated_q, layout), _written(k, k, rotated_k, layout)
+        _written(q, q, rotated_q, layout)
+        _written(k, k, rotated_k, layout)
+        return given
 
+    @overload
+    def apply(
+        self, x: npt.NDArray[Number], positions: npt.ArrayLike | torch.Tensor | None = ..., *,
+        layout: str = ..., inverse: bool = ..., out: npt.NDArray[Any] | None = ...,
+    ) -> npt.NDArray[Number]: ...  # fmt: skip
+    @overload
+    def apply(
+        self, x: torch.Tensor, positions: npt.ArrayLike | torch.Tensor | None = ..., *,
+        layout: str = ..., inverse: bool = ..., out: torch.Tensor | None = ...,
+    ) -> torch.Tensor: ...  # fmt: skip
+    @overload
+    def apply(
+        self, x: SupportsArray, positions: npt.ArrayLike | torch.Tensor | None = ..., *,
+        layout: str = ..., inverse: bool = ..., out: npt.NDArray[Any] | None = ...,
+    ) -> npt.NDArray[Any]: ...  # fmt: skip
     def apply(
         self,
         x: Any,
@@ -429,11 +478,13 @@ class FullWidthRotary:
             x, positions, layout, out: as in `apply_rotary`.
             inverse: the transpose, which undoes the rotation only where partners turn alike.
         """
+        if not is_tensor(x):
+            x = arguments.as_operand("FullWidthRotary", "x", x)
         rotated = self._rotated(x, positions, layout, inverse)
         return rotated if out is None else _written(out, x, rotated, layout)
 
     def _rotated(self, x: Any, positions: Any, layout: str, inverse: bool) -> Any:
-        _shape("FullWidthRotary", "x", x)
+        arguments.check_dtype("FullWidthRotary", "x", x.dtype, arguments.FLOAT_DTYPES)
         arrays = Arrays("FullWidthRotary", x.dtype, None, x=x)
         of_second, where = self._of_second(arrays), arrays.xp.where
         if not inverse:  # each gives the half of the result that turns by its angles
@@ -453,13 +504,6 @@ class FullWidthRotary:
         block = {"half": 2 * pairs, "interleaved": 2}.get(str(rope.pairing), rope.pairing)
         place = (arrays.arange(rope.head_dim) - rope.rotary_start) % max(int(block), 1)
         return 2 * place >= block
-
-
-def _shape(function: str, argument: str, x: Any) -> tuple[int, ...]:
-    if not isinstance(x, np.ndarray) and not is_tensor(x):
-        wrong_type(function, argument, "a NumPy array or a torch tensor", type(x).__name__)
-    arguments.check_dtype(function, argument, x.dtype, arguments.FLOAT_DTYPES)
-    return tuple(x.shape)
 
 
 def _written(out: Any, x: Any, result: Any, layout: str) -> Any:
@@ -519,7 +563,7 @@ def vision_rotary(model: str, head_dim: int, **changes: Any) -> Rotary | FullWid
         changes: arguments of `axial_rotary` that replace those of the model, such as another base.
 
     Returns:
-        A `Rotary`; a `FullWidthRotary`, which is called the same way but has no `tables`, for
+        A `Rotary`; a `FullWidthRotary`, which is called the same way but has no ``tables``, for
         "vjepa2".
 
     Raises:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,8 @@ from .arrays import Arrays
 
 if TYPE_CHECKING:
     import torch
+
+    from .kinds import Device
 
     Integers = int | npt.ArrayLike | torch.Tensor
 
@@ -141,6 +143,14 @@ def padded_positions(
     return arrays.xp.where(there, count, _integer(function, "padding", padding))
 
 
+@overload
+def context_parallel_positions(
+    length: int, rank: int, ranks: int, *, order: str = ..., device: None = ...,
+) -> npt.NDArray[np.int64]: ...  # fmt: skip
+@overload
+def context_parallel_positions(
+    length: int, rank: int, ranks: int, *, order: str = ..., device: Device,
+) -> torch.Tensor: ...  # fmt: skip
 def context_parallel_positions(
     length: int, rank: int, ranks: int, *, order: str = "zigzag", device: Any = None
 ) -> Any:
@@ -249,6 +259,14 @@ def _integer(function: str, argument: str, value: object) -> int:
 # --- Grids
 
 
+@overload
+def grid_positions(
+    sizes: Sequence[int], *, merge_size: int = ..., device: None = ...,
+) -> npt.NDArray[np.int64]: ...  # fmt: skip
+@overload
+def grid_positions(
+    sizes: Sequence[int], *, merge_size: int = ..., device: Device,
+) -> torch.Tensor: ...  # fmt: skip
 def grid_positions(sizes: Sequence[int], *, merge_size: int = 1, device: Any = None) -> Any:
     """Positions of the cells of a grid, the last axis running fastest.
 
@@ -359,6 +377,21 @@ def packed_grid_positions(
     return arrays.xp.stack(places if arrays.flag("time", time) else places[1:])
 
 
+@overload
+def image_coordinates(
+    sizes: Sequence[int], *, grid: str = ..., normalize: str = ..., offset: float = ...,
+    reference: Sequence[int] | None = ..., dtype: npt.DTypeLike | None = ..., device: None = ...,
+) -> npt.NDArray[Any]: ...  # fmt: skip
+@overload
+def image_coordinates(
+    sizes: Sequence[int], *, grid: str = ..., normalize: str = ..., offset: float = ...,
+    reference: Sequence[int] | None = ..., dtype: torch.dtype, device: Any = ...,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def image_coordinates(
+    sizes: Sequence[int], *, grid: str = ..., normalize: str = ..., offset: float = ...,
+    reference: Sequence[int] | None = ..., dtype: Any = ..., device: Device,
+) -> torch.Tensor: ...  # fmt: skip
 def image_coordinates(
     sizes: Sequence[int],
     *,

@@ -16,16 +16,18 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from . import arguments, backend
-from .arguments import as_array, as_dtype, is_tensor, wrong_type, wrong_value
+from .arguments import as_array, as_dtype, as_operand, is_tensor, wrong_type, wrong_value
 
 if TYPE_CHECKING:
     import torch
+
+    from .kinds import Number, SupportsArray
 
 __all__ = [
     "add_toeplitz_bias",
@@ -38,6 +40,24 @@ __all__ = [
 Lengths = int | Sequence[int]
 
 
+@overload
+def toeplitz_bias(
+    diagonals: npt.NDArray[Any], q_len: Lengths, k_len: Lengths, *,
+    q_offset: int | npt.ArrayLike | torch.Tensor = ..., origin: Lengths | None = ...,
+    dtype: Any = ..., out: npt.NDArray[Any] | None = ...,
+) -> npt.NDArray[Any]: ...  # fmt: skip
+@overload
+def toeplitz_bias(
+    diagonals: torch.Tensor, q_len: Lengths, k_len: Lengths, *,
+    q_offset: int | npt.ArrayLike | torch.Tensor = ..., origin: Lengths | None = ...,
+    dtype: Any = ..., out: torch.Tensor | None = ...,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def toeplitz_bias(
+    diagonals: npt.ArrayLike, q_len: Lengths, k_len: Lengths, *,
+    q_offset: int | npt.ArrayLike | torch.Tensor = ..., origin: Lengths | None = ...,
+    dtype: Any = ..., out: npt.NDArray[Any] | None = ...,
+) -> npt.NDArray[Any]: ...  # fmt: skip
 def toeplitz_bias(
     diagonals: Any,
     q_len: Lengths,
@@ -99,6 +119,24 @@ def toeplitz_bias(
     )
 
 
+@overload
+def add_toeplitz_bias(
+    scores: npt.NDArray[Number], diagonals: Any, *,
+    q_offset: int | npt.ArrayLike | torch.Tensor = ..., origin: Lengths | None = ...,
+    q_len: Lengths | None = ..., k_len: Lengths | None = ..., out: npt.NDArray[Any] | None = ...,
+) -> npt.NDArray[Number]: ...  # fmt: skip
+@overload
+def add_toeplitz_bias(
+    scores: torch.Tensor, diagonals: Any, *, q_offset: int | npt.ArrayLike | torch.Tensor = ...,
+    origin: Lengths | None = ..., q_len: Lengths | None = ..., k_len: Lengths | None = ...,
+    out: torch.Tensor | None = ...,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def add_toeplitz_bias(
+    scores: SupportsArray, diagonals: Any, *, q_offset: int | npt.ArrayLike | torch.Tensor = ...,
+    origin: Lengths | None = ..., q_len: Lengths | None = ..., k_len: Lengths | None = ...,
+    out: npt.NDArray[Any] | None = ...,
+) -> npt.NDArray[Any]: ...  # fmt: skip
 def add_toeplitz_bias(
     scores: Any,
     diagonals: Any,
@@ -137,8 +175,8 @@ def add_toeplitz_bias(
     """
     function = "add_toeplitz_bias"
     tensors = is_tensor(scores)
-    if not tensors and not isinstance(scores, np.ndarray):
-        wrong_type(function, "scores", "a NumPy array or a tensor", type(scores).__name__)
+    if not tensors:
+        scores = as_operand(function, "scores", scores)
     if not is_tensor(diagonals):
         diagonals = as_array(function, "diagonals", diagonals)
         if tensors:  # such as alibi_diagonals() makes where nothing says torch
@@ -156,6 +194,24 @@ def add_toeplitz_bias(
     )
 
 
+@overload
+def diagonal_sums(
+    grad: npt.NDArray[Any], *, keep: int = ..., q_len: Lengths | None = ...,
+    k_len: Lengths | None = ..., entries: Lengths | None = ...,
+    q_offset: int | npt.ArrayLike | torch.Tensor = ..., origin: Lengths | None = ...,
+) -> npt.NDArray[Any]: ...  # fmt: skip
+@overload
+def diagonal_sums(
+    grad: torch.Tensor, *, keep: int = ..., q_len: Lengths | None = ...,
+    k_len: Lengths | None = ..., entries: Lengths | None = ...,
+    q_offset: int | npt.ArrayLike | torch.Tensor = ..., origin: Lengths | None = ...,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def diagonal_sums(
+    grad: npt.ArrayLike, *, keep: int = ..., q_len: Lengths | None = ...,
+    k_len: Lengths | None = ..., entries: Lengths | None = ...,
+    q_offset: int | npt.ArrayLike | torch.Tensor = ..., origin: Lengths | None = ...,
+) -> npt.NDArray[Any]: ...  # fmt: skip
 def diagonal_sums(
     grad: Any,
     *,
@@ -213,6 +269,24 @@ def diagonal_sums(
     )
 
 
+@overload
+def relative_gather(
+    x: npt.NDArray[Number], index: npt.ArrayLike | torch.Tensor | None, k_len: int, *,
+    content: Any = ..., scale: float = ..., q_offset: int | npt.ArrayLike | torch.Tensor = ...,
+    origin: int | None = ..., missing: int | None = ..., out: npt.NDArray[Any] | None = ...,
+) -> npt.NDArray[Number]: ...  # fmt: skip
+@overload
+def relative_gather(
+    x: torch.Tensor, index: npt.ArrayLike | torch.Tensor | None, k_len: int, *, content: Any = ...,
+    scale: float = ..., q_offset: int | npt.ArrayLike | torch.Tensor = ...,
+    origin: int | None = ..., missing: int | None = ..., out: torch.Tensor | None = ...,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def relative_gather(
+    x: npt.ArrayLike, index: npt.ArrayLike | torch.Tensor | None, k_len: int, *, content: Any = ...,
+    scale: float = ..., q_offset: int | npt.ArrayLike | torch.Tensor = ...,
+    origin: int | None = ..., missing: int | None = ..., out: npt.NDArray[Any] | None = ...,
+) -> npt.NDArray[Any]: ...  # fmt: skip
 def relative_gather(
     x: Any,
     index: npt.ArrayLike | torch.Tensor | None,
@@ -284,12 +358,34 @@ def relative_gather(
         return backend.torch_operations().relative_gather(
             x, index, keys, start, q_offset, missing, content, scale, out
         )
+    if is_tensor(content):
+        wrong_type(function, "content", "an array, as x is", type(content).__name__)
+    if content is not None:
+        content = as_operand(function, "content", content)
     start = x.shape[-2] - 1 if start is None else start
     return backend.implementation.relative_gather(
         x, index, keys, start, q_offset, missing, content, scale, out
     )
 
 
+@overload
+def relative_scatter(
+    grad: npt.NDArray[Number], index: npt.ArrayLike | torch.Tensor | None, width: int, *,
+    scale: float = ..., q_offset: int | npt.ArrayLike | torch.Tensor = ...,
+    origin: int | None = ..., missing: int | None = ..., out: npt.NDArray[Any] | None = ...,
+) -> npt.NDArray[Number]: ...  # fmt: skip
+@overload
+def relative_scatter(
+    grad: torch.Tensor, index: npt.ArrayLike | torch.Tensor | None, width: int, *,
+    scale: float = ..., q_offset: int | npt.ArrayLike | torch.Tensor = ...,
+    origin: int | None = ..., missing: int | None = ..., out: torch.Tensor | None = ...,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def relative_scatter(
+    grad: npt.ArrayLike, index: npt.ArrayLike | torch.Tensor | None, width: int, *,
+    scale: float = ..., q_offset: int | npt.ArrayLike | torch.Tensor = ...,
+    origin: int | None = ..., missing: int | None = ..., out: npt.NDArray[Any] | None = ...,
+) -> npt.NDArray[Any]: ...  # fmt: skip
 def relative_scatter(
     grad: Any,
     index: npt.ArrayLike | torch.Tensor | None,
@@ -456,9 +552,9 @@ def _q_offset(function: str, q_offset: Any) -> Any:
     """An int, or an array or tensor of them."""
     if is_tensor(q_offset):
         return q_offset
-    if isinstance(q_offset, (np.ndarray, list, tuple)):
-        return as_array(function, "q_offset", q_offset)
-    return _signed(function, "q_offset", q_offset)
+    if arguments.is_count(q_offset) or np.isscalar(q_offset) or q_offset is None:
+        return _signed(function, "q_offset", q_offset)
+    return as_array(function, "q_offset", q_offset)
 
 
 def _missing(function: str, value: Any) -> int | None:

@@ -13,17 +13,20 @@ Source: Su et al. 2021, "RoFormer: Enhanced Transformer with Rotary Position Emb
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from . import arguments, backend
+from .calls import call_arguments
 from .frequencies import rotary_frequencies
 
 if TYPE_CHECKING:
     import torch
+
+    from .kinds import Number, SupportsArray
 
 __all__ = [
     "Rotary",
@@ -35,6 +38,33 @@ __all__ = [
 ]
 
 
+@overload
+def rotary_tables(
+    positions: int | npt.NDArray[Any] | Sequence[Any], inv_freq: npt.NDArray[Any] | Sequence[float],
+    *, axis_map: npt.ArrayLike | torch.Tensor | None = ..., scale: float = ...,
+    dtype: npt.DTypeLike | None = ...,
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]: ...  # fmt: skip
+@overload
+def rotary_tables(
+    positions: torch.Tensor, inv_freq: npt.ArrayLike | torch.Tensor, *,
+    axis_map: npt.ArrayLike | torch.Tensor | None = ..., scale: float = ..., dtype: Any = ...,
+) -> tuple[torch.Tensor, torch.Tensor]: ...  # fmt: skip
+@overload
+def rotary_tables(
+    positions: int | npt.ArrayLike | torch.Tensor, inv_freq: torch.Tensor, *,
+    axis_map: npt.ArrayLike | torch.Tensor | None = ..., scale: float = ..., dtype: Any = ...,
+) -> tuple[torch.Tensor, torch.Tensor]: ...  # fmt: skip
+@overload
+def rotary_tables(
+    positions: int | npt.ArrayLike | torch.Tensor, inv_freq: npt.ArrayLike | torch.Tensor, *,
+    axis_map: npt.ArrayLike | torch.Tensor | None = ..., scale: float = ..., dtype: torch.dtype,
+) -> tuple[torch.Tensor, torch.Tensor]: ...  # fmt: skip
+@overload
+def rotary_tables(
+    positions: npt.ArrayLike, inv_freq: npt.ArrayLike, *,
+    axis_map: npt.ArrayLike | torch.Tensor | None = ..., scale: float = ...,
+    dtype: npt.DTypeLike | None = ...,
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]: ...  # fmt: skip
 def rotary_tables(
     positions: int | npt.ArrayLike | torch.Tensor,
     inv_freq: npt.ArrayLike | torch.Tensor,
@@ -79,11 +109,10 @@ def rotary_tables(
     function = "rotary_tables"
     if axis_map is not None and isinstance(positions, (int, np.integer)):
         arguments.wrong_value(function, "positions", "shape [A, ...] with axis_map", "a count")
-    if not isinstance(positions, (int, np.integer, np.ndarray)):
+    if not isinstance(positions, (int, np.integer)):
         positions = arguments.as_array(function, "positions", positions)
-    if not isinstance(inv_freq, np.ndarray):
-        inv_freq = arguments.as_array(function, "inv_freq", inv_freq)
-    if axis_map is not None and not isinstance(axis_map, np.ndarray):
+    inv_freq = arguments.as_array(function, "inv_freq", inv_freq)
+    if axis_map is not None:
         axis_map = arguments.as_array(function, "axis_map", axis_map)
     if dtype is not None:
         dtype = arguments.as_dtype(function, dtype)
@@ -92,6 +121,27 @@ def rotary_tables(
     )
 
 
+@overload
+def apply_rotary(
+    x: npt.NDArray[Number], positions: npt.ArrayLike | torch.Tensor | None,
+    inv_freq: npt.ArrayLike | torch.Tensor, *, layout: str = ..., pairing: str | int = ...,
+    rotary_start: int = ..., axis_map: npt.ArrayLike | torch.Tensor | None = ...,
+    scale: float = ..., inverse: bool = ..., out: npt.NDArray[Any] | None = ...,
+) -> npt.NDArray[Number]: ...  # fmt: skip
+@overload
+def apply_rotary(
+    x: torch.Tensor, positions: npt.ArrayLike | torch.Tensor | None,
+    inv_freq: npt.ArrayLike | torch.Tensor, *, layout: str = ..., pairing: str | int = ...,
+    rotary_start: int = ..., axis_map: npt.ArrayLike | torch.Tensor | None = ...,
+    scale: float = ..., inverse: bool = ..., out: torch.Tensor | None = ...,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def apply_rotary(
+    x: SupportsArray, positions: npt.ArrayLike | torch.Tensor | None,
+    inv_freq: npt.ArrayLike | torch.Tensor, *, layout: str = ..., pairing: str | int = ...,
+    rotary_start: int = ..., axis_map: npt.ArrayLike | torch.Tensor | None = ...,
+    scale: float = ..., inverse: bool = ..., out: npt.NDArray[Any] | None = ...,
+) -> npt.NDArray[Any]: ...  # fmt: skip
 def apply_rotary(
     x: Any,
     positions: npt.ArrayLike | torch.Tensor | None,
@@ -109,7 +159,8 @@ def apply_rotary(
 
     Args:
         x: float16, bfloat16, float32 or float64, of any strides (slices of a packed QKV,
-            transposed and expanded views).
+            transposed and expanded views); of NumPy, torch, or any library whose arrays NumPy can
+            read without a copy (JAX with its bfloat16, pandas, memory-mapped files).
         positions: None for 0 .. s-1, ``[s]`` or ``[b, s]`` (``[t]`` for packed tokens); with
             `axis_map` or three axes of `inv_freq`, ``[A, s]`` or ``[A, b, s]``. Integers are exact,
             floats allowed; never of the dtype of `x`.
@@ -142,21 +193,45 @@ def apply_rotary(
         array([[ 1.    ,  1.    ,  1.    ,  1.    ],
                [ 1.3687, -0.3012,  0.356 ,  1.3818]], dtype=float32)
     """
-    if isinstance(x, np.ndarray):
-        if type(positions) is not np.ndarray and positions is not None:
-            positions = _positions("apply_rotary", positions)
-        if type(inv_freq) is not np.ndarray:
-            inv_freq = arguments.as_array("apply_rotary", "inv_freq", inv_freq)
-        if type(axis_map) is not np.ndarray and axis_map is not None:
-            axis_map = arguments.as_array("apply_rotary", "axis_map", axis_map)
-        return backend.implementation.apply_rotary(
-            x, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse, out
-        )
-    return backend.torch_operations("apply_rotary", "x", x).apply_rotary(
+    if type(x) is not np.ndarray:
+        operations = backend.operations_on(x)
+        if operations is not None:
+            return operations.apply_rotary(
+                x, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse, out
+            )
+        x = arguments.as_operand("apply_rotary", "x", x)
+    if type(positions) is not np.ndarray and positions is not None:
+        positions = _positions("apply_rotary", positions)
+    if type(inv_freq) is not np.ndarray:
+        inv_freq = arguments.as_array("apply_rotary", "inv_freq", inv_freq)
+    if type(axis_map) is not np.ndarray and axis_map is not None:
+        axis_map = arguments.as_array("apply_rotary", "axis_map", axis_map)
+    return backend.implementation.apply_rotary(
         x, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse, out
     )
 
 
+@overload
+def apply_rotary_qk(
+    q: npt.NDArray[Number], k: npt.NDArray[Number], positions: npt.ArrayLike | torch.Tensor | None,
+    inv_freq: npt.ArrayLike | torch.Tensor, *, layout: str = ..., pairing: str | int = ...,
+    rotary_start: int = ..., axis_map: npt.ArrayLike | torch.Tensor | None = ...,
+    scale: float = ..., inverse: bool = ..., inplace: bool = ...,
+) -> tuple[npt.NDArray[Number], npt.NDArray[Number]]: ...  # fmt: skip
+@overload
+def apply_rotary_qk(
+    q: torch.Tensor, k: torch.Tensor, positions: npt.ArrayLike | torch.Tensor | None,
+    inv_freq: npt.ArrayLike | torch.Tensor, *, layout: str = ..., pairing: str | int = ...,
+    rotary_start: int = ..., axis_map: npt.ArrayLike | torch.Tensor | None = ...,
+    scale: float = ..., inverse: bool = ..., inplace: bool = ...,
+) -> tuple[torch.Tensor, torch.Tensor]: ...  # fmt: skip
+@overload
+def apply_rotary_qk(
+    q: SupportsArray, k: SupportsArray, positions: npt.ArrayLike | torch.Tensor | None,
+    inv_freq: npt.ArrayLike | torch.Tensor, *, layout: str = ..., pairing: str | int = ...,
+    rotary_start: int = ..., axis_map: npt.ArrayLike | torch.Tensor | None = ...,
+    scale: float = ..., inverse: bool = ..., inplace: bool = ...,
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]: ...  # fmt: skip
 def apply_rotary_qk(
     q: Any,
     k: Any,
@@ -174,7 +249,7 @@ def apply_rotary_qk(
     """Rotate the queries and keys of a layer in one call; angles are computed once for both.
 
     Args:
-        q, k: as `x` in `apply_rotary`, of one dtype and one shape but for the number of heads.
+        q, k: as x in `apply_rotary`, of one dtype and one shape but for the number of heads.
         inplace: write the results to `q` and `k`.
         positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse: as in
             `apply_rotary`.
@@ -194,22 +269,47 @@ def apply_rotary_qk(
         >>> rotated_k.shape
         (1, 2, 5, 64)
     """
-    if isinstance(q, np.ndarray):
-        if type(positions) is not np.ndarray and positions is not None:
-            positions = _positions("apply_rotary_qk", positions)
-        if type(inv_freq) is not np.ndarray:
-            inv_freq = arguments.as_array("apply_rotary_qk", "inv_freq", inv_freq)
-        if type(axis_map) is not np.ndarray and axis_map is not None:
-            axis_map = arguments.as_array("apply_rotary_qk", "axis_map", axis_map)
-        return backend.implementation.apply_rotary_qk(  # type: ignore[no-any-return]
-            q, k, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse,
-            inplace,
-        )  # fmt: skip
-    return backend.torch_operations("apply_rotary_qk", "q", q).apply_rotary_qk(  # type: ignore[no-any-return]
-        q, k, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse, inplace
-    )
+    given = None
+    if not type(q) is type(k) is np.ndarray:
+        operations = backend.operations_on(q)
+        if operations is not None:
+            return operations.apply_rotary_qk(  # type: ignore[no-any-return]
+                q, k, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse,
+                inplace,
+            )  # fmt: skip
+        given = q, k
+        q, k = arguments.as_operands("apply_rotary_qk", q, k, inplace)
+    if type(positions) is not np.ndarray and positions is not None:
+        positions = _positions("apply_rotary_qk", positions)
+    if type(inv_freq) is not np.ndarray:
+        inv_freq = arguments.as_array("apply_rotary_qk", "inv_freq", inv_freq)
+    if type(axis_map) is not np.ndarray and axis_map is not None:
+        axis_map = arguments.as_array("apply_rotary_qk", "axis_map", axis_map)
+    rotated: tuple[Any, Any] = backend.implementation.apply_rotary_qk(
+        q, k, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale,
+        inverse, inplace,
+    )  # fmt: skip
+    return given if inplace and given else rotated
 
 
+@overload
+def apply_rotary_tables(
+    x: npt.NDArray[Number], cos: Any, sin: Any, *, layout: str = ..., pairing: str | int = ...,
+    rotary_start: int = ..., inverse: bool = ..., compute: str = ...,
+    out: npt.NDArray[Any] | None = ...,
+) -> npt.NDArray[Number]: ...  # fmt: skip
+@overload
+def apply_rotary_tables(
+    x: torch.Tensor, cos: Any, sin: Any, *, layout: str = ..., pairing: str | int = ...,
+    rotary_start: int = ..., inverse: bool = ..., compute: str = ...,
+    out: torch.Tensor | None = ...,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def apply_rotary_tables(
+    x: SupportsArray, cos: Any, sin: Any, *, layout: str = ..., pairing: str | int = ...,
+    rotary_start: int = ..., inverse: bool = ..., compute: str = ...,
+    out: npt.NDArray[Any] | None = ...,
+) -> npt.NDArray[Any]: ...  # fmt: skip
 def apply_rotary_tables(
     x: Any,
     cos: Any,
@@ -249,19 +349,40 @@ def apply_rotary_tables(
         >>> bool((pn.apply_rotary_tables(x, cos, sin, layout="sd") == same).all())
         True
     """
-    if isinstance(x, np.ndarray):
-        if type(cos) is not np.ndarray:
-            cos = arguments.as_array("apply_rotary_tables", "cos", cos)
-        if type(sin) is not np.ndarray:
-            sin = arguments.as_array("apply_rotary_tables", "sin", sin)
-        return backend.implementation.apply_rotary_tables(
-            x, cos, sin, layout, pairing, rotary_start, inverse, compute, out
-        )
-    return backend.torch_operations("apply_rotary_tables", "x", x).apply_rotary_tables(
+    if type(x) is not np.ndarray:
+        operations = backend.operations_on(x)
+        if operations is not None:
+            return operations.apply_rotary_tables(
+                x, cos, sin, layout, pairing, rotary_start, inverse, compute, out
+            )
+        x = arguments.as_operand("apply_rotary_tables", "x", x)
+    if type(cos) is not np.ndarray:
+        cos = arguments.as_array("apply_rotary_tables", "cos", cos)
+    if type(sin) is not np.ndarray:
+        sin = arguments.as_array("apply_rotary_tables", "sin", sin)
+    return backend.implementation.apply_rotary_tables(
         x, cos, sin, layout, pairing, rotary_start, inverse, compute, out
     )
 
 
+@overload
+def apply_rotary_qk_tables(
+    q: npt.NDArray[Number], k: npt.NDArray[Number], cos: Any, sin: Any, *, layout: str = ...,
+    pairing: str | int = ..., rotary_start: int = ..., inverse: bool = ..., compute: str = ...,
+    inplace: bool = ...,
+) -> tuple[npt.NDArray[Number], npt.NDArray[Number]]: ...  # fmt: skip
+@overload
+def apply_rotary_qk_tables(
+    q: torch.Tensor, k: torch.Tensor, cos: Any, sin: Any, *, layout: str = ...,
+    pairing: str | int = ..., rotary_start: int = ..., inverse: bool = ..., compute: str = ...,
+    inplace: bool = ...,
+) -> tuple[torch.Tensor, torch.Tensor]: ...  # fmt: skip
+@overload
+def apply_rotary_qk_tables(
+    q: SupportsArray, k: SupportsArray, cos: Any, sin: Any, *, layout: str = ...,
+    pairing: str | int = ..., rotary_start: int = ..., inverse: bool = ..., compute: str = ...,
+    inplace: bool = ...,
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]: ...  # fmt: skip
 def apply_rotary_qk_tables(
     q: Any,
     k: Any,
@@ -301,18 +422,23 @@ def apply_rotary_qk_tables(
         >>> bool((rotated_k == pn.apply_rotary_tables(k, cos, sin)).all())
         True
     """
-    if isinstance(q, np.ndarray):
-        if type(cos) is not np.ndarray:
-            cos = arguments.as_array("apply_rotary_qk_tables", "cos", cos)
-        if type(sin) is not np.ndarray:
-            sin = arguments.as_array("apply_rotary_qk_tables", "sin", sin)
-        return backend.implementation.apply_rotary_qk_tables(  # type: ignore[no-any-return]
-            q, k, cos, sin, layout, pairing, rotary_start, inverse, compute, inplace
-        )
-    operations = backend.torch_operations("apply_rotary_qk_tables", "q", q)
-    return operations.apply_rotary_qk_tables(  # type: ignore[no-any-return]
+    given = None
+    if not type(q) is type(k) is np.ndarray:
+        operations = backend.operations_on(q)
+        if operations is not None:
+            return operations.apply_rotary_qk_tables(  # type: ignore[no-any-return]
+                q, k, cos, sin, layout, pairing, rotary_start, inverse, compute, inplace
+            )
+        given = q, k
+        q, k = arguments.as_operands("apply_rotary_qk_tables", q, k, inplace)
+    if type(cos) is not np.ndarray:
+        cos = arguments.as_array("apply_rotary_qk_tables", "cos", cos)
+    if type(sin) is not np.ndarray:
+        sin = arguments.as_array("apply_rotary_qk_tables", "sin", sin)
+    rotated: tuple[Any, Any] = backend.implementation.apply_rotary_qk_tables(
         q, k, cos, sin, layout, pairing, rotary_start, inverse, compute, inplace
     )
+    return given if inplace and given else rotated
 
 
 class Rotary:
@@ -390,11 +516,16 @@ class Rotary:
             attention_factor = 1.0
         else:
             rotary_dim = arguments.even_size(
-                "Rotary", "rotary_dim", head_dim if rotary_dim is None else rotary_dim
+                "Rotary",
+                *(("head_dim", head_dim) if rotary_dim is None else ("rotary_dim", rotary_dim)),
             )
             inv_freq, attention_factor = rotary_frequencies(rotary_dim, base, scaling)
         if scale is not None:
-            attention_factor = arguments.finite_number("Rotary", "scale", scale)
+            scale = arguments.finite_number("Rotary", "scale", scale)
+            if scale == attention_factor:
+                scale = None
+            else:
+                attention_factor = scale
         # Checks the slice and the pairing.
         arguments.rotary_view("Rotary", (1, head_dim), "sd", pairing, rotary_start, len(inv_freq))
         axes = None
@@ -487,6 +618,24 @@ class Rotary:
         """How many dims of a head are rotated."""
         return 2 * len(self.inv_freq)
 
+    @overload
+    def __call__(
+        self, q: npt.NDArray[Number], k: npt.NDArray[Number],
+        positions: npt.ArrayLike | torch.Tensor | None = ..., *, layout: str = ...,
+        inverse: bool = ..., inplace: bool = ...,
+    ) -> tuple[npt.NDArray[Number], npt.NDArray[Number]]: ...  # fmt: skip
+    @overload
+    def __call__(
+        self, q: torch.Tensor, k: torch.Tensor,
+        positions: npt.ArrayLike | torch.Tensor | None = ..., *, layout: str = ...,
+        inverse: bool = ..., inplace: bool = ...,
+    ) -> tuple[torch.Tensor, torch.Tensor]: ...  # fmt: skip
+    @overload
+    def __call__(
+        self, q: SupportsArray, k: SupportsArray,
+        positions: npt.ArrayLike | torch.Tensor | None = ..., *, layout: str = ...,
+        inverse: bool = ..., inplace: bool = ...,
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]: ...  # fmt: skip
     def __call__(
         self,
         q: Any,
@@ -498,13 +647,13 @@ class Rotary:
         inplace: bool = False,
     ) -> tuple[Any, Any]:
         """Rotate queries and keys: `apply_rotary_qk` with this description."""
-        if isinstance(q, np.ndarray):
+        operations = None if type(q) is np.ndarray else backend.operations_on(q)
+        if operations is None:
             return apply_rotary_qk(
                 q, k, positions, self.inv_freq, layout=layout, pairing=self.pairing,
                 rotary_start=self.rotary_start, axis_map=self.axis_map, scale=self.scale,
                 inverse=inverse, inplace=inplace,
             )  # fmt: skip
-        operations = backend.torch_operations("Rotary", "q", q)
         tensors = self._tensors
         if tensors is None or not q.is_cpu:
             tensors = self._torch(q.device)
@@ -514,6 +663,21 @@ class Rotary:
             self.scale, inverse, inplace,
         )  # fmt: skip
 
+    @overload
+    def apply(
+        self, x: npt.NDArray[Number], positions: npt.ArrayLike | torch.Tensor | None = ..., *,
+        layout: str = ..., inverse: bool = ..., out: npt.NDArray[Any] | None = ...,
+    ) -> npt.NDArray[Number]: ...  # fmt: skip
+    @overload
+    def apply(
+        self, x: torch.Tensor, positions: npt.ArrayLike | torch.Tensor | None = ..., *,
+        layout: str = ..., inverse: bool = ..., out: torch.Tensor | None = ...,
+    ) -> torch.Tensor: ...  # fmt: skip
+    @overload
+    def apply(
+        self, x: SupportsArray, positions: npt.ArrayLike | torch.Tensor | None = ..., *,
+        layout: str = ..., inverse: bool = ..., out: npt.NDArray[Any] | None = ...,
+    ) -> npt.NDArray[Any]: ...  # fmt: skip
     def apply(
         self,
         x: Any,
@@ -531,6 +695,23 @@ class Rotary:
             out=out,
         )  # fmt: skip
 
+    @overload
+    def tables(
+        self, positions: int | npt.NDArray[Any] | Sequence[Any], *,
+        dtype: npt.DTypeLike | None = ...,
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]: ...  # fmt: skip
+    @overload
+    def tables(
+        self, positions: torch.Tensor, *, dtype: Any = ...,
+    ) -> tuple[torch.Tensor, torch.Tensor]: ...  # fmt: skip
+    @overload
+    def tables(
+        self, positions: int | npt.ArrayLike | torch.Tensor, *, dtype: torch.dtype,
+    ) -> tuple[torch.Tensor, torch.Tensor]: ...  # fmt: skip
+    @overload
+    def tables(
+        self, positions: npt.ArrayLike, *, dtype: npt.DTypeLike | None = ...,
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]: ...  # fmt: skip
     def tables(
         self, positions: int | npt.ArrayLike | torch.Tensor, *, dtype: Any = None
     ) -> tuple[Any, Any]:
@@ -627,24 +808,14 @@ class Rotary:
         return hash((self.head_dim, self.base, self.pairing, self.rotary_start))
 
     def __repr__(self) -> str:
-        defaults = {
-            "rotary_dim": self.head_dim, "pairing": "half", "scaling": None, "axis_map": None,
-            "rotary_start": 0,
-        }  # fmt: skip
-        shown = [str(self.head_dim)] + [
-            f"{name}={_shown(value)}"
-            for name, value in self._arguments().items()
-            if name != "head_dim" and (name not in defaults or value != defaults[name])
-        ]
-        return f"Rotary({', '.join(shown)})"
+        return f"Rotary({self._written_arguments()})"
 
-
-def _shown(value: Any) -> str:
-    """A value in a repr; of many frequencies the first ones and the last."""
-    if not isinstance(value, tuple) or len(value) <= 8:
-        return repr(value)
-    first = ", ".join(f"{number:.6g}" for number in value[:3])
-    return f"({first}, ..., {value[-1]:.6g}: {len(value)} values)"
+    def _written_arguments(self) -> str:
+        """What is between the brackets of the call; more than 8 frequencies are not all there."""
+        values = self._arguments()
+        if values.get("rotary_dim") == self.head_dim:
+            del values["rotary_dim"]
+        return call_arguments(Rotary, **values)
 
 
 def _explicit_frequencies(inv_freq: npt.ArrayLike) -> npt.NDArray[np.float64]:

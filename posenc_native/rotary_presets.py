@@ -6,7 +6,6 @@ class of transformers 5.23 where that is said. `Rotary.preset` makes a `Rotary` 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -93,6 +92,8 @@ def rotary_preset(name: str) -> RotaryPreset:
     if not isinstance(name, str):
         arguments.wrong_type("Rotary.preset", "name", "a str", type(name).__name__)
     if name not in _PRESETS:
+        import difflib
+
         near = difflib.get_close_matches(name.lower(), _PRESETS, n=5, cutoff=0.4)
         expected = f"one of {', '.join(near or sorted(_PRESETS))}"
         if near:

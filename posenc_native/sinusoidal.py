@@ -14,19 +14,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from . import arguments, backend, reference
-from .arguments import as_array, as_dtype, is_tensor, is_torch_dtype, wrong_type, wrong_value
+from .arguments import (
+    as_array,
+    as_dtype,
+    as_operand,
+    is_tensor,
+    is_torch_dtype,
+    wrong_type,
+    wrong_value,
+)
 from .arrays import Arrays
+from .calls import call
 from .rotary import rotary_tables
 
 if TYPE_CHECKING:
     import torch
+
+    from .kinds import Device, Number, SupportsArray
 
 __all__ = [
     "GridCoordinates",
@@ -38,6 +49,35 @@ __all__ = [
 ]
 
 
+@overload
+def sinusoidal(
+    positions: int | npt.NDArray[Any] | Sequence[Any], dim: int, *, base: float = ...,
+    layout: str = ..., shift: float = ..., scale: float = ..., dtype: npt.DTypeLike | None = ...,
+    device: None = ..., out: npt.NDArray[Any] | None = ...,
+) -> npt.NDArray[Any]: ...  # fmt: skip
+@overload
+def sinusoidal(
+    positions: torch.Tensor, dim: int, *, base: float = ..., layout: str = ..., shift: float = ...,
+    scale: float = ..., dtype: Any = ..., device: Any = ..., out: torch.Tensor | None = ...,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def sinusoidal(
+    positions: int | npt.ArrayLike | torch.Tensor, dim: int, *, base: float = ...,
+    layout: str = ..., shift: float = ..., scale: float = ..., dtype: torch.dtype,
+    device: Any = ..., out: torch.Tensor | None = ...,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def sinusoidal(
+    positions: int | npt.ArrayLike | torch.Tensor, dim: int, *, base: float = ...,
+    layout: str = ..., shift: float = ..., scale: float = ..., dtype: Any = ..., device: Device,
+    out: torch.Tensor | None = ...,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def sinusoidal(
+    positions: npt.ArrayLike, dim: int, *, base: float = ..., layout: str = ..., shift: float = ...,
+    scale: float = ..., dtype: npt.DTypeLike | None = ..., device: None = ...,
+    out: npt.NDArray[Any] | None = ...,
+) -> npt.NDArray[Any]: ...  # fmt: skip
 def sinusoidal(
     positions: int | npt.ArrayLike | torch.Tensor,
     dim: int,
@@ -53,9 +93,10 @@ def sinusoidal(
     """Table of sines and cosines, exact at every position.
 
     The angle of pair i at position p is ``p * scale * base ** (-i / (dim / 2 - shift))`` radians.
-    Positions are integers of up to 64 bits or floats of magnitude below 2^63; results are within
-    1.2e-7 of the true value in float32, correctly rounded in float16 and bfloat16 (but where the
-    true value is within 1e-7 of a rounding boundary), and within 4e-16 + 2^-60 |p| in float64.
+    Positions are integers of up to 64 bits or floats of magnitude below 2^63. Results of position
+    p are within ``1.2e-7 + 2^-62 |p|`` of the true value in float32 (the second term counts from
+    2^38 on), correctly rounded in float16 and bfloat16 (but where the true value is within 1e-7 of
+    a rounding boundary), and within ``4e-16 + 2^-60 |p|`` in float64.
 
     Args:
         positions: an int n for 0 .. n-1, or an array or tensor of any shape.
@@ -93,13 +134,31 @@ def sinusoidal(
         return backend.torch_operations().sinusoidal(
             positions, dim, base, layout, shift, scale, dtype, device, out
         )
-    if not isinstance(positions, (int, np.integer, np.ndarray)):
+    if type(positions) is not np.ndarray and not isinstance(positions, (int, np.integer)):
         positions = as_array("sinusoidal", "positions", positions)
     if dtype is not None:
         dtype = as_dtype("sinusoidal", dtype)
     return backend.implementation.sinusoidal(positions, dim, base, layout, shift, scale, dtype, out)
 
 
+@overload
+def add_sinusoidal(
+    x: npt.NDArray[Number], positions: npt.ArrayLike | torch.Tensor | None = ..., *,
+    x_scale: float = ..., alpha: float = ..., base: float = ..., layout: str = ...,
+    shift: float = ..., scale: float = ..., out: npt.NDArray[Any] | None = ...,
+) -> npt.NDArray[Number]: ...  # fmt: skip
+@overload
+def add_sinusoidal(
+    x: torch.Tensor, positions: npt.ArrayLike | torch.Tensor | None = ..., *, x_scale: float = ...,
+    alpha: float = ..., base: float = ..., layout: str = ..., shift: float = ...,
+    scale: float = ..., out: torch.Tensor | None = ...,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def add_sinusoidal(
+    x: SupportsArray, positions: npt.ArrayLike | torch.Tensor | None = ..., *, x_scale: float = ...,
+    alpha: float = ..., base: float = ..., layout: str = ..., shift: float = ...,
+    scale: float = ..., out: npt.NDArray[Any] | None = ...,
+) -> npt.NDArray[Any]: ...  # fmt: skip
 def add_sinusoidal(
     x: Any,
     positions: npt.ArrayLike | torch.Tensor | None = None,
@@ -137,13 +196,14 @@ def add_sinusoidal(
         array([[[1.    , 1.5   , 1.    , 1.5   ],
                 [1.4207, 1.2702, 1.005 , 1.5   ]]], dtype=float32)
     """
-    if is_tensor(x):
-        return backend.torch_operations().add_sinusoidal(
-            x, positions, x_scale, alpha, base, layout, shift, scale, out
-        )
-    if not isinstance(x, np.ndarray):
-        wrong_type("add_sinusoidal", "x", "a NumPy array or a tensor", type(x).__name__)
-    if positions is not None and not isinstance(positions, np.ndarray):
+    if type(x) is not np.ndarray:
+        operations = backend.operations_on(x)
+        if operations is not None:
+            return operations.add_sinusoidal(
+                x, positions, x_scale, alpha, base, layout, shift, scale, out
+            )
+        x = as_operand("add_sinusoidal", "x", x)
+    if positions is not None:
         positions = as_array("add_sinusoidal", "positions", positions)
     return backend.implementation.add_sinusoidal(
         x, positions, x_scale, alpha, base, layout, shift, scale, out
@@ -248,6 +308,9 @@ class GridCoordinates:
             object.__setattr__(self, "extent", tuple(extents))
         elif self.extent is not None:
             arguments.finite_number(function, "extent", self.extent)
+
+    def __repr__(self) -> str:
+        return call(self, **{field.name: getattr(self, field.name) for field in fields(self)})
 
     def of_shape(
         self, shape: Sequence[int], *, dtype: Any = None, device: Any = None
@@ -357,7 +420,7 @@ class SinusoidalSpec:
                [0.84, 0.01, 0.  , 0.54, 1.  , 1.  , 0.  ]], dtype=float32)
     """
 
-    dim: int
+    dim: int = field(kw_only=False)
     axis_order: tuple[int, ...] = (0,)
     base: float | tuple[float, ...] = 10000.0
     scale: float | tuple[float, ...] = 1.0
@@ -412,6 +475,9 @@ class SinusoidalSpec:
             if self.inv_freq is None and pairs > 1 and self.shift >= pairs:
                 wrong_value(function, "shift", f"a number < {pairs}, the pairs", self.shift)
 
+    def __repr__(self) -> str:
+        return call(self, **{field.name: getattr(self, field.name) for field in fields(self)})
+
     @classmethod
     def from_preset(cls, name: str, dim: int, **options: Any) -> SinusoidalSpec:
         """The convention of a project by its name, one of `sinusoidal_presets`.
@@ -445,6 +511,22 @@ class SinusoidalSpec:
         parts = whole + (1 if left and self.remainder == "cut" else 0)
         return tuple(parts * share for share in shares)
 
+    @overload
+    def __call__(
+        self, positions: int | npt.NDArray[Any] | Sequence[int] | Sequence[npt.NDArray[Any]], *,
+        dtype: npt.DTypeLike | None = ..., device: None = ...,
+    ) -> npt.NDArray[Any]: ...  # fmt: skip
+    @overload
+    def __call__(
+        self, positions: torch.Tensor | Sequence[torch.Tensor], *, dtype: Any = ...,
+        device: Any = ...,
+    ) -> torch.Tensor: ...  # fmt: skip
+    @overload
+    def __call__(
+        self, positions: Any, *, dtype: torch.dtype, device: Any = ...,
+    ) -> torch.Tensor: ...  # fmt: skip
+    @overload
+    def __call__(self, positions: Any, *, dtype: Any = ..., device: Device) -> torch.Tensor: ...
     def __call__(self, positions: Any, *, dtype: Any = None, device: Any = None) -> Any:
         """The table at these positions.
 

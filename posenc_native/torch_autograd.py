@@ -151,8 +151,8 @@ def add_sinusoidal(x: Tensor, positions: Tensor | None, *options: Any) -> Tensor
 # Lengths are not kept for the backward, which torch.compile would lose where they are open: tensors
 # have them.
 
-# q_len, k_len and start as the operators take them, empty where tensors say them; q_offset.
-Grid = tuple[list[int], list[int], list[int], Tensor | None]
+# q_len, k_len and start as the operators take them, None where tensors say them; q_offset.
+Grid = tuple[list[int] | None, list[int] | None, list[int] | None, Tensor | None]
 
 
 def toeplitz_bias(diagonals: Tensor, shape: tuple[int, ...], dtype: Any, grid: Grid) -> Tensor:
@@ -200,10 +200,14 @@ def _lay_diagonals(
     return out
 
 
+def _axes(q_len: list[int] | None) -> int:
+    return 1 if q_len is None else len(q_len)
+
+
 def _sum_diagonals(grad: Tensor, shape: tuple[int, ...], grid: tuple[Any, ...]) -> Tensor:
     q_len, k_len, start, q_offset = grid
-    keep = len(shape) - max(len(q_len), 1)
-    entries = list(shape[keep:]) if start else []  # else as many as there are distances
+    keep = len(shape) - _axes(q_len)
+    entries = None if start is None else list(shape[keep:])  # None: as many as there are distances
     sums = call(_ops.diagonal_sums.default, grad, keep, q_len, k_len, entries, start, q_offset)
     repeated = [axis for axis in range(keep) if shape[axis] == 1 and sums.shape[axis] != 1]
     return sums.sum(repeated, keepdim=True) if repeated else sums  # type: ignore[no-any-return]
@@ -301,7 +305,7 @@ class _DiagonalSums(Function):
             zeros = matrices.new_zeros(()).expand(matrices.shape)
             return add_toeplitz_bias(zeros, grad, *grid), *[None] * 5
         # A bias has the leading axes of its diagonals.
-        entries = grad.shape[grad.ndim - max(len(grid[0]), 1) :]
+        entries = grad.shape[grad.ndim - _axes(grid[0]) :]
         diagonals = grad.expand(*leading, *entries)
         bias = toeplitz_bias(diagonals, tuple(matrices.shape), matrices.dtype, tuple(grid))
         return bias, *[None] * 5

@@ -18,6 +18,8 @@ from .arguments import rotary_view, wrong_type, wrong_value
 from .frequencies import checked_frequencies
 from .torch_autograd import call, needs_function, sinusoidal_rates, tracing, transformed
 
+# Asked once: whether a file is there is nothing that torch.compile can follow.
+_LIBRARY = backend.torch_library()
 _ops = torch.ops.posenc_native
 
 
@@ -420,7 +422,7 @@ def _moving(cos: Tensor, sin: Tensor, angle: Tensor) -> tuple[Tensor, Tensor]:
 
 def _sinusoidal_turns(function: str, dim: int, base: float, shift: float, scale: float) -> Tensor:
     """[2, P]: the fractions and the whole turns of frequencies, as 64-bit patterns."""
-    if backend.torch_library() is not None:
+    if _LIBRARY is not None:
         return call(_ops.sinusoidal_turns.default, dim, base, shift, scale)  # type: ignore[no-any-return]
     exact = checked_frequencies(function, dim, base, shift, scale)
     return _fixed_point_tensor(exact)
@@ -431,7 +433,7 @@ def _frequency_turns(function: str, inv_freq: Tensor) -> Tensor:
     if inv_freq.is_meta:
         return inv_freq.new_empty((2, *inv_freq.shape), dtype=torch.int64)
     flat = inv_freq.detach().cpu().flatten()
-    if backend.torch_library() is not None:
+    if _LIBRARY is not None:
         turns = call(_ops.frequency_turns.default, flat)
     else:
         turns = _fixed_point_tensor(reference._inv_freq(function, flat.numpy()))

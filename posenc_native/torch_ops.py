@@ -570,9 +570,9 @@ def _grid(
     q_offset: Tensor | None,
 ) -> torch_autograd.Grid:
     """These as the operators take them: the lengths of plain matrices are those of the tensors."""
-    starts = [] if start is None else list(start)
+    starts = None if start is None else list(start)
     if len(q_len) == 1:
-        return [], [], starts, q_offset
+        return None, None, starts, q_offset
     return list(q_len), list(k_len), starts, q_offset
 
 

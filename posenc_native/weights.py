@@ -11,13 +11,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from . import arguments
-from .arguments import is_tensor, wrong_type, wrong_value
+from .arguments import is_tensor, wrong_value
+
+if TYPE_CHECKING:
+    import torch
+
+    from .kinds import Number, SupportsArray
 
 __all__ = ["PairingEvidence", "expected_pairing", "guess_pairing", "permute_qk",
            "permute_state_dict"]  # fmt: skip
@@ -32,6 +37,24 @@ QK_ENTRIES = (
 )
 
 
+@overload
+def permute_qk(
+    weight: npt.NDArray[Number], head_dim: int, *, to: str | int, source: str | int | None = ...,
+    rotary_dim: int | None = ..., rotary_start: int = ..., axis: int = ...,
+    heads: Iterable[int] | None = ...,
+) -> npt.NDArray[Number]: ...  # fmt: skip
+@overload
+def permute_qk(
+    weight: torch.Tensor, head_dim: int, *, to: str | int, source: str | int | None = ...,
+    rotary_dim: int | None = ..., rotary_start: int = ..., axis: int = ...,
+    heads: Iterable[int] | None = ...,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def permute_qk(
+    weight: SupportsArray, head_dim: int, *, to: str | int, source: str | int | None = ...,
+    rotary_dim: int | None = ..., rotary_start: int = ..., axis: int = ...,
+    heads: Iterable[int] | None = ...,
+) -> npt.NDArray[Any]: ...  # fmt: skip
 def permute_qk(
     weight: Any,
     head_dim: int,
@@ -84,8 +107,8 @@ def permute_qk(
         array([0, 1, 2, 3, 4, 6, 5, 7])
     """
     function = "permute_qk"
-    if not isinstance(weight, np.ndarray) and not is_tensor(weight):
-        wrong_type(function, "weight", "a NumPy array or a torch tensor", type(weight).__name__)
+    if not is_tensor(weight):
+        weight = arguments.as_operand(function, "weight", weight)
     if source is None:
         if to not in PAIRINGS:
             wrong_value(function, "source", f"a pairing to go with to={to!r}", None)
@@ -175,10 +198,11 @@ def permute_state_dict(
 class PairingEvidence:
     """Which pairing weights were made for.
 
-    pairing: the answer; None where the evidence decides nothing.
-    scores: a number for each pairing. Of `expected_pairing` the error, relative to the reference:
-        small is right. Of `guess_pairing` how much dims that this pairing joins have to do with
-        each other, in standard deviations of random pairings: large is right.
+    Attributes:
+        pairing: the answer; None where the evidence decides nothing.
+        scores: a number for each pairing. Of `expected_pairing` the error, relative to the
+            reference: small is right. Of `guess_pairing` how much dims that this pairing joins have
+            to do with each other, in standard deviations of random pairings: large is right.
 
     Example:
         >>> import posenc_native as pn
@@ -229,7 +253,7 @@ def expected_pairing(
         'interleaved'
     """
     function = "expected_pairing"
-    known = _numbers(reference)
+    known = _numbers(function, "reference", reference)
     size = float(np.sqrt(np.mean(np.square(known)))) if known.size else 0.0
     if not 0 < size < np.inf:
         wrong_value(function, "reference", "finite values that are not all 0", size)
@@ -238,7 +262,7 @@ def expected_pairing(
         wrong_value(function, "pairings", "two or more, to compare", tried)
     errors: dict[str | int, float] = {}
     for pairing in tried:
-        result = _numbers(run(pairing))
+        result = _numbers(function, "run", run(pairing))
         arguments.check_shape(function, "run", result.shape, known.shape)
         errors[pairing] = float(np.sqrt(np.mean(np.square(result - known)))) / size
     best, *others = sorted(errors, key=lambda pairing: errors[pairing])
@@ -300,7 +324,7 @@ def guess_pairing(
     for q_weight, k_weight in layers:
         heads = []
         for argument, weight in (("q_weight", q_weight), ("k_weight", k_weight)):
-            rows = _numbers(weight)
+            rows = _numbers(function, argument, weight)
             if rows.ndim != 2 or rows.shape[0] % head_dim or not rows.shape[0]:
                 expected = f"shape [heads * {head_dim}, in]"
                 wrong_value(function, argument, expected, list(rows.shape))
@@ -311,7 +335,7 @@ def guess_pairing(
         q_rows, k_rows = heads
         if len(q_rows) % len(k_rows) or q_rows.shape[-1] != k_rows.shape[-1]:
             expected = "heads that divide those of q_weight, and its inputs"
-            wrong_value(function, "k_weight", expected, list(np.shape(k_weight)))
+            wrong_value(function, "k_weight", expected, [len(k_rows) * head_dim, k_rows.shape[-1]])
         k_rows = np.repeat(k_rows, len(q_rows) // len(k_rows), axis=0)
         products = q_rows @ k_rows.swapaxes(-1, -2)
         links += np.square(products - products.swapaxes(-1, -2)).sum(0)
@@ -372,8 +396,8 @@ def _sum_of_random_pairs(links: npt.NDArray[np.float64]) -> tuple[float, float]:
     return mean, float(np.sqrt(max(variance, 0.0)))
 
 
-def _numbers(values: Any) -> npt.NDArray[np.float64]:
+def _numbers(function: str, argument: str, values: Any) -> npt.NDArray[np.float64]:
     """An array or tensor of any floats as float64."""
     if is_tensor(values):
         values = values.detach().cpu().double().numpy()
-    return np.asarray(values, np.float64)
+    return arguments.as_numbers(function, argument, values)

@@ -16,17 +16,19 @@ Source: Sun et al. 2022, "A Length-Extrapolatable Transformer", arXiv:2212.10554
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from . import arguments, backend
+from . import arguments
 from .arrays import Arrays
 from .rotary import apply_rotary_tables, rotary_tables
 
 if TYPE_CHECKING:
     import torch
+
+    from .kinds import Number, SupportsArray
 
 __all__ = ["apply_xpos", "xpos_tables"]
 
@@ -93,6 +95,30 @@ def xpos_tables(
     return of_q, of_k
 
 
+@overload
+def apply_xpos(
+    q: npt.NDArray[Number], k: npt.NDArray[Number], positions: npt.ArrayLike | torch.Tensor | None,
+    inv_freq: npt.ArrayLike | torch.Tensor, *,
+    k_positions: npt.ArrayLike | torch.Tensor | None = ..., center: float | str = ...,
+    scale_base: float = ..., gamma: float = ..., scale: float = ..., layout: str = ...,
+    pairing: str | int = ..., rotary_start: int = ..., inplace: bool = ...,
+) -> tuple[npt.NDArray[Number], npt.NDArray[Number]]: ...  # fmt: skip
+@overload
+def apply_xpos(
+    q: torch.Tensor, k: torch.Tensor, positions: npt.ArrayLike | torch.Tensor | None,
+    inv_freq: npt.ArrayLike | torch.Tensor, *,
+    k_positions: npt.ArrayLike | torch.Tensor | None = ..., center: float | str = ...,
+    scale_base: float = ..., gamma: float = ..., scale: float = ..., layout: str = ...,
+    pairing: str | int = ..., rotary_start: int = ..., inplace: bool = ...,
+) -> tuple[torch.Tensor, torch.Tensor]: ...  # fmt: skip
+@overload
+def apply_xpos(
+    q: SupportsArray, k: SupportsArray, positions: npt.ArrayLike | torch.Tensor | None,
+    inv_freq: npt.ArrayLike | torch.Tensor, *,
+    k_positions: npt.ArrayLike | torch.Tensor | None = ..., center: float | str = ...,
+    scale_base: float = ..., gamma: float = ..., scale: float = ..., layout: str = ...,
+    pairing: str | int = ..., rotary_start: int = ..., inplace: bool = ...,
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]: ...  # fmt: skip
 def apply_xpos(
     q: Any,
     k: Any,
@@ -112,7 +138,7 @@ def apply_xpos(
     """Rotate queries and keys, and scale them so that scores decay with distance.
 
     Args:
-        q, k: as `x` in `posenc_native.apply_rotary`; they may differ in heads and in length.
+        q, k: as x in `posenc_native.apply_rotary`; they may differ in heads and in length.
         positions: of the queries: None for 0 .. s-1, ``[s]`` or ``[b, s]`` (``[t]`` for packed
             tokens).
         inv_freq, scale_base, gamma, scale: as in `xpos_tables`.
@@ -146,8 +172,9 @@ def apply_xpos(
         (1, 2, 6, 64)
     """
     function = "apply_xpos"
-    if not isinstance(q, np.ndarray):
-        backend.torch_operations(function, "q", q)
+    q_and_k = q, k
+    if not arguments.is_tensor(q):
+        q, k = arguments.as_operands(function, q, k, inplace)
     for argument, x in (("q", q), ("k", k)):
         if type(x) is not type(q) and not (arguments.is_tensor(x) and arguments.is_tensor(q)):
             arguments.wrong_type(function, argument, "what q is", type(x).__name__)
@@ -191,7 +218,7 @@ def apply_xpos(
         )
         for x, tables in ((q, of_q), (k, of_k))
     ]  # fmt: skip
-    return results[0], results[1]
+    return q_and_k if inplace else (results[0], results[1])
 
 
 def _check_places(function: str, q: Any, k: Any, layout: str) -> None:
@@ -232,7 +259,9 @@ def _center(function: str, center: float | str, length: int) -> float:
 
 def _decay(arrays: Arrays, inv_freq: Any, scale_base: float, gamma: float) -> Any:
     """The logarithm of a query's factor for each position from the centre, float64 [P]."""
-    shape = tuple(np.shape(inv_freq))
+    if not arguments.is_tensor(inv_freq):
+        inv_freq = arguments.as_array(arrays.function, "inv_freq", inv_freq)
+    shape = tuple(inv_freq.shape)
     if len(shape) != 1:
         arguments.wrong_value(arrays.function, "inv_freq", "shape [P]", list(shape))
     scale_base = arguments.positive_number(arrays.function, "scale_base", scale_base)

@@ -3,10 +3,12 @@
 # packages and, on request, the build of posenc_native. Whatever is already in order is left alone,
 # so a second run takes a fraction of a second.
 #
-#   scripts/setup.sh [NAME...] [valgrind] [package]
+#   scripts/setup.sh [NAME...] [valgrind] [qemu] [package]
 #
-#   NAME      a file of requirements/ without its suffix: demo, test, oracles, lint, bench, wheels
+#   NAME      a file of requirements/ without its suffix: demo, test, oracles, lint, docs, bench,
+#             wheels, aarch64
 #   valgrind  install valgrind, a system package that only `make instructions` needs
+#   qemu      install qemu-user, a system package that only `make aarch64` needs
 #   package   build posenc_native and install it, editable, into the virtual environment
 #
 # Environment:
@@ -106,11 +108,12 @@ install_system_packages() {
     "install it, as root with  apt-get install -y ${missing[*]}  and repeat the command"
 }
 
-install_valgrind() {
-  if command -v valgrind >/dev/null; then return 0; fi
-  say "Installing a system package: valgrind"
-  apt_install valgrind || die "cannot install valgrind" \
-    "install it, as root with  apt-get install -y valgrind  and repeat the command"
+# install_program PROGRAM PACKAGE
+install_program() {
+  if command -v "$1" >/dev/null; then return 0; fi
+  say "Installing a system package: $2"
+  apt_install "$2" || die "cannot install $2" \
+    "install it, as root with  apt-get install -y $2  and repeat the command"
 }
 
 # --- Virtual environment ----------------------------------------------------------------------
@@ -224,10 +227,12 @@ install_package() {
 names=()
 package=false
 valgrind=false
+qemu=false
 for argument in "$@"; do
   case $argument in
     package) package=true ;;
     valgrind) valgrind=true ;;
+    qemu) qemu=true ;;
     *) names+=("$argument") ;;
   esac
 done
@@ -241,5 +246,6 @@ fi
 
 make_virtual_environment
 install_requirements "${names[@]}"
-if $valgrind; then install_valgrind; fi
+if $valgrind; then install_program valgrind valgrind; fi
+if $qemu; then install_program qemu-aarch64 qemu-user; fi
 if $package; then install_package; fi

@@ -49,6 +49,16 @@ hypothesis.settings.register_profile("explore", max_examples=1500, **SETTINGS)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 
 
+@pytest.fixture
+def figures() -> Iterator[ModuleType]:
+    """pyplot, without windows; figures of the test are closed after it."""
+    reason = "pictures need matplotlib, which is not installed"
+    pytest.importorskip("matplotlib", reason=reason).use("Agg")
+    pyplot = importlib.import_module("matplotlib.pyplot")
+    yield pyplot
+    pyplot.close("all")
+
+
 def backend_in_use() -> str:
     return "native" if implementations.implementation is NATIVE else "reference"
 

@@ -20,14 +20,18 @@ WITH_EXAMPLES = sorted(
 
 
 def test_examples_are_found():
-    assert {"sinusoidal", "rotary", "frequencies", "backend", "nn.relative"} <= set(WITH_EXAMPLES)
+    assert {"sinusoidal", "rotary", "frequencies", "backend", "nn.relative", "plot.tables"} <= set(
+        WITH_EXAMPLES
+    )
 
 
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("name", WITH_EXAMPLES)
-def test_examples(name, monkeypatch):
+def test_examples(name, monkeypatch, request):
     if name == "flex" or name.startswith("nn."):
         pytest.importorskip("torch")
+    if name.startswith("plot."):
+        request.getfixturevalue("figures")
     if NATIVE is None and name in ("backend", "rotary"):
         pytest.skip("the examples show the native module")
     implementation = pn.backend.implementation if NATIVE is None else NATIVE
@@ -38,7 +42,7 @@ def test_examples(name, monkeypatch):
     assert results.failed == 0  # what differs is in the captured output
 
 
-@pytest.mark.parametrize("name", sorted(set(pn.__all__) - {"flex", "hf", "nn"}))
+@pytest.mark.parametrize("name", sorted(set(pn.__all__) - {"flex", "hf", "nn", "plot"}))
 def test_every_public_name_has_an_example(name):
     text = getattr(pn, name).__doc__
     assert "Example" in text

@@ -705,7 +705,7 @@ BAD: dict[str, Bad] = {
     "shift by nan": Bad("shift_matrix", lambda: (NAN, 8), V, "offset"),
     "shift by text": Bad("shift_matrix", lambda: ("1", 8), T, "offset"),
     "shift layout": Bad("shift_matrix", lambda: (1, 8, {"layout": "sin"}), V, "layout"),
-    "description of odd head": Bad("Rotary", lambda: (7,), V, "rotary_dim"),
+    "description of odd head": Bad("Rotary", lambda: (7,), V, "head_dim"),
     "description of odd part": Bad("Rotary", lambda: (8, {"rotary_dim": 3}), V, "rotary_dim"),
     "description past the head": Bad(
         "Rotary", lambda: (8, {"rotary_dim": 6, "rotary_start": 4}), V, "rotary_start"

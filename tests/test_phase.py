@@ -1,6 +1,6 @@
 """The exact phase: sines and cosines against 200-bit arithmetic, on every SIMD target.
 
-The bounds hold at every position:
+The bounds hold up to position 2^38, those of float64 everywhere:
     float32             1.2e-7 absolute
     float16, bfloat16   the correctly rounded value, but where the exact one is within 1e-7 of
                         where rounding changes
@@ -86,6 +86,16 @@ def table(positions: np.ndarray, dtype: str, **options: float) -> np.ndarray:
 def test_every_power_of_two(target, base, dtype):
     exact = exact_table(POWERS, dim=DIM, base=base)
     assert_exact(table(POWERS, dtype, dim=DIM, base=base), exact, POWERS)
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_far_away_the_rounding_of_frequencies_shows_and_no_more(target, base):
+    positions = np.array([2**38, -(2**38), 2**38 - 1, 2**45 + 1, 2**52, -(2**52) + 3])
+    exact = exact_table(positions, dim=DIM, base=base)
+    # A frequency is off by half of 2^-64 turns at most.
+    rounding = np.abs(positions.astype(np.float64)) * 2 * np.pi * 2.0**-65
+    error = exact.error(table(positions, "float32", dim=DIM, base=base))
+    assert (error <= 7.2e-8 + rounding[:, None]).all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -443,3 +443,9 @@ def test_logarithms_and_coordinates_are_compiled():
         torch._dynamo.reset()
         compiled = torch.compile(build, fullgraph=True, backend="eager", dynamic=True)
         torch.testing.assert_close(compiled(*arguments), build(*arguments))
+
+
+def test_the_width_may_be_positional():
+    assert pn.SinusoidalSpec(8, layout="sin_cos") == pn.SinusoidalSpec(dim=8, layout="sin_cos")
+    with pytest.raises(TypeError):
+        pn.SinusoidalSpec(8, (0,))

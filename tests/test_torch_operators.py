@@ -219,12 +219,11 @@ SAMPLES = {
     "add_toeplitz_bias_out": [("out", add_bias_sample(out=True))],
     "diagonal_sums": [
         ("all", lambda device, grad: (
-            (random((2, 3, 4, 6), torch.float16, device, requires_grad=grad), 0, [], [], [], [],
-             None),
+            (random((2, 3, 4, 6), torch.float16, device, requires_grad=grad), 0, *[None] * 5),
             {},
         )),
         ("table", lambda device, grad: (
-            (random((2, 3, 4, 6), device=device, requires_grad=grad), 1, [], [], [12], [6],
+            (random((2, 3, 4, 6), device=device, requires_grad=grad), 1, None, None, [12], [6],
              torch.tensor([3, 1], device=device)),
             {},
         )),

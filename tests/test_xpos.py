@@ -301,7 +301,7 @@ def test_positions_too_far_from_the_centre_are_an_error():
         (TypeError, "positions: expected a dtype", {"positions": np.zeros(5, bool)}),
         (ValueError, r"inv_freq: expected shape \[P\]", {"inv_freq": INV_FREQ[None]}),
         (TypeError, "k: expected the dtype of q", {"k": np.zeros((1, 1, 5, D))}),
-        (TypeError, "k: expected what q is, got list", {"k": [1.0]}),
+        (TypeError, "k: expected a NumPy array or a torch tensor, got list", {"k": [1.0]}),
         (TypeError, "q: expected a NumPy array or a torch tensor", {"q": [1.0]}),
         (ValueError, "rotary_start", {"rotary_start": 1}),
         (ValueError, "layout", {"layout": "bhds"}),

@@ -611,6 +611,9 @@ void rotary_qk_from_tables_in_place(const Tensor& q, const Tensor& k, const Tens
 // with `out`; those that make them, of lengths that are numbers, are for all other calls.
 
 using Integers = std::vector<int64_t>;
+// Not given where tensors say it. An empty list would do as well, but torch 2.13 leaves those out
+// of what it compiles ahead of time (AOTInductor).
+using GivenIntegers = std::optional<Integers>;
 
 // Whether the shape is the right one is seen where the result is described.
 Tensor new_result(const char* function, const Tensor& like, const Integers& shape,
@@ -636,9 +639,12 @@ Integers with_last(const Tensor& tensor, int64_t last) {
 class ToeplitzOptions {
  public:
   // `matrices`: [..., q_len, k_len].
-  ToeplitzOptions(const Call& call, const Array& matrices, const Array& diagonals, Integers q_len,
-                  Integers k_len, Integers start, const std::optional<Array>& q_offset)
-      : q_len_(std::move(q_len)), k_len_(std::move(k_len)), start_(std::move(start)) {
+  ToeplitzOptions(const Call& call, const Array& matrices, const Array& diagonals,
+                  const GivenIntegers& q_len, const GivenIntegers& k_len,
+                  const GivenIntegers& start, const std::optional<Array>& q_offset)
+      : q_len_(q_len.value_or(Integers())),
+        k_len_(k_len.value_or(Integers())),
+        start_(start.value_or(Integers())) {
     if (q_len_.empty() && k_len_.empty()) {
       if (matrices.rank < 2) {
         fail_value(call.function, "scores", "shape [..., H, q_len, k_len]", shape_string(matrices));
@@ -677,28 +683,30 @@ class ToeplitzOptions {
   ToeplitzCall call_;
 };
 
-void toeplitz_bias_out(const Tensor& diagonals, Integers q_len, Integers k_len, Integers start,
+void toeplitz_bias_out(const Tensor& diagonals, const GivenIntegers& q_len,
+                       const GivenIntegers& k_len, const GivenIntegers& start,
                        const OptionalTensor& q_offset, const Tensor& out) {
   translate_errors([&] {
     const Call call("toeplitz_bias", diagonals);
     const Array given = call.describe("diagonals", diagonals);
     const std::optional<Array> offset = call.describe("q_offset", q_offset);
     const Array result = call.describe("out", out);
-    const ToeplitzOptions options(call, result, given, std::move(q_len), std::move(k_len),
-                                  std::move(start), offset);
+    const ToeplitzOptions options(call, result, given, q_len, k_len, start, offset);
     lay_diagonals(call, check_toeplitz(options.of(nullptr, &result)));
   });
 }
 
-Tensor toeplitz_bias(const Tensor& diagonals, Integers shape, ScalarType dtype, Integers q_len,
-                     Integers k_len, Integers start, const OptionalTensor& q_offset) {
+Tensor toeplitz_bias(const Tensor& diagonals, Integers shape, ScalarType dtype,
+                     const GivenIntegers& q_len, const GivenIntegers& k_len,
+                     const GivenIntegers& start, const OptionalTensor& q_offset) {
   const Tensor out = new_result("toeplitz_bias", diagonals, shape, dtype);
-  toeplitz_bias_out(diagonals, std::move(q_len), std::move(k_len), std::move(start), q_offset, out);
+  toeplitz_bias_out(diagonals, q_len, k_len, start, q_offset, out);
   return out;
 }
 
-void add_toeplitz_bias_out(const Tensor& scores, const Tensor& diagonals, Integers q_len,
-                           Integers k_len, Integers start, const OptionalTensor& q_offset,
+void add_toeplitz_bias_out(const Tensor& scores, const Tensor& diagonals,
+                           const GivenIntegers& q_len, const GivenIntegers& k_len,
+                           const GivenIntegers& start, const OptionalTensor& q_offset,
                            const Tensor& out) {
   translate_errors([&] {
     const Call call("add_toeplitz_bias", scores);
@@ -706,30 +714,30 @@ void add_toeplitz_bias_out(const Tensor& scores, const Tensor& diagonals, Intege
     const Array given = call.describe("diagonals", diagonals);
     const std::optional<Array> offset = call.describe("q_offset", q_offset);
     const Array result = call.describe("out", out);
-    const ToeplitzOptions options(call, input, given, std::move(q_len), std::move(k_len),
-                                  std::move(start), offset);
+    const ToeplitzOptions options(call, input, given, q_len, k_len, start, offset);
     lay_diagonals(call, check_toeplitz(options.of(&input, &result)));
   });
 }
 
-void add_toeplitz_bias_in_place(const Tensor& scores, const Tensor& diagonals, Integers q_len,
-                                Integers k_len, Integers start, const OptionalTensor& q_offset) {
-  add_toeplitz_bias_out(scores, diagonals, std::move(q_len), std::move(k_len), std::move(start),
-                        q_offset, scores);
+void add_toeplitz_bias_in_place(const Tensor& scores, const Tensor& diagonals,
+                                const GivenIntegers& q_len, const GivenIntegers& k_len,
+                                const GivenIntegers& start, const OptionalTensor& q_offset) {
+  add_toeplitz_bias_out(scores, diagonals, q_len, k_len, start, q_offset, scores);
 }
 
-Tensor add_toeplitz_bias(const Tensor& scores, const Tensor& diagonals, Integers q_len,
-                         Integers k_len, Integers start, const OptionalTensor& q_offset) {
+Tensor add_toeplitz_bias(const Tensor& scores, const Tensor& diagonals, const GivenIntegers& q_len,
+                         const GivenIntegers& k_len, const GivenIntegers& start,
+                         const OptionalTensor& q_offset) {
   const Tensor out = new_like(scores);
-  add_toeplitz_bias_out(scores, diagonals, std::move(q_len), std::move(k_len), std::move(start),
-                        q_offset, out);
+  add_toeplitz_bias_out(scores, diagonals, q_len, k_len, start, q_offset, out);
   return out;
 }
 
 // The result has the last `keep` leading axes of grad, and as many entries as there are distances
-// where `entries` is empty.
-Tensor diagonal_sums(const Tensor& grad, int64_t keep, Integers q_len, Integers k_len,
-                     Integers entries, Integers start, const OptionalTensor& q_offset) {
+// where `entries` are not given.
+Tensor diagonal_sums(const Tensor& grad, int64_t keep, const GivenIntegers& q_len,
+                     const GivenIntegers& k_len, const GivenIntegers& entries,
+                     const GivenIntegers& start, const OptionalTensor& q_offset) {
   return translate_errors([&] {
     const Call call("diagonal_sums", grad);
     const Array input = call.describe("grad", grad);
@@ -739,22 +747,22 @@ Tensor diagonal_sums(const Tensor& grad, int64_t keep, Integers q_len, Integers 
       fail_value(call.function, "grad", "shape [..., q_len, k_len] with the leading axes to keep",
                  shape_string(input));
     }
-    if (entries.empty()) {
-      const bool grid = !q_len.empty() && q_len.size() == k_len.size();
-      for (size_t i = 0; i < (grid ? q_len.size() : 1); ++i) {
-        const int64_t queries = grid ? q_len[i] : input.shape[input.rank - 2];
-        const int64_t keys = grid ? k_len[i] : input.shape[input.rank - 1];
-        entries.push_back(std::max<int64_t>(queries + keys - 1, 0));
+    Integers shape(input.shape + input.rank - 2 - keep, input.shape + input.rank - 2);
+    if (entries) {
+      shape.insert(shape.end(), entries->begin(), entries->end());
+    } else {
+      const bool grid = q_len && k_len && q_len->size() == k_len->size();
+      for (size_t i = 0; i < (grid ? q_len->size() : 1); ++i) {
+        const int64_t queries = grid ? (*q_len)[i] : input.shape[input.rank - 2];
+        const int64_t keys = grid ? (*k_len)[i] : input.shape[input.rank - 1];
+        shape.push_back(std::max<int64_t>(queries + keys - 1, 0));
       }
     }
-    Integers shape(input.shape + input.rank - 2 - keep, input.shape + input.rank - 2);
-    shape.insert(shape.end(), entries.begin(), entries.end());
     const bool wide = sum_dtype(input.dtype) == Dtype::kFloat64;
     const Tensor sums =
         new_tensor(shape, wide ? ScalarType::Double : ScalarType::Float, call.device);
     const Array result = call.describe("diagonals", sums);
-    const ToeplitzOptions options(call, input, result, std::move(q_len), std::move(k_len),
-                                  std::move(start), offset);
+    const ToeplitzOptions options(call, input, result, q_len, k_len, start, offset);
     sum_diagonals(call, check_diagonal_sums(options.of(&input, nullptr)));
     return sums;
   });
@@ -898,7 +906,8 @@ std::tuple<int64_t, int64_t> cuda_versions() { return {0, 0}; }
   "Tensor cos, Tensor sin, str layout=\"bhsd\", str pairing=\"half\", int rotary_start=0, " \
   "bool inverse=False, str compute=\"float32\""
 
-#define POSENC_DIAGONALS "int[] q_len=[], int[] k_len=[], int[] start=[], Tensor? q_offset=None"
+#define POSENC_DIAGONALS \
+  "int[]? q_len=None, int[]? k_len=None, int[]? start=None, Tensor? q_offset=None"
 #define POSENC_COLUMNS "Tensor? index, int? start, Tensor? q_offset, int? missing"
 
 STABLE_TORCH_LIBRARY(posenc_native, m) {
@@ -936,7 +945,8 @@ STABLE_TORCH_LIBRARY(posenc_native, m) {
   m.def("add_toeplitz_bias_out(Tensor scores, Tensor diagonals, " POSENC_DIAGONALS
         ", *, Tensor(a!) out) -> ()");
   m.def(
-      "diagonal_sums(Tensor grad, int keep, int[] q_len, int[] k_len, int[] entries, int[] start, "
+      "diagonal_sums(Tensor grad, int keep, int[]? q_len, int[]? k_len, int[]? entries, int[]? "
+      "start, "
       "Tensor? q_offset) -> Tensor");
   m.def("relative_gather(Tensor x, " POSENC_COLUMNS
         ", Tensor? content, float scale, int k_len) -> Tensor");

@@ -2,64 +2,20 @@
 
 #include <cmath>
 #include <string>
-#include <type_traits>
 
 namespace posenc {
-namespace {
-
-template <typename Number>
-bool read_as(const void* data, int64_t offset, int64_t stride, int64_t count, int64_t* integer,
-             uint64_t* fraction) {
-  const Number* const from = static_cast<const Number*>(data) + offset;
-  bool fractional = false;
-  for (int64_t i = 0; i < count; ++i) {
-    if constexpr (std::is_floating_point_v<Number>) {
-      const Position position = split_position(to_binary(from[i * stride]));
+bool read_positions(const Positions& positions, int64_t offset, int64_t stride, int64_t count,
+                    int64_t* integer, uint64_t* fraction) {
+  return positions.visit([&](auto from) {
+    bool fractional = false;
+    for (int64_t i = 0; i < count; ++i) {
+      const Position position = to_position(from[offset + i * stride]);
       integer[i] = position.integer;
       fraction[i] = position.fraction;
       fractional = fractional || position.fraction != 0;
-    } else {
-      integer[i] = static_cast<int64_t>(from[i * stride]);
-      fraction[i] = 0;
     }
-  }
-  return fractional;
-}
-
-}  // namespace
-
-bool read_positions(const Positions& positions, int64_t offset, int64_t stride, int64_t count,
-                    int64_t* integer, uint64_t* fraction) {
-  const auto read = [&](auto number) {
-    return read_as<decltype(number)>(positions.data, offset, stride, count, integer, fraction);
-  };
-  switch (positions.data == nullptr ? Dtype::kOther : positions.dtype) {
-    case Dtype::kInt64:
-    case Dtype::kUInt64:
-      return read(int64_t{});
-    case Dtype::kInt32:
-      return read(int32_t{});
-    case Dtype::kUInt32:
-      return read(uint32_t{});
-    case Dtype::kInt16:
-      return read(int16_t{});
-    case Dtype::kUInt16:
-      return read(uint16_t{});
-    case Dtype::kInt8:
-      return read(int8_t{});
-    case Dtype::kUInt8:
-      return read(uint8_t{});
-    case Dtype::kFloat32:
-      return read(float{});
-    case Dtype::kFloat64:
-      return read(double{});
-    default:
-      for (int64_t i = 0; i < count; ++i) {
-        integer[i] = offset + i * stride;
-        fraction[i] = 0;
-      }
-      return false;
-  }
+    return fractional;
+  });
 }
 
 InverseFrequencies check_frequencies(const char* function, const Array& inv_freq, int max_rank) {

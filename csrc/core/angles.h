@@ -3,11 +3,26 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "core/phase.h"
 #include "core/view.h"
 
 namespace posenc {
+
+// What stands for positions that nobody gave: an offset is its own.
+struct OwnPositions {
+  POSENC_HD int64_t operator[](int64_t offset) const { return offset; }
+};
+
+template <typename Number>
+POSENC_HD Position to_position(Number number) {
+  if constexpr (std::is_floating_point_v<Number>) {
+    return split_position(to_binary(number));
+  } else {
+    return {static_cast<int64_t>(number), 0};
+  }
+}
 
 // One number per token, per axis of multi-axis rotary. Without data an offset is its own position:
 // 0, 1, 2 ... with stride 1.
@@ -20,32 +35,44 @@ struct Positions {
     return data == nullptr || (dtype != Dtype::kFloat32 && dtype != Dtype::kFloat64);
   }
 
-  // `offset` in elements from `data`.
-  POSENC_HD Position at(int64_t offset) const {
+  // read(from), where from[offset] is the number at `offset` in elements from `data`.
+  template <typename Read>
+  POSENC_HD auto visit(const Read& read) const {
     switch (data == nullptr ? Dtype::kOther : dtype) {
       case Dtype::kInt64:
       case Dtype::kUInt64:
-        return {static_cast<const int64_t*>(data)[offset], 0};
+        return read(static_cast<const int64_t*>(data));
       case Dtype::kInt32:
-        return {static_cast<const int32_t*>(data)[offset], 0};
+        return read(static_cast<const int32_t*>(data));
       case Dtype::kUInt32:
-        return {static_cast<const uint32_t*>(data)[offset], 0};
+        return read(static_cast<const uint32_t*>(data));
       case Dtype::kInt16:
-        return {static_cast<const int16_t*>(data)[offset], 0};
+        return read(static_cast<const int16_t*>(data));
       case Dtype::kUInt16:
-        return {static_cast<const uint16_t*>(data)[offset], 0};
+        return read(static_cast<const uint16_t*>(data));
       case Dtype::kInt8:
-        return {static_cast<const int8_t*>(data)[offset], 0};
+        return read(static_cast<const int8_t*>(data));
       case Dtype::kUInt8:
-        return {static_cast<const uint8_t*>(data)[offset], 0};
+        return read(static_cast<const uint8_t*>(data));
       case Dtype::kFloat32:
-        return split_position(to_binary(static_cast<const float*>(data)[offset]));
+        return read(static_cast<const float*>(data));
       case Dtype::kFloat64:
-        return split_position(to_binary(static_cast<const double*>(data)[offset]));
+        return read(static_cast<const double*>(data));
       default:
-        return {offset, 0};
+        return read(OwnPositions());
     }
   }
+
+  POSENC_HD Position at(int64_t offset) const { return visit(ReadOne{offset}); }
+
+ private:
+  struct ReadOne {  // no lambda: nvcc takes no generic ones
+    int64_t offset;
+    template <typename From>
+    POSENC_HD Position operator()(From from) const {
+      return to_position(from[offset]);
+    }
+  };
 };
 
 // `count` positions, `stride` apart from `offset` on; returns whether any has a fraction.

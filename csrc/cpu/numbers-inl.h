@@ -200,7 +200,7 @@ HWY_INLINE hn::Vec<D> from_float16(D d, hn::Vec<hn::Rebind<uint16_t, D>> half) {
 }
 
 template <class D>
-HWY_INLINE hn::Vec<hn::Rebind<uint16_t, D>> to_float16(D d, hn::Vec<D> v) {
+HWY_INLINE hn::Vec<hn::Rebind<uint16_t, D>> to_float16([[maybe_unused]] D d, hn::Vec<D> v) {
   const hn::Rebind<uint16_t, D> d16;
 #if POSENC_HARDWARE_FLOAT16
   return hn::BitCast(d16, hn::DemoteTo(hn::Rebind<hwy::float16_t, D>(), v));

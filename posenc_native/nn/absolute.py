@@ -20,6 +20,7 @@ from posenc_native.absolute import (
     recurrent_positions,
     resample_positions,
 )
+from posenc_native.calls import call_arguments
 from posenc_native.sinusoidal import sinusoidal
 
 # Not inside torch.compile, where a first call might import it too late.
@@ -126,11 +127,14 @@ class PositionalEncoding(nn.Module):
         return combined
 
     def extra_repr(self) -> str:
-        """The configuration, for print(model)."""
-        return (
-            f"{self.d_model}, how={self.how!r}, x_scale={self.x_scale}, "
-            f"batch_first={self.batch_first}"
-        )
+        """The call, for print(model)."""
+        return call_arguments(type(self), **self._arguments())
+
+    def _arguments(self) -> dict[str, Any]:
+        return {
+            "d_model": self.d_model, "dropout": self.dropout.p, "how": self.how,
+            "x_scale": self.x_scale, "batch_first": self.batch_first,
+        }  # fmt: skip
 
 
 class LinearPositionalEncoding(PositionalEncoding):
@@ -181,12 +185,10 @@ class LinearPositionalEncoding(PositionalEncoding):
         )
         return values
 
-    def extra_repr(self) -> str:
-        """The configuration, for print(model)."""
+    def _arguments(self) -> dict[str, Any]:
         learned = isinstance(self.scale, nn.Parameter)
-        return f"{super().extra_repr()}, dim={self.dim}, " + (
-            "learned=True" if learned else f"scale={self.scale}"
-        )
+        scale = {"learned": True} if learned else {"scale": self.scale}
+        return {**super()._arguments(), "dim": self.dim, **scale}
 
 
 class NormalizedPositionalEncoding(PositionalEncoding):
@@ -273,9 +275,8 @@ class NormalizedPositionalEncoding(PositionalEncoding):
             encoding = self.encoding(points, x.device, _precision(x), length=length, mask=mask)
         return super().forward(x, encoding=encoding)
 
-    def extra_repr(self) -> str:
-        """The configuration, for print(model)."""
-        return ", ".join([super().extra_repr(), *(f"{k}={v}" for k, v in self.options.items())])
+    def _arguments(self) -> dict[str, Any]:
+        return {**super()._arguments(), **self.options}
 
 
 class LearnedPositionalEncoding(PositionalEncoding):
@@ -292,7 +293,7 @@ class LearnedPositionalEncoding(PositionalEncoding):
             "sinusoidal", the Transformer paper's table.
         std: of "normal" and "truncated_normal".
 
-    The parameter `weight` ``[offset + num_positions, d_model]`` has the name and the rows that it
+    The parameter ``weight`` ``[offset + num_positions, d_model]`` has the name and the rows that it
     has in an nn.Embedding.
 
     Raises:
@@ -372,12 +373,11 @@ class LearnedPositionalEncoding(PositionalEncoding):
         module.weight = nn.Parameter(weight, self.weight.requires_grad)
         return module
 
-    def extra_repr(self) -> str:
-        """The configuration, for print(model)."""
-        return (
-            f"{self.num_positions}, {super().extra_repr()}, offset={self.offset}, "
-            f"padding_idx={self.padding_idx}"
-        )
+    def _arguments(self) -> dict[str, Any]:
+        return {
+            "num_positions": self.num_positions, **super()._arguments(), "offset": self.offset,
+            "padding_idx": self.padding_idx, "init": self.init, "std": self.std,
+        }  # fmt: skip
 
 
 class RecurrentPositionalEncoding(PositionalEncoding):
@@ -390,11 +390,11 @@ class RecurrentPositionalEncoding(PositionalEncoding):
     Args:
         d_model, dropout, how, x_scale, batch_first: as in `PositionalEncoding`.
         hidden: width of the state; None for d_model.
-        num_positions: how many positions to run through where `positions` are given, which are
+        num_positions: how many positions to run through where positions are given, which are
             looked up in them. Not needed without positions.
 
     In decoding, `states` with the last state makes one more encoding from one more step, where
-    `positions` run through all of them again.
+    Positions run through all of them again.
 
     Raises:
         ValueError, TypeError: as in `posenc_native.recurrent_positions` and
@@ -477,11 +477,9 @@ class RecurrentPositionalEncoding(PositionalEncoding):
         rows: Tensor = learned_positions(self.states(self.num_positions), positions)
         return self.projected(rows)
 
-    def extra_repr(self) -> str:
-        """The configuration, for print(model)."""
-        return (
-            f"{super().extra_repr()}, hidden={len(self.start)}, num_positions={self.num_positions}"
-        )
+    def _arguments(self) -> dict[str, Any]:
+        hidden = {} if self.output is None else {"hidden": len(self.start)}
+        return {**super()._arguments(), **hidden, "num_positions": self.num_positions}
 
 
 def _precision(x: Tensor) -> torch.dtype:

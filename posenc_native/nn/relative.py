@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from posenc_native import arguments
+from posenc_native.calls import call_arguments
 from posenc_native.distances import (
     alibi_diagonals,
     alibi_slopes,
@@ -135,9 +136,11 @@ class ALiBi(ToeplitzBias):
         return values
 
     def extra_repr(self) -> str:
-        """The configuration, for print(model)."""
-        learned = ", learned=True" if self.slopes is not None else ""
-        return f"{self.num_heads}, symmetric={self.symmetric}{learned}"
+        """The call, for print(model)."""
+        return call_arguments(
+            type(self), num_heads=self.num_heads, symmetric=self.symmetric,
+            learned=self.slopes is not None,
+        )  # fmt: skip
 
 
 class Kerple(ToeplitzBias):
@@ -179,8 +182,8 @@ class Kerple(ToeplitzBias):
         return values
 
     def extra_repr(self) -> str:
-        """The configuration, for print(model)."""
-        return f"{self.r1.shape[0]}, kind={self.kind!r}"
+        """The call, for print(model)."""
+        return call_arguments(type(self), num_heads=self.r1.shape[0], kind=self.kind)
 
 
 class Sandwich(ToeplitzBias):
@@ -217,8 +220,8 @@ class Sandwich(ToeplitzBias):
         return values
 
     def extra_repr(self) -> str:
-        """The configuration, for print(model)."""
-        return f"{self.num_heads}, dim={self.dim}, base={self.base}"
+        """The call, for print(model)."""
+        return call_arguments(type(self), num_heads=self.num_heads, dim=self.dim, base=self.base)
 
 
 class T5RelativeBias(ToeplitzBias):
@@ -230,7 +233,7 @@ class T5RelativeBias(ToeplitzBias):
         max_distance: from here on distances share a bucket.
         bidirectional: True in encoders; False in decoders, where future keys share bucket 0.
 
-    The parameter `weight` ``[num_buckets, H]`` is ``relative_attention_bias.weight`` of
+    The parameter ``weight`` ``[num_buckets, H]`` is ``relative_attention_bias.weight`` of
     transformers' models.
 
     Raises:
@@ -270,12 +273,12 @@ class T5RelativeBias(ToeplitzBias):
         return values
 
     def extra_repr(self) -> str:
-        """The configuration, for print(model)."""
+        """The call, for print(model)."""
         buckets, heads = self.weight.shape
-        return (
-            f"{heads}, num_buckets={buckets}, max_distance={self.max_distance}, "
-            f"bidirectional={self.bidirectional}"
-        )
+        return call_arguments(
+            type(self), num_heads=heads, num_buckets=buckets, max_distance=self.max_distance,
+            bidirectional=self.bidirectional,
+        )  # fmt: skip
 
 
 class ClippedRelativeBias(ToeplitzBias):
@@ -311,9 +314,12 @@ class ClippedRelativeBias(ToeplitzBias):
         return values
 
     def extra_repr(self) -> str:
-        """The configuration, for print(model)."""
+        """The call, for print(model)."""
         width, heads = self.weight.shape
-        return f"{heads}, left={self.left}, right={width - 1 - self.left}"
+        right = width - 1 - self.left
+        return call_arguments(
+            type(self), num_heads=heads, left=self.left, right=None if right == self.left else right
+        )
 
 
 class FIRE(nn.Module):
@@ -376,9 +382,12 @@ class FIRE(nn.Module):
         return values if dtype is None else values.to(dtype)
 
     def extra_repr(self) -> str:
-        """The configuration, for print(model)."""
+        """The call, for print(model)."""
         first, _, last = self.network
-        return f"{last.out_features}, hidden={first.out_features}, threshold={self.threshold}"
+        return call_arguments(
+            type(self), num_heads=last.out_features, hidden=first.out_features,
+            threshold=self.threshold,
+        )  # fmt: skip
 
 
 class SwinRelativeBias(nn.Module):
@@ -390,7 +399,7 @@ class SwinRelativeBias(nn.Module):
         class_token: BEiT's token 0 before the patches, with three more rows in the table: from the
             class token, to it, and from it to itself.
 
-    The parameter `relative_position_bias_table` is that of Swin's and BEiT's checkpoints.
+    The parameter ``relative_position_bias_table`` is that of Swin's and BEiT's checkpoints.
 
     Shape:
         scores ``[..., H, N, N]`` for the N patches (and the class token) of a window.
@@ -450,9 +459,11 @@ class SwinRelativeBias(nn.Module):
         return torch.cat([first, others], -2)
 
     def extra_repr(self) -> str:
-        """The configuration, for print(model)."""
-        token = ", class_token=True" if self.class_token else ""
-        return f"{self.relative_position_bias_table.shape[1]}, window={self.window}{token}"
+        """The call, for print(model)."""
+        heads = self.relative_position_bias_table.shape[1]
+        return call_arguments(
+            type(self), num_heads=heads, window=self.window, class_token=self.class_token
+        )
 
 
 class SwinV2RelativeBias(nn.Module):
@@ -464,7 +475,7 @@ class SwinV2RelativeBias(nn.Module):
         pretrained_window: the window that the network was trained with, if another; 0 for the same.
         hidden: width of the network.
 
-    The network is `continuous_position_bias_mlp`, as in transformers' checkpoints.
+    The network is ``continuous_position_bias_mlp``, as in transformers' checkpoints.
 
     Shape:
         scores ``[..., H, N, N]`` for the N patches of a window.
@@ -526,12 +537,13 @@ class SwinV2RelativeBias(nn.Module):
         return laid
 
     def extra_repr(self) -> str:
-        """The configuration, for print(model)."""
+        """The call, for print(model)."""
         first, _, last = self.continuous_position_bias_mlp
-        return (
-            f"{last.out_features}, window={self.window}, "
-            f"pretrained_window={self.pretrained_window}, hidden={first.out_features}"
-        )
+        same = self.pretrained_window == self.window
+        return call_arguments(
+            type(self), num_heads=last.out_features, window=self.window,
+            pretrained_window=None if same else self.pretrained_window, hidden=first.out_features,
+        )  # fmt: skip
 
 
 class RelativePositionalEncoding(nn.Module):
@@ -551,8 +563,9 @@ class RelativePositionalEncoding(nn.Module):
             Transformer-XL, "interleaved" in ESPnet's and NeMo's Conformer.
         scale: of the sum; by default 1 / sqrt(head_dim).
 
-    Parameters:
-        `pos_bias_u`, `pos_bias_v` ``[H, head_dim]``, `linear_pos` d_model -> H * head_dim.
+    Attributes:
+        pos_bias_u, pos_bias_v: parameters, ``[H, head_dim]``.
+        linear_pos: a linear layer, d_model to H * head_dim, without bias.
 
     Shape:
         q ``[..., H, q_len, head_dim]``, k ``[..., H, k_len, head_dim]``; the result is
@@ -609,7 +622,7 @@ class RelativePositionalEncoding(nn.Module):
         """Sinusoids of the distances query - key, ``[q_len + k_len - 1, d_model]``, falling.
 
         The first row is the farthest key before a query, distance q_offset + q_len - 1; where
-        `causal`, the last is distance 0. For ``[q_len, k_len, d_model]`` see `matrix`.
+        ``causal``, the last is distance 0. For ``[q_len, k_len, d_model]`` see `matrix`.
         """
         k_len = q_len if k_len is None else k_len
         device = _device(self, device)
@@ -661,12 +674,13 @@ class RelativePositionalEncoding(nn.Module):
         return scores
 
     def extra_repr(self) -> str:
-        """The configuration, for print(model)."""
+        """The call, for print(model)."""
         heads, width = self.pos_bias_u.shape
-        return (
-            f"{self.d_model}, num_heads={heads}, head_dim={width}, causal={self.causal}, "
-            f"layout={self.layout!r}, base={self.base}, scale={self.scale:.6g}"
-        )
+        return call_arguments(
+            type(self), d_model=self.d_model, num_heads=heads,
+            head_dim=None if heads * width == self.d_model else width, causal=self.causal,
+            layout=self.layout, base=self.base, scale=_shown_scale(self.scale, width),
+        )  # fmt: skip
 
 
 class ShawRelativePosition(nn.Module):
@@ -754,10 +768,13 @@ class ShawRelativePosition(nn.Module):
         return out + columns @ self.value_table
 
     def extra_repr(self) -> str:
-        """The configuration, for print(model)."""
-        values = "" if self.value_table is not None else ", values=False"
+        """The call, for print(model)."""
         width = self.key_table.shape[1]
-        return f"{width}, left={self.left}, right={self.right}{values}, scale={self.scale:.6g}"
+        return call_arguments(
+            type(self), head_dim=width, left=self.left,
+            right=None if self.right == self.left else self.right,
+            values=self.value_table is not None, scale=_shown_scale(self.scale, width),
+        )  # fmt: skip
 
 
 def _reusable(content: Tensor, positions: Tensor) -> Tensor | None:
@@ -804,6 +821,11 @@ def _scale(function: str, scale: float | None, head_dim: int) -> float:
     if scale is None:
         return 1 / math.sqrt(head_dim)
     return arguments.finite_number(function, "scale", scale)
+
+
+def _shown_scale(scale: float, head_dim: int) -> float | None:
+    """The argument scale that stands for this one."""
+    return None if scale == _scale("", None, head_dim) else scale
 
 
 def _first_query(function: str, q_offset: int | None, q_len: int, k_len: int) -> int:

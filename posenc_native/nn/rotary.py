@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from posenc_native import arguments
+from posenc_native.calls import call_arguments
 from posenc_native.rotary import Rotary, apply_rotary_qk
 from posenc_native.xpos import apply_xpos, xpos_tables
 
@@ -22,7 +23,7 @@ class RotaryEmbedding(nn.Module):
             `posenc_native.Rotary`.
 
     Shape:
-        q, k as `layout` says; they may differ in heads. positions None for 0 .. s-1, ``[s]`` or
+        q, k as layout says; they may differ in heads. positions None for 0 .. s-1, ``[s]`` or
         ``[b, s]``.
 
     Raises:
@@ -77,8 +78,8 @@ class RotaryEmbedding(nn.Module):
         return self
 
     def extra_repr(self) -> str:
-        """The configuration, for print(model)."""
-        return repr(self.rope)
+        """The call, for print(model)."""
+        return self.rope._written_arguments()
 
 
 class LearnedRotaryEmbedding(nn.Module):
@@ -98,7 +99,7 @@ class LearnedRotaryEmbedding(nn.Module):
             that is cast to it should keep this one out; if it was cast, it counts as it is.
 
     Shape:
-        q, k as `layout` says, with as many heads as there are rows of frequencies; positions None
+        q, k as layout says, with as many heads as there are rows of frequencies; positions None
         for 0 .. s-1, ``[s]``, ``[b, s]``, with an axis ``[A, ...]`` first for several axes.
 
     Raises:
@@ -165,9 +166,15 @@ class LearnedRotaryEmbedding(nn.Module):
         )  # fmt: skip
 
     def extra_repr(self) -> str:
-        """The configuration, for print(model)."""
+        """The call, for print(model)."""
+        like = self._like
+        axes = None if like.axis_map is None else tuple(like.axis_map.tolist())
+        options = call_arguments(
+            type(self), pairing=like.pairing, axis_map=axes, rotary_start=like.rotary_start,
+            scale=like.scale,
+        )  # fmt: skip
         shape = list(self.inv_freq.shape)
-        return f"{self.head_dim}, inv_freq={shape}, pairing={self._like.pairing!r}"
+        return f"{self.head_dim}, inv_freq=<{shape}>" + (f", {options}" if options else "")
 
 
 class XPos(RotaryEmbedding):
@@ -180,7 +187,7 @@ class XPos(RotaryEmbedding):
             keys that have been rotated once can be cached.
 
     Shape:
-        q, k as `layout` says; they may differ in heads and in length. positions, k_positions None
+        q, k as layout says; they may differ in heads and in length. positions, k_positions None
         for 0 .. s-1, ``[s]`` or ``[b, s]``.
 
     Raises:
@@ -236,5 +243,6 @@ class XPos(RotaryEmbedding):
         )  # fmt: skip
 
     def extra_repr(self) -> str:
-        """The configuration, for print(model)."""
-        return ", ".join([repr(self.rope), *(f"{k}={v!r}" for k, v in self.decay.items())])
+        """The call, for print(model)."""
+        decay = call_arguments(type(self), **self.decay)
+        return super().extra_repr() + (f", {decay}" if decay else "")

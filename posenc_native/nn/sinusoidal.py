@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from posenc_native import arguments
+from posenc_native.calls import call_arguments
 from posenc_native.sinusoidal import SinusoidalSpec, add_sinusoidal, sinusoidal
 
 from .absolute import PositionalEncoding
@@ -105,13 +106,10 @@ class SinusoidalPositionalEncoding(PositionalEncoding):
             "base": self.base, "layout": self.layout, "shift": self.shift, "scale": self.scale,
         }  # fmt: skip
 
-    def extra_repr(self) -> str:
-        """The configuration, for print(model)."""
-        alpha = "learned" if isinstance(self.alpha, Tensor) else self.alpha
-        return (
-            f"{super().extra_repr()}, base={self.base}, layout={self.layout!r}, "
-            f"shift={self.shift}, scale={self.scale}, alpha={alpha}"
-        )
+    def _arguments(self) -> dict[str, Any]:
+        learned = isinstance(self.alpha, Tensor)
+        alpha = {"learned_alpha": True} if learned else {"alpha": self.alpha}
+        return {**super()._arguments(), **self._spec(), **alpha}
 
 
 class SinusoidalEmbedding(nn.Module):
@@ -162,10 +160,10 @@ class SinusoidalEmbedding(nn.Module):
         else:
             self.spec = SinusoidalSpec.from_preset(preset, dim, **options)
         self.channels_first = channels_first
-        self.scale = None
+        self.scale = self._first_scale = None
         if learned_scale is not None:
             first = arguments.finite_number(function, "learned_scale", learned_scale)
-            self.scale = nn.Parameter(torch.full((1,), first))
+            self.scale, self._first_scale = nn.Parameter(torch.full((1,), first)), first
 
     def forward(
         self,
@@ -183,8 +181,11 @@ class SinusoidalEmbedding(nn.Module):
         return table
 
     def extra_repr(self) -> str:
-        """The configuration, for print(model)."""
-        return f"{self.spec}, channels_first={self.channels_first}"
+        """The call, for print(model)."""
+        return call_arguments(
+            type(self), dim=self.spec.dim, preset=self.spec, channels_first=self.channels_first,
+            learned_scale=self._first_scale,
+        )  # fmt: skip
 
 
 class TimestepEmbedding(nn.Module):
@@ -320,8 +321,8 @@ class FourierFeatures(nn.Module):
         return torch.cat(halves[::-1] if self.layout == "cos_sin" else halves, -1).to(x.dtype)
 
     def extra_repr(self) -> str:
-        """The configuration, for print(model)."""
-        return (
-            f"{self.in_features}, {self.dim}, std={self.std}, learned={self.learned}, "
-            f"layout={self.layout!r}, log={self.log}, amplitude={self.amplitude}"
-        )
+        """The call, for print(model)."""
+        return call_arguments(
+            type(self), in_features=self.in_features, dim=self.dim, std=self.std,
+            learned=self.learned, layout=self.layout, log=self.log, amplitude=self.amplitude,
+        )  # fmt: skip

@@ -1,0 +1,116 @@
+"""The command line: ``posenc-native`` and ``python -m posenc_native``.
+
+Each command is a module here with ``add(commands)``, which says what it takes and what it runs;
+parser.py, options.py and terminal.py are what they share.
+
+argparse parses, because the command has to work from a bare wheel with numpy alone: typer and click
+would be dependencies of everyone who never types a command. Where rich is installed (the extra
+[cli]) a terminal gets tables, colours and progress bars from it, and --help is drawn by
+rich-argparse; pipes and files get plain text. Nothing that a command does not need is imported:
+neither torch nor matplotlib to print --help.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from posenc_native import __version__
+
+from . import bench, demo, explain, info, plot, table
+from .parser import CommandError, CommandParser, in_words_of_the_shell
+
+__all__ = ["main"]
+
+_DESCRIPTION = """\
+Position encodings for transformers, exact at every position: see what a model
+does to its positions, draw encodings, write their tables to files, see what
+was built."""
+
+_EPILOG = """\
+examples:
+  %(prog)s info
+  %(prog)s explain path/to/model
+  %(prog)s plot heatmap --dim 128 -o heatmap.png
+  %(prog)s plot frequencies --preset llama-3.1
+  %(prog)s table rotary --preset llama-3.1 --positions 0:131072 -o llama.npz
+  %(prog)s demo
+
+`%(prog)s COMMAND --help` explains a command.
+
+exit status:
+  0    done
+  1    something went wrong, which is one line on stderr
+  2    the command line makes no sense
+  130  interrupted
+  141  nobody reads the output any more (`| head`)
+  bench ends with the status of the benchmarks.
+
+On a terminal, output is drawn by rich where it is installed
+(posenc-native[cli]) and follows NO_COLOR; pipes and files get plain text."""
+
+
+def main(arguments: Sequence[str] | None = None, program: str = "posenc-native") -> int:
+    """Run a command.
+
+    Args:
+        arguments: those after the program's name; None for ``sys.argv``.
+        program: the name that messages and --help begin with.
+
+    Returns:
+        The exit status, as --help lists them.
+    """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by who runs the command
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - stays open
+    try:
+        try:
+            return _run(arguments, program)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes once more at exit, and would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def _run(arguments: Sequence[str] | None, program: str) -> int:
+    parser = _parser(program)
+    speaker = None
+    try:
+        # bench has options of its own, those of the benchmarks.
+        options, rest = parser.parse_known_args(arguments)
+        parser = options.parser
+        if rest and not options.takes_more:
+            parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        options.more = rest
+        return options.run(options) or 0
+    except SystemExit as stop:  # of argparse, after --help and --version
+        return int(stop.code or 0)
+    except CommandError as error:
+        message, status, speaker = str(error), error.status, error.program
+    except KeyboardInterrupt:
+        message, status = "interrupted", 130
+    except MemoryError:
+        message, status = "there is not enough memory", 1
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            raise
+        message, status = f"cannot use {error.filename or 'the output'}: {error.strerror}", 1
+    except (ValueError, TypeError) as error:
+        found = in_words_of_the_shell(error, parser)
+        if found is None:
+            raise
+        message, status = found, 2
+    print(f"{speaker or parser.prog}: {message}", file=sys.stderr)
+    return status
+
+
+def _parser(program: str) -> CommandParser:
+    parser = CommandParser(prog=program, description=_DESCRIPTION, epilog=_EPILOG)
+    parser.add_argument("--version", action="version", version=f"posenc_native {__version__}")
+    commands = parser.add_commands("COMMAND", "commands")
+    for command in (info, explain, plot, table, demo, bench):
+        command.add(commands)
+    return parser

@@ -1,0 +1,84 @@
+"""bench: the benchmarks, which are part of the repository."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.metadata
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from .parser import CommandError, add_command
+
+_DESCRIPTION = """\
+Compares this library with others and with the limits of memory. The
+benchmarks are part of the repository: run this in a working copy (git clone,
+then `make bench`, or this command). What is missing is installed into the
+copy's own virtual environment first. Options are those of the benchmarks,
+which their own --help, printed here in a working copy, explains."""
+
+_EXAMPLES = """\
+--list
+--quick --filter rotary"""
+
+
+def add(commands: Any) -> None:
+    """Add the command."""
+    parser = add_command(
+        commands,
+        "bench",
+        _run,
+        "compare with other libraries and the limits of memory, in a working copy",
+        _DESCRIPTION,
+        _EXAMPLES,
+        add_help=False,
+        usage="%(prog)s [OPTION ...]",
+    )
+    parser.set_defaults(takes_more=True)
+
+
+def repository() -> Path | None:
+    """The working copy that this package is in; None if it is installed elsewhere."""
+    root = Path(__file__).resolve().parents[2]
+    return root if (root / "benchmarks" / "__main__.py").is_file() else None
+
+
+def _run(options: argparse.Namespace) -> int:
+    """Run the benchmarks here if everything is there, else in the repository's environment."""
+    root = repository()
+    if root is None:
+        if {"-h", "--help"} & {*options.more}:
+            options.parser.print_help()
+            return 0
+        raise CommandError("the benchmarks are part of the repository, which is not here")
+    if missing := _missing(root / "requirements" / "bench.txt"):
+        import subprocess
+
+        environment = root / os.environ.get("VENV", ".venv")
+        print(f"{', '.join(missing)}: not in {sys.prefix}; setting up {environment}", flush=True)
+        if subprocess.run(
+            [root / "scripts" / "setup.sh", "bench", "package"], check=False
+        ).returncode:
+            raise CommandError("cannot set up what is needed: see above")
+        command = [str(environment / "bin" / "python"), "-m", "benchmarks", *options.more]
+        return subprocess.run(command, cwd=root, check=False).returncode
+    sys.path.insert(0, str(root))
+    importlib.import_module("benchmarks.__main__").main(options.more)
+    return 0
+
+
+def _missing(requirements: Path) -> list[str]:
+    """The packages of a file of requirements that this interpreter does not have, and torch."""
+    lines = requirements.read_text(encoding="utf-8").splitlines()
+    names = [line for line in lines if line and not line.startswith("#")]
+    return [name for name in ("torch", *names) if not _installed(name)]
+
+
+def _installed(name: str) -> bool:
+    try:
+        importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True

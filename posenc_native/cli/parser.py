@@ -1,0 +1,146 @@
+"""How a command line is read: help that is laid out by us, errors of one line."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib
+import importlib.util
+import re
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, NoReturn
+
+from . import terminal
+
+# "sinusoidal: dim: expected an even int, got 7", "...: scaling['factor']: expected ..."
+_LIBRARY_ERROR = re.compile(
+    r"[\w.]+: (?P<argument>\w+)(\['(?P<key>\w+)'\])?: (?P<rest>.+)", re.DOTALL
+)
+
+
+class CommandError(Exception):
+    """What the user is told, in one line.
+
+    Args:
+        message: the line.
+        program: what it begins with; None for the command that runs.
+    """
+
+    status = 1
+
+    def __init__(self, message: str, program: str | None = None) -> None:
+        super().__init__(message)
+        self.program = program
+
+
+class UsageError(CommandError):
+    """A command line that makes no sense."""
+
+    status = 2
+
+
+class CommandParser(argparse.ArgumentParser):
+    """argparse, but for errors of one line, help as it is written, and no abbreviated options."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(formatter_class=_help_formatter, allow_abbrev=False, **settings)
+        # What begins like a negative number is a value, as in --positions -8:8: no option does.
+        self._negative_number_matcher = re.compile(r"-\.?\d")
+        # Without a command: help. Each command sets its own.
+        self.set_defaults(parser=self, run=_show_help, takes_more=False)
+
+    def error(self, message: str) -> NoReturn:
+        """Raise UsageError."""
+        raise UsageError(message.removeprefix("argument "), self.prog)
+
+    def add_commands(self, metavar: str, title: str) -> Any:
+        """Have it take commands; `add_command` adds them to what this returns."""
+        # Without prog argparse would lay out the usage to find it, and on a terminal import rich.
+        return self.add_subparsers(metavar=metavar, prog=self.prog, title=title)
+
+
+def add_command(
+    commands: Any,
+    name: str,
+    run: Callable[[argparse.Namespace], int | None] | None,
+    summary: str,
+    description: str,
+    examples: str = "",
+    **settings: Any,
+) -> CommandParser:
+    """Add a command.
+
+    Args:
+        commands: where to, from `CommandParser.add_commands`.
+        name: as it is typed.
+        run: does it; returns the exit status, None for 0. None: it takes commands in turn.
+        summary: the line in the list of commands.
+        description: what its own --help begins with.
+        examples: command lines without the program and the command, one a line; more lines of
+            text may follow an empty one.
+        settings: of argparse.ArgumentParser.
+    """
+    lines, _, more = examples.partition("\n\n")
+    epilog = "\n".join(
+        ["examples:", *(f"  %(prog)s {line}".rstrip() for line in lines.splitlines())]
+    )
+    parser: CommandParser = commands.add_parser(
+        name,
+        help=summary,
+        description=description,
+        epilog=(f"{epilog}\n\n{more}" if more else epilog) if examples else None,
+        **settings,
+    )
+    if run is not None:
+        parser.set_defaults(run=run)
+    return parser
+
+
+def require(module: str, extra: str, why: str) -> ModuleType:
+    """Import an optional package; a CommandError that says what to install if it is not there."""
+    if importlib.util.find_spec(module) is None:
+        raise CommandError(f"{why} needs {module}: pip install 'posenc-native[{extra}]'")
+    return importlib.import_module(module)
+
+
+def in_words_of_the_shell(error: Exception, parser: argparse.ArgumentParser) -> str | None:
+    """The message of an error of the library, under the name of the option that is at fault.
+
+    None if it does not have the form of those (`arguments.wrong_value`).
+    """
+    match = _LIBRARY_ERROR.fullmatch(str(error))
+    if match is None:
+        return None
+    for action in parser._actions:
+        if action.dest == match["argument"] and action.option_strings:
+            key = f" {match['key']}:" if match["key"] else ""
+            return f"{'/'.join(action.option_strings)}:{key} {match['rest']}"
+    return str(error)
+
+
+def _show_help(options: argparse.Namespace) -> int:
+    options.parser.print_help(sys.stderr)
+    return UsageError.status
+
+
+def _help_formatter(prog: str, **settings: Any) -> argparse.HelpFormatter:
+    """Descriptions and examples as they are written; in colours on a terminal."""
+    return _help_formatter_class()(prog, **settings)
+
+
+@functools.cache
+def _help_formatter_class() -> type[argparse.HelpFormatter]:
+    """rich-argparse's, which imports rich when it formats, if somebody looks and it is there."""
+    if not terminal.is_rich(sys.stdout) or importlib.util.find_spec("rich_argparse") is None:
+        return argparse.RawDescriptionHelpFormatter
+    from rich_argparse import RawDescriptionRichHelpFormatter
+
+    class Formatter(RawDescriptionRichHelpFormatter):
+        group_name_formatter = str
+        # Brackets in our texts are shapes.
+        text_markup = False
+        help_markup = False
+
+    return Formatter

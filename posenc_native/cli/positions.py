@@ -1,0 +1,91 @@
+"""Positions as they are typed: a count, ranges, lists; never all in memory at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True)
+class Positions:
+    """Positions, in order.
+
+    Attributes:
+        parts: ranges, and lists of numbers, that follow each other.
+        count: n where they are 0 .. n-1, typed as one int; else None.
+    """
+
+    parts: tuple[range | list[int | float], ...]
+    count: int | None = None
+
+    @classmethod
+    def read(cls, text: str) -> Positions:
+        """From what was typed; ValueError if it makes no sense."""
+        try:
+            if text.isdecimal():
+                return cls((_range("0", text),), int(text))
+            found = cls(tuple(map(_part, text.split(","))))
+        except (ValueError, TypeError) as error:
+            form = "a count, START:STOP, START:STOP:STEP or a list with commas"
+            raise ValueError(f"expected {form}, of 64-bit integers, got {text!r}") from error
+        if found._fractional and any(
+            isinstance(end, int) and int(float(end)) != end
+            for part in found.parts
+            if part
+            for end in (part[0], part[-1])
+        ):
+            raise ValueError(f"expected integers of at most 2^53 beside fractions, got {text!r}")
+        return found
+
+    @property
+    def _fractional(self) -> bool:
+        return any(isinstance(p, list) and isinstance(p[0], float) for p in self.parts)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    def blocks(self, rows: int) -> Iterator[npt.NDArray[Any]]:
+        """Arrays of at most so many positions: int64, float64 if any of all is no integer."""
+        kind = np.dtype(np.float64 if self._fractional else np.int64)
+        for part in self.parts:
+            for start in range(0, len(part), rows):
+                piece = part[start : start + rows]
+                if isinstance(piece, range):
+                    yield np.arange(piece.start, piece.stop, piece.step).astype(kind)
+                else:
+                    yield np.array(piece, kind)
+
+    def array(self) -> npt.NDArray[Any]:
+        """All of them."""
+        return np.concatenate([np.empty(0, np.int64), *self.blocks(2**16)])
+
+
+def _part(text: str) -> range | list[int | float]:
+    """A range, or one position."""
+    if ":" in text:
+        return _range(*text.split(":"))
+    try:
+        return [_whole(text)]
+    except ValueError:
+        value = float(text)
+        if not abs(value) < 2.0**63:
+            raise
+        return [value]
+
+
+def _range(*ends: str) -> range:
+    found = range(*map(_whole, ends))
+    if found and (found[-1] - found[0]) // found.step >= 2**60:
+        raise ValueError("more than any array can have")
+    return found
+
+
+def _whole(text: str) -> int:
+    value = int(text)
+    if not -(2**63) <= value < 2**63:
+        raise ValueError("beyond 64 bits")
+    return value

@@ -1,0 +1,310 @@
+"""table: sinusoidal and rotary tables as files.
+
+A table is written in blocks of rows, so that its size is a matter of the disk; .safetensors, which
+its own library writes, takes as much memory as the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from posenc_native import __version__
+from posenc_native.rotary import rotary_tables
+
+from . import terminal
+from .options import (
+    add_dtype,
+    add_encoding,
+    add_output,
+    add_positions,
+    dtype,
+    encoding,
+    writing,
+)
+from .parser import UsageError, add_command, require
+from .positions import Positions
+
+Array = npt.NDArray[Any]
+
+_BLOCK_BYTES = 1 << 22  # little enough for a cache, enough for all threads
+
+_DESCRIPTION = """\
+Writes the table of an encoding. Rows are positions; angles are exact at every
+one of them. The suffix of the file is its format:
+
+  .npy          one array
+  .npz          arrays by name: the table, positions, what it was made of
+  .safetensors  the same; needs posenc-native[safetensors]
+  .csv          a row of names, then one for each position, in digits that
+                read as the same numbers again
+
+Tables larger than memory can be written, but for .safetensors."""
+
+_SINUSOIDAL = """\
+A sinusoidal table [positions, dim]: the Transformer paper's or another
+project's.
+
+  .npy          the table
+  .npz          "table", "positions", and in words, "encoding"
+  .safetensors  "table", "positions"; "encoding" is in the metadata
+  .csv          columns position, dim_0, dim_1 ..."""
+
+_SINUSOIDAL_EXAMPLES = """\
+--dim 512 --positions 4096 -o table.npy
+--dim 512 --positions 4096 --layout sin_cos --shift 1 --dtype float16 -o table.npz
+--preset whisper --dim 384 --positions 1500 -o whisper.npy
+--dim 8 --positions 0:1000000:100000
+--list-presets"""
+
+_ROTARY = """\
+Cosines and sines of a rotary encoding, [positions, pairs] each, of a
+published model by its name, of a config.json, or of numbers. As models have
+it, they are multiplied by the attention factor. Where positions have several
+axes (models that see pictures) the table is that of text, the same position
+on each.
+
+  .npy          [2, positions, pairs]: cos, sin = numpy.load(FILE)
+  .npz          "cos", "sin", "positions", "inv_freq" (radians a position,
+                float64), "attention_factor", and in words, "encoding"
+  .safetensors  the same; "encoding" is in the metadata
+  .csv          columns position, cos_0, cos_1 ... sin_0, sin_1 ..."""
+
+_ROTARY_EXAMPLES = """\
+--head-dim 128 --base 500000 --positions 8192 -o cos_sin.npy
+--preset llama-3.1 --positions 0:131072 -o llama.npz
+--config path/to/model --positions 1000000:1000016 -o far.csv
+--head-dim 64 --scaling '{"rope_type": "linear", "factor": 4}' --positions 5,7,9
+--list-presets"""
+
+
+def add(commands: Any) -> None:
+    """Add the command."""
+    parser = add_command(
+        commands,
+        "table",
+        None,
+        "write a sinusoidal or rotary table: .npy, .npz, .csv, .safetensors",
+        _DESCRIPTION,
+        "sinusoidal --dim 512 --positions 4096 -o table.npy\n"
+        "rotary --preset llama-3.1 --positions 0:131072 -o llama.npz",
+    )
+    kinds = parser.add_commands("KIND", "tables")
+    for kind, run, summary, usage, description, examples in (
+        (
+            "sinusoidal",
+            _sinusoidal,
+            "sines and cosines to add",
+            "--dim N",
+            _SINUSOIDAL,
+            _SINUSOIDAL_EXAMPLES,
+        ),
+        (
+            "rotary",
+            _rotary,
+            "cosines and sines to turn by",
+            "(--head-dim N | --preset NAME | --config PATH)",
+            _ROTARY,
+            _ROTARY_EXAMPLES,
+        ),
+    ):
+        one = add_command(kinds, kind, run, summary, description, examples)
+        one.usage = f"%(prog)s {usage} --positions POSITIONS [OPTION ...] [-o FILE]"
+        add_encoding(one, kind)
+        group = one.add_argument_group("rows and file")
+        add_positions(group)
+        add_dtype(group)
+        add_output(group, tuple(_FORMATS), otherwise="without it .csv is printed")
+
+
+@dataclass(frozen=True)
+class _Table:
+    """What is written.
+
+    Attributes:
+        parts: arrays ``[positions, width]`` by name, each as a function of positions.
+        width: number of columns of each.
+        columns: names of all columns of all parts.
+        dtype: of the parts.
+        positions: of the rows.
+        beside: further arrays, which do not depend on positions.
+        encoding: what it is, as the Python call that makes it.
+    """
+
+    parts: Mapping[str, Callable[[Array], Array]]
+    width: int
+    columns: list[str]
+    dtype: np.dtype[Any]
+    positions: Positions
+    beside: Mapping[str, Array]
+    encoding: str
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of each part."""
+        return len(self.positions), self.width
+
+    def rows(self) -> Iterator[Array]:
+        """Positions, as many at a time as make a block."""
+        return self.positions.blocks(max(1, _BLOCK_BYTES // max(1, self.width * 8)))
+
+
+def _sinusoidal(options: argparse.Namespace) -> None:
+    spec: Any = encoding(options, "sinusoidal")
+    kind, positions = dtype(options), options.positions
+    if positions.count is not None and spec.grid is not None:  # a project's own first n positions
+        positions = Positions((spec.grid.of_shape((positions.count,))[0].tolist(),))
+    width = spec(np.ones(1, np.int64)).shape[-1]
+    _write(
+        _Table(
+            {"table": lambda at: spec(at, dtype=kind)},
+            width,
+            [f"dim_{i}" for i in range(width)],
+            kind,
+            positions,
+            {},
+            repr(spec),
+        ),
+        options.out,
+    )
+
+
+def _rotary(options: argparse.Namespace) -> None:
+    rope: Any = encoding(options, "rotary")
+    kind, pairs = dtype(options), len(rope.inv_freq)
+
+    def part(number: int) -> Callable[[Array], Array]:
+        # Without rope.axis_map: the same position on every axis.
+        return lambda at: rotary_tables(at, rope.inv_freq, scale=rope.scale, dtype=kind)[number]
+
+    _write(
+        _Table(
+            {"cos": part(0), "sin": part(1)},
+            pairs,
+            [f"{name}_{i}" for name in ("cos", "sin") for i in range(pairs)],
+            kind,
+            options.positions,
+            {"inv_freq": rope.inv_freq, "attention_factor": np.float64(rope.scale)},
+            repr(rope),
+        ),
+        options.out,
+    )
+
+
+def _write(table: _Table, out: Path | None) -> None:
+    if out is None:
+        _write_csv(table, sys.stdout, lambda rows: None)
+        return
+    dtypes, write = _FORMATS[out.suffix.lower()]
+    if table.dtype.name not in dtypes:
+        expected = f"one of {', '.join(dtypes)} for {out.suffix}"
+        raise UsageError(f"--dtype: expected {expected}, got {table.dtype.name}")
+    total = len(table.positions) * len(table.parts)
+    with terminal.progress(f"writing {out}", total) as done, writing(out) as path:
+        write(table, path, done)
+    parts = " and ".join(table.parts)
+    print(f"wrote {out}: {parts}, {table.dtype.name} {list(table.shape)}, {_bytes(out)}")
+
+
+def _bytes(path: Path) -> str:
+    size = path.stat().st_size
+    power = min(int(math.log10(max(size, 1))) // 3, 4)
+    return f"{size / 1000**power:.3g} {('bytes', 'kB', 'MB', 'GB', 'TB')[power]}"
+
+
+# --- Formats
+
+_Done = Callable[[int], object]
+
+
+def _write_npy(table: _Table, path: Path, done: _Done) -> None:
+    several = (len(table.parts),) if len(table.parts) > 1 else ()
+    with path.open("wb") as file:
+        _header(file, table.dtype, (*several, *table.shape))
+        for part in table.parts.values():
+            _blocks(file, table, part, done)
+
+
+def _write_npz(table: _Table, path: Path, done: _Done) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+
+        def member(name: str) -> IO[bytes]:
+            return archive.open(f"{name}.npy", "w", force_zip64=True)
+
+        for name, part in table.parts.items():
+            with member(name) as file:
+                _header(file, table.dtype, table.shape)
+                _blocks(file, table, part, done)
+        with member("positions") as file:
+            first = next(table.positions.blocks(1), np.empty(0, np.int64))
+            _header(file, first.dtype, table.shape[:1])
+            for block in table.rows():
+                file.write(block.data)
+        for name, array in {**table.beside, "encoding": np.array(table.encoding)}.items():
+            with member(name) as file:
+                np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
+
+
+def _header(file: IO[bytes], kind: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    description = np.lib.format.dtype_to_descr(kind)
+    np.lib.format.write_array_header_1_0(
+        file, {"descr": description, "fortran_order": False, "shape": shape}
+    )
+
+
+def _blocks(file: IO[bytes], table: _Table, part: Callable[[Array], Array], done: _Done) -> None:
+    for positions in table.rows():
+        file.write(np.ascontiguousarray(part(positions)).data)
+        done(len(positions))
+
+
+def _write_safetensors(table: _Table, path: Path, done: _Done) -> None:
+    require("safetensors", "safetensors", path.suffix)
+    from safetensors.numpy import save_file
+
+    positions = table.positions.array()
+    arrays = {"positions": positions}
+    for name, part in table.parts.items():
+        arrays[name] = np.ascontiguousarray(part(positions))
+        done(len(positions))
+    arrays.update({name: np.asarray(array) for name, array in table.beside.items()})
+    path.touch()
+    mode = path.stat().st_mode  # the library's own is for its owner alone
+    save_file(arrays, path, {"encoding": table.encoding, "posenc_native": __version__})
+    path.chmod(mode)
+
+
+def _write_csv(table: _Table, file: IO[str], done: _Done) -> None:
+    print("position", *table.columns, sep=",", file=file)
+    for positions in table.rows():
+        columns = [positions[:, None], *(part(positions) for part in table.parts.values())]
+        if table.dtype.name == "bfloat16":  # which NumPy cannot write as text
+            columns[1:] = [column.astype(np.float32) for column in columns[1:]]
+        # The shortest text that reads as the same number.
+        texts = np.concatenate([column.astype(str) for column in columns], axis=1)
+        file.write("".join(f"{','.join(row)}\n" for row in texts.tolist()))
+        done(len(positions) * len(table.parts))
+
+
+def _write_csv_file(table: _Table, path: Path, done: _Done) -> None:
+    with path.open("w", encoding="ascii", newline="\n") as file:
+        _write_csv(table, file, done)
+
+
+_NUMPY_DTYPES = ("float16", "float32", "float64")
+_ALL_DTYPES = (*_NUMPY_DTYPES, "bfloat16")
+_FORMATS: dict[str, tuple[tuple[str, ...], Callable[[_Table, Path, _Done], None]]] = {
+    ".npy": (_NUMPY_DTYPES, _write_npy),
+    ".npz": (_NUMPY_DTYPES, _write_npz),
+    ".csv": (_ALL_DTYPES, _write_csv_file),
+    ".safetensors": (_ALL_DTYPES, _write_safetensors),
+}

@@ -1,0 +1,52 @@
+"""What a person at a terminal gets from rich, and a pipe as plain text."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TextIO
+
+
+def is_rich(stream: TextIO) -> bool:
+    """Whether rich is to write there: it is installed, and somebody looks."""
+    return (
+        stream.isatty()
+        and os.environ.get("TERM") != "dumb"
+        and importlib.util.find_spec("rich") is not None
+    )
+
+
+def show_table(columns: tuple[str, str], rows: Sequence[tuple[str, str]]) -> None:
+    """Print names and what belongs to them; the header on a terminal only."""
+    if not is_rich(sys.stdout):
+        width = max(len(name) for name, _ in rows)
+        print("\n".join(f"{name:{width}}  {value}" for name, value in rows))
+        return
+    import rich
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, show_header=any(columns))
+    table.add_column(columns[0], style="bold", no_wrap=True)
+    table.add_column(columns[1], overflow="fold")  # all of it, to be copied
+    for row in rows:
+        table.add_row(*map(Text, row))  # no markup: brackets are shapes
+    rich.print(table)
+
+
+@contextlib.contextmanager
+def progress(label: str, total: int) -> Iterator[Callable[[int], object]]:
+    """A bar on stderr, while somebody looks; gives what is told how much more is done."""
+    if not is_rich(sys.stderr):
+        yield lambda done: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task: Any = bar.add_task(label, total=total)
+        yield lambda done: bar.advance(task, done)

@@ -1,0 +1,45 @@
+"""Pictures of position encodings, by matplotlib: ``pip install 'posenc-native[plot]'``.
+
+    pn.plot.heatmap(128)                                     # the paper's table, dim 128
+    pn.plot.waves(pn.SinusoidalSpec(512, layout="sin_cos"), 4096)
+    pn.plot.clock(128, 50)
+    pn.plot.similarity(pn.Rotary(128))
+    pn.plot.bias(pn.alibi_diagonals(8, 64, 64), q_len=64, k_len=64)
+    pn.plot.rotation(q, rope)
+    pn.plot.frequencies(pn.Rotary.preset("llama-3.1"))
+
+An *encoding* is an int, the width of the Transformer paper's sinusoidal table; or a
+`SinusoidalSpec`, or a `Rotary`, whose titles say their parameters; or a ready table ``[positions,
+dim]``. Arrays and tensors of any float dtype and device will do.
+
+Every function returns the Axes that it has drawn into, one or an array of them, so that everything
+can be changed afterwards. They are those given as ``ax=``, and then nothing else of matplotlib's
+state is touched; or those of a new figure of pyplot, which ``plt.show()`` and notebooks show. None
+needs colour to be read: shades go from dark to light with the number, lines differ in dashes and
+markers and are labelled.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+if importlib.util.find_spec("matplotlib") is None:
+    raise ImportError("posenc_native.plot needs matplotlib: pip install 'posenc-native[plot]'")
+
+from .biases import bias
+from .clocks import clock, clock_animation
+from .inner_products import similarity
+from .rotations import rotation
+from .scalings import frequencies
+from .tables import heatmap, waves
+
+__all__ = [
+    "bias",
+    "clock",
+    "clock_animation",
+    "frequencies",
+    "heatmap",
+    "rotation",
+    "similarity",
+    "waves",
+]
