@@ -184,7 +184,7 @@ def as_json(result: Result) -> dict[str, Any]:
 _LIMIT_WIDTH = 37
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """Three digits and a unit."""
     for unit, scale in (("s ", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)):
         if seconds >= scale or unit == "ns":
@@ -201,7 +201,7 @@ def _factor(value: float) -> str:
 
 def _line(name: str, mode: str, seconds: float, spread: list[float], rest: str = "") -> str:
     width = (spread[1] - spread[0]) / 2 / seconds
-    line = f"  {name:<38} {mode:<9} {_duration(seconds):>9}  ±{width:4.0%}"
+    line = f"  {name:<38} {mode:<9} {duration(seconds):>9}  ±{width:4.0%}"
     return f"{line} {rest}".rstrip()
 
 
@@ -216,7 +216,7 @@ def as_text(case: dict[str, Any]) -> str:
         rate = f"{limit['gigabytes_per_second']:6.1f} GB/s  {limit['variant']}"
         if gain := limit.get("times_one_thread"):
             rate += f"; {gain:.2f} x one thread"
-        lines.append(f"  {'limit: ' + kind:<48} {_duration(limit['seconds']):>9}        {rate}")
+        lines.append(f"  {'limit: ' + kind:<48} {duration(limit['seconds']):>9}        {rate}")
     # One of all peers, and one of those whose results are fresh.
     peers = {
         (best["contestant"], best["mode"]): best["seconds"]
@@ -224,7 +224,7 @@ def as_text(case: dict[str, Any]) -> str:
         if (best := row.get("best_peer"))
     }
     for (peer, mode), seconds in peers.items():
-        lines.append(f"  {f'best peer: {peer}, {mode}':<48} {_duration(seconds):>9}")
+        lines.append(f"  {f'best peer: {peer}, {mode}':<48} {duration(seconds):>9}")
     for row in case["rows"]:
         if reason := row.get("skipped"):
             lines.append(f"    {row['contestant']:<36} {row['mode']:<9}   skipped: {reason}")

@@ -1,0 +1,196 @@
+"""Names of the library, in pages and in docstrings, lead to the reference, or the build fails.
+
+In a page (Markdown), code like `pn.sinusoidal` or `pnn.ALiBi` becomes a link. In a docstring a name
+in single backticks does, unless it is an argument of what the docstring is about. The directive
+``reference`` puts objects into the reference, first as a table, then one by one:
+
+    ```{reference} posenc_native
+    sinusoidal
+    add_sinusoidal
+    ```
+
+and a public name that no page has this way is a warning. The directive ``head`` shows what a module
+says at its head, as it stands there: pictures in characters, which docstrings refer to.
+
+    ```{head} posenc_native.rotary
+    ```
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.util import logging
+from sphinx.util.docutils import SphinxDirective
+from sphinx.util.nodes import make_refnode
+
+LOGGER = logging.getLogger(__name__)
+
+# As pages write them, and what they stand for; `pn.plot.heatmap` goes by pn.
+MODULES = {
+    "pn": "posenc_native",
+    "pnn": "posenc_native.nn",
+    "hf": "posenc_native.hf",
+    "flex": "posenc_native.flex",
+}
+IN_PAGES = re.compile(rf"({'|'.join(MODULES)})\.([A-Za-z_][\w.]*)(\(\))?")
+IN_DOCSTRINGS = re.compile(r"(?<![`:\\\w])`([A-Za-z_][\w.]*)`(?![`_\w])")
+
+
+class Reference(SphinxDirective):
+    required_arguments = 1
+    has_content = True
+
+    def run(self) -> list[nodes.Node]:
+        module = self.arguments[0]
+        names = [line.strip() for line in self.content if line.strip()]
+        lines = ["```{eval-rst}", f".. currentmodule:: {module}", ""]
+        lines += [".. autosummary::", "   :nosignatures:", ""]
+        lines += [f"   {name}" for name in names]
+        for name in names:
+            thing = getattr(importlib.import_module(module), name, None)
+            if thing is None:
+                raise self.error(f"reference: {module} has no {name}")
+            kind, options = _kind(thing)
+            lines += ["", f".. auto{kind}:: {name}", *options]
+        return self.parse_text_to_nodes("\n".join([*lines, "```"]))
+
+
+class Head(SphinxDirective):
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        module = importlib.import_module(self.arguments[0])
+        self.env.note_dependency(str(module.__file__))
+        text = inspect.cleandoc(module.__doc__ or "")
+        return [nodes.literal_block(text, text, language="text")]
+
+
+def _kind(thing: Any) -> tuple[str, list[str]]:
+    if inspect.isclass(thing):
+        return "class", ["   :members:", "   :special-members: __call__"]
+    if callable(thing):
+        return "function", []
+    return "data", []
+
+
+# --- Links
+
+
+def _link_names(app: Sphinx, doctree: nodes.document) -> None:
+    for literal in list(doctree.findall(nodes.literal)):
+        match = IN_PAGES.fullmatch(literal.astext())
+        ancestors: Iterator[nodes.Node] = _ancestors(literal)
+        if match is None or any(
+            isinstance(a, (nodes.reference, nodes.title, addnodes.pending_xref)) for a in ancestors
+        ):
+            continue
+        target = f"{MODULES[match[1]]}.{match[2]}"
+        reference = addnodes.pending_xref(
+            "",
+            literal.deepcopy(),
+            refdomain="py",
+            reftype="obj",
+            reftarget=target,
+            refdoc=app.env.docname,
+            refexplicit=True,
+            refwarn=True,
+        )
+        reference.source, reference.line = literal.source, literal.line
+        literal.replace_self(reference)
+
+
+def _link_files(app: Sphinx, doctree: nodes.document) -> None:
+    """A link to a file that a page includes leads to that page."""
+    for reference in doctree.findall(addnodes.pending_xref):
+        page = app.config.included_files.get(reference["reftarget"])
+        if page and reference["reftype"] == "myst":
+            reference.attributes |= {"refdomain": "doc", "reftarget": page, "reftargetid": None}
+
+
+def _ancestors(node: nodes.Node) -> Iterator[nodes.Node]:
+    while node.parent is not None:
+        node = node.parent
+        yield node
+
+
+def _mark_arguments(
+    app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]
+) -> None:
+    """In a docstring, arguments in backticks are code: its own, in a method also its class's.
+
+    So are the names of a class in its docstring, which tables repeat where these have no link.
+    """
+    own = _arguments(thing)
+    if what == "class":
+        own |= set(vars(thing))
+    if what == "method":
+        owner = thing.__qualname__.partition(".")[0]
+        own |= _arguments(getattr(inspect.getmodule(thing), owner))
+
+    def as_code(match: re.Match[str]) -> str:
+        return f"``{match[1]}``" if match[1] in own else match[0]
+
+    lines[:] = [IN_DOCSTRINGS.sub(as_code, line) for line in lines]
+
+
+def _arguments(thing: Any) -> set[str]:
+    try:
+        return set(inspect.signature(thing).parameters)
+    except (TypeError, ValueError):
+        return set()
+
+
+# --- Names from elsewhere
+
+
+def _elsewhere(
+    app: Sphinx, env: BuildEnvironment, node: addnodes.pending_xref, content: nodes.TextElement
+) -> nodes.reference | None:
+    """Where a name is that is not of the docstring's own module.
+
+    It is one of `posenc_native`, without the module's name, or one of another project's, whose
+    address conf.py lists.
+    """
+    if node.get("refdomain") != "py":
+        return None
+    name = node["reftarget"]
+    if found := env.domains.python_domain.objects.get(f"posenc_native.{name}"):
+        return make_refnode(app.builder, node["refdoc"], found.docname, found.node_id, content)
+    address = app.config.external_names.get(name)
+    return nodes.reference("", "", content, internal=False, refuri=address) if address else None
+
+
+# --- Everything public is there
+
+
+def _check_public_names(app: Sphinx, env: BuildEnvironment) -> None:
+    documented = set(env.domains.python_domain.objects)
+    modules = app.config.public_modules
+    for module in modules:
+        for name in importlib.import_module(module).__all__:
+            full = f"{module}.{name}"
+            if full not in documented and full not in modules:
+                LOGGER.warning("%s is public, but no page has it in a {reference}", full)
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    app.add_config_value("external_names", {}, "env", [dict])
+    app.add_config_value("included_files", {}, "env", [dict])
+    app.add_config_value("public_modules", [], "", [list])
+    app.add_directive("reference", Reference)
+    app.add_directive("head", Head)
+    app.connect("autodoc-process-docstring", _mark_arguments)
+    app.connect("doctree-read", _link_names)
+    app.connect("doctree-read", _link_files)
+    app.connect("missing-reference", _elsewhere)
+    app.connect("env-check-consistency", _check_public_names)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,98 @@
+"""How Sphinx builds the documentation: `make docs`."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+# The package as it stands here, the benchmarks whose results the tables are made of, and what
+# pages are made with.
+sys.path[:0] = [str(ROOT), str(HERE / "_extensions")]
+
+import posenc_native  # noqa: E402
+
+project = "posenc_native"
+author = "the posenc_native authors"
+release = version = posenc_native.__version__
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.mathjax",
+    "measured",
+    "names",
+    "picture",
+    "strictly",
+]
+exclude_patterns = ["_extensions"]
+
+# Every reference is resolved or is a warning, and `make docs` makes warnings errors.
+nitpicky = True
+# A name in single backticks in a docstring is one of the reference: see names.py.
+default_role = "py:obj"
+
+# --- Markdown
+
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "attrs_inline"]
+myst_heading_anchors = 3
+myst_links_external_new_tab = False
+
+# --- The reference
+
+autodoc_member_order = "bysource"
+# Docstrings say in words what an argument is, with its shape and unit.
+autodoc_typehints = "none"
+# One argument a line where a signature is longer.
+maximum_signature_line_length = 80
+autosummary_generate = False
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+napoleon_attr_annotations = False
+
+# Every name in their __all__ has to be in the reference.
+public_modules = [
+    *("posenc_native", "posenc_native.nn", "posenc_native.flex", "posenc_native.hf"),
+    "posenc_native.plot",
+]
+
+# Names of other projects in docstrings, and where they are explained: one that is not here is an
+# error. (intersphinx would ask the network in every build.)
+_NUMPY = "https://numpy.org/doc/stable/reference/"
+_TORCH = "https://docs.pytorch.org/docs/stable/generated/"
+external_names = {
+    "numpy.random.Generator": _NUMPY + "random/generator.html#numpy.random.Generator",
+    "torch.Generator": _TORCH + "torch.Generator.html",
+    "torch.set_num_threads": _TORCH + "torch.set_num_threads.html",
+}
+
+# Files that link to each other where they are, and the pages that include them.
+included_files = {"ARCHITECTURE.md": "architecture"}
+
+# --- Links that `make docs-links` follows
+
+linkcheck_timeout = 20
+linkcheck_retries = 2
+
+# --- Pages
+
+html_theme = "furo"
+html_title = f"posenc_native {release}"
+# MathJax from a package, so that formulas are drawn without a network. (Not as an extension: it
+# does not say whether it is safe for parallel builds.)
+_mathjax = find_spec("sphinx-mathjax-offline")
+assert _mathjax is not None
+assert _mathjax.origin is not None
+html_static_path = ["_static", str(Path(_mathjax.origin).parent / "static")]
+mathjax_path = "mathjax/tex-chtml.js"
+html_css_files = ["posenc.css"]
+html_copy_source = False
+html_show_sphinx = False
+html_show_copyright = False
+pygments_style = "friendly"
+pygments_dark_style = "github-dark"
