@@ -21,7 +21,8 @@ import importlib
 import sys
 from typing import TYPE_CHECKING
 
-from . import backend
+from posenc_native.engines import late
+
 from .absolute import (
     combine,
     learned_positions,
@@ -30,8 +31,8 @@ from .absolute import (
     recurrent_positions,
     resample_positions,
 )
-from .backend import get_num_threads, set_backend, set_num_threads, show_config
 from .config import nope_layers
+from .configuration import show_config
 from .distances import (
     alibi_columns,
     alibi_diagonals,
@@ -49,8 +50,8 @@ from .distances import (
     swin_v2_coordinates,
     t5_diagonals,
 )
+from .engines.backend import get_num_threads, set_backend, set_num_threads
 from .explain import explain
-from .frequencies import frequencies, rotary_frequencies, softmax_correction, wavelengths
 from .key_cache import rerotate
 from .multi_axis import (
     FullWidthRotary,
@@ -96,6 +97,8 @@ from .sinusoidal import (
     sinusoidal_grid,
 )
 from .sinusoidal_presets import sinusoidal_preset, sinusoidal_presets
+from .spectra.frequencies import frequencies, wavelengths
+from .spectra.scaling import rotary_frequencies, softmax_correction
 from .weights import (
     PairingEvidence,
     expected_pairing,
@@ -193,7 +196,7 @@ __all__ = [
 
 # Not inside torch.compile, where a first call might import it too late.
 if "torch" in sys.modules:
-    backend.torch_operations()
+    late.torch_operations()
 
 # They import torch or matplotlib, so only when somebody asks for them.
 _OPTIONAL = ("flex", "hf", "nn", "plot")

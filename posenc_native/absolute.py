@@ -18,14 +18,15 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from . import arguments
-from .arguments import is_tensor, wrong_type, wrong_value
-from .arrays import Arrays
+from posenc_native.base import arguments
+
+from .base.arguments import is_tensor, wrong_type, wrong_value
+from .engines.arrays import Arrays
 
 if TYPE_CHECKING:
     import torch
 
-    from .kinds import Device, Number, SupportsArray
+    from .base.kinds import Device, Number, SupportsArray
 
 __all__ = [
     "combine",
@@ -356,7 +357,7 @@ def recurrent_positions(
     ):  # fmt: skip
         arguments.check_shape(function, argument, tuple(value.shape), shape)
     if arrays.is_torch:
-        from .torch_recurrent import recurrent
+        from .engines.tensors.recurrent import recurrent
 
         return arrays.rounded(recurrent(count, *(arrays.real(value) for value in inputs)))
     current, weight, bias_ih, bias_hh = (arrays.wide(value) for value in inputs)

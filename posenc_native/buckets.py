@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy.typing as npt
 
-from . import arguments
-from .arguments import wrong_value
-from .arrays import Arrays
+from posenc_native.base import arguments
+
+from .base.arguments import wrong_value
+from .engines import late
+from .engines.arrays import Arrays
 
 if TYPE_CHECKING:
     import numpy as np
@@ -148,8 +150,9 @@ def t5_bucket(
     return bucket + buckets * (distances > 0) if both else bucket
 
 
+@late.constant
 def t5_steps(buckets: int, max_distance: int) -> list[int]:
-    """Where buckets 1, 2 ... of a direction begin. A constant to torch.compile (torch_ops.py)."""
+    """Where buckets 1, 2 ... of a direction begin."""
     return list(_t5_steps(buckets, max_distance))
 
 
@@ -180,8 +183,9 @@ def deberta_bucket_of(arrays: Arrays, distances: Any, bucket_size: int, max_posi
     return arrays.steps(steps, abs(distances)) * xp.sign(distances)
 
 
+@late.constant
 def deberta_steps(bucket_size: int, max_position: int) -> list[int]:
-    """Where buckets 1, 2 ... bucket_size begin. A constant to torch.compile (torch_ops.py)."""
+    """Where buckets 1, 2 ... bucket_size begin."""
     return list(_deberta_steps(bucket_size, max_position))
 
 

@@ -15,9 +15,11 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from . import arguments, model_facts
-from .frequencies import ROTARY_SCALINGS, scaled_frequencies
+from posenc_native.base import arguments
+
+from . import model_facts
 from .multi_axis import VISION_MODELS, FullWidthRotary, mrope_axis_map, vision_rotary
+from .spectra.scaling import ROTARY_SCALINGS, scaled_frequencies
 
 _OLD_ROPE_TYPES = {"mrope": "default", "su": "longrope"}
 

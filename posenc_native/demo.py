@@ -25,7 +25,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from . import backend
+from . import configuration
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -388,7 +388,7 @@ def _facts(model: Any, read: int, total: int) -> str:
     import transformers
 
     millions = sum(p.numel() for p in model.parameters()) / 1e6
-    native = backend.configuration()["backend"]
+    native = configuration.configuration()["backend"]
     return (
         f"{type(model).__name__}, {LAYERS} layers, {QUERY_HEADS} query and {KEY_HEADS} key heads "
         f"of {HEAD_DIM}\n"

@@ -24,17 +24,18 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from . import arguments
-from .arguments import wrong_type, wrong_value
-from .arrays import Arrays
+from posenc_native.base import arguments
+
+from .base.arguments import wrong_type, wrong_value
 from .buckets import deberta_bucket, deberta_bucket_of, relative_position_bucket, t5_bucket
+from .engines.arrays import Arrays
 from .relative import relative_gather, toeplitz_bias
 from .sinusoidal import sinusoidal
 
 if TYPE_CHECKING:
     import torch
 
-    from .kinds import Device, Number
+    from .base.kinds import Device, Number
 
 __all__ = [
     "alibi_columns",

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from .config import Configuration, LayerGroup
-from .frequencies import rotary_frequencies, softmax_correction
 from .rotary import Rotary
+from .spectra.scaling import rotary_frequencies, softmax_correction
 
 _WIDTH = 92
 

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .arguments import (
+from .base.arguments import (
     FLOAT_DTYPES,
     INTEGER_DTYPES,
     check_dtype,
@@ -29,8 +29,8 @@ from .arguments import (
     wrong_type,
     wrong_value,
 )
+from .engines.tensors.composed.phases import concrete
 from .relative import Lengths, _columns, _first, _lengths, _start
-from .torch_composed import concrete
 
 __all__ = ["gather_score_mod", "toeplitz_score_mod"]
 

@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy.typing as npt
 
-from . import arguments
-from .arguments import wrong_value
-from .arrays import Arrays
+from posenc_native.base import arguments, views
+
+from .base.arguments import wrong_value
+from .engines.arrays import Arrays
 from .rotary import Rotary, apply_rotary
 
 if TYPE_CHECKING:
     import torch
 
-    from .kinds import Number, SupportsArray
+    from .base.kinds import Number, SupportsArray
 
 __all__ = ["rerotate"]
 
@@ -150,7 +151,7 @@ def rerotate(
 
 def _positions(xp: Arrays, name: str, given: Any, keys: Any, layout: str, by_axis: bool) -> Any:
     """Positions as an array or a tensor of int64, or floating as they are."""
-    view = arguments.rotary_view(xp.function, tuple(keys.shape), layout, "half", 0, 0, "keys")
+    view = views.rotary_view(xp.function, tuple(keys.shape), layout, "half", 0, 0, "keys")
     points = xp.arange(view.tokens) if given is None else xp.positions(name, given)
     before = tuple(points.shape[:1]) if by_axis else ()
     view.check_tokens(xp.function, name, tuple(points.shape), before=before)

@@ -26,17 +26,18 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from . import arguments
-from .arguments import is_tensor, wrong_type, wrong_value
-from .arrays import Arrays
-from .calls import call
-from .frequencies import frequencies
+from posenc_native.base import arguments, views
+
+from .base.arguments import is_tensor, wrong_type, wrong_value
+from .base.calls import call
+from .engines.arrays import Arrays
 from .rotary import Rotary, apply_rotary, apply_rotary_qk
+from .spectra.frequencies import frequencies
 
 if TYPE_CHECKING:
     import torch
 
-    from .kinds import Number, SupportsArray
+    from .base.kinds import Number, SupportsArray
 
 __all__ = [
     "VISION_MODELS",
@@ -364,7 +365,7 @@ class FullWidthRotary:
         frequencies_of_dims = arguments.as_array(function, "inv_freq", inv_freq)
         if frequencies_of_dims.ndim != 1 or len(frequencies_of_dims) % 2:
             wrong_value(function, "inv_freq", "shape [2P]", list(frequencies_of_dims.shape))
-        view = arguments.rotary_view(
+        view = views.rotary_view(
             function, (1, head_dim), "sd", pairing, rotary_start, len(frequencies_of_dims) // 2
         )
         axes = None
@@ -428,13 +429,13 @@ class FullWidthRotary:
         if not is_tensor(q):
             q, k = arguments.as_operands(function, q, k, inplace)
         q_view, k_view = (
-            arguments.rotary_view(
+            views.rotary_view(
                 function, tuple(x.shape), layout, rope.pairing, rope.rotary_start,
                 len(rope.inv_freq), argument,
             )
             for argument, x in (("q", q), ("k", k))
         )  # fmt: skip
-        arguments.check_same_tokens(function, q_view, k_view)
+        views.check_same_tokens(function, q_view, k_view)
         if q.dtype != k.dtype:
             wrong_type(function, "k", f"the dtype of q, {q.dtype}", k.dtype)
         if inplace and not is_tensor(q):

@@ -23,14 +23,15 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from . import arguments
-from .arguments import is_tensor, wrong_type, wrong_value
-from .arrays import Arrays
+from posenc_native.base import arguments
+
+from .base.arguments import is_tensor, wrong_type, wrong_value
+from .engines.arrays import Arrays
 
 if TYPE_CHECKING:
     import torch
 
-    from .kinds import Device
+    from .base.kinds import Device
 
     Integers = int | npt.ArrayLike | torch.Tensor
 

@@ -21,13 +21,15 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from . import arguments, backend
-from .arguments import as_array, as_dtype, as_operand, is_tensor, wrong_type, wrong_value
+from posenc_native.base import arguments
+from posenc_native.engines import backend, late
+
+from .base.arguments import as_array, as_dtype, as_operand, is_tensor, wrong_type, wrong_value
 
 if TYPE_CHECKING:
     import torch
 
-    from .kinds import Number, SupportsArray
+    from .base.kinds import Number, SupportsArray
 
 __all__ = [
     "add_toeplitz_bias",
@@ -105,7 +107,7 @@ def toeplitz_bias(
     q_len, k_len = _lengths(function, "q_len", q_len), _lengths(function, "k_len", k_len)
     if is_tensor(diagonals):
         start, q_offset = _start(function, diagonals.shape, q_len, k_len, q_offset, origin)
-        return backend.torch_operations().toeplitz_bias(
+        return late.torch_operations().toeplitz_bias(
             diagonals, q_len, k_len, start, q_offset, dtype, out
         )
     diagonals = as_array(function, "diagonals", diagonals)
@@ -180,13 +182,13 @@ def add_toeplitz_bias(
     if not is_tensor(diagonals):
         diagonals = as_array(function, "diagonals", diagonals)
         if tensors:  # such as alibi_diagonals() makes where nothing says torch
-            diagonals = backend.torch_operations().diagonals_tensor(diagonals, scores.device)
+            diagonals = late.torch_operations().diagonals_tensor(diagonals, scores.device)
     elif not tensors:
         wrong_type(function, "diagonals", "an array, as scores are", type(diagonals).__name__)
     rows, columns = _matrix_lengths(function, "scores", scores.shape, q_len, k_len)
     start, q_offset = _start(function, diagonals.shape, rows, columns, q_offset, origin)
     if tensors:
-        return backend.torch_operations().add_toeplitz_bias(
+        return late.torch_operations().add_toeplitz_bias(
             scores, diagonals, rows, columns, start, q_offset, out
         )
     return backend.implementation.add_toeplitz_bias(
@@ -263,7 +265,7 @@ def diagonal_sums(
     shape = (*leading[max(len(leading) - keep, 0) :], *counts)
     start, q_offset = _start(function, shape, rows, columns, q_offset, origin)
     if is_tensor(grad):
-        return backend.torch_operations().diagonal_sums(grad, shape, rows, columns, start, q_offset)
+        return late.torch_operations().diagonal_sums(grad, shape, rows, columns, start, q_offset)
     return backend.implementation.diagonal_sums(
         grad, shape, rows, columns, _first(start, rows), q_offset
     )
@@ -355,7 +357,7 @@ def relative_gather(
     index, start, q_offset = _columns(function, index, x.shape[-2], keys, q_offset, origin)
     missing = _missing(function, missing)
     if is_tensor(x):
-        return backend.torch_operations().relative_gather(
+        return late.torch_operations().relative_gather(
             x, index, keys, start, q_offset, missing, content, scale, out
         )
     if is_tensor(content):
@@ -435,7 +437,7 @@ def relative_scatter(
     index, start, q_offset = _columns(function, index, queries, keys, q_offset, origin)
     missing = _missing(function, missing)
     if is_tensor(grad):
-        return backend.torch_operations().relative_scatter(
+        return late.torch_operations().relative_scatter(
             grad, index, columns, start, q_offset, missing, scale, out
         )
     start = queries - 1 if start is None else start

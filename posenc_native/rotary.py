@@ -19,14 +19,16 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from . import arguments, backend
-from .calls import call_arguments
-from .frequencies import rotary_frequencies
+from posenc_native.base import arguments, views
+from posenc_native.engines import backend, late
+
+from .base.calls import call_arguments
+from .spectra.scaling import rotary_frequencies
 
 if TYPE_CHECKING:
     import torch
 
-    from .kinds import Number, SupportsArray
+    from .base.kinds import Number, SupportsArray
 
 __all__ = [
     "Rotary",
@@ -103,7 +105,7 @@ def rotary_tables(
         or arguments.is_tensor(inv_freq)
         or arguments.is_torch_dtype(dtype)
     ):
-        return backend.torch_operations().rotary_tables(  # type: ignore[no-any-return]
+        return late.torch_operations().rotary_tables(  # type: ignore[no-any-return]
             positions, inv_freq, axis_map, scale, dtype
         )
     function = "rotary_tables"
@@ -194,7 +196,7 @@ def apply_rotary(
                [ 1.3687, -0.3012,  0.356 ,  1.3818]], dtype=float32)
     """
     if type(x) is not np.ndarray:
-        operations = backend.operations_on(x)
+        operations = late.operations_on(x)
         if operations is not None:
             return operations.apply_rotary(
                 x, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse, out
@@ -271,7 +273,7 @@ def apply_rotary_qk(
     """
     given = None
     if not type(q) is type(k) is np.ndarray:
-        operations = backend.operations_on(q)
+        operations = late.operations_on(q)
         if operations is not None:
             return operations.apply_rotary_qk(  # type: ignore[no-any-return]
                 q, k, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse,
@@ -350,7 +352,7 @@ def apply_rotary_tables(
         True
     """
     if type(x) is not np.ndarray:
-        operations = backend.operations_on(x)
+        operations = late.operations_on(x)
         if operations is not None:
             return operations.apply_rotary_tables(
                 x, cos, sin, layout, pairing, rotary_start, inverse, compute, out
@@ -424,7 +426,7 @@ def apply_rotary_qk_tables(
     """
     given = None
     if not type(q) is type(k) is np.ndarray:
-        operations = backend.operations_on(q)
+        operations = late.operations_on(q)
         if operations is not None:
             return operations.apply_rotary_qk_tables(  # type: ignore[no-any-return]
                 q, k, cos, sin, layout, pairing, rotary_start, inverse, compute, inplace
@@ -527,7 +529,7 @@ class Rotary:
             else:
                 attention_factor = scale
         # Checks the slice and the pairing.
-        arguments.rotary_view("Rotary", (1, head_dim), "sd", pairing, rotary_start, len(inv_freq))
+        views.rotary_view("Rotary", (1, head_dim), "sd", pairing, rotary_start, len(inv_freq))
         axes = None
         if axis_map is not None:
             axes = np.array(arguments.as_array("Rotary", "axis_map", axis_map))
@@ -555,7 +557,7 @@ class Rotary:
         for name, value in values.items():
             object.__setattr__(self, name, value)
         if "torch" in sys.modules:
-            backend.torch_operations()
+            late.torch_operations()
             self._make_tensors()
 
     @classmethod
@@ -647,7 +649,7 @@ class Rotary:
         inplace: bool = False,
     ) -> tuple[Any, Any]:
         """Rotate queries and keys: `apply_rotary_qk` with this description."""
-        operations = None if type(q) is np.ndarray else backend.operations_on(q)
+        operations = None if type(q) is np.ndarray else late.operations_on(q)
         if operations is None:
             return apply_rotary_qk(
                 q, k, positions, self.inv_freq, layout=layout, pairing=self.pairing,
@@ -731,11 +733,12 @@ class Rotary:
         self._prepare(device)
         return self._elsewhere.get(device) or self._moved(device)
 
+    @late.constant
     def _prepare(self, device: torch.device) -> None:
         """Make the tensors for a device.
 
-        torch_ops.py has torch.compile run this for real while it traces (assume_constant_result):
-        the tensors are then inputs of the graph like others, and not copied in every call of it.
+        torch.compile runs this for real while it traces: the tensors are then inputs of the graph
+        like others, and not copied in every call of it.
         """
         if device not in self._elsewhere:
             inv_freq, axis_map = self._moved(device)
@@ -784,11 +787,9 @@ class Rotary:
             "rotary_start": self.rotary_start,
         }
 
+    @late.constant
     def _differs(self, other: Rotary) -> str | None:
-        """What other pairs, or other frequencies of the same pairs, come from; None if nothing.
-
-        torch_ops.py has torch.compile take the answer for a constant.
-        """
+        """What other pairs, or other frequencies of the same pairs, come from; None if nothing."""
         for name in ("head_dim", "pairing", "rotary_start", "axis_map"):
             if self._arguments()[name] != other._arguments()[name]:
                 return name

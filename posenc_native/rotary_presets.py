@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from . import arguments
-from .frequencies import softmax_correction
+from posenc_native.base import arguments
+
 from .multi_axis import mrope_axis_map
+from .spectra.scaling import softmax_correction
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from . import arguments, backend, reference
-from .arguments import (
+from posenc_native.base import arguments
+from posenc_native.engines import backend, late, reference
+
+from .base.arguments import (
     as_array,
     as_dtype,
     as_operand,
@@ -30,14 +32,14 @@ from .arguments import (
     wrong_type,
     wrong_value,
 )
-from .arrays import Arrays
-from .calls import call
+from .base.calls import call
+from .engines.arrays import Arrays
 from .rotary import rotary_tables
 
 if TYPE_CHECKING:
     import torch
 
-    from .kinds import Device, Number, SupportsArray
+    from .base.kinds import Device, Number, SupportsArray
 
 __all__ = [
     "GridCoordinates",
@@ -131,7 +133,7 @@ def sinusoidal(
                [0.8415, 0.5403, 0.01  , 1.    ]], dtype=float32)
     """
     if device is not None or is_tensor(positions) or is_tensor(out) or is_torch_dtype(dtype):
-        return backend.torch_operations().sinusoidal(
+        return late.torch_operations().sinusoidal(
             positions, dim, base, layout, shift, scale, dtype, device, out
         )
     if type(positions) is not np.ndarray and not isinstance(positions, (int, np.integer)):
@@ -197,7 +199,7 @@ def add_sinusoidal(
                 [1.4207, 1.2702, 1.005 , 1.5   ]]], dtype=float32)
     """
     if type(x) is not np.ndarray:
-        operations = backend.operations_on(x)
+        operations = late.operations_on(x)
         if operations is not None:
             return operations.add_sinusoidal(
                 x, positions, x_scale, alpha, base, layout, shift, scale, out

@@ -13,8 +13,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from . import arguments
-from .arguments import wrong_type, wrong_value
+from posenc_native.base import arguments
+
+from .base.arguments import wrong_type, wrong_value
 from .sinusoidal import GridCoordinates, SinusoidalSpec
 
 __all__ = ["sinusoidal_preset", "sinusoidal_presets"]

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from . import arguments
-from .arguments import is_tensor, wrong_value
+from posenc_native.base import arguments, views
+
+from .base.arguments import is_tensor, wrong_value
 
 if TYPE_CHECKING:
     import torch
 
-    from .kinds import Number, SupportsArray
+    from .base.kinds import Number, SupportsArray
 
 __all__ = ["PairingEvidence", "expected_pairing", "guess_pairing", "permute_qk",
            "permute_state_dict"]  # fmt: skip
@@ -368,7 +369,7 @@ def _head_order(
     dims = {}
     for name, pairing in (("source", source), ("to", to)):
         try:
-            view = arguments.rotary_view(
+            view = views.rotary_view(
                 function, (1, head_dim), "sd", pairing, start, width // 2, "head_dim"
             )
         except (ValueError, TypeError) as error:

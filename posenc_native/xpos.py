@@ -21,14 +21,15 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from . import arguments
-from .arrays import Arrays
+from posenc_native.base import arguments, views
+
+from .engines.arrays import Arrays
 from .rotary import apply_rotary_tables, rotary_tables
 
 if TYPE_CHECKING:
     import torch
 
-    from .kinds import Number, SupportsArray
+    from .base.kinds import Number, SupportsArray
 
 __all__ = ["apply_xpos", "xpos_tables"]
 
@@ -190,7 +191,7 @@ def apply_xpos(
     decay = _decay(arrays, inv_freq, scale_base, gamma)
     pairs = decay.shape[0]
     views = [
-        arguments.rotary_view(function, tuple(x.shape), layout, pairing, rotary_start, pairs, name)
+        views.rotary_view(function, tuple(x.shape), layout, pairing, rotary_start, pairs, name)
         for name, x in (("q", q), ("k", k))
     ]
     center = _center(function, center, views[1].tokens)
@@ -225,9 +226,9 @@ def _check_places(function: str, q: Any, k: Any, layout: str) -> None:
     """ValueError unless both can be written in place: checked before either is."""
     tensors = arguments.is_tensor(q)
     if tensors:
-        from .torch_autograd import is_leaf_for_gradient
-        from .torch_composed import concrete
-        from .torch_ops import _overlap
+        from .engines.tensors.composed.phases import concrete
+        from .engines.tensors.following import is_leaf_for_gradient
+        from .engines.tensors.results import overlap as _overlap
 
         if not concrete(q, k):
             return

@@ -11,9 +11,10 @@ import numpy as np
 import outside
 import pytest
 
-from posenc_native import Rotary, explain, model_facts, nope_layers, reference, vision_rotary
+from posenc_native import Rotary, explain, model_facts, nope_layers, vision_rotary
 from posenc_native.config import Configuration, rotary_arguments
-from posenc_native.frequencies import rotary_frequencies
+from posenc_native.engines.reference import rotary
+from posenc_native.spectra.scaling import rotary_frequencies
 
 ORACLE = "the models of transformers are the oracle of the configurations"
 
@@ -82,7 +83,7 @@ def rotate(x, arguments):
         arguments["rotary_dim"], arguments["base"], arguments["scaling"]
     )
     assert x.shape[-1] == arguments["head_dim"]
-    return reference.apply_rotary(
+    return rotary.apply_rotary(
         x,
         None,
         inv_freq,

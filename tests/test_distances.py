@@ -191,7 +191,7 @@ def test_columns_differ_from_the_diagonals_by_a_constant_a_row():
 
 def test_rounding_to_bfloat16_without_ml_dtypes():
     """Every float32 that is a tie or next to one; by ml_dtypes for comparison."""
-    from posenc_native.arrays import _to_bfloat16
+    from posenc_native.engines.arrays import _to_bfloat16
 
     upper = np.arange(0x0000, 0x7F80, dtype=np.uint32) << 16
     bits = (upper[:, None] + np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], np.uint32)).ravel()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import posenc_native as pn
-from posenc_native import backend
+from posenc_native.engines import backend
 
 pytest.importorskip("elftools", reason="needs pyelftools to read libraries")
 import libraries  # scripts/libraries.py

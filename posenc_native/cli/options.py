@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from posenc_native.arguments import FLOAT_DTYPES, SINUSOIDAL_LAYOUTS
+from posenc_native.base.arguments import FLOAT_DTYPES, SINUSOIDAL_LAYOUTS
 from posenc_native.rotary import Rotary
 from posenc_native.rotary_presets import rotary_presets
 from posenc_native.sinusoidal import SinusoidalSpec

@@ -4,7 +4,7 @@ cast by ``.half()``, lost on the meta device or saved in a state_dict.
 
 from __future__ import annotations
 
-from posenc_native import backend
+from posenc_native.engines import late
 
 from .absolute import (
     LearnedPositionalEncoding,
@@ -34,7 +34,7 @@ from .sinusoidal import (
     TimestepEmbedding,
 )
 
-backend.torch_operations()  # not inside torch.compile, where a first call might import it too late
+late.torch_operations()  # not inside torch.compile, where a first call might import it too late
 
 __all__ = [
     "FIRE",

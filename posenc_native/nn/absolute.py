@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from posenc_native import arguments
 from posenc_native.absolute import (
     COMBINATIONS,
     combine,
@@ -20,11 +19,12 @@ from posenc_native.absolute import (
     recurrent_positions,
     resample_positions,
 )
-from posenc_native.calls import call_arguments
-from posenc_native.sinusoidal import sinusoidal
+from posenc_native.base import arguments
+from posenc_native.base.calls import call_arguments
 
 # Not inside torch.compile, where a first call might import it too late.
-from posenc_native.torch_recurrent import recurrent as _recurrent  # noqa: F401
+from posenc_native.engines.tensors.recurrent import recurrent as _recurrent  # noqa: F401
+from posenc_native.sinusoidal import sinusoidal
 
 from .relative import _device
 

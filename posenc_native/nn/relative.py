@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from posenc_native import arguments
-from posenc_native.calls import call_arguments
+from posenc_native.base import arguments
+from posenc_native.base.calls import call_arguments
 from posenc_native.distances import (
     alibi_diagonals,
     alibi_slopes,
@@ -23,6 +23,7 @@ from posenc_native.distances import (
     swin_v2_coordinates,
     t5_diagonals,
 )
+from posenc_native.engines.tensors.following import tracing
 from posenc_native.relative import (
     _signed,
     add_toeplitz_bias,
@@ -31,7 +32,6 @@ from posenc_native.relative import (
     toeplitz_bias,
 )
 from posenc_native.sinusoidal import sinusoidal
-from posenc_native.torch_autograd import tracing
 
 
 class ToeplitzBias(nn.Module):

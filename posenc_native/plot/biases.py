@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 
-from posenc_native import arguments
-from posenc_native.arguments import wrong_value
+from posenc_native.base import arguments
+from posenc_native.base.arguments import wrong_value
 from posenc_native.relative import toeplitz_bias
 
 from . import drawing

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from . import arguments, backend
-from .arguments import is_tensor, is_torch_dtype, wrong_type, wrong_value
+from posenc_native.base import arguments
+from posenc_native.base.arguments import is_tensor, is_torch_dtype, wrong_type, wrong_value
+
+from . import late
 
 
 class Arrays:
@@ -25,7 +27,7 @@ class Arrays:
         tensors = {argument: value for argument, value in values.items() if is_tensor(value)}
         self.is_torch = bool(tensors) or device is not None or is_torch_dtype(dtype)
         if self.is_torch:
-            backend.torch_operations()
+            late.torch_operations()
             import torch
 
             self.xp = torch
@@ -133,7 +135,7 @@ class Arrays:
         """Whether elements can be looked at without a wait: not on a GPU, not under tracing."""
         if not self.is_torch:
             return True
-        from .torch_autograd import tracing
+        from .tensors.following import tracing
 
         return self.device is None or (self.device.type == "cpu" and not tracing())
 

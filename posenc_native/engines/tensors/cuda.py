@@ -12,6 +12,7 @@ import warnings
 import torch
 
 _ops = torch.ops.posenc_native
+
 _usable: dict[int, bool] = {}
 
 

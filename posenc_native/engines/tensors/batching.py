@@ -1,7 +1,6 @@
-"""What tracing and batching need to know of the operators.
+"""How the operators are batched by torch.vmap: the mapped axis becomes part of the batch.
 
-fakes   shapes, strides and dtypes of the results, for torch.compile, torch.export and meta
-vmap    the mapped axis becomes part of the batch (relative: torch.func takes the composition)
+The relative operators have no rule: under torch.func they are composed of torch operations.
 """
 
 from __future__ import annotations
@@ -12,82 +11,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_ops = torch.ops.posenc_native
+from .library import ops
 
 
 def register() -> None:
-    """Tell torch about all operators; once, after their library is loaded."""
-
-    def fake(name: str) -> Any:
-        return torch.library.register_fake(f"posenc_native::{name}")
-
-    @fake("sinusoidal")
-    def _(positions, dim, base, layout, shift, scale, dtype):  # type: ignore[no-untyped-def]
-        return positions.new_empty((*positions.shape, dim), dtype=dtype)
-
-    @fake("rotary_tables")
-    def _(positions, inv_freq, axis_map, scale, dtype):  # type: ignore[no-untyped-def]
-        rows = positions.shape if axis_map is None else positions.shape[1:]
-        shape = (*rows, inv_freq.shape[0])
-        return positions.new_empty(shape, dtype=dtype), positions.new_empty(shape, dtype=dtype)
-
-    for name in ("rotary_qk", "rotary_qk_from_tables"):
-        fake(name)(lambda q, k, *options: (torch.empty_like(q), torch.empty_like(k)))
-    for name in ("add_sinusoidal", "rotary", "rotary_from_tables", "add_toeplitz_bias"):
-        fake(name)(lambda x, *options: torch.empty_like(x))
-
-    @fake("rotary_backward")
-    def _(grad, x, positions, inv_freq, *options):  # type: ignore[no-untyped-def]
-        return torch.empty_like(x), *_angle_gradients(x, positions, inv_freq, options)
-
-    @fake("rotary_qk_backward")
-    def _(grad_q, grad_k, q, k, positions, inv_freq, *options):  # type: ignore[no-untyped-def]
-        angles = _angle_gradients(q, positions, inv_freq, options)
-        return torch.empty_like(q), torch.empty_like(k), *angles
-
-    for name in ("sinusoidal_out", "add_sinusoidal_out", "add_sinusoidal_", "rotary_out", "rotary_",
-                 "rotary_qk_", "rotary_from_tables_out", "rotary_from_tables_",
-                 "rotary_qk_from_tables_", "toeplitz_bias_out", "add_toeplitz_bias_",
-                 "add_toeplitz_bias_out", "relative_gather_out",
-                 "relative_scatter_out"):  # fmt: skip
-        fake(name)(lambda *args, **kwargs: None)
-
-    @fake("toeplitz_bias")
-    def _(diagonals, shape, dtype, *grid):  # type: ignore[no-untyped-def]
-        return diagonals.new_empty(shape, dtype=dtype)
-
-    # The last argument is the last length.
-    for name in ("relative_gather", "relative_scatter"):
-        fake(name)(lambda x, *options: x.new_empty((*x.shape[:-1], options[-1])))
-
-    @fake("diagonal_sums")
-    def _(grad, keep, q_len, k_len, entries, start, q_offset):  # type: ignore[no-untyped-def]
-        lengths = zip(q_len or grad.shape[-2:-1], k_len or grad.shape[-1:], strict=True)
-        counts = entries or [torch.sym_max(q + k - 1, 0) for q, k in lengths]
-        dtype = torch.float64 if grad.dtype == torch.float64 else torch.float32
-        shape = (*grad.shape[grad.ndim - 2 - keep : -2], *counts)
-        return grad.new_empty(shape, dtype=dtype)
-
-    @fake("frequency_turns")
-    def _(inv_freq):  # type: ignore[no-untyped-def]
-        return inv_freq.new_empty((2, inv_freq.shape[0]), dtype=torch.int64)
-
-    @fake("sinusoidal_turns")
-    def _(dim, base, shift, scale):  # type: ignore[no-untyped-def]
-        return torch.empty((2, dim // 2), dtype=torch.int64)
+    """Tell torch of the rules; once, after the library of the operators is loaded."""
 
     def vmap(name: str) -> Any:
         return torch.library.register_vmap(f"posenc_native::{name}")
 
     @vmap("sinusoidal")
     def _(info, in_dims, positions, *rest):  # type: ignore[no-untyped-def]
-        return _ops.sinusoidal(positions.movedim(in_dims[0], 0), *rest), 0
+        return ops.sinusoidal(positions.movedim(in_dims[0], 0), *rest), 0
 
     @vmap("rotary_tables")
     def _(info, in_dims, positions, inv_freq, axis_map, scale, dtype):  # type: ignore[no-untyped-def]
         _only_batched("rotary_tables", in_dims, 0)
         positions = positions.movedim(in_dims[0], 0 if axis_map is None else 1)
-        return _ops.rotary_tables(positions, inv_freq, axis_map, scale, dtype), (0, 0)
+        return ops.rotary_tables(positions, inv_freq, axis_map, scale, dtype), (0, 0)
 
     @vmap("add_sinusoidal")
     def _(info, in_dims, x, positions, *rest):  # type: ignore[no-untyped-def]
@@ -98,7 +39,7 @@ def register() -> None:
             positions = positions.reshape(shape).expand(x.shape[:-1])
         elif positions is not None and positions.ndim > 1:
             positions = positions.expand(x.shape[:-1])
-        return _ops.add_sinusoidal(x, positions, *rest), 0
+        return ops.add_sinusoidal(x, positions, *rest), 0
 
     # What a call leaves out, torch leaves out here too: the defaults of the schemas again.
     defaults = ("bhsd", "half", 0, None, 1.0, False)
@@ -132,21 +73,6 @@ def register() -> None:
         return results, (0, 0)
 
 
-def _angle_gradients(
-    x: Tensor, positions: Tensor | None, inv_freq: Tensor, options: tuple[Any, ...]
-) -> tuple[Tensor, Tensor]:
-    """Fakes of the gradients of frequencies, and of positions if they are wanted."""
-    layout, _, _, axis_map, *_ = options
-    sizes = dict(zip(layout.replace("t", "s"), x.shape, strict=True))
-    by_axis = axis_map is not None or inv_freq.ndim == 3
-    axes = positions.shape[0] if by_axis and positions is not None else 1
-    shape = (axes, sizes.get("b", 1), sizes["s"]) if options[-1] else (0,)
-    return (
-        inv_freq.new_empty(inv_freq.shape, dtype=torch.float64),
-        inv_freq.new_empty(shape, dtype=torch.float64),
-    )
-
-
 def _batched_rotation(
     info: Any,
     in_dims: tuple[Any, ...],
@@ -156,6 +82,7 @@ def _batched_rotation(
     inv_freq: Tensor,
     options: tuple[Any, ...],
 ) -> tuple[Tensor, ...]:
+    """A rotation by positions of x, or of q and k, mapped along in_dims."""
     layout, pairing, start, axis_map, *rest = options
     _only_batched(name, in_dims, *range(len(inputs) + 1))
 
@@ -179,6 +106,7 @@ def _batched_by_tables(
     layout: str,
     options: tuple[Any, ...],
 ) -> tuple[Tensor, ...]:
+    """A rotation by tables of x, or of q and k, mapped along in_dims."""
     dims = in_dims[len(inputs) : len(inputs) + 2]
 
     def angles(batch: int) -> tuple[Tensor, ...]:
@@ -206,7 +134,7 @@ def _batched_call(
     ]
     first, batched_layout, _ = folded[0]
     batch = first.shape[batched_layout.index("b")]
-    results = getattr(_ops, name)(
+    results = getattr(ops, name)(
         *(x for x, _, _ in folded), *angles(batch), batched_layout, *options
     )
     if len(inputs) == 1:

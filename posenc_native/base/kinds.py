@@ -13,8 +13,8 @@ import numpy as np
 if TYPE_CHECKING:
     import torch
 
+if TYPE_CHECKING:
     Device = str | int | torch.device
-
 # The dtype of an array, which the result has too.
 Number = TypeVar("Number", bound=np.generic)
 
