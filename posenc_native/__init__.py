@@ -23,33 +23,16 @@ from typing import TYPE_CHECKING
 
 from posenc_native.engines import late
 
-from .absolute import (
+from .absolute.encodings import (
     combine,
     learned_positions,
     linear_positions,
     normalized_positions,
     recurrent_positions,
-    resample_positions,
 )
+from .absolute.resampling import resample_positions
 from .config import nope_layers
 from .configuration import show_config
-from .distances import (
-    alibi_columns,
-    alibi_diagonals,
-    alibi_slopes,
-    clipped_diagonals,
-    clipped_index,
-    deberta_bucket,
-    deberta_index,
-    fire_bias,
-    kerple_diagonals,
-    relative_position_bucket,
-    relative_positions,
-    sandwich_diagonals,
-    swin_diagonals,
-    swin_v2_coordinates,
-    t5_diagonals,
-)
 from .engines.backend import get_num_threads, set_backend, set_num_threads
 from .explain import explain
 from .key_cache import rerotate
@@ -60,25 +43,29 @@ from .multi_axis import (
     mrope_axis_map,
     vision_rotary,
 )
-from .positions import (
+from .positions.grids import (
     add_unrotated_tokens,
     augment_coordinates,
-    context_parallel_positions,
     grid_positions,
     image_coordinates,
     packed_grid_positions,
+)
+from .positions.rows import (
+    context_parallel_positions,
     packed_positions,
     packed_segments,
     padded_positions,
-    vision_language_positions,
 )
-from .relative import (
-    add_toeplitz_bias,
-    diagonal_sums,
-    relative_gather,
-    relative_scatter,
-    toeplitz_bias,
-)
+from .positions.vision_language import vision_language_positions
+from .relative.alibi import alibi_columns, alibi_diagonals, alibi_slopes
+from .relative.bias import add_toeplitz_bias, diagonal_sums, toeplitz_bias
+from .relative.buckets import deberta_bucket, relative_position_bucket
+from .relative.columns import clipped_index, deberta_index
+from .relative.distances import relative_positions
+from .relative.kernels import fire_bias, kerple_diagonals, sandwich_diagonals
+from .relative.lookup import relative_gather, relative_scatter
+from .relative.tables import clipped_diagonals, t5_diagonals
+from .relative.windows import swin_diagonals, swin_v2_coordinates
 from .rotary import (
     Rotary,
     apply_rotary,
@@ -88,15 +75,10 @@ from .rotary import (
     rotary_tables,
 )
 from .rotary_presets import rotary_presets
-from .sinusoidal import (
-    GridCoordinates,
-    SinusoidalSpec,
-    add_sinusoidal,
-    shift_matrix,
-    sinusoidal,
-    sinusoidal_grid,
-)
-from .sinusoidal_presets import sinusoidal_preset, sinusoidal_presets
+from .sinusoids.grid import GridCoordinates
+from .sinusoids.presets import sinusoidal_presets
+from .sinusoids.spec import SinusoidalSpec, sinusoidal_grid, sinusoidal_preset
+from .sinusoids.tables import add_sinusoidal, shift_matrix, sinusoidal
 from .spectra.frequencies import frequencies, wavelengths
 from .spectra.scaling import rotary_frequencies, softmax_correction
 from .weights import (

@@ -9,12 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 if TYPE_CHECKING:
     import torch
 
 if TYPE_CHECKING:
     Device = str | int | torch.device
+    Integers = int | npt.ArrayLike | torch.Tensor
 # The dtype of an array, which the result has too.
 Number = TypeVar("Number", bound=np.generic)
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from posenc_native import distances
+from posenc_native.relative import alibi, kernels, tables
 from posenc_native.rotary import Rotary
 
 from .options import (
@@ -413,17 +413,17 @@ _Bias = tuple[str, Any]  # what it is, and its diagonals
 
 
 def _alibi(options: argparse.Namespace) -> _Bias:
-    return "ALiBi", distances.alibi_diagonals(options.num_heads, options.q_len, options.k_len)
+    return "ALiBi", alibi.alibi_diagonals(options.num_heads, options.q_len, options.k_len)
 
 
 def _kerple(options: argparse.Namespace) -> _Bias:
-    return "KERPLE, logarithmic", distances.kerple_diagonals(
+    return "KERPLE, logarithmic", kernels.kerple_diagonals(
         options.r1, options.r2, options.q_len, options.k_len
     )
 
 
 def _sandwich(options: argparse.Namespace) -> _Bias:
-    return "Sandwich", distances.sandwich_diagonals(options.num_heads, options.q_len, options.k_len)
+    return "Sandwich", kernels.sandwich_diagonals(options.num_heads, options.q_len, options.k_len)
 
 
 def _t5(options: argparse.Namespace) -> _Bias:
@@ -434,7 +434,7 @@ def _t5(options: argparse.Namespace) -> _Bias:
         )
     else:
         table, words = _load(options.table, "--table"), "T5"
-    diagonals = distances.t5_diagonals(
+    diagonals = tables.t5_diagonals(
         table,
         options.q_len,
         options.k_len,

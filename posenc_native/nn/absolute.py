@@ -10,21 +10,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from posenc_native.absolute import (
+from posenc_native.absolute.encodings import (
     COMBINATIONS,
     combine,
     learned_positions,
     linear_positions,
     normalized_positions,
     recurrent_positions,
-    resample_positions,
 )
+from posenc_native.absolute.resampling import resample_positions
 from posenc_native.base import arguments
 from posenc_native.base.calls import call_arguments
 
 # Not inside torch.compile, where a first call might import it too late.
 from posenc_native.engines.tensors.recurrent import recurrent as _recurrent  # noqa: F401
-from posenc_native.sinusoidal import sinusoidal
+from posenc_native.sinusoids.tables import sinusoidal
 
 from .relative import _device
 

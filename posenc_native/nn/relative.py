@@ -10,28 +10,17 @@ from torch import Tensor, nn
 
 from posenc_native.base import arguments
 from posenc_native.base.calls import call_arguments
-from posenc_native.distances import (
-    alibi_diagonals,
-    alibi_slopes,
-    clipped_diagonals,
-    clipped_index,
-    fire_bias,
-    kerple_diagonals,
-    relative_positions,
-    sandwich_diagonals,
-    swin_diagonals,
-    swin_v2_coordinates,
-    t5_diagonals,
-)
 from posenc_native.engines.tensors.following import tracing
-from posenc_native.relative import (
-    _signed,
-    add_toeplitz_bias,
-    relative_gather,
-    relative_scatter,
-    toeplitz_bias,
-)
-from posenc_native.sinusoidal import sinusoidal
+from posenc_native.relative.alibi import alibi_diagonals, alibi_slopes
+from posenc_native.relative.bias import add_toeplitz_bias, toeplitz_bias
+from posenc_native.relative.columns import clipped_index
+from posenc_native.relative.distances import relative_positions
+from posenc_native.relative.entries import _signed
+from posenc_native.relative.kernels import fire_bias, kerple_diagonals, sandwich_diagonals
+from posenc_native.relative.lookup import relative_gather, relative_scatter
+from posenc_native.relative.tables import clipped_diagonals, t5_diagonals
+from posenc_native.relative.windows import swin_diagonals, swin_v2_coordinates
+from posenc_native.sinusoids.tables import sinusoidal
 
 
 class ToeplitzBias(nn.Module):

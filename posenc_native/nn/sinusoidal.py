@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from posenc_native.base import arguments
 from posenc_native.base.calls import call_arguments
-from posenc_native.sinusoidal import SinusoidalSpec, add_sinusoidal, sinusoidal
+from posenc_native.sinusoids.spec import SinusoidalSpec
+from posenc_native.sinusoids.tables import add_sinusoidal, sinusoidal
 
 from .absolute import PositionalEncoding
 from .relative import _device

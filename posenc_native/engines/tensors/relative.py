@@ -17,8 +17,6 @@ from .inputs import check_floats, grid_arguments, integer_tensor, same_device, t
 from .library import call, ops, relative_operators_take
 from .results import check_output, copy_out, no_output_for_gradient, written
 
-# --- Relative
-
 
 def toeplitz_bias(
     diagonals: Tensor,

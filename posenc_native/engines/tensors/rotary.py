@@ -29,8 +29,6 @@ from .library import call, operators_in_use, operators_take, ops, raise_ours
 from .results import check_output, copy_out, no_output_for_gradient, pair_results, written
 from .small import at_once, increment_version
 
-# --- Rotary
-
 
 def rotary_tables(
     positions: Any, inv_freq: Any, axis_map: Any, scale: float, dtype: Any

@@ -13,8 +13,6 @@ from posenc_native.base.arguments import wrong_value
 
 from .phases import concrete
 
-# --- Relative
-
 
 def toeplitz_bias(
     function: str,

@@ -14,17 +14,18 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy.typing as npt
 
 from posenc_native.base import arguments
-
-from .base.arguments import wrong_value
-from .engines import late
-from .engines.arrays import Arrays
+from posenc_native.base.arguments import wrong_value
+from posenc_native.engines import late
+from posenc_native.engines.arrays import Arrays
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
 
-
-__all__ = ["deberta_bucket", "relative_position_bucket"]
+__all__ = [
+    "deberta_bucket",
+    "relative_position_bucket",
+]
 
 
 @overload
@@ -73,8 +74,8 @@ def relative_position_bucket(
 
     Example:
         >>> import numpy as np
-        >>> from posenc_native import buckets
-        >>> buckets.relative_position_bucket(np.array([-200, -12, -1, 0, 1, 90, 91]))
+        >>> import posenc_native as pn
+        >>> pn.relative_position_bucket(np.array([-200, -12, -1, 0, 1, 90, 91]))
         array([15,  9,  1,  0, 17, 30, 31])
     """
     arrays = Arrays("relative_position_bucket", relative_position=relative_position)
@@ -119,8 +120,8 @@ def deberta_bucket(
 
     Example:
         >>> import numpy as np
-        >>> from posenc_native import buckets
-        >>> buckets.deberta_bucket(np.array([-511, -130, -128, 0, 5, 129, 600]))
+        >>> import posenc_native as pn
+        >>> pn.deberta_bucket(np.array([-511, -130, -128, 0, 5, 129, 600]))
         array([-255, -130, -128,    0,    5,  129,  256])
     """
     arrays = Arrays("deberta_bucket", relative_position=relative_position)

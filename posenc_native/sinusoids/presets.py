@@ -1,7 +1,8 @@
 """The sinusoids of other projects, by name.
 
-A preset is a function from the options of its owner, under their names, to a `SinusoidalSpec`. What
-it makes agrees with the owner's table as far as the owner's angles do, which are float32 mostly.
+A preset is a function from the options of its owner, under their names, to the arguments of a
+`SinusoidalSpec`. Its table agrees with the owner's as far as the owner's angles do, which are
+float32 mostly.
 
 Where an owner divides by zero (a single frequency and a shift of 1), the frequency is the first.
 """
@@ -11,61 +12,39 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 from posenc_native.base import arguments
+from posenc_native.base.arguments import wrong_type, wrong_value
 
-from .base.arguments import wrong_type, wrong_value
-from .sinusoidal import GridCoordinates, SinusoidalSpec
+from .grid import GridCoordinates
 
-__all__ = ["sinusoidal_preset", "sinusoidal_presets"]
+__all__ = [
+    "sinusoidal_presets",
+]
 
-_PRESETS: dict[str, Callable[..., SinusoidalSpec]] = {}
+
+class SpecArguments(TypedDict, total=False):
+    """Arguments of a `SinusoidalSpec`."""
+
+    dim: int
+    axis_order: tuple[int, ...]
+    base: float | tuple[float, ...]
+    scale: float | tuple[float, ...]
+    shift: float
+    inv_freq: tuple[float, ...]
+    layout: str
+    axis_place: str
+    remainder: str
+    shares: tuple[int, ...]
+    include_coordinates: bool
+    logarithm: bool
+    zero_position: int | None
+    zero_rows: int
+    grid: GridCoordinates | None
 
 
-def sinusoidal_preset(
-    name: str,
-    positions: Any,
-    dim: int,
-    *,
-    dtype: Any = None,
-    device: Any = None,
-    **options: Any,
-) -> Any:
-    """A sinusoidal table as another project has it.
-
-    Args:
-        name: one of `sinusoidal_presets`.
-        positions: an int or a shape for those of the project, positions or coordinates, or a mask;
-            see `SinusoidalSpec`.
-        dim: width of the table.
-        dtype, device: as in `sinusoidal`.
-        options: those of the project, under its names: `sinusoidal_presets` shows them.
-
-    Returns:
-        ``[..., dim]``, the axes of a grid in front. (Owners that flatten a grid, put channels first
-        or repeat it for a batch do so to the same numbers.)
-
-    A model makes its `SinusoidalSpec.from_preset` once, when it is built, and calls that; under
-    ``torch.compile(dynamic=True)`` it has to.
-
-    Raises:
-        ValueError: an unknown name or option; values that do not fit.
-        TypeError: arguments of a wrong kind.
-
-    Example:
-        >>> import posenc_native as pn
-        >>> pn.sinusoidal_preset("diffusers_timestep", [0.5], 4, flip_sin_to_cos=True).round(4)
-        array([[0.8776, 1.    , 0.4794, 0.    ]], dtype=float32)
-        >>> pn.sinusoidal_preset("mae", (14, 14), 768, cls_token=True).shape
-        (197, 768)
-        >>> positions = pn.padded_positions([[1, 1, 0]], padding=1, start=2)  # fairseq's of tokens
-        >>> pn.sinusoidal_preset("fairseq", positions, 4, padding_idx=1).round(2)
-        array([[[ 0.91,  0.  , -0.42,  1.  ],
-                [ 0.14,  0.  , -0.99,  1.  ],
-                [ 0.  ,  0.  ,  0.  ,  0.  ]]], dtype=float32)
-    """
-    return preset("sinusoidal_preset", name, dim, options)(positions, dtype=dtype, device=device)
+_PRESETS: dict[str, Callable[..., SpecArguments]] = {}
 
 
 def sinusoidal_presets() -> dict[str, str]:
@@ -88,8 +67,10 @@ def sinusoidal_presets() -> dict[str, str]:
     return described
 
 
-def preset(function: str, name: object, dim: object, options: Mapping[str, Any]) -> SinusoidalSpec:
-    """The spec of a name; errors name `function`."""
+def spec_arguments(
+    function: str, name: object, dim: object, options: Mapping[str, Any]
+) -> SpecArguments:
+    """What a name stands for; errors name `function`."""
     if not isinstance(name, str):
         wrong_type(function, "name", "a str", type(name).__name__)
     if name not in _PRESETS:
@@ -106,8 +87,8 @@ def preset(function: str, name: object, dim: object, options: Mapping[str, Any])
     return make(arguments.size(function, "dim", dim), **options)
 
 
-def _named(*names: str) -> Callable[[Callable[..., SinusoidalSpec]], Callable[..., SinusoidalSpec]]:
-    def register(make: Callable[..., SinusoidalSpec]) -> Callable[..., SinusoidalSpec]:
+def _named(*names: str) -> Callable[[Callable[..., SpecArguments]], Callable[..., SpecArguments]]:
+    def register(make: Callable[..., SpecArguments]) -> Callable[..., SpecArguments]:
         for name in names:
             _PRESETS[name] = make
         return make
@@ -119,9 +100,9 @@ def _named(*names: str) -> Callable[[Callable[..., SinusoidalSpec]], Callable[..
 
 
 @_named("transformer")
-def _transformer(dim: int, *, base: float = 10000.0) -> SinusoidalSpec:
+def _transformer(dim: int, *, base: float = 10000.0) -> SpecArguments:
     """Vaswani et al. 2017, section 3.5; the annotated transformer, ESPnet, NeMo."""
-    return SinusoidalSpec(dim=dim, base=base)
+    return SpecArguments(dim=dim, base=base)
 
 
 @_named("tensor2tensor")
@@ -131,45 +112,45 @@ def _tensor2tensor(
     min_timescale: float = 1.0,
     max_timescale: float = 10000.0,
     start_index: int = 0,
-) -> SinusoidalSpec:
+) -> SpecArguments:
     """tensor2tensor, get_timing_signal_1d.
 
     The frequencies are multiplied by min_timescale there, which for other than 1 is no timescale.
     """
-    return SinusoidalSpec(
+    return SpecArguments(
         dim=dim, base=max_timescale / min_timescale, scale=min_timescale, shift=1.0,
         layout="sin_cos", remainder="zeros", grid=GridCoordinates(first=start_index),
     )  # fmt: skip
 
 
 @_named("fairseq", "m2m_100", "speech_to_text")
-def _fairseq(dim: int, *, padding_idx: int | None = None) -> SinusoidalSpec:
+def _fairseq(dim: int, *, padding_idx: int | None = None) -> SpecArguments:
     """fairseq, SinusoidalPositionalEmbedding; M2M-100 and Speech2Text of transformers.
 
     Positions of tokens begin at padding_idx + 1, and padding is at padding_idx, a row of zeros:
     ``padded_positions(tokens != padding_idx, padding=padding_idx, start=padding_idx + 1)``.
     """
-    return SinusoidalSpec(
+    return SpecArguments(
         dim=dim, shift=1.0, layout="sin_cos", remainder="zeros", zero_position=padding_idx
     )
 
 
 @_named("marian")
-def _marian(dim: int) -> SinusoidalSpec:
+def _marian(dim: int) -> SpecArguments:
     """transformers, MarianSinusoidalPositionalEmbedding; Pegasus, Informer, Autoformer."""
-    return SinusoidalSpec(dim=dim, shift=dim % 2 / 2, layout="sin_cos", remainder="cut")
+    return SpecArguments(dim=dim, shift=dim % 2 / 2, layout="sin_cos", remainder="cut")
 
 
 @_named("whisper")
-def _whisper(dim: int, *, max_timescale: float = 10000.0) -> SinusoidalSpec:
+def _whisper(dim: int, *, max_timescale: float = 10000.0) -> SpecArguments:
     """openai/whisper, sinusoids."""
-    return SinusoidalSpec(dim=dim, base=max_timescale, shift=1.0, layout="sin_cos")
+    return SpecArguments(dim=dim, base=max_timescale, shift=1.0, layout="sin_cos")
 
 
 @_named("keras")
-def _keras(dim: int, *, max_wavelength: float = 10000.0, start_index: int = 0) -> SinusoidalSpec:
+def _keras(dim: int, *, max_wavelength: float = 10000.0, start_index: int = 0) -> SpecArguments:
     """keras-hub, SinePositionEncoding."""
-    return SinusoidalSpec(
+    return SpecArguments(
         dim=dim, base=max_wavelength, shift=dim % 2 / 2, remainder="cut",
         grid=GridCoordinates(first=start_index),
     )  # fmt: skip
@@ -178,27 +159,27 @@ def _keras(dim: int, *, max_wavelength: float = 10000.0, start_index: int = 0) -
 @_named("tf_models")
 def _tf_models(
     dim: int, *, min_timescale: float = 1.0, max_timescale: float = 10000.0
-) -> SinusoidalSpec:
+) -> SpecArguments:
     """tensorflow/models, RelativePositionEmbedding; one column fewer for an odd dim."""
-    return SinusoidalSpec(
+    return SpecArguments(
         dim=dim, base=max_timescale / min_timescale, scale=min_timescale, shift=1.0,
         layout="sin_cos", remainder="drop",
     )  # fmt: skip
 
 
 @_named("x_transformers")
-def _x_transformers(dim: int, *, theta: float = 10000.0) -> SinusoidalSpec:
+def _x_transformers(dim: int, *, theta: float = 10000.0) -> SpecArguments:
     """x-transformers, ScaledSinusoidalEmbedding, before its learned factor."""
-    return SinusoidalSpec(dim=dim, base=theta, layout="sin_cos")
+    return SpecArguments(dim=dim, base=theta, layout="sin_cos")
 
 
 @_named("transformer_xl", "xlnet")
-def _transformer_xl(dim: int, *, last: int = 0) -> SinusoidalSpec:
+def _transformer_xl(dim: int, *, last: int = 0) -> SpecArguments:
     """Transformer-XL, PositionalEmbedding; XLNet, Funnel: an int n descends to `last`.
 
     n keys descend from n - 1 to 0; XLNet's bidirectional k_len + q_len from k_len to 1 - q_len.
     """
-    return SinusoidalSpec(
+    return SpecArguments(
         dim=dim, layout="sin_cos", grid=GridCoordinates(first=last, descending=True)
     )
 
@@ -214,26 +195,26 @@ def _diffusers_timestep(
     downscale_freq_shift: float = 1.0,
     scale: float = 1.0,
     max_period: float = 10000.0,
-) -> SinusoidalSpec:
+) -> SpecArguments:
     """diffusers, get_timestep_embedding."""
-    return SinusoidalSpec(
+    return SpecArguments(
         dim=dim, base=max_period, shift=downscale_freq_shift, scale=scale,
         layout="cos_sin" if flip_sin_to_cos else "sin_cos", remainder="zeros",
     )  # fmt: skip
 
 
 @_named("dit_timestep")
-def _dit_timestep(dim: int, *, max_period: float = 10000.0) -> SinusoidalSpec:
+def _dit_timestep(dim: int, *, max_period: float = 10000.0) -> SpecArguments:
     """DiT, TimestepEmbedder.timestep_embedding; GLIDE."""
-    return SinusoidalSpec(dim=dim, base=max_period, layout="cos_sin", remainder="zeros")
+    return SpecArguments(dim=dim, base=max_period, layout="cos_sin", remainder="zeros")
 
 
 @_named("gaussian_fourier")
 def _gaussian_fourier(
     dim: int, *, weight: Any, log: bool = True, flip_sin_to_cos: bool = False
-) -> SinusoidalSpec:
+) -> SpecArguments:
     """diffusers, GaussianFourierProjection with its weight: dim / 2 numbers, turns a unit."""
-    return SinusoidalSpec(
+    return SpecArguments(
         dim=dim, inv_freq=tuple(float(w) for w in weight), scale=2 * math.pi, logarithm=log,
         layout="cos_sin" if flip_sin_to_cos else "sin_cos",
     )  # fmt: skip
@@ -245,18 +226,18 @@ def _gaussian_fourier(
 @_named("tensor2tensor_nd")
 def _tensor2tensor_nd(
     dim: int, *, axes: int = 2, min_timescale: float = 1.0, max_timescale: float = 10000.0
-) -> SinusoidalSpec:
+) -> SpecArguments:
     """tensor2tensor, add_timing_signal_nd."""
-    return SinusoidalSpec(
+    return SpecArguments(
         dim=dim, axis_order=tuple(range(axes)), base=max_timescale / min_timescale,
         scale=min_timescale, shift=1.0, layout="sin_cos", remainder="zeros",
     )  # fmt: skip
 
 
 @_named("mae")
-def _mae(dim: int, *, cls_token: bool = False) -> SinusoidalSpec:
+def _mae(dim: int, *, cls_token: bool = False) -> SpecArguments:
     """MAE, get_2d_sincos_pos_embed; DiT, ViT-MAE of transformers."""
-    return SinusoidalSpec(
+    return SpecArguments(
         dim=dim, axis_order=(1, 0), layout="sin_cos", zero_rows=1 if cls_token else 0
     )
 
@@ -269,9 +250,9 @@ def _diffusers_2d(
     extra_tokens: int = 0,
     interpolation_scale: float = 1.0,
     base_size: int = 16,
-) -> SinusoidalSpec:
+) -> SpecArguments:
     """diffusers, get_2d_sincos_pos_embed; positions are the (height, width) of the grid."""
-    return SinusoidalSpec(
+    return SpecArguments(
         dim=dim, axis_order=(1, 0), layout="sin_cos", zero_rows=extra_tokens if cls_token else 0,
         grid=GridCoordinates(extent=base_size / interpolation_scale),
     )  # fmt: skip
@@ -283,10 +264,10 @@ def _diffusers_3d(
     *,
     spatial_interpolation_scale: float = 1.0,
     temporal_interpolation_scale: float = 1.0,
-) -> SinusoidalSpec:
+) -> SpecArguments:
     """diffusers, get_3d_sincos_pos_embed; positions are (frames, height, width)."""
     spatial = 1 / spatial_interpolation_scale
-    return SinusoidalSpec(
+    return SpecArguments(
         dim=dim, axis_order=(0, 2, 1), shares=(2, 3, 3), layout="sin_cos",
         scale=(1 / temporal_interpolation_scale, spatial, spatial),
     )  # fmt: skip
@@ -295,9 +276,9 @@ def _diffusers_3d(
 @_named("transformers_2d")
 def _transformers_2d(
     dim: int, *, temperature: float = 10000.0, cls_token: bool = False
-) -> SinusoidalSpec:
+) -> SpecArguments:
     """transformers, build_2d_sinusoidal_position_embedding: RT-DETR, AIMv2."""
-    return SinusoidalSpec(
+    return SpecArguments(
         dim=dim, axis_order=(0, 1), base=temperature, layout="sin_cos",
         zero_rows=1 if cls_token else 0,
     )  # fmt: skip
@@ -310,12 +291,12 @@ def _timm_2d(
     temperature: float = 10000.0,
     reverse_coord: bool = False,
     interleave_sin_cos: bool = False,
-) -> SinusoidalSpec:
+) -> SpecArguments:
     """timm, build_sincos2d_pos_embed.
 
     With reverse_coord timm's rows run down the columns; these stay where their cells are.
     """
-    return SinusoidalSpec(
+    return SpecArguments(
         dim=dim, axis_order=(1, 0) if reverse_coord else (0, 1), base=temperature,
         layout="sin_cos", axis_place="outer" if interleave_sin_cos else "middle",
     )  # fmt: skip
@@ -331,16 +312,16 @@ def _timm_fourier(
     include_grid: bool = True,
     in_pixels: bool = True,
     temperature: float = 10000.0,
-) -> SinusoidalSpec:
+) -> SpecArguments:
     """timm, FourierEmbed and build_fourier_pos_embed, pixel_freq_bands."""
     bands = _bands(dim, axes, include_grid)
     if not in_pixels:
-        frequencies: dict[str, Any] = {"base": temperature}
+        frequencies: SpecArguments = {"base": temperature}
     elif linear_bands:
         frequencies = {"inv_freq": _linear(1.0, max_res / 2, bands), "scale": math.pi}
     else:
         frequencies = {"base": 2.0 / max_res, "shift": 1.0, "scale": math.pi}
-    return SinusoidalSpec(
+    return SpecArguments(
         dim=dim, axis_order=tuple(range(axes)), layout="sin_cos", axis_place="inner",
         include_coordinates=include_grid, **frequencies,
         grid=GridCoordinates(low=-1.0, extent=2.0, drop=1.0) if in_pixels else None,
@@ -354,7 +335,7 @@ def _detr(
     temperature: float = 10000.0,
     normalize: bool = False,
     scale: float = 2 * math.pi,
-) -> SinusoidalSpec:
+) -> SpecArguments:
     """DETR, PositionEmbeddingSine; a mask is True where there is an image (DETR's is inverted)."""
     return _sine_of_cells(dim, temperature, scale if normalize else None, first=1.0)
 
@@ -366,41 +347,41 @@ def _deformable_detr(
     temperature: float = 10000.0,
     normalize: bool = False,
     scale: float = 2 * math.pi,
-) -> SinusoidalSpec:
+) -> SpecArguments:
     """Deformable DETR, PositionEmbeddingSine: DETR's, of the centres of cells where normalised."""
     return _sine_of_cells(dim, temperature, scale if normalize else None, first=0.5)
 
 
 def _sine_of_cells(
     dim: int, temperature: float, extent: float | None, first: float
-) -> SinusoidalSpec:
+) -> SpecArguments:
     """Cells counted from 1 on or, normalised to an extent, from `first` on."""
     grid = GridCoordinates(first=1.0)
     if extent is not None:
         grid = GridCoordinates(first=first, extent=extent, drop=-1e-6)
-    return SinusoidalSpec(dim=dim, axis_order=(0, 1), base=temperature, grid=grid)
+    return SpecArguments(dim=dim, axis_order=(0, 1), base=temperature, grid=grid)
 
 
 @_named("positional_encodings")
-def _positional_encodings(dim: int, *, axes: int = 1) -> SinusoidalSpec:
+def _positional_encodings(dim: int, *, axes: int = 1) -> SpecArguments:
     """positional-encodings, PositionalEncoding1D, 2D and 3D by `axes`."""
-    return SinusoidalSpec(dim=dim, axis_order=tuple(range(axes)), remainder="cut")
+    return SpecArguments(dim=dim, axis_order=tuple(range(axes)), remainder="cut")
 
 
 # --- Coordinates: boxes, points in space
 
 
 @_named("detr_boxes")
-def _detr_boxes(dim: int, *, axes: int = 4, temperature: float = 10000.0) -> SinusoidalSpec:
+def _detr_boxes(dim: int, *, axes: int = 4, temperature: float = 10000.0) -> SpecArguments:
     """transformers, encode_sinusoidal_position_embedding: boxes (x, y, w, h) within 0 .. 1."""
     order = (1, 0, *range(2, axes)) if axes > 1 else (0,)
-    return SinusoidalSpec(dim=dim, axis_order=order, base=temperature, scale=2 * math.pi)
+    return SpecArguments(dim=dim, axis_order=order, base=temperature, scale=2 * math.pi)
 
 
 @_named("gligen")
-def _gligen(dim: int, *, axes: int = 4, temperature: float = 100.0) -> SinusoidalSpec:
+def _gligen(dim: int, *, axes: int = 4, temperature: float = 100.0) -> SpecArguments:
     """GLIGEN, FourierEmbedder; diffusers, get_fourier_embeds_from_boundingbox."""
-    return SinusoidalSpec(
+    return SpecArguments(
         dim=dim, axis_order=tuple(range(axes)), base=1 / temperature, axis_place="inner"
     )
 
@@ -413,17 +394,17 @@ def _nerf(
     include_input: bool = True,
     log_sampling: bool = True,
     pi: bool = False,
-) -> SinusoidalSpec:
+) -> SpecArguments:
     """NeRF, Embedder of run_nerf_helpers; its paper has a factor pi, its code has none.
 
     The number of frequencies 2^k follows from dim: 63 for three coordinates is ten.
     """
     bands = _bands(dim, axes, include_input)
     top = 2.0 ** max(bands - 1, 0)
-    frequencies: dict[str, Any] = {"inv_freq": _linear(1.0, top, bands)}
+    frequencies: SpecArguments = {"inv_freq": _linear(1.0, top, bands)}
     if log_sampling:
         frequencies = {"base": 1 / top, "shift": 1.0}
-    return SinusoidalSpec(
+    return SpecArguments(
         dim=dim, axis_order=tuple(range(axes)), scale=math.pi if pi else 1.0, axis_place="inner",
         include_coordinates=include_input, **frequencies,
     )  # fmt: skip

@@ -1,14 +1,4 @@
-"""Sinusoidal tables: written down, added to activations, shifted.
-
-row of position p, dim = 2P, w_i = scale * base^(-i / (P - shift))
-
-interleaved   sin(p w0) cos(p w0) sin(p w1) cos(p w1) ...     "Attention Is All You Need"
-sin_cos       sin(p w0) sin(p w1) ... cos(p w0) cos(p w1) ... tensor2tensor, fairseq, Whisper
-cos_sin       cos(p w0) cos(p w1) ... sin(p w0) sin(p w1) ... DiT, GLIDE
-
-Other conventions, of one coordinate or of several, are a `SinusoidalSpec`, which puts such tables
-together; sinusoidal_presets.py has those of other projects by name.
-"""
+"""Tables of any convention: a project's columns, coordinates and gaps as a `SinusoidalSpec`."""
 
 from __future__ import annotations
 
@@ -21,353 +11,25 @@ import numpy as np
 import numpy.typing as npt
 
 from posenc_native.base import arguments
-from posenc_native.engines import backend, late, reference
+from posenc_native.base.arguments import as_array, is_tensor, wrong_type, wrong_value
+from posenc_native.base.calls import call
+from posenc_native.engines.arrays import Arrays
+from posenc_native.rotary import rotary_tables
 
-from .base.arguments import (
-    as_array,
-    as_dtype,
-    as_operand,
-    is_tensor,
-    is_torch_dtype,
-    wrong_type,
-    wrong_value,
-)
-from .base.calls import call
-from .engines.arrays import Arrays
-from .rotary import rotary_tables
+from .grid import GridCoordinates, concrete, point_of
+from .presets import spec_arguments
+from .tables import sinusoidal
 
 if TYPE_CHECKING:
     import torch
 
-    from .base.kinds import Device, Number, SupportsArray
+    from posenc_native.base.kinds import Device
 
 __all__ = [
-    "GridCoordinates",
     "SinusoidalSpec",
-    "add_sinusoidal",
-    "shift_matrix",
-    "sinusoidal",
     "sinusoidal_grid",
+    "sinusoidal_preset",
 ]
-
-
-@overload
-def sinusoidal(
-    positions: int | npt.NDArray[Any] | Sequence[Any], dim: int, *, base: float = ...,
-    layout: str = ..., shift: float = ..., scale: float = ..., dtype: npt.DTypeLike | None = ...,
-    device: None = ..., out: npt.NDArray[Any] | None = ...,
-) -> npt.NDArray[Any]: ...  # fmt: skip
-@overload
-def sinusoidal(
-    positions: torch.Tensor, dim: int, *, base: float = ..., layout: str = ..., shift: float = ...,
-    scale: float = ..., dtype: Any = ..., device: Any = ..., out: torch.Tensor | None = ...,
-) -> torch.Tensor: ...  # fmt: skip
-@overload
-def sinusoidal(
-    positions: int | npt.ArrayLike | torch.Tensor, dim: int, *, base: float = ...,
-    layout: str = ..., shift: float = ..., scale: float = ..., dtype: torch.dtype,
-    device: Any = ..., out: torch.Tensor | None = ...,
-) -> torch.Tensor: ...  # fmt: skip
-@overload
-def sinusoidal(
-    positions: int | npt.ArrayLike | torch.Tensor, dim: int, *, base: float = ...,
-    layout: str = ..., shift: float = ..., scale: float = ..., dtype: Any = ..., device: Device,
-    out: torch.Tensor | None = ...,
-) -> torch.Tensor: ...  # fmt: skip
-@overload
-def sinusoidal(
-    positions: npt.ArrayLike, dim: int, *, base: float = ..., layout: str = ..., shift: float = ...,
-    scale: float = ..., dtype: npt.DTypeLike | None = ..., device: None = ...,
-    out: npt.NDArray[Any] | None = ...,
-) -> npt.NDArray[Any]: ...  # fmt: skip
-def sinusoidal(
-    positions: int | npt.ArrayLike | torch.Tensor,
-    dim: int,
-    *,
-    base: float = 10000.0,
-    layout: str = "interleaved",
-    shift: float = 0.0,
-    scale: float = 1.0,
-    dtype: Any = None,
-    device: Any = None,
-    out: Any = None,
-) -> Any:
-    """Table of sines and cosines, exact at every position.
-
-    The angle of pair i at position p is ``p * scale * base ** (-i / (dim / 2 - shift))`` radians.
-    Positions are integers of up to 64 bits or floats of magnitude below 2^63. Results of position
-    p are within ``1.2e-7 + 2^-62 |p|`` of the true value in float32 (the second term counts from
-    2^38 on), correctly rounded in float16 and bfloat16 (but where the true value is within 1e-7 of
-    a rounding boundary), and within ``4e-16 + 2^-60 |p|`` in float64.
-
-    Args:
-        positions: an int n for 0 .. n-1, or an array or tensor of any shape.
-        dim: width of the table, even.
-        base: ratio of the longest to the shortest wavelength, > 0.
-        layout: "interleaved", "sin_cos" or "cos_sin"; see the module's head.
-        shift: 0 for the exponent 2i/dim of the paper, 1 for i/(dim/2 - 1) of tensor2tensor.
-        scale: factor of the angle.
-        dtype: float16, bfloat16, float32 (default) or float64, of NumPy or torch. A torch dtype
-            makes the result a tensor.
-        device: torch device of the result; makes it a tensor.
-        out: array or tensor ``positions.shape + (dim,)`` to write the result to.
-
-    Returns:
-        ``positions.shape + (dim,)``: an array, or a tensor for tensors. Gradients reach floating
-        positions (timesteps, boxes): ``w cos`` and ``-w sin``, exact as the table is, summed in
-        float32 (float64 for float64), of any order.
-
-    Raises:
-        ValueError: odd dim, unknown layout, base <= 0, shift >= dim / 2, positions that are not
-            finite, a mismatched or overlapping `out`, an `out` where positions require a gradient,
-            a result that no memory can hold.
-        TypeError: positions of bool, complex or 16-bit float dtype; an impossible dtype.
-
-    Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.5; the shift is that of
-    tensor2tensor's ``get_timing_signal_1d``.
-
-    Example:
-        >>> import posenc_native as pn
-        >>> pn.sinusoidal(2, 4).round(4)
-        array([[0.    , 1.    , 0.    , 1.    ],
-               [0.8415, 0.5403, 0.01  , 1.    ]], dtype=float32)
-    """
-    if device is not None or is_tensor(positions) or is_tensor(out) or is_torch_dtype(dtype):
-        return late.torch_operations().sinusoidal(
-            positions, dim, base, layout, shift, scale, dtype, device, out
-        )
-    if type(positions) is not np.ndarray and not isinstance(positions, (int, np.integer)):
-        positions = as_array("sinusoidal", "positions", positions)
-    if dtype is not None:
-        dtype = as_dtype("sinusoidal", dtype)
-    return backend.implementation.sinusoidal(positions, dim, base, layout, shift, scale, dtype, out)
-
-
-@overload
-def add_sinusoidal(
-    x: npt.NDArray[Number], positions: npt.ArrayLike | torch.Tensor | None = ..., *,
-    x_scale: float = ..., alpha: float = ..., base: float = ..., layout: str = ...,
-    shift: float = ..., scale: float = ..., out: npt.NDArray[Any] | None = ...,
-) -> npt.NDArray[Number]: ...  # fmt: skip
-@overload
-def add_sinusoidal(
-    x: torch.Tensor, positions: npt.ArrayLike | torch.Tensor | None = ..., *, x_scale: float = ...,
-    alpha: float = ..., base: float = ..., layout: str = ..., shift: float = ...,
-    scale: float = ..., out: torch.Tensor | None = ...,
-) -> torch.Tensor: ...  # fmt: skip
-@overload
-def add_sinusoidal(
-    x: SupportsArray, positions: npt.ArrayLike | torch.Tensor | None = ..., *, x_scale: float = ...,
-    alpha: float = ..., base: float = ..., layout: str = ..., shift: float = ...,
-    scale: float = ..., out: npt.NDArray[Any] | None = ...,
-) -> npt.NDArray[Any]: ...  # fmt: skip
-def add_sinusoidal(
-    x: Any,
-    positions: npt.ArrayLike | torch.Tensor | None = None,
-    *,
-    x_scale: float = 1.0,
-    alpha: float = 1.0,
-    base: float = 10000.0,
-    layout: str = "interleaved",
-    shift: float = 0.0,
-    scale: float = 1.0,
-    out: Any = None,
-) -> Any:
-    """``x * x_scale + alpha * table`` in one pass; the table is never in memory.
-
-    Args:
-        x: ``[..., seq, dim]``, float16, bfloat16, float32 or float64, of any strides.
-        positions: None for 0 .. seq-1, ``[seq]``, or one for every row, ``x.shape[:-1]``.
-        x_scale: factor of x (the Transformer paper has sqrt(dim)).
-        alpha: factor of the table.
-        base, layout, shift, scale: as in `sinusoidal`.
-        out: where the result goes; `x` itself adds in place.
-
-    Returns:
-        An array or tensor like `x`. The sum is formed in float32 (float64 for float64) and rounded
-        once. Gradients reach `x` and floating positions.
-
-    Raises:
-        ValueError, TypeError: as in `sinusoidal`; also for `x` of fewer than two axes.
-
-    Example:
-        >>> import numpy as np
-        >>> import posenc_native as pn
-        >>> x = np.ones((1, 2, 4), np.float32)
-        >>> pn.add_sinusoidal(x, alpha=0.5).round(4)
-        array([[[1.    , 1.5   , 1.    , 1.5   ],
-                [1.4207, 1.2702, 1.005 , 1.5   ]]], dtype=float32)
-    """
-    if type(x) is not np.ndarray:
-        operations = late.operations_on(x)
-        if operations is not None:
-            return operations.add_sinusoidal(
-                x, positions, x_scale, alpha, base, layout, shift, scale, out
-            )
-        x = as_operand("add_sinusoidal", "x", x)
-    if positions is not None:
-        positions = as_array("add_sinusoidal", "positions", positions)
-    return backend.implementation.add_sinusoidal(
-        x, positions, x_scale, alpha, base, layout, shift, scale, out
-    )
-
-
-def shift_matrix(
-    offset: float,
-    dim: int,
-    *,
-    base: float = 10000.0,
-    layout: str = "interleaved",
-    shift: float = 0.0,
-    scale: float = 1.0,
-) -> npt.NDArray[np.float64]:
-    """The linear map that moves a sinusoidal table by `offset` positions.
-
-    Each pair is turned by its angle at `offset`, which is why attention can learn to look a fixed
-    distance away: ``sinusoidal(p, ...) @ shift_matrix(k, ...) == sinusoidal(p + k, ...)``.
-
-    Args:
-        offset: number of positions, an integer or not.
-        dim, base, layout, shift, scale: as in `sinusoidal`.
-
-    Returns:
-        float64 ``[dim, dim]``.
-
-    Raises:
-        ValueError, TypeError: as in `sinusoidal`.
-
-    Source: Vaswani et al. 2017, section 3.5, spelled out.
-
-    Example:
-        >>> import numpy as np
-        >>> import posenc_native as pn
-        >>> table = pn.sinusoidal(np.array([3, 5]), 8, dtype=np.float64)
-        >>> bool(np.allclose(table[0] @ pn.shift_matrix(2, 8), table[1]))
-        True
-    """
-    function = "shift_matrix"
-    arguments.check_sinusoidal_layout(function, layout)
-    arguments.frequency_parameters(function, dim, base, shift, scale)
-    if not abs(arguments.finite_number(function, "offset", offset)) < 2.0**63:
-        arguments.wrong_value(function, "offset", "a magnitude below 2^63", offset)
-    point = np.asarray(offset)
-    row = reference.sinusoidal(point, dim, base, layout, shift, scale, np.float64, None)
-    pairs = (
-        np.arange(dim).reshape(-1, 2)
-        if layout == "interleaved"
-        else np.arange(dim).reshape(2, -1).T
-    )
-    sines, cosines = pairs.T[::-1] if layout == "cos_sin" else pairs.T
-    matrix = np.zeros((dim, dim))
-    # sin(a + b) = sin a cos b + cos a sin b      cos(a + b) = cos a cos b - sin a sin b
-    matrix[sines, sines] = row[cosines]
-    matrix[cosines, sines] = row[sines]
-    matrix[cosines, cosines] = row[cosines]
-    matrix[sines, cosines] = -row[sines]
-    return matrix
-
-
-# --- Tables of any convention
-
-
-@dataclass(frozen=True, kw_only=True)
-class GridCoordinates:
-    """How cell i of the n cells of an axis becomes a coordinate.
-
-    ``low + extent * (i + first) / (n - drop)``, or ``low + i + first`` without an extent.
-
-    Args:
-        first: what the first cell counts as: 0, 1 (DETR), 0.5 (centres of cells).
-        extent: the length that n cells are stretched to, one for all axes or one for each; None
-            counts cells.
-        low: the coordinate to begin at.
-        drop: cells that do not count in n: 1 where the ends are on the first and the last cell, a
-            small negative number where the source guards a division.
-        descending: count from the last cell (Transformer-XL).
-
-    Raises:
-        ValueError, TypeError: numbers that are none.
-
-    Example:
-        >>> import posenc_native as pn
-        >>> rows, columns = pn.GridCoordinates(low=-1, extent=2, drop=1).of_shape((2, 3))
-        >>> rows.shape, columns
-        ((2, 1), array([[-1.,  0.,  1.]]))
-    """
-
-    first: float = 0.0
-    extent: float | tuple[float, ...] | None = None
-    low: float = 0.0
-    drop: float = 0.0
-    descending: bool = False
-
-    def __post_init__(self) -> None:
-        function = "GridCoordinates"
-        for name in ("first", "low", "drop"):
-            arguments.finite_number(function, name, getattr(self, name))
-        if isinstance(self.extent, (tuple, list)):
-            extents = [arguments.finite_number(function, "extent", x) for x in self.extent]
-            object.__setattr__(self, "extent", tuple(extents))
-        elif self.extent is not None:
-            arguments.finite_number(function, "extent", self.extent)
-
-    def __repr__(self) -> str:
-        return call(self, **{field.name: getattr(self, field.name) for field in fields(self)})
-
-    def of_shape(
-        self, shape: Sequence[int], *, dtype: Any = None, device: Any = None
-    ) -> tuple[Any, ...]:
-        """Coordinates of a grid of this shape, one array an axis, which broadcast to the shape.
-
-        int64 where whole cells are counted, else float64. A torch dtype or a device makes them
-        tensors; the dtype is that of the table to come and means nothing else.
-        """
-        function = "GridCoordinates"
-        arrays = Arrays(function, dtype, device)
-        lengths = [arguments.length(function, "shape", n) for n in shape]
-        placed = []
-        for axis, n in enumerate(lengths):
-            along = (1,) * axis + (n,) + (1,) * (len(lengths) - 1 - axis)
-            divisor = n - self.drop
-            place = self._place(arrays, axis, arrays.arange(n), n, divisor or 1.0)
-            placed.append(place.reshape(along))
-        return tuple(placed)
-
-    def of_mask(self, mask: Any, axes: int) -> tuple[Any, ...]:
-        """Coordinates ``mask.shape`` of the cells that are there, along each of the last `axes`.
-
-        mask: bools, True where there is something. Along every line of cells, i counts them and n
-        is how many there are.
-        """
-        function = "GridCoordinates"
-        arrays = Arrays(function, mask=mask)
-        mask = _point(arrays, "mask", mask)
-        if arguments.dtype_name(mask.dtype) != "bool":
-            wrong_type(function, "mask", "bools", mask.dtype)
-        if mask.ndim < axes:
-            wrong_value(function, "mask", f"at least {axes} axes", f"shape {list(mask.shape)}")
-        placed = []
-        for axis in range(axes):
-            counted = arrays.xp.cumsum(mask, axis - axes)
-            last = (..., slice(-1, None), *(slice(None),) * (axes - 1 - axis))
-            n = counted[last]
-            divisor = n - self.drop
-            divisor = arrays.xp.where(divisor == 0, 1, divisor)
-            placed.append(self._place(arrays, axis, counted - 1, n, divisor))
-        return tuple(placed)
-
-    def _place(self, arrays: Arrays, axis: int, i: Any, n: Any, divisor: Any) -> Any:
-        if self.descending:
-            i = n - 1 - i
-        if self.extent is None:
-            offset = self.first + self.low
-            return i + int(offset) if offset == int(offset) else arrays.wide(i) + offset
-        extent = self.extent
-        if isinstance(extent, tuple):
-            if axis >= len(extent):
-                wrong_value("GridCoordinates", "extent", "one for every axis", extent)
-            extent = extent[axis]
-        return (arrays.wide(i) + self.first) * extent / divisor + self.low
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -492,9 +154,7 @@ class SinusoidalSpec:
             >>> pn.SinusoidalSpec.from_preset("detr", 8, normalize=True)((2, 2)).shape
             (2, 2, 8)
         """
-        from .sinusoidal_presets import preset
-
-        return preset("SinusoidalSpec", name, dim, options)
+        return cls(**spec_arguments("SinusoidalSpec", name, dim, options))
 
     @property
     def pairs(self) -> tuple[int, ...]:
@@ -590,7 +250,7 @@ class SinusoidalSpec:
                 wrong_value(function, "positions", f"{axes} coordinates", len(given))
             named = {f"positions[{i}]" if several else "positions": p for i, p in enumerate(given)}
             arrays = Arrays(function, dtype, device, **named)
-            points = [_point(arrays, name, value) for name, value in named.items()]
+            points = [point_of(arrays, name, value) for name, value in named.items()]
             if not several and arguments.dtype_name(points[0].dtype) == "bool":
                 points = list(grid.of_mask(points[0], axes))
             elif not several and axes > 1:
@@ -600,7 +260,7 @@ class SinusoidalSpec:
                 points = [points[0][..., axis] for axis in range(axes)]
         if self.logarithm:
             for point in points:
-                if _concrete(arrays, point) and not bool((point > 0).all()):
+                if concrete(arrays, point) and not bool((point > 0).all()):
                     expected = "coordinates above 0, which have a logarithm"
                     wrong_value(function, "positions", expected, "others")
             points = [arrays.xp.log(arrays.wide(point)) for point in points]
@@ -702,6 +362,7 @@ def sinusoidal_grid(
 
 
 _PLACES = ("outer", "middle", "inner")
+
 _REMAINDERS = ("error", "zeros", "drop", "cut")
 
 
@@ -725,19 +386,10 @@ def _is_shape(positions: Any, axes: int) -> bool:
     )
 
 
-def _concrete(arrays: Arrays, values: Any) -> bool:
-    """Whether values can be looked at without a wait, and are not only traced."""
-    if not arrays.is_torch:
-        return True
-    # Without a device nothing came in, and `readable` does not ask whether torch traces.
-    known = arrays.device is not None and arrays.readable
-    return known and type(values) is arrays.xp.Tensor
-
-
 def _common_shape(arrays: Arrays, tables: list[Any]) -> Any:
     """The leading axes of all tables."""
     shapes = [tuple(table.shape[:-1]) for table in tables]
-    if _concrete(arrays, tables[0]):
+    if concrete(arrays, tables[0]):
         try:
             np.broadcast_shapes(*shapes)
         except ValueError:
@@ -750,12 +402,47 @@ def _zeros(arrays: Arrays, like: Any, shape: tuple[int, ...]) -> Any:
     return like.new_zeros(shape) if arrays.is_torch else np.zeros(shape, like.dtype)
 
 
-def _point(arrays: Arrays, argument: str, value: Any) -> Any:
-    """A coordinate, or a mask, as an array or tensor."""
-    if is_tensor(value):
-        return value
-    array = as_array(arrays.function, argument, value)
-    arguments.check_dtype(
-        arrays.function, argument, array.dtype, (*arguments.POSITION_DTYPES, "bool")
-    )
-    return arrays.xp.tensor(array, device=arrays.device) if arrays.is_torch else array
+def sinusoidal_preset(
+    name: str,
+    positions: Any,
+    dim: int,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    **options: Any,
+) -> Any:
+    """A sinusoidal table as another project has it.
+
+    Args:
+        name: one of `sinusoidal_presets`.
+        positions: an int or a shape for those of the project, positions or coordinates, or a mask;
+            see `SinusoidalSpec`.
+        dim: width of the table.
+        dtype, device: as in `sinusoidal`.
+        options: those of the project, under its names: `sinusoidal_presets` shows them.
+
+    Returns:
+        ``[..., dim]``, the axes of a grid in front. (Owners that flatten a grid, put channels first
+        or repeat it for a batch do so to the same numbers.)
+
+    A model makes its `SinusoidalSpec.from_preset` once, when it is built, and calls that; under
+    ``torch.compile(dynamic=True)`` it has to.
+
+    Raises:
+        ValueError: an unknown name or option; values that do not fit.
+        TypeError: arguments of a wrong kind.
+
+    Example:
+        >>> import posenc_native as pn
+        >>> pn.sinusoidal_preset("diffusers_timestep", [0.5], 4, flip_sin_to_cos=True).round(4)
+        array([[0.8776, 1.    , 0.4794, 0.    ]], dtype=float32)
+        >>> pn.sinusoidal_preset("mae", (14, 14), 768, cls_token=True).shape
+        (197, 768)
+        >>> positions = pn.padded_positions([[1, 1, 0]], padding=1, start=2)  # fairseq's of tokens
+        >>> pn.sinusoidal_preset("fairseq", positions, 4, padding_idx=1).round(2)
+        array([[[ 0.91,  0.  , -0.42,  1.  ],
+                [ 0.14,  0.  , -0.99,  1.  ],
+                [ 0.  ,  0.  ,  0.  ,  0.  ]]], dtype=float32)
+    """
+    spec = SinusoidalSpec(**spec_arguments("sinusoidal_preset", name, dim, options))
+    return spec(positions, dtype=dtype, device=device)
