@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_type, wrong_value
+from posenc_native.base.rotation import Rotation, TableRotation
 from posenc_native.base.views import (
     RotaryView,
     check_frequency_axes,
@@ -56,93 +59,59 @@ def rotary_tables(
     return round_once(cos, result_dtype), round_once(sin, result_dtype)
 
 
-def apply_rotary(
-    x: Array,
-    positions: int | Array | None,
-    inv_freq: Array,
-    layout: str,
-    pairing: str | int,
-    rotary_start: int,
-    axis_map: Array | None,
-    scale: float,
-    inverse: bool,
-    out: Array | None,
-) -> Array:
-    """x with the pairs of its heads rotated by position * inv_freq."""
+def apply_rotary(x: Array, *call: Any) -> Array:
+    """x with the pairs of its heads rotated by position * inv_freq; call: a Rotation, and out."""
     function = "apply_rotary"
+    *options, out = call
+    rotation = Rotation(*options)
     check_float_array(function, "x", x)
-    frequencies = _frequencies_of_heads(function, inv_freq)
-    view = rotary_view(function, x.shape, layout, pairing, rotary_start, frequencies.shape[-1])
+    frequencies = _frequencies_of_heads(function, rotation.inv_freq)
+    view = _view(function, "x", x, rotation, frequencies.shape[-1])
     check_frequency_heads(function, frequencies.shape, {"x": view})
-    scale = arguments.finite_number(function, "scale", scale)
-    points = _token_positions(function, positions, view, axis_map, frequencies)
-    axes = _axis_map(function, axis_map, view.pairs, points.shape)
-    inputs = [points, inv_freq, axis_map]
-    check_out(function, out, x.shape, x.dtype, inputs, replaceable=x)
-    cos, sin = _rotary_cos_sin(points, frequencies, axes, scale)
-    by_head = frequencies.ndim > 1
-    return store(_rotate(x, cos, -sin if inverse else sin, view, by_head=by_head), out)
+    angles = _angles(function, rotation, view, frequencies)
+    check_out(function, out, x.shape, x.dtype, angles.read, replaceable=x)
+    cos, sin = angles.cos_sin(rotation.inverse)
+    return store(_rotate(x, cos, sin, view, by_head=frequencies.ndim > 1), out)
 
 
-def apply_rotary_qk(
-    q: Array,
-    k: Array,
-    positions: int | Array | None,
-    inv_freq: Array,
-    layout: str,
-    pairing: str | int,
-    rotary_start: int,
-    axis_map: Array | None,
-    scale: float,
-    inverse: bool,
-    inplace: bool,
-) -> tuple[Array, Array]:
-    """q and k of one layer, which may differ in heads, rotated by the same angles."""
+def apply_rotary_qk(q: Array, k: Array, *call: Any) -> tuple[Array, Array]:
+    """q and k, which may differ in heads, rotated by the same angles; call: a Rotation, inplace."""
     function = "apply_rotary_qk"
+    *options, inplace = call
+    rotation = Rotation(*options)
     _check_query_and_key(function, q, k)
-    frequencies = _frequencies_of_heads(function, inv_freq)
-    pairs = frequencies.shape[-1]
-    q_view, k_view = _views(function, q, k, layout, pairing, rotary_start, pairs)
+    frequencies = _frequencies_of_heads(function, rotation.inv_freq)
+    q_view, k_view = _views(function, q, k, rotation, frequencies.shape[-1])
     check_frequency_heads(function, frequencies.shape, {"q": q_view, "k": k_view})
-    scale = arguments.finite_number(function, "scale", scale)
-    points = _token_positions(function, positions, q_view, axis_map, frequencies)
-    axes = _axis_map(function, axis_map, pairs, points.shape)
+    angles = _angles(function, rotation, q_view, frequencies)
     if inplace:
-        check_writable(function, "q", q, [k, points, inv_freq, axis_map])
-        check_writable(function, "k", k, [q, points, inv_freq, axis_map])
-    cos, sin = _rotary_cos_sin(points, frequencies, axes, scale)
-    sin, by_head = -sin if inverse else sin, frequencies.ndim > 1
+        check_writable(function, "q", q, [k, *angles.read])
+        check_writable(function, "k", k, [q, *angles.read])
+    cos, sin = angles.cos_sin(rotation.inverse)
+    by_head = frequencies.ndim > 1
     rotated_q = _rotate(q, cos, sin, q_view, by_head=by_head)
     rotated_k = _rotate(k, cos, sin, k_view, by_head=by_head)
     return store(rotated_q, q if inplace else None), store(rotated_k, k if inplace else None)
 
 
 def rotary_backward(
-    grads: tuple[Array, ...],
-    inputs: tuple[Array, ...],
-    positions: int | Array | None,
-    inv_freq: Array,
-    layout: str,
-    pairing: str | int,
-    rotary_start: int,
-    axis_map: Array | None,
-    scale: float,
-    inverse: bool,
-    of_positions: bool,
+    grads: tuple[Array, ...], inputs: tuple[Array, ...], *call: Any
 ) -> tuple[tuple[Array, ...], FloatArray, FloatArray | None]:
     """Gradients of x, or of q and k, from those of what they were rotated to; then those of
     frequencies, like inv_freq, and, if wanted, of positions [A, b, s], both in float64.
+
+    call: the Rotation, and whether the gradient of positions is wanted.
     """
     function = "rotary_backward"
-    frequencies = _frequencies_of_heads(function, inv_freq)
+    *options, of_positions = call
+    rotation = Rotation(*options)
+    frequencies = _frequencies_of_heads(function, rotation.inv_freq)
     pairs = frequencies.shape[-1]
-    views = [rotary_view(function, x.shape, layout, pairing, rotary_start, pairs) for x in inputs]
-    points = _token_positions(function, positions, views[0], axis_map, frequencies)
-    axes = _axis_map(function, axis_map, pairs, points.shape)
-    cos, sin = _rotary_cos_sin(points, frequencies, axes, scale)
-    back = sin if inverse else -sin
+    views = [_view(function, "x", x, rotation, pairs) for x in inputs]
+    points, _, axes, _, _ = back = _angles(function, rotation, views[0], frequencies)
+    cos, sin = back.cos_sin(not rotation.inverse)
     turned = [
-        _rotate(grad.astype(np.float64), cos, back, view, by_head=frequencies.ndim > 1)
+        _rotate(grad.astype(np.float64), cos, sin, view, by_head=frequencies.ndim > 1)
         for grad, view in zip(grads, views, strict=True)
     ]
     own_heads = frequencies.ndim > 1 and frequencies.shape[-2] != 1
@@ -153,7 +122,7 @@ def rotary_backward(
         ],
         axis=0,
     )
-    angles = -angles if inverse else angles
+    angles = -angles if rotation.inverse else angles
     # Which axis of positions drives which pair: of a sum, all of them.
     by_axis = points.astype(np.float64)
     if axes is None and frequencies.ndim < 3:
@@ -175,58 +144,68 @@ def rotary_backward(
     )
 
 
-def apply_rotary_tables(
-    x: Array,
-    cos: Array,
-    sin: Array,
-    layout: str,
-    pairing: str | int,
-    rotary_start: int,
-    inverse: bool,
-    compute: str,
-    out: Array | None,
-) -> Array:
-    """x with the pairs of its heads rotated by ready tables, cos and sin [s, P] or [b, s, P]."""
+def apply_rotary_tables(x: Array, *call: Any) -> Array:
+    """x with the pairs of its heads rotated by tables; call: a TableRotation, and out."""
     function = "apply_rotary_tables"
+    *options, out = call
+    rotation = TableRotation(*options)
     check_float_array(function, "x", x)
-    pairs = _check_tables(function, cos, sin)
-    view = rotary_view(function, x.shape, layout, pairing, rotary_start, pairs)
-    view.check_tokens(function, "cos", cos.shape, after=(pairs,))
-    arguments.check_shape(function, "sin", sin.shape, cos.shape)
-    as_written = rounds_as_written(function, compute)
-    check_out(function, out, x.shape, x.dtype, [cos, sin], replaceable=x)
-    cos, sin = cos.astype(np.float64), sin.astype(np.float64)
-    return store(_rotate(x, cos, -sin if inverse else sin, view, as_written=as_written), out)
+    pairs = _check_tables(function, rotation.cos, rotation.sin)
+    view = _view(function, "x", x, rotation, pairs)
+    cos, sin, as_written = _tables_of_tokens(function, rotation, view)
+    check_out(function, out, x.shape, x.dtype, [rotation.cos, rotation.sin], replaceable=x)
+    return store(_rotate(x, cos, sin, view, as_written=as_written), out)
 
 
-def apply_rotary_qk_tables(
-    q: Array,
-    k: Array,
-    cos: Array,
-    sin: Array,
-    layout: str,
-    pairing: str | int,
-    rotary_start: int,
-    inverse: bool,
-    compute: str,
-    inplace: bool,
-) -> tuple[Array, Array]:
-    """q and k of one layer, which may differ in heads, rotated by the same ready tables."""
+def apply_rotary_qk_tables(q: Array, k: Array, *call: Any) -> tuple[Array, Array]:
+    """q and k, which may differ in heads, rotated by tables; call: a TableRotation, inplace."""
     function = "apply_rotary_qk_tables"
+    *options, inplace = call
+    rotation = TableRotation(*options)
     _check_query_and_key(function, q, k)
-    pairs = _check_tables(function, cos, sin)
-    q_view, k_view = _views(function, q, k, layout, pairing, rotary_start, pairs)
-    q_view.check_tokens(function, "cos", cos.shape, after=(pairs,))
-    arguments.check_shape(function, "sin", sin.shape, cos.shape)
+    pairs = _check_tables(function, rotation.cos, rotation.sin)
+    q_view, k_view = _views(function, q, k, rotation, pairs)
+    cos, sin, as_written = _tables_of_tokens(function, rotation, q_view)
     if inplace:
-        check_writable(function, "q", q, [k, cos, sin])
-        check_writable(function, "k", k, [q, cos, sin])
-    as_written = rounds_as_written(function, compute)
-    cos, sin = cos.astype(np.float64), sin.astype(np.float64)
-    sin = -sin if inverse else sin
+        check_writable(function, "q", q, [k, rotation.cos, rotation.sin])
+        check_writable(function, "k", k, [q, rotation.cos, rotation.sin])
     rotated_q = _rotate(q, cos, sin, q_view, as_written=as_written)
     rotated_k = _rotate(k, cos, sin, k_view, as_written=as_written)
     return store(rotated_q, q if inplace else None), store(rotated_k, k if inplace else None)
+
+
+class _Angles(NamedTuple):
+    """What makes the angles of a call, checked."""
+
+    points: Array
+    frequencies: Array
+    axes: Array | None
+    scale: float
+    read: list[Array | None]  # the arrays that must not be written to
+
+    def cos_sin(self, inverse: bool = False) -> tuple[FloatArray, FloatArray]:
+        """Cosines and sines, for the rotation forwards or back."""
+        cos, sin = _rotary_cos_sin(self.points, self.frequencies, self.axes, self.scale)
+        return cos, -sin if inverse else sin
+
+
+def _angles(function: str, rotation: Rotation, view: RotaryView, frequencies: Array) -> _Angles:
+    scale = arguments.finite_number(function, "scale", rotation.scale)
+    points = _token_positions(function, rotation, view, frequencies)
+    axes = _axis_map(function, rotation.axis_map, view.pairs, points.shape)
+    read = [points, rotation.inv_freq, rotation.axis_map]
+    return _Angles(points, frequencies, axes, scale, read)
+
+
+def _tables_of_tokens(
+    function: str, rotation: TableRotation, view: RotaryView
+) -> tuple[FloatArray, FloatArray, bool]:
+    """cos and sin, for the rotation forwards or back, and whether all is rounded as written."""
+    view.check_tokens(function, "cos", rotation.cos.shape, after=(view.pairs,))
+    arguments.check_shape(function, "sin", rotation.sin.shape, rotation.cos.shape)
+    as_written = rounds_as_written(function, rotation.compute)
+    cos, sin = rotation.cos.astype(np.float64), rotation.sin.astype(np.float64)
+    return cos, -sin if rotation.inverse else sin, as_written
 
 
 def _rotary_cos_sin(
@@ -328,25 +307,26 @@ def _check_tables(function: str, cos: Array, sin: Array) -> int:
     return pairs
 
 
+def _view(
+    function: str, name: str, x: Array, rotation: Rotation | TableRotation, pairs: int
+) -> RotaryView:
+    return rotary_view(
+        function, x.shape, rotation.layout, rotation.pairing, rotation.rotary_start, pairs, name
+    )
+
+
 def _views(
-    function: str,
-    q: Array,
-    k: Array,
-    layout: str,
-    pairing: str | int,
-    rotary_start: int,
-    pairs: int,
+    function: str, q: Array, k: Array, rotation: Rotation | TableRotation, pairs: int
 ) -> tuple[RotaryView, RotaryView]:
-    q_view = rotary_view(function, q.shape, layout, pairing, rotary_start, pairs, "q")
-    k_view = rotary_view(function, k.shape, layout, pairing, rotary_start, pairs, "k")
+    q_view = _view(function, "q", q, rotation, pairs)
+    k_view = _view(function, "k", k, rotation, pairs)
     check_same_tokens(function, q_view, k_view)
     return q_view, k_view
 
 
-def _token_positions(
-    function: str, positions: object, view: RotaryView, axis_map: object, inv_freq: Array
-) -> Array:
+def _token_positions(function: str, rotation: Rotation, view: RotaryView, inv_freq: Array) -> Array:
     """Rotary positions [s], [b, s] or None for 0 .. s-1; by axes [A, s] or [A, b, s]."""
+    positions, axis_map = rotation.positions, rotation.axis_map
     by_axis = rotary_axes(function, positions is None, axis_map is None, inv_freq.ndim)
     points = position_array(function, view.tokens if positions is None else positions)
     axes = points.shape[:1] if by_axis else ()

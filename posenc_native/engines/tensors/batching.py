@@ -6,10 +6,13 @@ The relative operators have no rule: under torch.func they are composed of torch
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from posenc_native.base.rotation import Rotation, TableRotation
 
 from .library import ops
 
@@ -41,105 +44,51 @@ def register() -> None:
             positions = positions.expand(x.shape[:-1])
         return ops.add_sinusoidal(x, positions, *rest), 0
 
-    # What a call leaves out, torch leaves out here too: the defaults of the schemas again.
-    defaults = ("bhsd", "half", 0, None, 1.0, False)
-
-    @vmap("rotary")
-    def _(info, in_dims, x, positions, inv_freq, *options):  # type: ignore[no-untyped-def]
-        options += defaults[len(options) :]
-        (result,) = _batched_rotation(info, in_dims, "rotary", (x,), positions, inv_freq, options)
-        return result, 0
-
-    @vmap("rotary_qk")
-    def _(info, in_dims, q, k, positions, inv_freq, *options):  # type: ignore[no-untyped-def]
-        options += defaults[len(options) :]
-        results = _batched_rotation(
-            info, in_dims, "rotary_qk", (q, k), positions, inv_freq, options
-        )
-        return results, (0, 0)
-
-    @vmap("rotary_from_tables")
-    def _(info, in_dims, x, cos, sin, layout="bhsd", *rest):  # type: ignore[no-untyped-def]
-        (result,) = _batched_by_tables(
-            info, in_dims, "rotary_from_tables", (x,), (cos, sin), layout, rest
-        )
-        return result, 0
-
-    @vmap("rotary_qk_from_tables")
-    def _(info, in_dims, q, k, cos, sin, layout="bhsd", *rest):  # type: ignore[no-untyped-def]
-        results = _batched_by_tables(
-            info, in_dims, "rotary_qk_from_tables", (q, k), (cos, sin), layout, rest
-        )
-        return results, (0, 0)
+    for inputs, kind, name in (
+        (1, Rotation, "rotary"),
+        (2, Rotation, "rotary_qk"),
+        (1, TableRotation, "rotary_from_tables"),
+        (2, TableRotation, "rotary_qk_from_tables"),
+    ):
+        vmap(name)(partial(_batched_rotation, name, inputs, kind))
 
 
 def _batched_rotation(
+    name: str,
+    inputs: int,
+    kind: type[Rotation | TableRotation],
     info: Any,
     in_dims: tuple[Any, ...],
-    name: str,
-    inputs: tuple[Tensor, ...],
-    positions: Tensor | None,
-    inv_freq: Tensor,
-    options: tuple[Any, ...],
-) -> tuple[Tensor, ...]:
-    """A rotation by positions of x, or of q and k, mapped along in_dims."""
-    layout, pairing, start, axis_map, *rest = options
-    _only_batched(name, in_dims, *range(len(inputs) + 1))
-
-    def angles(batch: int) -> tuple[Tensor | None, Tensor]:
-        if positions is None:
-            return None, inv_freq
-        axes = 0 if axis_map is None else 1
-        dim = in_dims[len(inputs)]
-        return _fold_tokens(positions, dim, info.batch_size, batch, axes, 0), inv_freq
-
-    options = (pairing, start, axis_map, *rest)
-    return _batched_call(info, in_dims, name, inputs, angles, layout, options)
-
-
-def _batched_by_tables(
-    info: Any,
-    in_dims: tuple[Any, ...],
-    name: str,
-    inputs: tuple[Tensor, ...],
-    tables: tuple[Tensor, Tensor],
-    layout: str,
-    options: tuple[Any, ...],
-) -> tuple[Tensor, ...]:
-    """A rotation by tables of x, or of q and k, mapped along in_dims."""
-    dims = in_dims[len(inputs) : len(inputs) + 2]
-
-    def angles(batch: int) -> tuple[Tensor, ...]:
-        return tuple(
-            _fold_tokens(table, dim, info.batch_size, batch, 0, 1)
-            for table, dim in zip(tables, dims, strict=True)
-        )
-
-    return _batched_call(info, in_dims, name, inputs, angles, layout, options)
-
-
-def _batched_call(
-    info: Any,
-    in_dims: tuple[Any, ...],
-    name: str,
-    inputs: tuple[Tensor, ...],
-    angles: Callable[[int], tuple[Tensor | None, ...]],
-    layout: str,
-    options: tuple[Any, ...],
-) -> tuple[Tensor, ...]:
-    """The operator on x, or on q and k; angles(b) gives what follows them, for b in a batch."""
+    *args: Any,
+) -> tuple[Any, Any]:
+    """A rotation of x, or of q and k; what a call leaves out has the defaults of the record."""
+    rotation = kind(*args[inputs:])
     folded = [
-        _fold_batch(x, dim, layout, info.batch_size)
-        for x, dim in zip(inputs, in_dims[: len(inputs)], strict=True)
+        _fold_batch(x, dim, rotation.layout, info.batch_size)
+        for x, dim in zip(args[:inputs], in_dims, strict=False)
     ]
-    first, batched_layout, _ = folded[0]
-    batch = first.shape[batched_layout.index("b")]
-    results = getattr(ops, name)(
-        *(x for x, _, _ in folded), *angles(batch), batched_layout, *options
-    )
-    if len(inputs) == 1:
-        results = (results,)
-    return tuple(restore(r) for r, (_, _, restore) in zip(results, folded, strict=True))
+    first, layout, _ = folded[0]
+    batch = first.shape[layout.index("b")]
+
+    def tokens(nth: int, before: int, after: int) -> Tensor | None:
+        """The nth option, of tokens, for the folded batch."""
+        values: Any = rotation[nth]
+        if values is None:
+            return None
+        return _fold_tokens(values, in_dims[inputs + nth], info.batch_size, batch, before, after)
+
+    if isinstance(rotation, Rotation):
+        _only_batched(name, in_dims, *range(inputs + 1))
+        axes = 0 if rotation.axis_map is None else 1
+        rotation = rotation._replace(positions=tokens(0, axes, 0))
+    else:
+        rotation = rotation._replace(cos=tokens(0, 0, 1), sin=tokens(1, 0, 1))
+    rotation = rotation._replace(layout=layout)
+    results = getattr(ops, name)(*(x for x, _, _ in folded), *rotation)
+    if inputs == 1:
+        return folded[0][2](results), 0
+    restored = (restore(r) for r, (_, _, restore) in zip(results, folded, strict=True))
+    return tuple(restored), (0, 0)
 
 
 def _only_batched(name: str, in_dims: tuple[Any, ...], *allowed: int) -> None:

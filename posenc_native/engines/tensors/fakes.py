@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from posenc_native.base.rotation import Rotation
+
 
 def register() -> None:
     """Tell torch of all operators; once, after their library is loaded."""
@@ -33,13 +35,12 @@ def register() -> None:
         fake(name)(lambda x, *options: torch.empty_like(x))
 
     @fake("rotary_backward")
-    def _(grad, x, positions, inv_freq, *options):  # type: ignore[no-untyped-def]
-        return torch.empty_like(x), *_angle_gradients(x, positions, inv_freq, options)
+    def _(grad, x, *call):  # type: ignore[no-untyped-def]
+        return torch.empty_like(x), *_angle_gradients(x, *call)
 
     @fake("rotary_qk_backward")
-    def _(grad_q, grad_k, q, k, positions, inv_freq, *options):  # type: ignore[no-untyped-def]
-        angles = _angle_gradients(q, positions, inv_freq, options)
-        return torch.empty_like(q), torch.empty_like(k), *angles
+    def _(grad_q, grad_k, q, k, *call):  # type: ignore[no-untyped-def]
+        return torch.empty_like(q), torch.empty_like(k), *_angle_gradients(q, *call)
 
     for name in ("sinusoidal_out", "add_sinusoidal_out", "add_sinusoidal_", "rotary_out", "rotary_",
                  "rotary_qk_", "rotary_from_tables_out", "rotary_from_tables_",
@@ -73,15 +74,18 @@ def register() -> None:
         return torch.empty((2, dim // 2), dtype=torch.int64)
 
 
-def _angle_gradients(
-    x: Tensor, positions: Tensor | None, inv_freq: Tensor, options: tuple[Any, ...]
-) -> tuple[Tensor, Tensor]:
-    """Fakes of the gradients of frequencies, and of positions if they are wanted."""
-    layout, _, _, axis_map, *_ = options
-    sizes = dict(zip(layout.replace("t", "s"), x.shape, strict=True))
-    by_axis = axis_map is not None or inv_freq.ndim == 3
+def _angle_gradients(x: Tensor, *call: Any) -> tuple[Tensor, Tensor]:
+    """Fakes of the gradients of frequencies, and of positions if they are wanted.
+
+    call: a Rotation, and whether they are.
+    """
+    *options, of_positions = call
+    rotation = Rotation(*options)
+    positions, inv_freq = rotation.positions, rotation.inv_freq
+    sizes = dict(zip(rotation.layout.replace("t", "s"), x.shape, strict=True))
+    by_axis = rotation.axis_map is not None or inv_freq.ndim == 3
     axes = positions.shape[0] if by_axis and positions is not None else 1
-    shape = (axes, sizes.get("b", 1), sizes["s"]) if options[-1] else (0,)
+    shape = (axes, sizes.get("b", 1), sizes["s"]) if of_positions else (0,)
     return (
         inv_freq.new_empty(inv_freq.shape, dtype=torch.float64),
         inv_freq.new_empty(shape, dtype=torch.float64),

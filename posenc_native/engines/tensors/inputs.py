@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -10,6 +10,8 @@ from torch import Tensor
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_type, wrong_value
+from posenc_native.base.rotation import Rotation, TableRotation
+from posenc_native.base.views import RotaryView, rotary_view
 
 # q_len, k_len and start as the operators take them, None where tensors say them; q_offset.
 Grid = tuple[list[int] | None, list[int] | None, list[int] | None, Tensor | None]
@@ -140,10 +142,12 @@ def table_spec(
     return *head, numbers[0], layout, *numbers[1:]
 
 
-def head_layout(
-    function: str, layout: Any, pairing: Any, rotary_start: Any
-) -> tuple[str, str, int]:
-    """layout, pairing, rotary_start of the kinds that the schema has."""
+AnyRotation = TypeVar("AnyRotation", Rotation, TableRotation)
+
+
+def of_schema(function: str, rotation: AnyRotation) -> AnyRotation:
+    """The rotation with layout, pairing and rotary_start of the kinds that the schema has."""
+    layout, pairing, rotary_start = rotation.layout, rotation.pairing, rotation.rotary_start
     if not isinstance(layout, str):
         wrong_type(function, "layout", "a str", type(layout).__name__)
     if not isinstance(pairing, str):
@@ -154,10 +158,16 @@ def head_layout(
         wrong_type(function, "rotary_start", "an int", type(rotary_start).__name__)
     if not 0 <= rotary_start < 2**63:
         wrong_value(function, "rotary_start", "an int in 0 .. 2^63 - 1", rotary_start)
-    return layout, pairing, int(rotary_start)
+    return rotation._replace(pairing=pairing, rotary_start=int(rotary_start))
 
 
-# --- Relative. Calls that want a gradient are those of training, on whole matrices: what the eager
-# form of a Function would save does not count. torch.func and forward mode take the composition.
-# Lengths are not kept for the backward, which torch.compile would lose where they are open: tensors
-# have them.
+def view_of(
+    function: str, name: str, x: Tensor, rotation: Rotation | TableRotation, pairs: int
+) -> RotaryView:
+    """How a tensor is rotated; the rotation is `of_schema`."""
+    pairing = rotation.pairing
+    if isinstance(pairing, str) and pairing.lstrip("-").isdigit():
+        pairing = int(pairing)
+    return rotary_view(
+        function, tuple(x.shape), rotation.layout, pairing, rotation.rotary_start, pairs, name
+    )

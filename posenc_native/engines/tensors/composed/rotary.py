@@ -2,38 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_type, wrong_value
+from posenc_native.base.rotation import Rotation, TableRotation
 from posenc_native.base.views import (
     RotaryView,
     check_frequency_axes,
     check_frequency_heads,
     check_same_tokens,
     rotary_axes,
-    rotary_view,
     rounds_as_written,
 )
 from posenc_native.engines.reference.checks import check_inv_freq
 from posenc_native.engines.tensors import library
 from posenc_native.engines.tensors.following import transformed
+from posenc_native.engines.tensors.inputs import view_of
 from posenc_native.engines.tensors.library import call, ops
 
 from .phases import check_values, cos_sin, fixed_point_tensor, moving, phases_at
 
 
 def apply_rotary(
-    function: str, inputs: tuple[Tensor, ...], options: tuple[Any, ...]
+    function: str, inputs: tuple[Tensor, ...], rotation: Rotation
 ) -> tuple[Tensor, ...]:
-    """`posenc_native.apply_rotary` of x or of q and k; options as the operator has them."""
-    positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse = options
+    """`posenc_native.apply_rotary` of x or of q and k."""
+    positions, inv_freq, axis_map = rotation.positions, rotation.inv_freq, rotation.axis_map
     shape = tuple(inv_freq.shape)
     check_frequency_axes(function, shape)
-    views = _views(function, inputs, layout, pairing, rotary_start, shape[-1])
+    views = _views(function, inputs, rotation, shape[-1])
     names = ("x",) if len(views) == 1 else ("q", "k")
     check_frequency_heads(function, shape, dict(zip(names, views, strict=True)))
     by_axis = rotary_axes(function, positions is None, axis_map is None, len(shape))
@@ -44,19 +43,20 @@ def apply_rotary(
     views[0].check_tokens(function, "positions", tuple(positions.shape), before=axes)
     real = torch.float64 if inputs[0].dtype == torch.float64 else torch.float32
     cos, sin = tables(function, positions, inv_freq, axis_map, real)
-    cos, sin = cos * scale, sin * (-scale if inverse else scale)
+    scale = rotation.scale
+    cos, sin = cos * scale, sin * (-scale if rotation.inverse else scale)
     by_head = len(shape) > 1
     return tuple(_turn(x, cos, sin, v, by_head) for x, v in zip(inputs, views, strict=True))
 
 
 def apply_rotary_tables(
-    function: str, inputs: tuple[Tensor, ...], options: tuple[Any, ...]
+    function: str, inputs: tuple[Tensor, ...], rotation: TableRotation
 ) -> tuple[Tensor, ...]:
-    """`posenc_native.apply_rotary_tables` of x or of q and k; options as the operator has them."""
-    cos, sin, layout, pairing, rotary_start, inverse, compute = options
-    as_written = rounds_as_written(function, compute)
+    """`posenc_native.apply_rotary_tables` of x or of q and k."""
+    cos, sin = rotation.cos, rotation.sin
+    as_written = rounds_as_written(function, rotation.compute)
     pairs = cos.shape[-1] if cos.ndim else 0
-    views = _views(function, inputs, layout, pairing, rotary_start, pairs)
+    views = _views(function, inputs, rotation, pairs)
     for name, table in (("cos", cos), ("sin", sin)):
         arguments.check_dtype(function, name, table.dtype, arguments.FLOAT_DTYPES)
         views[0].check_tokens(function, name, tuple(table.shape), after=(pairs,))
@@ -64,17 +64,12 @@ def apply_rotary_tables(
         wrong_type(function, "sin", f"the dtype of cos, {cos.dtype}", sin.dtype)
     real = torch.float64 if inputs[0].dtype == torch.float64 else torch.float32
     real = inputs[0].dtype if as_written else real
-    cos, sin = cos.to(real), (-sin if inverse else sin).to(real)
+    cos, sin = cos.to(real), (-sin if rotation.inverse else sin).to(real)
     return tuple(_turn(x, cos, sin, v) for x, v in zip(inputs, views, strict=True))
 
 
 def _views(
-    function: str,
-    inputs: tuple[Tensor, ...],
-    layout: str,
-    pairing: str,
-    rotary_start: int,
-    pairs: int,
+    function: str, inputs: tuple[Tensor, ...], rotation: Rotation | TableRotation, pairs: int
 ) -> list[RotaryView]:
     """How x, or q and k, are rotated."""
     views = []
@@ -82,10 +77,7 @@ def _views(
         arguments.check_dtype(function, name, x.dtype, arguments.FLOAT_DTYPES)
         if x.dtype != inputs[0].dtype:
             wrong_type(function, name, f"the dtype of q, {inputs[0].dtype}", x.dtype)
-        shape = tuple(x.shape)
-        views.append(
-            rotary_view(function, shape, layout, _pairing(pairing), rotary_start, pairs, name)
-        )
+        views.append(view_of(function, name, x, rotation, pairs))
     if len(views) == 2:
         check_same_tokens(function, views[0], views[1])
     return views
@@ -162,7 +154,3 @@ def _frequency_turns(function: str, inv_freq: Tensor) -> Tensor:
     else:
         turns = fixed_point_tensor(check_inv_freq(function, flat.numpy()))
     return turns.unflatten(-1, inv_freq.shape)  # type: ignore[no-any-return]
-
-
-def _pairing(pairing: str) -> str | int:
-    return int(pairing) if pairing.lstrip("-").isdigit() else pairing

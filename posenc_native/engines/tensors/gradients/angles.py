@@ -7,47 +7,43 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posenc_native.base.views import rotary_view
+from posenc_native.base.rotation import Rotation
 from posenc_native.engines.tensors.following import needs_grad, tracing
+from posenc_native.engines.tensors.inputs import view_of
 from posenc_native.engines.tensors.library import call, ops
 
 from .functions import Function, apply, keep, kept
 from .rotary import rotary
 
 
-def learned_rotary(x: Tensor, *options: Any) -> Tensor:
+def learned_rotary(x: Tensor, *rotation: Any) -> Tensor:
     """`rotary`, differentiable with respect to frequencies and positions too."""
-    return apply(_Learned, x, *options)  # type: ignore[no-any-return]
+    return apply(_Learned, x, *rotation)  # type: ignore[no-any-return]
 
 
-def learned_rotary_qk(q: Tensor, k: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
+def learned_rotary_qk(q: Tensor, k: Tensor, *rotation: Any) -> tuple[Tensor, Tensor]:
     """`rotary_qk`, differentiable with respect to frequencies and positions too."""
     if q is k and tracing():  # as in rotary_qk
-        rotated = learned_rotary(q, *options)
+        rotated = learned_rotary(q, *rotation)
         return rotated, rotated
-    return apply(_LearnedQK, q, k, *options)  # type: ignore[no-any-return]
+    return apply(_LearnedQK, q, k, *rotation)  # type: ignore[no-any-return]
 
 
 def _learned_backward(ctx: Any, *grads: Tensor) -> Any:
     """Gradients of x, or of q and k, positions and frequencies."""
     count = len(grads)
     saved = kept(ctx)
-    inputs, (positions, inv_freq, *options) = saved[:count], saved[count:]
+    inputs, rotation = saved[:count], Rotation(*saved[count:])
+    positions, inv_freq, axis_map = rotation.positions, rotation.inv_freq, rotation.axis_map
     of_positions, of_frequencies = ctx.needs_input_grad[count : count + 2]
-    *layout, axis_map, scale, inverse = options
     if not torch.is_grad_enabled():
         operator = ops.rotary_backward if count == 1 else ops.rotary_qk_backward
         *turned, frequencies, points = call(
-            operator.default, *grads, *inputs, positions, inv_freq, *options, of_positions
+            operator.default, *grads, *inputs, *rotation, of_positions
         )
     else:  # for a second derivative
-        back = (positions, inv_freq, *layout, axis_map, scale, not inverse)
-        turned = [_turn_back(grad, *back) for grad in grads]
-        pairs = inv_freq.shape[-1]
-        angles = [
-            _angle_gradient(x, y, layout, pairs, inverse, inv_freq.ndim > 1)
-            for x, y in zip(inputs, turned, strict=True)
-        ]
+        turned = [_turn(grad, rotation.turned_back()) for grad in grads]
+        angles = [_angle_gradient(x, y, rotation) for x, y in zip(inputs, turned, strict=True)]
         frequencies, points = _frequency_gradients(
             sum(angles[1:], angles[0]), positions, inv_freq, axis_map
         )
@@ -59,42 +55,38 @@ def _learned_backward(ctx: Any, *grads: Tensor) -> Any:
         *turned,
         points if of_positions else None,
         frequencies.to(inv_freq.dtype) if of_frequencies else None,
-        *[None] * len(options),
+        *[None] * (len(rotation) - 2),
     )
 
 
-def _turn_back(grad: Tensor, positions: Tensor | None, inv_freq: Tensor, *options: Any) -> Tensor:
-    if needs_grad(*(t for t in (positions, inv_freq) if t is not None and t.is_floating_point())):
-        return learned_rotary(grad, positions, inv_freq, *options)
-    return rotary(grad, positions, inv_freq, *options)
+def _turn(grad: Tensor, rotation: Rotation) -> Tensor:
+    angles = (rotation.positions, rotation.inv_freq)
+    if needs_grad(*(t for t in angles if t is not None and t.is_floating_point())):
+        return learned_rotary(grad, *rotation)
+    return rotary(grad, *rotation)
 
 
-def _angle_gradient(
-    x: Tensor, y: Tensor, options: list[Any], pairs: int, inverse: bool, by_head: bool
-) -> Tensor:
+def _angle_gradient(x: Tensor, y: Tensor, rotation: Rotation) -> Tensor:
     """Cross products of the pairs of x and y, [b, s, P], summed over heads, or [b, s, H, P]."""
-    layout, pairing, rotary_start = options
-    pairing_or_block = int(pairing) if pairing.lstrip("-").isdigit() else pairing
-    view = rotary_view(
-        "apply_rotary", tuple(x.shape), layout, pairing_or_block, rotary_start, pairs
-    )
+    pairs, start = rotation.inv_freq.shape[-1], rotation.rotary_start
+    view = view_of("apply_rotary", "x", x, rotation, pairs)
     real = torch.float64 if x.dtype == torch.float64 else torch.float32
     half = view.block // 2
     (a, b), (g, h) = (
-        t[..., rotary_start : rotary_start + 2 * pairs]
+        t[..., start : start + 2 * pairs]
         .to(real)
         .unflatten(-1, (pairs // half, 2, half))
         .unbind(-2)
         for t in (x, y)
     )
     cross = (a * h - b * g).flatten(-2)
-    cross = -cross if inverse else cross
-    letters = layout.replace("t", "s")
+    cross = -cross if rotation.inverse else cross
+    letters = rotation.layout.replace("t", "s")
     for letter in "bsh":
         if letter not in letters:
             letters, cross = letter + letters, cross.unsqueeze(0)
     cross = cross.permute([letters.index(letter) for letter in "bshd"])
-    summed: Tensor = cross if by_head else cross.sum(2)
+    summed: Tensor = cross if rotation.inv_freq.ndim > 1 else cross.sum(2)
     return summed
 
 
@@ -136,8 +128,8 @@ def _frequency_gradients(
 
 class _Learned(Function):
     @staticmethod
-    def forward(x: Tensor, *options: Any) -> Any:
-        return call(ops.rotary.default, x, *options)
+    def forward(x: Tensor, *rotation: Any) -> Any:
+        return call(ops.rotary.default, x, *rotation)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -148,8 +140,8 @@ class _Learned(Function):
 
 class _LearnedQK(Function):
     @staticmethod
-    def forward(q: Tensor, k: Tensor, *options: Any) -> Any:
-        return call(ops.rotary_qk.default, q, k, *options)
+    def forward(q: Tensor, k: Tensor, *rotation: Any) -> Any:
+        return call(ops.rotary_qk.default, q, k, *rotation)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

@@ -6,69 +6,69 @@ from typing import Any
 
 from torch import Tensor
 
+from posenc_native.base.rotation import Rotation, TableRotation
 from posenc_native.engines.tensors.following import needs_function, tracing
 from posenc_native.engines.tensors.library import call, ops
 
 from .functions import Differentiable, Function, eager_function, keep, kept
 
 
-def rotary(x: Tensor, *options: Any) -> Tensor:
-    """Differentiable ``rotary(x, positions, inv_freq, ..., inverse)``."""
+def rotary(x: Tensor, *rotation: Any) -> Tensor:
+    """Differentiable ``rotary(x, *rotation)``."""
     if not needs_function(x):
-        return call(ops.rotary.default, x, *options)  # type: ignore[no-any-return]
+        return call(ops.rotary.default, x, *rotation)  # type: ignore[no-any-return]
     function = _RotaryTraced if tracing() else _RotaryEager
-    return function.apply(x, *options)  # type: ignore[no-any-return]
+    return function.apply(x, *rotation)  # type: ignore[no-any-return]
 
 
-def rotary_qk(q: Tensor, k: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
-    """Differentiable ``rotary_qk(q, k, positions, inv_freq, ..., inverse)``."""
+def rotary_qk(q: Tensor, k: Tensor, *rotation: Any) -> tuple[Tensor, Tensor]:
+    """Differentiable ``rotary_qk(q, k, *rotation)``."""
     if not needs_function(q, k):
-        return call(ops.rotary_qk.default, q, k, *options)  # type: ignore[no-any-return]
+        return call(ops.rotary_qk.default, q, k, *rotation)  # type: ignore[no-any-return]
     if q is k and tracing():  # which torch.compile does not allow a Function
-        rotated = rotary(q, *options)
+        rotated = rotary(q, *rotation)
         return rotated, rotated
     function = _RotaryQKTraced if tracing() else _RotaryQKEager
-    return function.apply(q, k, *options)  # type: ignore[no-any-return]
+    return function.apply(q, k, *rotation)  # type: ignore[no-any-return]
 
 
-def rotary_from_tables(x: Tensor, *options: Any) -> Tensor:
-    """Differentiable ``rotary_from_tables(x, cos, sin, ..., inverse)``."""
+def rotary_from_tables(x: Tensor, *rotation: Any) -> Tensor:
+    """Differentiable ``rotary_from_tables(x, *rotation)``."""
     if not needs_function(x):
-        return call(ops.rotary_from_tables.default, x, *options)  # type: ignore[no-any-return]
+        return call(ops.rotary_from_tables.default, x, *rotation)  # type: ignore[no-any-return]
     function = _FromTablesTraced if tracing() else _FromTablesEager
-    return function.apply(x, *options)  # type: ignore[no-any-return]
+    return function.apply(x, *rotation)  # type: ignore[no-any-return]
 
 
-def rotary_qk_from_tables(q: Tensor, k: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
-    """Differentiable ``rotary_qk_from_tables(q, k, cos, sin, ..., inverse)``."""
+def rotary_qk_from_tables(q: Tensor, k: Tensor, *rotation: Any) -> tuple[Tensor, Tensor]:
+    """Differentiable ``rotary_qk_from_tables(q, k, *rotation)``."""
     if not needs_function(q, k):
-        return call(ops.rotary_qk_from_tables.default, q, k, *options)  # type: ignore[no-any-return]
+        return call(ops.rotary_qk_from_tables.default, q, k, *rotation)  # type: ignore[no-any-return]
     if q is k and tracing():  # as above
-        rotated = rotary_from_tables(q, *options)
+        rotated = rotary_from_tables(q, *rotation)
         return rotated, rotated
     function = _QKFromTablesTraced if tracing() else _QKFromTablesEager
-    return function.apply(q, k, *options)  # type: ignore[no-any-return]
+    return function.apply(q, k, *rotation)  # type: ignore[no-any-return]
 
 
 def _rotary_backward(ctx: Any, grad: Tensor) -> Any:
-    *options, inverse = kept(ctx)
-    return rotary(grad, *options, not inverse), *[None] * (len(options) + 1)
+    back = Rotation(*kept(ctx)).turned_back()
+    return rotary(grad, *back), *[None] * len(back)
 
 
 def _rotary_qk_backward(ctx: Any, grad_q: Tensor, grad_k: Tensor) -> Any:
-    *options, inverse = kept(ctx)
-    return *rotary_qk(grad_q, grad_k, *options, not inverse), *[None] * (len(options) + 1)
+    back = Rotation(*kept(ctx)).turned_back()
+    return *rotary_qk(grad_q, grad_k, *back), *[None] * len(back)
 
 
 def _from_tables_backward(ctx: Any, grad: Tensor) -> Any:
-    *options, inverse, compute = kept(ctx)
-    return rotary_from_tables(grad, *options, not inverse, compute), *[None] * (len(options) + 2)
+    back = TableRotation(*kept(ctx)).turned_back()
+    return rotary_from_tables(grad, *back), *[None] * len(back)
 
 
 def _qk_from_tables_backward(ctx: Any, grad_q: Tensor, grad_k: Tensor) -> Any:
-    *options, inverse, compute = kept(ctx)
-    grads = rotary_qk_from_tables(grad_q, grad_k, *options, not inverse, compute)
-    return *grads, *[None] * (len(options) + 2)
+    back = TableRotation(*kept(ctx)).turned_back()
+    return *rotary_qk_from_tables(grad_q, grad_k, *back), *[None] * len(back)
 
 
 # --- Functions. The traced ones are spelled out: torch.compile follows no factory.
@@ -78,8 +78,8 @@ class _RotaryTraced(Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, *options: Any) -> Any:
-        return ops.rotary.default(x, *options)
+    def forward(x: Tensor, *rotation: Any) -> Any:
+        return ops.rotary.default(x, *rotation)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -92,8 +92,8 @@ class _RotaryQKTraced(Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(q: Tensor, k: Tensor, *options: Any) -> Any:
-        return ops.rotary_qk.default(q, k, *options)
+    def forward(q: Tensor, k: Tensor, *rotation: Any) -> Any:
+        return ops.rotary_qk.default(q, k, *rotation)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -106,8 +106,8 @@ class _FromTablesTraced(Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, *options: Any) -> Any:
-        return ops.rotary_from_tables.default(x, *options)
+    def forward(x: Tensor, *rotation: Any) -> Any:
+        return ops.rotary_from_tables.default(x, *rotation)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -120,8 +120,8 @@ class _QKFromTablesTraced(Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(q: Tensor, k: Tensor, *options: Any) -> Any:
-        return ops.rotary_qk_from_tables.default(q, k, *options)
+    def forward(q: Tensor, k: Tensor, *rotation: Any) -> Any:
+        return ops.rotary_qk_from_tables.default(q, k, *rotation)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
