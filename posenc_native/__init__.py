@@ -31,7 +31,6 @@ from .absolute import (
     resample_positions,
 )
 from .backend import get_num_threads, set_backend, set_num_threads, show_config
-from .config import nope_layers
 from .distances import (
     alibi_columns,
     alibi_diagonals,
@@ -52,6 +51,15 @@ from .distances import (
 from .explain import explain
 from .frequencies import frequencies, rotary_frequencies, softmax_correction, wavelengths
 from .key_cache import rerotate
+from .models.config import nope_layers
+from .models.presets import rotary_presets
+from .models.weights import (
+    PairingEvidence,
+    expected_pairing,
+    guess_pairing,
+    permute_qk,
+    permute_state_dict,
+)
 from .multi_axis import (
     FullWidthRotary,
     axial_rotary,
@@ -86,7 +94,6 @@ from .rotary import (
     apply_rotary_tables,
     rotary_tables,
 )
-from .rotary_presets import rotary_presets
 from .sinusoidal import (
     GridCoordinates,
     SinusoidalSpec,
@@ -96,13 +103,6 @@ from .sinusoidal import (
     sinusoidal_grid,
 )
 from .sinusoidal_presets import sinusoidal_preset, sinusoidal_presets
-from .weights import (
-    PairingEvidence,
-    expected_pairing,
-    guess_pairing,
-    permute_qk,
-    permute_state_dict,
-)
 from .xpos import apply_xpos, xpos_tables
 
 if TYPE_CHECKING:

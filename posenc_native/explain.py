@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from .config import Configuration, LayerGroup
 from .frequencies import rotary_frequencies, softmax_correction
+from .models.config import Configuration, LayerGroup
 from .rotary import Rotary
 
 _WIDTH = 92

@@ -586,7 +586,7 @@ class Rotary:
             ... ).base
             500000.0
         """
-        from .config import rotary_arguments
+        from .models.config import rotary_arguments
 
         return cls(**rotary_arguments(config, layer_type, layer=layer, seq_len=seq_len))
 
@@ -609,7 +609,7 @@ class Rotary:
             >>> pn.Rotary.preset("gemma-3-27b", "sliding_attention").base
             10000.0
         """
-        from .rotary_presets import rotary_preset
+        from .models.presets import rotary_preset
 
         return cls(**rotary_preset(name).rotary_arguments(layer_type, seq_len))
 

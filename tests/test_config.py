@@ -11,9 +11,10 @@ import numpy as np
 import outside
 import pytest
 
-from posenc_native import Rotary, explain, model_facts, nope_layers, reference, vision_rotary
-from posenc_native.config import Configuration, rotary_arguments
+from posenc_native import Rotary, explain, nope_layers, reference, vision_rotary
 from posenc_native.frequencies import rotary_frequencies
+from posenc_native.models import facts as model_facts
+from posenc_native.models.config import Configuration, rotary_arguments
 
 ORACLE = "the models of transformers are the oracle of the configurations"
 

@@ -8,8 +8,9 @@ import outside
 import pytest
 from test_rotary_presets import DEEPSEEK, LLAMA3, MINISTRAL, PUBLISHED, sizes
 
-from posenc_native import Rotary, explain, model_facts, nope_layers
+from posenc_native import Rotary, explain, nope_layers
 from posenc_native.frequencies import softmax_correction
+from posenc_native.models import facts as model_facts
 
 LLAMA = {"model_type": "llama", **sizes(4096, 32, 5e5, 131072)}
 YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}

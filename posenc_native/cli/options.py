@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from posenc_native.arguments import FLOAT_DTYPES, SINUSOIDAL_LAYOUTS
+from posenc_native.models.presets import rotary_presets
 from posenc_native.rotary import Rotary
-from posenc_native.rotary_presets import rotary_presets
 from posenc_native.sinusoidal import SinusoidalSpec
 from posenc_native.sinusoidal_presets import sinusoidal_presets
 

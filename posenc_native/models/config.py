@@ -1,7 +1,7 @@
 """Hugging Face model configurations as the arguments of `Rotary`.
 
 What configurations leave to the code of their models (pairing, defaults of older files, position
-axes, layers without rotary encoding) stands in model_facts.py. transformers itself is not needed.
+axes, layers without rotary encoding) stands in facts.py. transformers itself is not needed.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from . import arguments, model_facts
-from .frequencies import ROTARY_SCALINGS, scaled_frequencies
-from .multi_axis import VISION_MODELS, FullWidthRotary, mrope_axis_map, vision_rotary
+from posenc_native import arguments
+from posenc_native.frequencies import ROTARY_SCALINGS, scaled_frequencies
+from posenc_native.multi_axis import VISION_MODELS, FullWidthRotary, mrope_axis_map, vision_rotary
+
+from . import facts as model_facts
 
 _OLD_ROPE_TYPES = {"mrope": "default", "su": "longrope"}
 

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from . import arguments
-from .arguments import is_tensor, wrong_value
+from posenc_native import arguments
+from posenc_native.arguments import is_tensor, wrong_value
 
 if TYPE_CHECKING:
     import torch
 
-    from .kinds import Number, SupportsArray
+    from posenc_native.kinds import Number, SupportsArray
 
 __all__ = ["PairingEvidence", "expected_pairing", "guess_pairing", "permute_qk",
            "permute_state_dict"]  # fmt: skip

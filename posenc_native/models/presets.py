@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from . import arguments
-from .frequencies import softmax_correction
-from .multi_axis import mrope_axis_map
+from posenc_native import arguments
+from posenc_native.frequencies import softmax_correction
+from posenc_native.multi_axis import mrope_axis_map
 
 
 @dataclass(frozen=True)
