@@ -51,7 +51,7 @@ from .distances import (
 from .explain import explain
 from .frequencies import frequencies, rotary_frequencies, softmax_correction, wavelengths
 from .key_cache import rerotate
-from .models.config import nope_layers
+from .models.layers import nope_layers
 from .models.presets import rotary_presets
 from .models.weights import (
     PairingEvidence,
@@ -64,7 +64,6 @@ from .multi_axis import (
     FullWidthRotary,
     axial_rotary,
     mixed_frequencies,
-    mrope_axis_map,
     vision_rotary,
 )
 from .positions import (
@@ -103,6 +102,7 @@ from .sinusoidal import (
     sinusoidal_grid,
 )
 from .sinusoidal_presets import sinusoidal_preset, sinusoidal_presets
+from .spectra.axes import mrope_axis_map
 from .xpos import apply_xpos, xpos_tables
 
 if TYPE_CHECKING:

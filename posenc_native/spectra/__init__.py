@@ -1,0 +1,1 @@
+"""Which angle a position makes: frequencies, and the axis that drives each pair."""
