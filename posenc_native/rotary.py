@@ -22,6 +22,8 @@ import numpy.typing as npt
 from . import arguments, backend
 from .calls import call_arguments
 from .frequencies import rotary_frequencies
+from .models.config import rotary_arguments
+from .models.presets import rotary_preset
 
 if TYPE_CHECKING:
     import torch
@@ -586,8 +588,6 @@ class Rotary:
             ... ).base
             500000.0
         """
-        from .models.config import rotary_arguments
-
         return cls(**rotary_arguments(config, layer_type, layer=layer, seq_len=seq_len))
 
     @classmethod
@@ -609,8 +609,6 @@ class Rotary:
             >>> pn.Rotary.preset("gemma-3-27b", "sliding_attention").base
             10000.0
         """
-        from .models.presets import rotary_preset
-
         return cls(**rotary_preset(name).rotary_arguments(layer_type, seq_len))
 
     @property
