@@ -31,16 +31,23 @@ from .absolute.encodings import (
     recurrent_positions,
 )
 from .absolute.resampling import resample_positions
-from .config import nope_layers
 from .configuration import show_config
 from .engines.backend import get_num_threads, set_backend, set_num_threads
 from .explain import explain
 from .key_cache import rerotate
+from .models.layers import nope_layers
+from .models.presets import rotary_presets
+from .models.weights import (
+    PairingEvidence,
+    expected_pairing,
+    guess_pairing,
+    permute_qk,
+    permute_state_dict,
+)
 from .multi_axis import (
     FullWidthRotary,
     axial_rotary,
     mixed_frequencies,
-    mrope_axis_map,
     vision_rotary,
 )
 from .positions.grids import (
@@ -74,20 +81,13 @@ from .rotary import (
     apply_rotary_tables,
     rotary_tables,
 )
-from .rotary_presets import rotary_presets
 from .sinusoids.grid import GridCoordinates
 from .sinusoids.presets import sinusoidal_presets
 from .sinusoids.spec import SinusoidalSpec, sinusoidal_grid, sinusoidal_preset
 from .sinusoids.tables import add_sinusoidal, shift_matrix, sinusoidal
+from .spectra.axes import mrope_axis_map
 from .spectra.frequencies import frequencies, wavelengths
 from .spectra.scaling import rotary_frequencies, softmax_correction
-from .weights import (
-    PairingEvidence,
-    expected_pairing,
-    guess_pairing,
-    permute_qk,
-    permute_state_dict,
-)
 from .xpos import apply_xpos, xpos_tables
 
 if TYPE_CHECKING:

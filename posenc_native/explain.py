@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from .config import Configuration, LayerGroup
+from .models.config import Configuration, LayerGroup
 from .rotary import Rotary
 from .spectra.scaling import rotary_frequencies, softmax_correction
 

@@ -23,6 +23,8 @@ from posenc_native.base import arguments, views
 from posenc_native.engines import backend, late
 
 from .base.calls import call_arguments
+from .models.config import rotary_arguments
+from .models.presets import rotary_preset
 from .spectra.scaling import rotary_frequencies
 
 if TYPE_CHECKING:
@@ -588,8 +590,6 @@ class Rotary:
             ... ).base
             500000.0
         """
-        from .config import rotary_arguments
-
         return cls(**rotary_arguments(config, layer_type, layer=layer, seq_len=seq_len))
 
     @classmethod
@@ -611,8 +611,6 @@ class Rotary:
             >>> pn.Rotary.preset("gemma-3-27b", "sliding_attention").base
             10000.0
         """
-        from .rotary_presets import rotary_preset
-
         return cls(**rotary_preset(name).rotary_arguments(layer_type, seq_len))
 
     @property

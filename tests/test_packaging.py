@@ -96,6 +96,17 @@ def test_the_targets_are_those_of_the_processor():
     ]
 
 
+# --- data -----------------------------------------------------------------------------------------
+
+
+def test_the_tables_of_models_are_installed():
+    files = {str(file) for file in importlib.metadata.files("posenc-native") or []}
+    if "posenc_native/__init__.py" not in files:
+        pytest.skip("an editable installation has the files where they are written")
+    for name in ("facts", "presets", "vision"):
+        assert f"posenc_native/models/{name}.json" in files
+
+
 # --- metadata -------------------------------------------------------------------------------------
 
 

@@ -17,13 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from posenc_native.base import arguments, views
-
-from .base.arguments import is_tensor, wrong_value
+from posenc_native.base.arguments import is_tensor, wrong_value
 
 if TYPE_CHECKING:
     import torch
 
-    from .base.kinds import Number, SupportsArray
+    from posenc_native.base.kinds import Number, SupportsArray
 
 __all__ = ["PairingEvidence", "expected_pairing", "guess_pairing", "permute_qk",
            "permute_state_dict"]  # fmt: skip
