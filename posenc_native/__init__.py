@@ -33,8 +33,6 @@ from .absolute.encodings import (
 from .absolute.resampling import resample_positions
 from .configuration import show_config
 from .engines.backend import get_num_threads, set_backend, set_num_threads
-from .explain import explain
-from .key_cache import rerotate
 from .models.layers import nope_layers
 from .models.presets import rotary_presets
 from .models.weights import (
@@ -43,12 +41,6 @@ from .models.weights import (
     guess_pairing,
     permute_qk,
     permute_state_dict,
-)
-from .multi_axis import (
-    FullWidthRotary,
-    axial_rotary,
-    mixed_frequencies,
-    vision_rotary,
 )
 from .positions.grids import (
     add_unrotated_tokens,
@@ -73,14 +65,19 @@ from .relative.kernels import fire_bias, kerple_diagonals, sandwich_diagonals
 from .relative.lookup import relative_gather, relative_scatter
 from .relative.tables import clipped_diagonals, t5_diagonals
 from .relative.windows import swin_diagonals, swin_v2_coordinates
-from .rotary import (
-    Rotary,
+from .rotary.apply import (
     apply_rotary,
     apply_rotary_qk,
     apply_rotary_qk_tables,
     apply_rotary_tables,
     rotary_tables,
 )
+from .rotary.explain import explain
+from .rotary.full_width import FullWidthRotary
+from .rotary.rerotate import rerotate
+from .rotary.rotary import Rotary
+from .rotary.several_axes import axial_rotary, mixed_frequencies, vision_rotary
+from .rotary.xpos import apply_xpos, xpos_tables
 from .sinusoids.grid import GridCoordinates
 from .sinusoids.presets import sinusoidal_presets
 from .sinusoids.spec import SinusoidalSpec, sinusoidal_grid, sinusoidal_preset
@@ -88,7 +85,6 @@ from .sinusoids.tables import add_sinusoidal, shift_matrix, sinusoidal
 from .spectra.axes import mrope_axis_map
 from .spectra.frequencies import frequencies, wavelengths
 from .spectra.scaling import rotary_frequencies, softmax_correction
-from .xpos import apply_xpos, xpos_tables
 
 if TYPE_CHECKING:
     from . import flex, hf, nn, plot

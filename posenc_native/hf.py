@@ -66,7 +66,8 @@ from .hf_tables import (
     probe_tables,
     table_names,
 )
-from .rotary import Rotary, rotary_tables
+from .rotary.apply import rotary_tables
+from .rotary.rotary import Rotary
 
 __all__ = ["Patch", "patch", "unpatch"]
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from .hf_tables import Form, NotServed
-from .rotary import apply_rotary_qk_tables, apply_rotary_tables
+from .rotary.apply import apply_rotary_qk_tables, apply_rotary_tables
 
 __all__ = ["PIECES", "Rotation", "in_pieces", "probe_function", "rotary_function", "takes_tables"]
 

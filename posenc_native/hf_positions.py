@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .hf_tables import NotServed, match_columns
-from .rotary import rotary_tables
+from .rotary.apply import rotary_tables
 
 __all__ = ["position_function", "takes_positions"]
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from posenc_native.base.arguments import FLOAT_DTYPES, SINUSOIDAL_LAYOUTS
 from posenc_native.models.presets import rotary_presets
-from posenc_native.rotary import Rotary
+from posenc_native.rotary.rotary import Rotary
 from posenc_native.sinusoids.presets import sinusoidal_presets
 from posenc_native.sinusoids.spec import SinusoidalSpec
 

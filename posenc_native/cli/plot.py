@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from posenc_native.relative import alibi, kernels, tables
-from posenc_native.rotary import Rotary
+from posenc_native.rotary.rotary import Rotary
 
 from .options import (
     BOTH,

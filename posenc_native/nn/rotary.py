@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from posenc_native.base import arguments, views
 from posenc_native.base.calls import call_arguments
-from posenc_native.rotary import Rotary, apply_rotary_qk
-from posenc_native.xpos import apply_xpos, xpos_tables
+from posenc_native.rotary.apply import apply_rotary_qk
+from posenc_native.rotary.rotary import Rotary
+from posenc_native.rotary.xpos import apply_xpos, xpos_tables
 
 
 class RotaryEmbedding(nn.Module):

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from posenc_native.base.arguments import wrong_type, wrong_value
-from posenc_native.rotary import Rotary
+from posenc_native.rotary.rotary import Rotary
 from posenc_native.spectra.scaling import RotaryBlend, rotary_blend
 
 from . import drawing

@@ -22,16 +22,19 @@ import numpy as np
 import numpy.typing as npt
 
 from posenc_native.base import arguments, views
+from posenc_native.engines.arrays import Arrays
 
-from .engines.arrays import Arrays
-from .rotary import apply_rotary_tables, rotary_tables
+from .apply import apply_rotary_tables, rotary_tables
 
 if TYPE_CHECKING:
     import torch
 
-    from .base.kinds import Number, SupportsArray
+    from posenc_native.base.kinds import Number, SupportsArray
 
-__all__ = ["apply_xpos", "xpos_tables"]
+__all__ = [
+    "apply_xpos",
+    "xpos_tables",
+]
 
 # Of the natural logarithm of a factor: with it and its inverse in the normal numbers of the format.
 _LIMITS = {"float32": 87.0, "float64": 708.0}
@@ -226,9 +229,9 @@ def _check_places(function: str, q: Any, k: Any, layout: str) -> None:
     """ValueError unless both can be written in place: checked before either is."""
     tensors = arguments.is_tensor(q)
     if tensors:
-        from .engines.tensors.composed.phases import concrete
-        from .engines.tensors.following import is_leaf_for_gradient
-        from .engines.tensors.results import overlap as _overlap
+        from posenc_native.engines.tensors.composed.phases import concrete
+        from posenc_native.engines.tensors.following import is_leaf_for_gradient
+        from posenc_native.engines.tensors.results import overlap as _overlap
 
         if not concrete(q, k):
             return

@@ -16,17 +16,20 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy.typing as npt
 
 from posenc_native.base import arguments, views
+from posenc_native.base.arguments import wrong_value
+from posenc_native.engines.arrays import Arrays
 
-from .base.arguments import wrong_value
-from .engines.arrays import Arrays
-from .rotary import Rotary, apply_rotary
+from .apply import apply_rotary
+from .rotary import Rotary
 
 if TYPE_CHECKING:
     import torch
 
-    from .base.kinds import Number, SupportsArray
+    from posenc_native.base.kinds import Number, SupportsArray
 
-__all__ = ["rerotate"]
+__all__ = [
+    "rerotate",
+]
 
 
 @overload
@@ -113,7 +116,7 @@ def rerotate(
         keys = arguments.as_operand(function, "keys", keys)
     xp = Arrays(function, keys=keys, positions=positions, new_positions=new_positions)
     old, new = (
-        _positions(xp, name, given, keys, layout, rope.axis_map is not None)
+        _moved_positions(xp, name, given, keys, layout, rope.axis_map is not None)
         for name, given in (("positions", positions), ("new_positions", new_positions))
     )
     if rope.axis_map is not None and old.shape[0] != new.shape[0]:
@@ -149,7 +152,9 @@ def rerotate(
     return apply_rotary(keys, xp.xp.concatenate([new, old]), both[:, None], **options)
 
 
-def _positions(xp: Arrays, name: str, given: Any, keys: Any, layout: str, by_axis: bool) -> Any:
+def _moved_positions(
+    xp: Arrays, name: str, given: Any, keys: Any, layout: str, by_axis: bool
+) -> Any:
     """Positions as an array or a tensor of int64, or floating as they are."""
     view = views.rotary_view(xp.function, tuple(keys.shape), layout, "half", 0, 0, "keys")
     points = xp.arange(view.tokens) if given is None else xp.positions(name, given)
