@@ -18,7 +18,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("ml_dtypes")
 
 import posenc_native as pn  # noqa: E402
-from benchmarks import harness, limits, relative_rows  # noqa: E402
+from benchmarks.cases import relative_rows  # noqa: E402
+from benchmarks.clock import harness, limits  # noqa: E402
 from benchmarks.gpu import checks, install  # noqa: E402
 from posenc_native import nn as pnn  # noqa: E402
 

@@ -18,8 +18,10 @@ import numpy as np
 import torch
 
 import posenc_native as pn
-from benchmarks import rotary_peers, table_peers
-from benchmarks.contestants import (
+from benchmarks.clock.harness import Case, Contestant, Goal, Job, Skipped
+from benchmarks.peers import rotary as rotary_peers
+from benchmarks.peers import tables as table_peers
+from benchmarks.peers.contestants import (
     BASE,
     HEAD_DIM,
     NOTHING,
@@ -36,9 +38,8 @@ from benchmarks.contestants import (
     normal,
     ours,
 )
-from benchmarks.harness import Case, Contestant, Goal, Job, Skipped
-from benchmarks.rotary_peers import Rotation
-from benchmarks.table_peers import Positions
+from benchmarks.peers.rotary import Rotation
+from benchmarks.peers.tables import Positions
 from posenc_native import nn
 
 # Multiples of the memory limits to reach, on one thread; how many times as fast as any peer.

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 
 import posenc_native as pn
-from benchmarks import rotary_peers, table_peers
-from benchmarks.contestants import BASE, HEAD_DIM
+from benchmarks.peers import rotary as rotary_peers
+from benchmarks.peers import tables as table_peers
+from benchmarks.peers.contestants import BASE, HEAD_DIM
 from posenc_native import reference
 
 POSITIONS = (4096, 131072, 1 << 20, 1 << 24)

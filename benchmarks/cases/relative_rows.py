@@ -13,7 +13,8 @@ import torch
 from numpy.lib.stride_tricks import sliding_window_view
 
 import posenc_native as pn
-from benchmarks.contestants import (
+from benchmarks.clock.harness import Case, Contestant, Job, Skipped
+from benchmarks.peers.contestants import (
     NOTHING,
     Activations,
     Options,
@@ -28,8 +29,7 @@ from benchmarks.contestants import (
     normal,
     ours,
 )
-from benchmarks.harness import Case, Contestant, Job, Skipped
-from benchmarks.rotary_peers import tolerance
+from benchmarks.peers.rotary import tolerance
 from posenc_native import nn
 
 HEADS = 16

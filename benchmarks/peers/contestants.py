@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 import posenc_native as pn
-from benchmarks.harness import Contestant, Goal, Skipped
+from benchmarks.clock.harness import Contestant, Goal, Skipped
 
 Row = Contestant | Skipped
 

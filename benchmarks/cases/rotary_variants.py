@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 import posenc_native as pn
-from benchmarks.contestants import (
+from benchmarks.clock.harness import Case, Contestant, Job
+from benchmarks.peers.contestants import (
     BASE,
     HEAD_DIM,
     Activations,
@@ -20,8 +21,7 @@ from benchmarks.contestants import (
     label,
     ours,
 )
-from benchmarks.harness import Case, Contestant, Job
-from benchmarks.rotary_peers import tolerance, transformers_rotary
+from benchmarks.peers.rotary import tolerance, transformers_rotary
 
 # Shapes of learned frequencies, and what has its own.
 KINDS = {"[P]": "all heads", "[H, P]": "each head", "[A, H, P]": "each head and axis"}

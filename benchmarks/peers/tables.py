@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.contestants import Options, Row, Table, compile_row, missing
-from benchmarks.harness import Contestant, Skipped
-from benchmarks.rotary_peers import (
+from benchmarks.clock.harness import Contestant, Skipped
+
+from .contestants import Options, Row, Table, compile_row, missing
+from .rotary import (
     bound_session,
     import_jax,
     missing_jax,

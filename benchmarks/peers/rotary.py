@@ -19,7 +19,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.contestants import (
+from benchmarks.clock.harness import Contestant, Skipped
+
+from .contestants import (
     BASE,
     HEAD_DIM,
     Options,
@@ -29,7 +31,6 @@ from benchmarks.contestants import (
     missing,
     not_compiled,
 )
-from benchmarks.harness import Contestant, Skipped
 
 Rotate = Callable[[torch.Tensor, torch.Tensor], Any]
 
