@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import posenc_native as pn
-from benchmarks.cases import relative_rows, rotary_variants, rows
+from benchmarks.cases import decode, relative, rotary, rotary_variants, sinusoidal
 from benchmarks.clock import harness, progress
 from benchmarks.figures import report
 from benchmarks.peers import contestants
@@ -97,7 +97,10 @@ def main(arguments: list[str] | None = None) -> None:
         (number, name, build)
         for number in threads
         for name, build in itertools.chain(
-            *(file.cases(choices, number) for file in (rows, rotary_variants, relative_rows))
+            *(
+                file.cases(choices, number)
+                for file in (rotary, sinusoidal, decode, rotary_variants, relative)
+            )
         )
         if all(text in name for text in wanted)
     ]

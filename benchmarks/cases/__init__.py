@@ -1,1 +1,1 @@
-"""What is timed: the cases, a file for each family of encodings."""
+"""What is timed: the cases, a file for each subject."""

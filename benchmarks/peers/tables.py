@@ -15,13 +15,8 @@ import torch
 from benchmarks.clock.harness import Contestant, Skipped
 
 from .contestants import Options, Row, Table, compile_row, missing
-from .rotary import (
-    bound_session,
-    import_jax,
-    missing_jax,
-    on_threads,
-    timm_positions,
-)
+from .packages import timm_positions
+from .runtimes import bound_session, import_jax, missing_jax, on_threads
 
 
 @dataclass(frozen=True)
