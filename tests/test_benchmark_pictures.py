@@ -11,7 +11,8 @@ pytest.importorskip("matplotlib")
 from conftest import NEEDS_NATIVE  # noqa: E402
 
 import posenc_native as pn  # noqa: E402
-from benchmarks import growth, plot  # noqa: E402
+from benchmarks.figures import plot  # noqa: E402
+from benchmarks.studies import growth  # noqa: E402
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

@@ -18,7 +18,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("ml_dtypes")
 
 import posenc_native as pn  # noqa: E402
-from benchmarks import harness, limits, relative_rows  # noqa: E402
+from benchmarks.cases import biases, gathers, toeplitz  # noqa: E402
+from benchmarks.clock import harness, limits  # noqa: E402
 from benchmarks.gpu import checks, install  # noqa: E402
 from posenc_native import nn as pnn  # noqa: E402
 
@@ -281,10 +282,10 @@ def test_goals_are_judged_by_the_rows_of_a_case():
 
 
 def test_relative_peers_do_the_same_work():
-    heads, length = relative_rows.HEADS, 11
+    heads, length = biases.HEADS, 11
     diagonals = torch.randn(heads, 2 * length - 1)
     bias = pn.toeplitz_bias(diagonals, length, length)
-    assert torch.equal(relative_rows.by_index(diagonals, length), bias)
+    assert torch.equal(toeplitz.by_index(diagonals, length), bias)
     assert torch.equal(diagonals.unfold(-1, length, 1).flip(-2), bias)
 
     # Whole numbers, so that no order of the sums rounds.
@@ -292,25 +293,25 @@ def test_relative_peers_do_the_same_work():
     steps = torch.arange(length)
     index = (steps - steps[:, None] + (length - 1)).flatten()
     sums = pn.diagonal_sums(grad)
-    assert torch.equal(relative_rows.sum_by_shear(grad), sums)
-    assert torch.equal(relative_rows.sum_by_index(grad, index), sums)
+    assert torch.equal(toeplitz.sum_by_shear(grad), sums)
+    assert torch.equal(toeplitz.sum_by_index(grad, index), sums)
 
     x = torch.randn(1, heads, length, 2 * length - 1)
     shifted = pn.relative_gather(x, None, length)
-    assert torch.equal(relative_rows.strided_shift(x), shifted)
-    if shift := relative_rows.conformer_shift():
+    assert torch.equal(gathers.strided_shift(x), shifted)
+    if shift := gathers.conformer_shift():
         assert torch.equal(shift(x), shifted)
 
 
 def test_relative_peers_from_transformers_do_the_same_work():
     pytest.importorskip("transformers")
-    scores = torch.randn(1, relative_rows.HEADS, 300, 300)
-    t5, attention = pnn.T5RelativeBias(relative_rows.HEADS), relative_rows.t5_peer()
+    scores = torch.randn(1, biases.HEADS, 300, 300)
+    t5, attention = pnn.T5RelativeBias(biases.HEADS), biases.t5_peer()
     t5.weight.data.copy_(attention.relative_attention_bias.weight)
     assert torch.equal(t5(scores), scores + attention.compute_bias(300, 300))
-    if peer := relative_rows.swin_peer():
+    if peer := biases.swin_peer():
         scores = torch.randn(4, 3, 49, 49)
-        swin = pnn.SwinRelativeBias(3, relative_rows.WINDOW)
+        swin = pnn.SwinRelativeBias(3, biases.WINDOW)
         swin.load_state_dict(peer.state_dict())
         assert torch.equal(swin(scores), scores + peer())
 

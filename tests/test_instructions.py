@@ -13,7 +13,7 @@ pytest.importorskip("ml_dtypes")
 
 from conftest import NEEDS_NATIVE
 
-from benchmarks import instructions
+from benchmarks.studies import instructions
 
 ROOT = Path(__file__).parents[1]
 COUNTED = {
@@ -63,7 +63,7 @@ def test_what_grew_is_noticed():
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="needs valgrind")
 def test_a_kernel_is_counted(tmp_path):
     path = tmp_path / "counts.json"
-    command = [sys.executable, "-m", "benchmarks.instructions", "--json", str(path)]
+    command = [sys.executable, "-m", "benchmarks.studies.instructions", "--json", str(path)]
     done = subprocess.run(
         [*command, "--filter", "diagonal_sums, float32"],
         cwd=ROOT, capture_output=True, text=True, check=False,

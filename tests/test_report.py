@@ -7,9 +7,9 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("ml_dtypes")
 
-from benchmarks import report
-from benchmarks.harness import Case, Contestant, Goal, Result, Skipped
-from benchmarks.progress import Progress
+from benchmarks.clock.harness import Case, Contestant, Goal, Result, Skipped
+from benchmarks.clock.progress import Progress
+from benchmarks.figures import report
 
 
 class Buffers:

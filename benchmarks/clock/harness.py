@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from benchmarks import limits
+from . import limits
 
 # A limit's variants all run in the first rounds, the fastest two of each kind in all.
 _ROUNDS_OF_EVERY_VARIANT = 5

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.plot results/X.json`: pictures of figures that a run has written.
+"""`python -m benchmarks.figures.plot results/X.json`: pictures of figures that a run has written.
 
 Beside the figures: X-speed.png and X-accuracy.png of a comparison, X.png of growth curves.
 """
@@ -19,7 +19,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator
 from PIL import Image
 
-from benchmarks import limits
+from benchmarks.clock import limits
 
 # A panel each: the first case on the thread that is asked for whose name begins so and ends so.
 PANELS = (
@@ -293,7 +293,7 @@ def draw(path: Path, threads: int = 1) -> list[Path]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.plot", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.figures.plot", description=__doc__)
     parser.add_argument("figures", type=Path, nargs="+", help="benchmarks/results/X.json")
     parser.add_argument("--threads", type=int, default=1, help="cases with so many (default: 1)")
     options = parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.growth`: time per element as work grows, beside the memory limit's.
+"""`python -m benchmarks.studies.growth`: time per element as work grows, beside the memory limit's.
 
 Curves against length, heads, head_dim, threads and the distance of buffers modulo 4 KiB. A cliff is
 a step at which the time per element rises by 1.3 and more and that of the memory limit does not.
@@ -25,11 +25,12 @@ import numpy as np
 import torch
 
 import posenc_native as pn
-from benchmarks import harness, report
-from benchmarks.harness import Case, Contestant
-from benchmarks.progress import Progress
+from benchmarks.clock import harness
+from benchmarks.clock.harness import Case, Contestant
+from benchmarks.clock.progress import Progress
+from benchmarks.figures import report
 
-RESULTS = Path(__file__).with_name("results")
+RESULTS = Path(__file__).parents[1] / "results"
 HEAD_DIM = 128
 DTYPES = {
     "float32": np.dtype(np.float32),
@@ -390,7 +391,9 @@ _LETTERS = "abcdefghijklmnop"
 
 
 def _arguments(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.growth", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.studies.growth", description=__doc__
+    )
     parser.add_argument(
         "--curve",
         action="append",
@@ -433,7 +436,9 @@ def main(arguments: list[str] | None = None) -> None:
     machine = report.machine()
     path = options.json or RESULTS / f"growth-{report.machine_name(machine)}.json"
     if options.quick and not options.json:
-        sys.exit("python -m benchmarks.growth: --quick wants --json: its times are no results")
+        sys.exit(
+            "python -m benchmarks.studies.growth: --quick wants --json: its times are no results"
+        )
     chosen = options.curve or list(CURVES)
     found: dict[str, Any] = {}
     if path.exists():

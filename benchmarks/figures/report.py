@@ -12,8 +12,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from benchmarks import limits
-from benchmarks.harness import Contestant, Result, Skipped
+from benchmarks.clock import limits
+from benchmarks.clock.harness import Contestant, Result, Skipped
 from posenc_native import configuration
 
 # Other processes that use more cores than this disturb what is timed.
@@ -309,7 +309,7 @@ def machine_text(description: dict[str, Any]) -> str:
 def draw(path: Path) -> str:
     """Draw the figures of a file, beside it, and say what has been written."""
     try:
-        from benchmarks import plot
+        from . import plot
     except ImportError as error:
         return f"figures written to {path}; no pictures: {error}"
     return f"figures written to {', '.join(map(str, (path, *plot.draw(path))))}"

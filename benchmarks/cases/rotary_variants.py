@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 import posenc_native as pn
-from benchmarks.contestants import (
+from benchmarks.clock.harness import Case, Contestant, Job
+from benchmarks.peers.contestants import (
     BASE,
     HEAD_DIM,
     Activations,
@@ -19,9 +20,9 @@ from benchmarks.contestants import (
     compile_row,
     label,
     ours,
+    tolerance,
 )
-from benchmarks.harness import Case, Contestant, Job
-from benchmarks.rotary_peers import tolerance, transformers_rotary
+from benchmarks.peers.rotary import transformers_rotary
 
 # Shapes of learned frequencies, and what has its own.
 KINDS = {"[P]": "all heads", "[H, P]": "each head", "[A, H, P]": "each head and axis"}
@@ -111,7 +112,7 @@ def _key_cache(options: Options, seq: int, dtype: torch.dtype, threads: int, nam
 
 
 def cases(options: Options, threads: int) -> Iterator[tuple[str, Callable[[], Case]]]:
-    """As benchmarks.rows.cases, for variants of rotary; on several threads with --exhaustive."""
+    """As rotary.cases, for variants of rotary; on several threads with --exhaustive."""
     if threads > 1 and not options.exhaustive:
         return
     suffix = f"{threads} thread{'s' if threads > 1 else ''}"

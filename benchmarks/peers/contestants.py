@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 import posenc_native as pn
-from benchmarks.harness import Contestant, Goal, Skipped
+from benchmarks.clock.harness import Contestant, Goal, Skipped
 
 Row = Contestant | Skipped
 
@@ -240,3 +240,14 @@ def not_compiled(options: Options, main: bool) -> str | None:
     if not options.compiled:
         return "torch.compile is left out"
     return None if main or options.exhaustive else "torch.compile: with --exhaustive"
+
+
+def tolerance(dtype: Any, positions: np.ndarray, base_error: float = 2.0**-22) -> float:
+    """What peers may be off, relative to the largest number: 8 roundings to the format, and an
+    angle that float32 holds to `base_error` of itself.
+    """
+    name = str(dtype).removeprefix("torch.")
+    epsilon = {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}[
+        name if name in ("float16", "bfloat16") else "float32"
+    ]
+    return 8 * epsilon + float(np.abs(positions).max(initial=0)) * base_error * math.sqrt(2)

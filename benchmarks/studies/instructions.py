@@ -1,4 +1,4 @@
-"""`python -m benchmarks.instructions`: what kernels cost in instructions, counted by valgrind.
+"""`python -m benchmarks.studies.instructions`: what kernels cost in instructions, by valgrind.
 
 Counts do not depend on what else the machine does: they show a change of code where times drown in
 noise. They are no times: an instruction may wait for memory, or not at all.
@@ -27,11 +27,11 @@ import ml_dtypes
 import numpy as np
 
 import posenc_native as pn
-from benchmarks import limits
+from benchmarks.clock import limits
 from posenc_native.engines import backend
 
-ROOT = Path(__file__).parents[1]
-RESULTS = Path(__file__).with_name("results")
+ROOT = Path(__file__).parents[2]
+RESULTS = Path(__file__).parents[1] / "results"
 _REQUESTS = Path(__file__).with_name("callgrind_requests.cc")
 
 HEAD_DIM = 128
@@ -240,7 +240,14 @@ def count(wanted: Sequence[str]) -> dict[str, Any]:
         counts = Path(folder) / "counts"
         command = [
             *(valgrind, "--tool=callgrind", f"--callgrind-out-file={counts}", "-q"),
-            *(sys.executable, "-m", "benchmarks.instructions", "--inside", str(library), *chosen),
+            *(
+                sys.executable,
+                "-m",
+                "benchmarks.studies.instructions",
+                "--inside",
+                str(library),
+                *chosen,
+            ),
         ]
         done = subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
@@ -320,7 +327,9 @@ def _by_name(recorded: dict[str, Any] | None) -> dict[str, float]:
 
 
 def _arguments(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.instructions", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.studies.instructions", description=__doc__
+    )
     parser.add_argument(
         "--filter",
         action="append",
@@ -353,7 +362,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         counted = count(options.filter)
     except RuntimeError as error:
-        sys.exit(f"python -m benchmarks.instructions: {error}")
+        sys.exit(f"python -m benchmarks.studies.instructions: {error}")
     path = options.json or RESULTS / f"instructions-{counted['target'].lower()}.json"
     if not options.compare:
         print(as_text(counted))
@@ -365,7 +374,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"recorded in {path}")
         return
     if not path.exists():
-        sys.exit(f"python -m benchmarks.instructions: nothing is recorded in {path}")
+        sys.exit(f"python -m benchmarks.studies.instructions: nothing is recorded in {path}")
     recorded = json.loads(path.read_text(encoding="utf-8"))
     print(as_text(counted, recorded))
     if recorded["compiler"] != counted["compiler"]:

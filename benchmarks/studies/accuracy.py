@@ -11,8 +11,10 @@ import numpy as np
 import torch
 
 import posenc_native as pn
-from benchmarks import rotary_peers, table_peers
-from benchmarks.contestants import BASE, HEAD_DIM
+from benchmarks.peers import packages, rotation
+from benchmarks.peers import tables as table_peers
+from benchmarks.peers.contestants import BASE, HEAD_DIM
+from benchmarks.peers.runtimes import import_jax
 from posenc_native.engines import reference
 
 POSITIONS = (4096, 131072, 1 << 20, 1 << 24)
@@ -50,7 +52,7 @@ def _native(positions: np.ndarray) -> tuple[Any, Any]:
 
 
 def _plain_torch(positions: np.ndarray) -> tuple[Any, Any]:
-    angles = rotary_peers.angles(torch.from_numpy(positions))[0]
+    angles = rotation.angles(torch.from_numpy(positions))[0]
     return angles.cos(), angles.sin()
 
 
@@ -106,7 +108,7 @@ def _length_of_table(positions: np.ndarray) -> int:
 
 def _torchtune(positions: np.ndarray) -> tuple[Any, Any]:
     longest = _length_of_table(positions)
-    rope = rotary_peers.torchtune_positions().RotaryPositionalEmbeddings(HEAD_DIM, longest, BASE)
+    rope = packages.torchtune_positions().RotaryPositionalEmbeddings(HEAD_DIM, longest, BASE)
     at = torch.from_numpy(positions)[None]
 
     def rotate(x: torch.Tensor) -> torch.Tensor:
@@ -117,7 +119,7 @@ def _torchtune(positions: np.ndarray) -> tuple[Any, Any]:
 
 
 def _timm(positions: np.ndarray) -> tuple[Any, Any]:
-    make = rotary_peers.timm_positions().build_rotary_pos_embed
+    make = packages.timm_positions().build_rotary_pos_embed
     sin, cos = make(
         [len(positions)],
         # Its columns are for two axes; there is one.
@@ -131,7 +133,7 @@ def _timm(positions: np.ndarray) -> tuple[Any, Any]:
 
 
 def _jax(positions: np.ndarray) -> tuple[Any, Any]:
-    jax = rotary_peers.import_jax()
+    jax = import_jax()
     jnp: Any = importlib.import_module("jax.numpy")
 
     def make(positions: Any) -> Any:
@@ -144,7 +146,7 @@ def _jax(positions: np.ndarray) -> tuple[Any, Any]:
 
 
 def _onnxruntime(positions: np.ndarray) -> tuple[Any, Any]:
-    return _onnx_tables(positions, rotary_peers.frequencies().numpy())
+    return _onnx_tables(positions, rotation.frequencies().numpy())
 
 
 def _onnx_tables(positions: np.ndarray, inv_freq: np.ndarray) -> tuple[Any, Any]:
@@ -194,7 +196,7 @@ def _transformers_table(positions: np.ndarray) -> tuple[Any, Any]:
 
 
 def _timm_table(positions: np.ndarray) -> tuple[Any, Any]:
-    make = rotary_peers.timm_positions().build_sincos2d_pos_embed
+    make = packages.timm_positions().build_sincos2d_pos_embed
     # Its columns are for two axes; there is one.
     return _halves(make([_length_of_table(positions)], 2 * HEAD_DIM)[positions])
 

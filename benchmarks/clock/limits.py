@@ -18,7 +18,7 @@ KINDS = ("in-place scale", "copy", "fill", "sum", "in-place add")
 PASSES = {"in-place scale": 2, "copy": 2, "fill": 1, "sum": 1, "in-place add": 3}
 
 _SOURCE = Path(__file__).with_name("memory_limits.cc")
-_CACHE = Path(__file__).with_name(".cache")
+_CACHE = Path(__file__).parents[1] / ".cache"
 
 
 def compiler() -> str:

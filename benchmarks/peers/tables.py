@@ -12,15 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.contestants import Options, Row, Table, compile_row, missing
-from benchmarks.harness import Contestant, Skipped
-from benchmarks.rotary_peers import (
-    bound_session,
-    import_jax,
-    missing_jax,
-    on_threads,
-    timm_positions,
-)
+from benchmarks.clock.harness import Contestant, Skipped
+
+from .contestants import Options, Row, Table, compile_row, missing
+from .packages import timm_positions
+from .runtimes import bound_session, import_jax, missing_jax, on_threads
 
 
 @dataclass(frozen=True)
