@@ -18,8 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .hf_tables import Form, NotServed
-from .rotary import apply_rotary_qk_tables, apply_rotary_tables
+from posenc_native.rotary import apply_rotary_qk_tables, apply_rotary_tables
+
+from .tables import Form, NotServed
 
 __all__ = ["PIECES", "Rotation", "in_pieces", "probe_function", "rotary_function", "takes_tables"]
 

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .hf_tables import NotServed, match_columns
-from .rotary import rotary_tables
+from posenc_native.rotary import rotary_tables
+
+from .tables import NotServed, match_columns
 
 __all__ = ["position_function", "takes_positions"]
 

@@ -21,7 +21,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from .rotary import rotary_tables
+from posenc_native.rotary import rotary_tables
 
 __all__ = [
     "Form",

@@ -1,31 +1,4 @@
-"""Let a loaded transformers model rotate its queries and keys through this library.
-
-::
-
-    from posenc_native import hf
-
-    handle = hf.patch(model)     # generate, train, compile: as before, with an exact phase
-    handle.undo()                # every module is as it was
-
-    with hf.patch(model):        # the same for a while
-        model.generate(...)
-
-What a transformers model does: a rotary-embedding module turns position ids into cos and sin in
-float32 (off by up to ``position * 2**-24``: 8e-3 at 128k), rounds them to the model's dtype, and
-every attention module hands them with q and k to a function of its file, ``apply_rotary_pos_emb``.
-After `patch` the first computes exact cos and sin in float32 (`posenc_native.rotary_tables`), and
-the second calls `posenc_native.apply_rotary_qk_tables`.
-
-Only instances are touched, never a class or a module of transformers. The rotary-embedding module
-gets an instance-level ``forward``; an attention module gets one that is the same code with other
-globals, in which the rotary function is replaced. So everything else those modules do (caches,
-attention backends, scalings that change with the length) is still transformers' own.
-
-Which coordinate and frequency drive a column of a table, how a model pairs the dimensions of a
-head, and whether it rotates a part of them is not looked up in a list of names;
-`posenc_native.hf_tables` and `posenc_native.hf_functions` find it by calling the model's own code.
-A part of a model that does not answer like any known form is left alone.
-"""
+"""What `patch` does to a model: which of its modules belong together, and what each gets."""
 
 from __future__ import annotations
 
@@ -38,16 +11,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
-try:
-    import torch
-    from torch import Tensor, nn
-except ImportError as error:
-    raise ImportError(
-        "posenc_native.hf needs torch (and transformers, for a model): "
-        "pip install 'posenc-native[hf]'"
-    ) from error
+import torch
+from torch import Tensor, nn
 
-from .hf_functions import (
+from posenc_native.rotary import Rotary, rotary_tables
+
+from .functions import (
     PIECES,
     Rotation,
     in_pieces,
@@ -55,9 +24,9 @@ from .hf_functions import (
     rotary_function,
     takes_tables,
 )
-from .hf_modules import MARK, Plan, global_names, install, restore, rewrap, slot, with_functions
-from .hf_positions import position_function, takes_positions
-from .hf_tables import (
+from .instances import MARK, Plan, global_names, install, restore, rewrap, slot, with_functions
+from .position_functions import position_function, takes_positions
+from .tables import (
     Form,
     NotServed,
     Tables,
@@ -66,7 +35,6 @@ from .hf_tables import (
     probe_tables,
     table_names,
 )
-from .rotary import Rotary, rotary_tables
 
 __all__ = ["Patch", "patch", "unpatch"]
 
