@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from .tables import NotServed
+from .forms import NotServed
 
 __all__ = ["MARK", "Plan", "global_names", "install", "restore", "rewrap", "slot", "with_functions"]
 
