@@ -15,7 +15,7 @@ from posenc_native.rotary import Rotary
 from . import terminal
 from .options import output_file, reading_config
 from .parser import CommandError, add_command
-from .plot import PICTURES, show
+from .plot import FORMATS, show
 
 _DESCRIPTION = """\
 Reads a Hugging Face config.json and says how the model encodes positions by
@@ -43,10 +43,10 @@ def add(commands: Any) -> None:
     parser.add_argument("path", type=Path, metavar="PATH", help="a config.json, or its folder")
     parser.add_argument(
         "--plot",
-        type=output_file(PICTURES),
+        type=output_file(FORMATS),
         metavar="FILE",
         help="also draw what the scaling does to each frequency: "
-        f"{', '.join(PICTURES)}; a file that is there is replaced",
+        f"{', '.join(FORMATS)}; a file that is there is replaced",
     )
 
 
