@@ -468,8 +468,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     files = {
         "benchmarks/__init__.py": "",
         "benchmarks/__main__.py": "import sys\n"
-        "def main(arguments): print(arguments)\n"
-        "if __name__ == '__main__': print('over there', sys.argv[1:], flush=True); sys.exit(3)\n",
+        "print('over there', sys.argv[1:], flush=True); sys.exit(3)\n",
         "requirements/bench.txt": "# some\nnumpy\n\n",
         "scripts/setup.sh": "#!/bin/sh\necho set up: $*\ntest ! -e refuse\n",
         ".venv/bin/python": f'#!/bin/sh\nexec {sys.executable} "$@"\n',
@@ -480,26 +479,32 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         file.write_text(text, encoding="utf-8")
         file.chmod(0o755)
     monkeypatch.setattr(bench, "__file__", str(tmp_path / "posenc_native" / "cli" / "bench.py"))
-    monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delenv("VENV", raising=False)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @pytest.mark.usefixtures("repository")
-def test_bench_passes_its_options_on(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bench_passes_its_options_on(capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
-    with monkeypatch.context() as patched:
-        for name in [n for n in sys.modules if n.partition(".")[0] == "benchmarks"]:
-            patched.delitem(sys.modules, name)
-        try:
-            assert cli.main(["bench", "--filter", "rotary", "--help"]) == 0
-        finally:
-            for name in ("benchmarks", "benchmarks.__main__"):
-                sys.modules.pop(name, None)
-    assert capsys.readouterr().out == "['--filter', 'rotary', '--help']\n"
+    assert cli.main(["bench", "--filter", "rotary", "--help"]) == 3
+    assert capfd.readouterr().out == "over there ['--filter', 'rotary', '--help']\n"
+
+
+def test_bench_stays_where_it_is_started(
+    tmp_path: Path,
+    repository: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Files that options name are those of the folder where they are typed."""
+    pytest.importorskip("torch")
+    main = repository / "benchmarks" / "__main__.py"
+    main.write_text("import os; print(os.getcwd())", encoding="utf-8")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert cli.main(["bench"]) == 0
+    assert capfd.readouterr().out == f"{tmp_path / 'elsewhere'}\n"
 
 
 def test_bench_sets_up_what_is_missing(repository: Path, capfd: pytest.CaptureFixture[str]) -> None:
