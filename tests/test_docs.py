@@ -20,7 +20,7 @@ WITH_EXAMPLES = sorted(
 
 
 def test_examples_are_found():
-    assert {"sinusoidal", "rotary", "frequencies", "backend", "nn.relative", "plot.tables"} <= set(
+    assert {"sinusoidal", "rotary", "frequencies", "backend", "nn.biases", "plot.tables"} <= set(
         WITH_EXAMPLES
     )
 

@@ -13,7 +13,7 @@ from posenc_native.calls import call_arguments
 from posenc_native.sinusoidal import SinusoidalSpec, add_sinusoidal, sinusoidal
 
 from .absolute import PositionalEncoding
-from .relative import _device
+from .placement import device_of
 
 
 class SinusoidalPositionalEncoding(PositionalEncoding):
@@ -80,7 +80,7 @@ class SinusoidalPositionalEncoding(PositionalEncoding):
         self, positions: int | Tensor, device: Any = None, dtype: torch.dtype | None = None
     ) -> Tensor:
         """``alpha * table``: ``[s, d_model]`` of an int, else ``positions.shape + (d_model,)``."""
-        place = _device(self, device)
+        place = device_of(self, device)
         if not isinstance(positions, Tensor) and arguments.is_symbolic(positions):
             positions = torch.arange(
                 positions, device=place
