@@ -68,7 +68,7 @@ def toeplitz_score_mod(
         tensor(8.)
     """
     function = "toeplitz_score_mod"
-    _check_floats(function, "diagonals", diagonals)
+    _check_float_tensor(function, "diagonals", diagonals)
     rows, columns = _lengths(function, "q_len", q_len), _lengths(function, "k_len", k_len)
     start, offsets = _start(function, diagonals.shape, rows, columns, q_offset, origin)
     first = _first(start, rows)
@@ -136,7 +136,7 @@ def gather_score_mod(
         tensor(10.)
     """
     function = "gather_score_mod"
-    _check_floats(function, "x", x)
+    _check_float_tensor(function, "x", x)
     if x.ndim != 4:
         wrong_value(function, "x", "shape [B, H, q_len, width]", list(x.shape))
     queries, width = x.shape[-2:]
@@ -164,7 +164,7 @@ def gather_score_mod(
     return score_mod
 
 
-def _check_floats(function: str, argument: str, value: object) -> None:
+def _check_float_tensor(function: str, argument: str, value: object) -> None:
     if not isinstance(value, Tensor):
         wrong_type(function, argument, "a tensor", type(value).__name__)
     check_dtype(function, argument, value.dtype, FLOAT_DTYPES)

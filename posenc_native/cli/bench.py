@@ -57,7 +57,7 @@ def _run(options: argparse.Namespace) -> int:
             return 0
         raise CommandError("the benchmarks are part of the repository, which is not here")
     python = sys.executable
-    if missing := _missing(root / "requirements" / "bench.txt"):
+    if missing := _missing_packages(root / "requirements" / "bench.txt"):
         environment = root / os.environ.get("VENV", ".venv")
         print(f"{', '.join(missing)}: not in {sys.prefix}; setting up {environment}", flush=True)
         setup = [root / "scripts" / "setup.sh", "bench", "package"]
@@ -70,7 +70,7 @@ def _run(options: argparse.Namespace) -> int:
     return subprocess.run(command, env={**os.environ, "PYTHONPATH": found}, check=False).returncode
 
 
-def _missing(requirements: Path) -> list[str]:
+def _missing_packages(requirements: Path) -> list[str]:
     """The packages of a file of requirements that this interpreter does not have, and torch."""
     lines = requirements.read_text(encoding="utf-8").splitlines()
     names = [line for line in lines if line and not line.startswith("#")]

@@ -63,7 +63,7 @@ def _run(options: argparse.Namespace) -> None:
             rotating.setdefault(group.rotary, []).append(group.layer_type or "")
     if not rotating:
         raise CommandError(f"{options.path}: no layer rotates, there is nothing to draw")
-    show(lambda plot: _draw(plot, rotating), options.plot)
+    show(lambda plot: _draw_frequencies_by_layer(plot, rotating), options.plot)
 
 
 def _print(found: Explanation) -> None:
@@ -86,7 +86,7 @@ def _print(found: Explanation) -> None:
         before = line
 
 
-def _draw(plot: Any, rotating: Mapping[Rotary, list[str]]) -> Any:
+def _draw_frequencies_by_layer(plot: Any, rotating: Mapping[Rotary, list[str]]) -> Any:
     from matplotlib import pyplot
 
     count = len(rotating)

@@ -51,11 +51,11 @@ class Picture:
     animate: Callable[[Any, argparse.Namespace, Path], None] | None = None
 
 
-def _numbers(text: str) -> list[float]:
+def _several_numbers(text: str) -> list[float]:
     return [number(part) for part in text.split(",")]
 
 
-def _whole_numbers(text: str) -> list[int]:
+def _several_whole_numbers(text: str) -> list[int]:
     return [whole_number(part) for part in text.split(",")]
 
 
@@ -98,7 +98,7 @@ def _add_waves(parser: Any) -> None:
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
         "--dimensions",
-        type=_whole_numbers,
+        type=_several_whole_numbers,
         metavar="N,N",
         help="the columns to draw (default: some, from short to long waves)",
     )
@@ -130,7 +130,7 @@ def _add_clock(parser: Any) -> None:
     )
     parser.add_argument(
         "--pairs",
-        type=_whole_numbers,
+        type=_several_whole_numbers,
         metavar="N,N",
         help="which pairs (default: some, from fast to slow)",
     )
@@ -173,7 +173,7 @@ def _add_similarity(parser: Any) -> None:
     )
     parser.add_argument(
         "--starts",
-        type=_whole_numbers,
+        type=_several_whole_numbers,
         metavar="N,N",
         help="the first positions, a curve each (default: 0, 100, 10,000 and 1,000,000)",
     )
@@ -238,7 +238,7 @@ def _add_bias(parser: Any) -> None:
     for name in ("r1", "r2"):
         parser.add_argument(
             f"--{name}",
-            type=_numbers,
+            type=_several_numbers,
             default=[1.0],
             metavar="X,X",
             help="of kerple, a number for each head: -r1 * ln(1 + r2 * distance) (default: 1)",
@@ -252,7 +252,7 @@ def _add_bias(parser: Any) -> None:
     )
     parser.add_argument(
         "--heads",
-        type=_whole_numbers,
+        type=_several_whole_numbers,
         metavar="N,N",
         help="whose diagonals (default: up to eight)",
     )
