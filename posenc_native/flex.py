@@ -81,7 +81,7 @@ def toeplitz_score_mod(
     for axis in range(rank):
         _check_windows(function, "diagonals", counts[axis], rows[axis], columns[axis], first[axis],
                        offsets)  # fmt: skip
-    # One flat axis of entries: a look-up by as few indices as can be.
+    # One flat axis of entries: a look-up by as few indices as possible.
     flat = diagonals.flatten(heads)
 
     def score_mod(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ def toeplitz_score_mod(
                 i, j = i % rows[axis], j % columns[axis]
             entry = entry * counts[axis] + (first[axis] + j - i)
         if offsets is not None:
-            # What could not be looked at does not lead out of the entries.
+            # Offsets whose values could not be checked must not lead out of the entries.
             entry = (entry - (offsets[b] if offsets.ndim else offsets)).clamp(0, counts[0] - 1)
         return score + (flat[h, entry] if heads == 1 else flat[b, h, entry])
 

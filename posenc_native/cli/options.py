@@ -368,7 +368,7 @@ def reading_config(path: Path) -> Iterator[None]:
     except RecursionError:
         raise CommandError(f"cannot read {path}: it is nested too deeply") from None
     except (ValueError, TypeError) as error:
-        # Who types a path need not know which function reads it.
+        # The name of the function that reads the file says nothing to who typed its path.
         raise CommandError(f"{path}: {str(error).partition(': ')[2] or error}") from None
 
 

@@ -271,7 +271,7 @@ def _draw_bias(plot: Any, options: argparse.Namespace) -> Any:
         head=options.head,
         heads=options.heads,
     )
-    # Numbers do not say what made them.
+    # The title of plot.bias cannot say which formula made the numbers.
     axes[0].set_title(f"{words}\n{axes[0].get_title(loc='left')}", loc="left", fontsize="medium")
     return axes
 

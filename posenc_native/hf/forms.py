@@ -15,7 +15,7 @@ __all__ = ["Columns", "Form", "NotServed", "Orders", "Tables", "Wrap", "match_co
 
 
 class NotServed(Exception):
-    """A part of a model does something else; the message says what."""
+    """A part of a model does something that is not served; the message says what."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def match_columns(
 
     coordinates: [axes, tokens]
     """
-    # A factor that may change with the length is not looked at here.
+    # Without their factor, which may change with the length of the text.
     length = torch.hypot(*tables).clamp_min(1e-6)
     exact = rotary_tables(coordinates, frequencies, dtype=torch.float64)
     difference = torch.zeros(())

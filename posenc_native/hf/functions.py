@@ -15,7 +15,7 @@ from .signatures import is_table, rotary_arguments
 
 __all__ = ["PIECES", "in_pieces", "rotary_function"]
 
-# As a sum of so many numbers of 8 significant bits, a float32 goes through bfloat16 unharmed.
+# A float32 is the sum of three numbers of 8 significant bits, and a cast to bfloat16 keeps these.
 PIECES = 3
 
 
@@ -52,7 +52,7 @@ def rotary_function(
     known = rotary_arguments(original) if rotates else None
     of_heads = known.heads if known else ()
     ignored = {*of_tables, *of_heads, *(known.positions if known else ()), "unsqueeze_dim"}
-    # A call with heads and tables alone, in their places, is told by its number of arguments.
+    # The number of positional arguments tells a call that has heads and tables and nothing else.
     usual = len(of_heads) + len(cos_and_sin)
     if not known or {*names[:usual]} != {*of_heads, *cos_and_sin}:
         usual = -1
@@ -108,7 +108,7 @@ class _TablesInUse:
     def __init__(self, form: Form, columns: tuple[int, ...], rotation: Rotation | None) -> None:
         self.rotation = rotation
         self.inserted = form.inserted[::-1]
-        # Which columns are those of the form, and which those that the rotation wants, if not all.
+        # Indices of columns: `widened` for the form, `picked` for the rotation if it wants others.
         self.widened = torch.tensor([columns.index(angle) for angle in form.columns])
         self.picked: Tensor | None = None
         if rotation is not None and rotation.order != columns:
@@ -116,7 +116,7 @@ class _TablesInUse:
 
 
 def _is_default(value: Any, default: Any) -> bool:
-    """Whether an argument is its default; of a tensor that is not asked."""
+    """Whether an argument is its default. Tensors are not compared."""
     return value is default or (isinstance(value, (bool, int, float, str)) and value == default)
 
 

@@ -74,7 +74,7 @@ def computes_cosines(kind: type[nn.Module]) -> bool:
 
 
 def groups_sharing_tables(modules: dict[str, nn.Module]) -> Iterator[list[str]]:
-    """Names of modules that share tables: rotary-embedding modules and who uses their output.
+    """Names of modules that share tables: rotary-embedding modules and those that use their output.
 
     An attention module gets its tables from the nearest module above it (or from itself) that holds
     rotary-embedding modules. One that keeps its own table is a group by itself.
@@ -100,7 +100,7 @@ def groups_sharing_tables(modules: dict[str, nn.Module]) -> Iterator[list[str]]:
         else:
             alone.append(name)
     for holder, tables in holders.items():
-        # An embedding of sines that nothing rotates by is added to the tokens.
+        # Where nothing rotates by an embedding of sines, the model adds it to the tokens.
         if holder in users or not all(isinstance(modules[name], nn.Embedding) for name in tables):
             yield tables + users.get(holder, [])
     for name in alone:

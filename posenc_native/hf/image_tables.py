@@ -75,7 +75,7 @@ def tables_of_images(module: nn.Module, wrap: Wrap) -> Tables:
             device = pixel_values.device
             exact = torch.float64 if pixel_values.dtype == torch.float64 else torch.float32
             if self.training:
-                # Its own random changes of the coordinates stay; in float32.
+                # The module changes coordinates at random here, and goes on doing so; in float32.
                 shape = pixel_values.new_zeros((), dtype=exact).expand(pixel_values.shape)
                 cos, sin = original(self, shape)
                 return cos[..., first.to(device)], sin[..., first.to(device)]
@@ -95,7 +95,7 @@ def tables_of_images(module: nn.Module, wrap: Wrap) -> Tables:
         with_own_buffers(module).eval(), torch.zeros(1, 3, 7 * patch_height, 9 * patch_width)
     )
     for a, b in zip(own(with_own_buffers(module), 7, 9), ours, strict=True):
-        # A phase of theirs, at most 2 pi times the largest frequency, is rounded three times.
+        # The module rounds a phase, of at most 2 pi times the largest frequency, three times.
         bound = 2e-6 * max(1.0, float(module._buffers["inv_freq"].abs().max()))  # type: ignore[union-attr]
         if float((a - b[..., torch.tensor(form.columns)]).abs().max()) > bound:
             raise NotServed(f"{kind} computes its tables in its own way")

@@ -89,9 +89,9 @@ def patch(model: nn.Module, *, inplace: bool = False) -> Patch:
     skipped: dict[str, str] = {}
     planner = Planner(modules, inplace)
     for members in groups_sharing_tables(modules):
-        # All of a group or nothing: a table of one kind never meets a function of the other.
+        # All of a group or nothing: an exact table must never meet a function that is not replaced.
         try:
-            # Probing must not depend on what the caller has switched on.
+            # The modes that the caller has switched on must not change what probing finds.
             with torch.no_grad(), torch.device("cpu"), torch.autocast("cpu", enabled=False):
                 plans.update(planner.plan({name: modules[name] for name in members}))
         except NotServed as reason:

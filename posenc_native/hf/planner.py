@@ -61,7 +61,7 @@ class Planner:
             for module in users.values()
             for function in rotary_uses(type(module)).functions()
         )
-        # Who adds rows of its own to the tables finds them in the form that it knows.
+        # A module that computes rows of its own and adds them needs the tables in the model's form.
         whole = any(
             computes_cosines(type(self._modules[name.rpartition(".")[0]])) for name in makers
         )
@@ -132,7 +132,7 @@ class Planner:
         of_positions = [f for f in uses.functions() if takes_positions(f)]
         if not of_positions:
             return _plan_with_own_table(module, self._inplace)
-        # What it asks for is the size of a head or of a part of one, and it knows these sizes.
+        # The module rotates a head or a part of one, and has the sizes of these as attributes.
         sizes = tuple({n for n in vars(module).values() if type(n) is int and 1 < n <= 512})
         key = (kind, sizes)
         if key not in self._of_kind:
@@ -192,12 +192,12 @@ def _buffers_before_casting(module: nn.Module) -> dict[str, Tensor]:
         if fresh is None:
             try:
                 fresh = cast(nn.Module, cast(Any, type(module))(module.config))
-            except Exception:  # whatever a constructor may raise: there is the configuration
+            except Exception:  # whatever a constructor may raise; then the configuration tells
                 fresh = nn.Module()
         value = fresh._buffers.get(name)
         if value is None and name.endswith("inv_freq"):
             value = _configured_frequencies(module, name)
-        # Values that somebody else has set are not ours to correct.
+        # Values that differ from these were set on purpose: they stay.
         if value is None or not torch.equal(value.to(buffer.dtype), buffer.cpu()):
             value = buffer.float()
         exact[name] = value.to(buffer.device)
@@ -219,14 +219,14 @@ def _note_on_configuration(module: nn.Module) -> str:
     notes = []
     for name in table_names(module):
         expected = _configured_frequencies(module, name + "inv_freq")
-        # Before any scaling that follows the length.
+        # Those before any scaling that follows the length.
         own = module._buffers.get(name + "original_inv_freq", module._buffers[name + "inv_freq"])
         if expected is None or own is None or len(expected) != len(own):
             continue
-        # Which pair has which may be left to the tables (ERNIE 4.5 VL).
+        # Sorted: some modules order their frequencies only in the tables (ERNIE 4.5 VL).
         own, expected = own.sort(descending=True)[0], expected.sort(descending=True)[0]
         off = (own - expected).abs() / expected.abs().clamp_min(1e-30)
-        # transformers computes them in float32, in steps that may be off by a few units each.
+        # transformers computes them in float32, in steps each of which may be off by a few units.
         if float(off.max()) > 1e-5:
             pair = int(off.argmax())
             notes.append(

@@ -17,7 +17,7 @@ from .makers import cos_and_sin, table_names, with_marked_frequencies, with_own_
 
 __all__ = ["tables_of_positions"]
 
-# Small, so that float32 phases are good to 1e-4; some far, so that close frequencies differ.
+# Small enough for float32 phases that are good to 1e-4, far enough to tell close frequencies apart.
 _TOKENS = torch.tensor([1, 2, 5, 13, 40, 111])
 
 
@@ -100,8 +100,8 @@ def tables_of_positions(module: nn.Module, wrap: Wrap) -> Tables:
     if len({call.where for call in found}) > 1 or len({form.packing for form in forms}) > 1:
         raise NotServed(f"{kind} makes tables of several forms")
     orders = {form: tuple(range(form.angles)) for form in forms}
-    # Frequencies that follow the length are in inv_freq. A module that computes them anew in every
-    # call has left them where they were, and may have another factor than it says.
+    # A module whose frequencies follow the length usually keeps them in inv_freq. One that computes
+    # them anew in every call leaves its buffers alone; its factor may differ from its attribute.
     for buffer, own_scale in itertools.product(("inv_freq", "original_inv_freq"), (False, True)):
         if any(name + buffer not in module._buffers for name in table_names(module)):
             continue
@@ -133,7 +133,7 @@ def _match_call(module: nn.Module, call: _Call) -> Columns | None:
         packing = "complex" if isinstance(result, Tensor) else "cos, sin"
         ranks = (2, 3) if call.where is None else (own[0].ndim,)
         axes = call.axes if call.where == "last" else 0
-        # As the call has left them: they may follow the length; some modules do not look at that.
+        # As the call has left them: they may follow the length. Some modules read one of the two.
         for ending in ("inv_freq", "original_inv_freq"):
             frequencies = probe._buffers.get(call.name + ending)
             columns = None
@@ -143,7 +143,7 @@ def _match_call(module: nn.Module, call: _Call) -> Columns | None:
                     packing=packing, ranks=ranks, inserted=inserted, axes=axes,
                 )  # fmt: skip
             if columns is not None:
-                # A coordinate that drives nothing was one too many.
+                # If the last coordinate drives no column, the call had one coordinate too many.
                 return columns if int(columns.axis.max()) == call.axes - 1 else None
     return None
 
@@ -159,7 +159,7 @@ def _agrees_beyond_trained_length(
     beyond = 2 * int(getattr(module, "max_seq_len_cached", 0)) + 3
     for last in (40, beyond):
         frequencies = cast(Tensor, module._buffers[call.name + "inv_freq"])
-        # Theirs, in radians; positions of further coordinates are up to twice as far and 7 more.
+        # Of the module, in radians. Each further coordinate is up to twice as far and 7 more.
         phase_error = (last * (2 * call.axes - 1) + 14) * float(frequencies.abs().max()) * 2.0**-23
         if phase_error > 0.25:
             continue
@@ -198,8 +198,8 @@ class _ExactForward:
         where = first.where
         form = self.columns[first].form
         count = first.axes if where == "first" else None
-        # (name, axes) -> which coordinate and which frequency; on the device, so that no call has
-        # to wait for a copy, though it may move later.
+        # (name, axes) -> which coordinate and which frequency. They are on the device already, so
+        # that no call waits for a copy; the module may still move later.
         chosen: dict[tuple[str, int], tuple[Tensor | None, Tensor | None]] = {}
         for call, columns in self.columns.items():
             axis, frequency = columns.in_order(orders[columns.form])

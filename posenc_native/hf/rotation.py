@@ -96,7 +96,7 @@ class Rotation:
             pairing = "half"
         over = [inplace and _may_be_overwritten(x) for x in heads]
         if len(heads) == 2 and over[0] == over[1] and _alike(*heads):
-            # One tensor for both would be turned twice.
+            # In place, one tensor that is both q and k would be turned twice.
             once = over[0] and heads[0] is not heads[1]
             return self._rotate(heads, cos, sin, layout, pairing, once)
         rotated = [
@@ -153,7 +153,7 @@ def _alike(q: Tensor, k: Tensor) -> bool:
 
 # --- probing --------------------------------------------------------------------------------------
 
-# Where a function may have the axes of its heads.
+# The orders in which a function may expect the axes of its heads.
 _LAYOUTS = ("bhsd", "bshd", "hsd", "shd")
 
 _SIZES = {"b": 2, "h": 3, "s": 5}
@@ -181,7 +181,7 @@ def probe_function(original: Callable[..., Any], form: Form) -> Rotation:
         raise NotServed(f"{title} rotates in an unknown way")
     rotation = _as_rotation(rows, form.angles)  # type: ignore[arg-type]
     wider = probe.rows(size + extra)
-    if wider:  # else it takes nothing but heads that fit
+    if wider:  # else it takes only heads that are as wide as what is rotated
         shifted = [row and (row[0] + extra, row[1], row[2] + extra, *row[3:]) for row in rows]
         if wider == [*rows, *[None] * extra]:
             rotation.part = "leading"
@@ -245,10 +245,10 @@ class _FunctionProbe:
         """
         title = getattr(self.original, "__name__", type(self.original).__name__)
         width = len(self.form.columns)
-        # Whole numbers that tell columns apart, and from 1.
+        # Whole numbers that differ from each other, and from 1.
         cos = torch.arange(2, width + 2, dtype=torch.float32)
         sin = cos + width
-        # A head for each dim, and one more: no table may have as many columns as there are heads.
+        # A head for each dim, and one more: as many heads as columns could be mixed up with these.
         unit, count = torch.eye(size + 1, size), size + 1
         results = None
         for layout, axes, dim in self.shapes():

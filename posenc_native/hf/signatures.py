@@ -76,7 +76,7 @@ def rotary_arguments(function: Callable[..., Any]) -> RotaryArguments:
     required = [n for n in names if parameters[n].default is inspect.Parameter.empty]
     positions = tuple(n for n in required if n == "position_ids")
     heads = tuple(n for n in names if n not in (*tables, *positions) and n in (*required, "k"))
-    # One side of the tables has the heads, and nothing else.
+    # The heads stand together, before the tables or after them.
     first = [names.index(n) for n in (*heads, *tables)][: len(heads)]
     together = bool(heads) and first[-1] - first[0] == len(heads) - 1
     if len(heads) not in (1, 2) or not together:

@@ -64,7 +64,7 @@ def _sine_embedding(module: nn.Module, wrap: Wrap) -> Tables:
     frequencies = 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
     rows = min(len(weight), 64)
     cos, sin = rotary_tables(rows, frequencies, dtype=torch.float32)
-    # It may have been cast.
+    # The weights may have been cast, hence the wide bound.
     own = weight[:rows].float()
     if not torch.allclose(torch.cat((sin, cos), dim=1), own, rtol=0, atol=1e-2):
         raise NotServed(f"{kind} computes its tables in its own way")

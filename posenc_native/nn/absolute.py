@@ -21,11 +21,11 @@ from .placement import device_of, precision_of
 
 
 class PositionalEncoding(nn.Module):
-    """Embeddings with their positions: ``dropout(combine(x, encoding))``; what the absolute
-    encodings have in common.
+    """Embeddings with their positions, ``dropout(combine(x, encoding))``: the base class of the
+    absolute encodings.
 
-    A subclass says what the positions are worth: `encoding`. Calling the module brings it and the
-    embeddings together.
+    A subclass defines `encoding`, what the positions are worth. Calling the module combines it with
+    the embeddings.
 
     Args:
         d_model: width of the embeddings.
@@ -219,7 +219,7 @@ class NormalizedPositionalEncoding(PositionalEncoding):
     ) -> None:
         super().__init__(d_model, dropout, how=how, x_scale=x_scale, batch_first=batch_first)
         self.options: dict[str, Any] = {"low": low, "high": high, "dim": dim}
-        self.encoding(0)  # an impossible configuration shows here
+        self.encoding(0)  # raises for an impossible configuration
 
     def encoding(
         self,

@@ -25,17 +25,17 @@ from .placement import device_of
 
 
 class ToeplitzBias(nn.Module):
-    """A bias that depends on key - query alone; what ALiBi, T5 and the like have in common.
+    """A bias that depends on key - query alone: the base class of ALiBi, T5 and the like.
 
-    A subclass says what the distances are worth: `diagonals`. Calling the module adds the bias to
-    scores, without making it; `bias` makes it.
+    A subclass defines `diagonals`, what the distances are worth. Calling the module adds the bias
+    to scores, without making it; `bias` makes it.
 
     Shape:
         scores ``[..., H, q_len, k_len]``; q_offset, the position of the first query, an int or
         integers for the first axis of the scores (decoding with a cache).
 
-    To make the diagonals takes longer than to add them in one step of decoding. Layers that share
-    a bias, as T5's do, can share them: ``module(scores, diagonals=module.diagonals(...))``.
+    In a step of decoding, making the diagonals takes longer than adding them. Layers that share a
+    bias, as T5's do, can share its diagonals: ``module(scores, diagonals=module.diagonals(...))``.
     """
 
     def diagonals(
@@ -61,7 +61,7 @@ class ToeplitzBias(nn.Module):
         q_len, k_len = scores.shape[-2:]
         if diagonals is None:
             diagonals = self.diagonals(q_len, k_len, q_offset, scores.device)
-        if diagonals.ndim == 3:  # of q_offset [B]: the first axis, whatever lies between
+        if diagonals.ndim == 3:  # of q_offset [B], which is the first axis of the scores
             diagonals = diagonals.unflatten(0, (-1, *(1,) * (scores.ndim - 4)))
         out = scores if inplace else None
         sum_: Tensor = add_toeplitz_bias(scores, diagonals, out=out)
@@ -111,7 +111,7 @@ class ALiBi(ToeplitzBias):
         self.num_heads = len(slopes)
         self.symmetric = symmetric
         self.slopes = nn.Parameter(torch.tensor(slopes, dtype=torch.float32)) if learned else None
-        self.diagonals(1, 1)  # a symmetric that is no bool shows here
+        self.diagonals(1, 1)  # raises for a `symmetric` that is no bool
 
     def diagonals(
         self, q_len: int, k_len: int, q_offset: int | Tensor = 0, device: Any = None
@@ -248,7 +248,7 @@ class T5RelativeBias(ToeplitzBias):
         num_heads = arguments.size("T5RelativeBias", "num_heads", num_heads)
         num_buckets = arguments.size("T5RelativeBias", "num_buckets", num_buckets)
         self.weight = nn.Parameter(torch.randn(num_buckets, num_heads) * 0.02)
-        self.diagonals(1, 1)  # an impossible configuration shows here
+        self.diagonals(1, 1)  # raises for an impossible configuration
 
     def diagonals(
         self, q_len: int, k_len: int, q_offset: int | Tensor = 0, device: Any = None

@@ -14,7 +14,7 @@ from posenc_native import arguments
 from posenc_native.absolute import learned_positions, recurrent_positions, resample_positions
 from posenc_native.sinusoidal import sinusoidal
 
-# Not inside torch.compile, where a first call might import it too late.
+# Imported here: inside torch.compile, a first call would import it too late.
 from posenc_native.torch_recurrent import recurrent as _recurrent  # noqa: F401
 
 from .absolute import PositionalEncoding

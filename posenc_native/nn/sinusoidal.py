@@ -82,9 +82,8 @@ class SinusoidalPositionalEncoding(PositionalEncoding):
         """``alpha * table``: ``[s, d_model]`` of an int, else ``positions.shape + (d_model,)``."""
         place = device_of(self, device)
         if not isinstance(positions, Tensor) and arguments.is_symbolic(positions):
-            positions = torch.arange(
-                positions, device=place
-            )  # a count that torch.export keeps open
+            # A count that torch.export keeps open.
+            positions = torch.arange(positions, device=place)
         table: Tensor = sinusoidal(
             positions, self.d_model, dtype=dtype, device=place, **self._spec()
         )
@@ -189,7 +188,7 @@ class SinusoidalEmbedding(nn.Module):
 
 
 class TimestepEmbedding(nn.Module):
-    """What a diffusion model is told of time: ``linear(silu(linear(sinusoids)))``.
+    """The embedding of time in a diffusion model: ``linear(silu(linear(sinusoids)))``.
 
     Args:
         dim: width of the result.

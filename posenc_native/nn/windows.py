@@ -137,9 +137,8 @@ class SwinV2RelativeBias(nn.Module):
             nn.ReLU(inplace=True),
             nn.Linear(hidden, num_heads, bias=False),
         )
-        swin_v2_coordinates(
-            self.window, self.pretrained_window
-        )  # windows that do not fit show here
+        # Raises for windows that do not fit together.
+        swin_v2_coordinates(self.window, self.pretrained_window)
 
     def diagonals(self) -> Tensor:
         """``[H, 2 * rows - 1, 2 * columns - 1]``."""

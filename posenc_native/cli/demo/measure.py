@@ -123,7 +123,7 @@ def both_ways(
         model = _small_llama()
     ids = torch.tensor([list(data[: sizes.context])])
     around = sorted({16 * 4**k for k in range(9)} | set(SHOWN_POSITIONS))
-    # Several each: at a power of two itself, float32 makes no error at all.
+    # Several around each: at a power of two itself, float32 makes no error at all.
     positions = {p: range(p, p + 8) for p in around}
 
     def read(way: str) -> tuple[Tensor, list[int], float, dict[int, Tensor]]:
@@ -185,8 +185,8 @@ def _small_llama() -> Any:
         head_dim=HEAD_DIM,
         max_position_embeddings=2 * SHOWN_POSITIONS[-1],
         rope_parameters={"rope_type": "default", "rope_theta": 500000.0},  # as Llama 3
-        # With 0.02, what is usual, attention scores of so narrow a model are all about 0 and a
-        # token hardly notices where another stands. So they have a standard deviation of 1.7.
+        # The usual 0.02 makes all attention scores of such a narrow model about 0, so that a token
+        # hardly notices where another stands. This makes their standard deviation 1.7.
         initializer_range=0.058,
         bos_token_id=None,
         eos_token_id=None,
