@@ -60,8 +60,8 @@ def _run(options: argparse.Namespace) -> int:
     if missing := _missing_packages(root / "requirements" / "bench.txt"):
         environment = root / os.environ.get("VENV", ".venv")
         print(f"{', '.join(missing)}: not in {sys.prefix}; setting up {environment}", flush=True)
-        setup = [root / "scripts" / "setup.sh", "bench", "package"]
-        if subprocess.run(setup, check=False).returncode:
+        setup = str(root / "scripts" / "setup.sh")
+        if subprocess.run([setup, "bench", "package"], check=False).returncode:
             raise CommandError("cannot set up what is needed: see above")
         python = str(environment / "bin" / "python")
     # Not in the repository's folder: files that options name are where they are typed.
