@@ -53,9 +53,10 @@ check-shellcheck: lint-tools
 lint-tools:
 	@$(SETUP) demo lint
 
-format: lint-tools  ## put Python and C++ sources into the project's form
+format: lint-tools  ## put sources and tables into the project's form
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
+	$(BIN)/python scripts/model_rows.py --write
 	$(BIN)/clang-format -i $(CXX_SOURCES)
 
 # Warnings are errors: a reference that leads nowhere, a missing picture, a public name without a page.

@@ -13,7 +13,7 @@ import torch
 import posenc_native as pn
 from benchmarks import rotary_peers, table_peers
 from benchmarks.contestants import BASE, HEAD_DIM
-from posenc_native import reference
+from posenc_native.engines import reference
 
 POSITIONS = (4096, 131072, 1 << 20, 1 << 24)
 ROTARY, SINUSOIDAL = "rotary base 5e5", "sinusoidal base 1e4"

@@ -28,7 +28,7 @@ import numpy as np
 
 import posenc_native as pn
 from benchmarks import limits
-from posenc_native import backend
+from posenc_native.engines import backend
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).with_name("results")

@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks import limits
 from benchmarks.harness import Contestant, Result, Skipped
-from posenc_native import backend
+from posenc_native import configuration
 
 # Other processes that use more cores than this disturb what is timed.
 QUIET = 0.1
@@ -88,7 +88,7 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "compiler": (output(limits.compiler(), "--version") or "").partition("\n")[0],
         "packages": {package: version(package) for package in _PACKAGES},
-        "posenc_native": backend.configuration(),
+        "posenc_native": configuration.configuration(),
     }
 
 

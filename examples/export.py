@@ -14,8 +14,8 @@ was exported with, and compared with the model in this process. Both call torch.
 but what such a process has to load differs:
 
 - compiled code wants the operators and nothing else: torch.ops.load_library(FILE), where FILE is
-  str(posenc_native.backend.torch_library()), a file that depends on libtorch alone. No Python of
-  this library is imported; a program in C++ that runs the package loads the same file.
+  str(posenc_native.engines.backend.torch_library()), a file that depends on libtorch alone. No
+  Python of this library is imported; a program in C++ that runs the package loads the same file.
 - torch.export.load also wants to know shapes, which Python registers: import posenc_native.nn.
 """
 
@@ -32,8 +32,8 @@ try:
     import torch
     from torch import Tensor, nn
 
-    from posenc_native import backend
     from posenc_native import nn as pnn
+    from posenc_native.engines import backend
 except ModuleNotFoundError as error:
     sys.exit(f"export: needs {error.name}: pip install 'posenc-native[torch]'")
 

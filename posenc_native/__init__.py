@@ -21,89 +21,70 @@ import importlib
 import sys
 from typing import TYPE_CHECKING
 
-from . import backend
-from .absolute import (
+from posenc_native.engines import late
+
+from .absolute.encodings import (
     combine,
     learned_positions,
     linear_positions,
     normalized_positions,
     recurrent_positions,
-    resample_positions,
 )
-from .backend import get_num_threads, set_backend, set_num_threads, show_config
-from .config import nope_layers
-from .distances import (
-    alibi_columns,
-    alibi_diagonals,
-    alibi_slopes,
-    clipped_diagonals,
-    clipped_index,
-    deberta_bucket,
-    deberta_index,
-    fire_bias,
-    kerple_diagonals,
-    relative_position_bucket,
-    relative_positions,
-    sandwich_diagonals,
-    swin_diagonals,
-    swin_v2_coordinates,
-    t5_diagonals,
-)
-from .explain import explain
-from .frequencies import frequencies, rotary_frequencies, softmax_correction, wavelengths
-from .key_cache import rerotate
-from .multi_axis import (
-    FullWidthRotary,
-    axial_rotary,
-    mixed_frequencies,
-    mrope_axis_map,
-    vision_rotary,
-)
-from .positions import (
-    add_unrotated_tokens,
-    augment_coordinates,
-    context_parallel_positions,
-    grid_positions,
-    image_coordinates,
-    packed_grid_positions,
-    packed_positions,
-    packed_segments,
-    padded_positions,
-    vision_language_positions,
-)
-from .relative import (
-    add_toeplitz_bias,
-    diagonal_sums,
-    relative_gather,
-    relative_scatter,
-    toeplitz_bias,
-)
-from .rotary import (
-    Rotary,
-    apply_rotary,
-    apply_rotary_qk,
-    apply_rotary_qk_tables,
-    apply_rotary_tables,
-    rotary_tables,
-)
-from .rotary_presets import rotary_presets
-from .sinusoidal import (
-    GridCoordinates,
-    SinusoidalSpec,
-    add_sinusoidal,
-    shift_matrix,
-    sinusoidal,
-    sinusoidal_grid,
-)
-from .sinusoidal_presets import sinusoidal_preset, sinusoidal_presets
-from .weights import (
+from .absolute.resampling import resample_positions
+from .configuration import show_config
+from .engines.backend import get_num_threads, set_backend, set_num_threads
+from .models.layers import nope_layers
+from .models.presets import rotary_presets
+from .models.weights import (
     PairingEvidence,
     expected_pairing,
     guess_pairing,
     permute_qk,
     permute_state_dict,
 )
-from .xpos import apply_xpos, xpos_tables
+from .positions.grids import (
+    add_unrotated_tokens,
+    augment_coordinates,
+    grid_positions,
+    image_coordinates,
+    packed_grid_positions,
+)
+from .positions.rows import (
+    context_parallel_positions,
+    packed_positions,
+    packed_segments,
+    padded_positions,
+)
+from .positions.vision_language import vision_language_positions
+from .relative.alibi import alibi_columns, alibi_diagonals, alibi_slopes
+from .relative.bias import add_toeplitz_bias, diagonal_sums, toeplitz_bias
+from .relative.buckets import deberta_bucket, relative_position_bucket
+from .relative.columns import clipped_index, deberta_index
+from .relative.distances import relative_positions
+from .relative.kernels import fire_bias, kerple_diagonals, sandwich_diagonals
+from .relative.lookup import relative_gather, relative_scatter
+from .relative.tables import clipped_diagonals, t5_diagonals
+from .relative.windows import swin_diagonals, swin_v2_coordinates
+from .rotary.apply import (
+    apply_rotary,
+    apply_rotary_qk,
+    apply_rotary_qk_tables,
+    apply_rotary_tables,
+    rotary_tables,
+)
+from .rotary.explain import explain
+from .rotary.full_width import FullWidthRotary
+from .rotary.rerotate import rerotate
+from .rotary.rotary import Rotary
+from .rotary.several_axes import axial_rotary, mixed_frequencies, vision_rotary
+from .rotary.xpos import apply_xpos, xpos_tables
+from .sinusoids.grid import GridCoordinates
+from .sinusoids.presets import sinusoidal_presets
+from .sinusoids.spec import SinusoidalSpec, sinusoidal_grid, sinusoidal_preset
+from .sinusoids.tables import add_sinusoidal, shift_matrix, sinusoidal
+from .spectra.axes import mrope_axis_map
+from .spectra.frequencies import frequencies, wavelengths
+from .spectra.scaling import rotary_frequencies, softmax_correction
 
 if TYPE_CHECKING:
     from . import flex, hf, nn, plot
@@ -193,7 +174,7 @@ __all__ = [
 
 # Not inside torch.compile, where a first call might import it too late.
 if "torch" in sys.modules:
-    backend.torch_operations()
+    late.torch_operations()
 
 # They import torch or matplotlib, so only when somebody asks for them.
 _OPTIONAL = ("flex", "hf", "nn", "plot")

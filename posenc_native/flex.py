@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .arguments import (
+from .base.arguments import (
     FLOAT_DTYPES,
     INTEGER_DTYPES,
     check_dtype,
@@ -29,8 +29,8 @@ from .arguments import (
     wrong_type,
     wrong_value,
 )
-from .relative import Lengths, _columns, _first, _lengths, _start
-from .torch_composed import concrete
+from .engines.tensors.composed.phases import concrete
+from .relative.entries import Lengths, first_entry, given_or_default, index_and_entry, lengths_of
 
 __all__ = ["gather_score_mod", "toeplitz_score_mod"]
 
@@ -69,9 +69,9 @@ def toeplitz_score_mod(
     """
     function = "toeplitz_score_mod"
     _check_float_tensor(function, "diagonals", diagonals)
-    rows, columns = _lengths(function, "q_len", q_len), _lengths(function, "k_len", k_len)
-    start, offsets = _start(function, diagonals.shape, rows, columns, q_offset, origin)
-    first = _first(start, rows)
+    rows, columns = lengths_of(function, "q_len", q_len), lengths_of(function, "k_len", k_len)
+    start, offsets = first_entry(function, diagonals.shape, rows, columns, q_offset, origin)
+    first = given_or_default(start, rows)
     rank = len(rows)
     heads = diagonals.ndim - rank
     if heads not in (1, 2):
@@ -142,7 +142,7 @@ def gather_score_mod(
     queries, width = x.shape[-2:]
     keys = length(function, "k_len", k_len)
     scale = finite_number(function, "scale", scale)
-    columns, start, offsets = _columns(function, index, queries, keys, q_offset, origin)
+    columns, start, offsets = index_and_entry(function, index, queries, keys, q_offset, origin)
     first = queries - 1 if start is None else start
     offsets = _batch_offsets(function, offsets, x.device)
     if columns is not None:

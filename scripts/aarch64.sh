@@ -123,7 +123,7 @@ copy_repository
 say "Comparing bits"
 export PYTHONDONTWRITEBYTECODE=1
 PYTHONPATH=$work/repository:$packages "$python" scripts/result_bits.py >"$work/bits.NEON"
-names=$(python -c 'from posenc_native import backend; print(*backend.native.available_targets())')
+names=$(python -c 'from posenc_native.engines import backend; print(*backend.native.available_targets())')
 compared=()
 for target in $names; do
   [[ $target != SSE4 ]] || continue # without fused multiply-add there are other last bits

@@ -20,7 +20,7 @@ import ml_dtypes
 import numpy as np
 
 import posenc_native as pn
-from posenc_native import backend
+from posenc_native.engines import backend
 
 DTYPES = [np.dtype(each) for each in ("float16", ml_dtypes.bfloat16, "float32", "float64")]
 POSITIONS = {

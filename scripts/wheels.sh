@@ -103,13 +103,14 @@ import sys
 import numpy as np
 
 import posenc_native as pn
-from posenc_native import backend
+from posenc_native import configuration
+from posenc_native.engines import backend
 
 assert pn.__file__.startswith(sys.argv[1]), pn.__file__
 assert backend.native is not None and backend.torch_library() is not None
 
 pn.show_config()
-said = backend.configuration()
+said = configuration.configuration()
 assert said["backend"] == "native", said
 assert said["torch"] == "not installed", said
 assert said["torch operators"].startswith("built for the stable ABI"), said
@@ -139,7 +140,8 @@ run_tests() {
 import sys
 
 import posenc_native
-from posenc_native import backend
+from posenc_native import configuration
+from posenc_native.engines import backend
 
 assert posenc_native.__file__.startswith(sys.argv[1]), posenc_native.__file__
 assert backend.torch_library() is not None

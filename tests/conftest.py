@@ -15,7 +15,7 @@ import hypothesis
 import pytest
 
 import posenc_native as pn
-from posenc_native import backend as implementations
+from posenc_native.engines import backend as implementations
 
 NATIVE = implementations.native
 TARGETS: list[str] = [] if NATIVE is None else NATIVE.available_targets()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import posenc_native as pn
-from posenc_native import backend
+from posenc_native.engines import backend
 
 pytestmark = pytest.mark.skipif(
     backend.native is None or "AVX3_BF16" not in backend.native.available_targets(),

@@ -94,7 +94,7 @@ def test_version_and_info(tmp_path: Path) -> None:
 
 def test_info_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["info", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == pn.backend.configuration()
+    assert json.loads(capsys.readouterr().out) == pn.configuration.configuration()
 
 
 @pytest.mark.parametrize("parser", [*commands()], ids=lambda parser: parser.prog)
@@ -257,7 +257,7 @@ def test_errors_of_our_own_making_are_not_swallowed(monkeypatch: pytest.MonkeyPa
     def broken() -> None:
         raise ValueError("something else")
 
-    monkeypatch.setattr(pn.backend, "configuration", broken)
+    monkeypatch.setattr(pn.configuration, "configuration", broken)
     with pytest.raises(ValueError, match="something else"):
         cli.main(["info"])
 

@@ -232,7 +232,9 @@ def test_block_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(directories[page])
-    monkeypatch.setattr(pn.backend, "implementation", pn.backend.implementation)  # put back
+    monkeypatch.setattr(
+        pn.engines.backend, "implementation", pn.engines.backend.implementation
+    )  # put back
     if reason := example.namespace.get("missing"):
         pytest.skip(reason)
     example.evaluate()

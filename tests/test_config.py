@@ -11,9 +11,11 @@ import numpy as np
 import outside
 import pytest
 
-from posenc_native import Rotary, explain, model_facts, nope_layers, reference, vision_rotary
-from posenc_native.config import Configuration, rotary_arguments
-from posenc_native.frequencies import rotary_frequencies
+from posenc_native import Rotary, explain, nope_layers, vision_rotary
+from posenc_native.engines.reference import rotary
+from posenc_native.models.config import Configuration, rotary_arguments
+from posenc_native.models.facts import ModelFacts, model_facts
+from posenc_native.spectra.scaling import rotary_frequencies
 
 ORACLE = "the models of transformers are the oracle of the configurations"
 
@@ -82,7 +84,7 @@ def rotate(x, arguments):
         arguments["rotary_dim"], arguments["base"], arguments["scaling"]
     )
     assert x.shape[-1] == arguments["head_dim"]
-    return reference.apply_rotary(
+    return rotary.apply_rotary(
         x,
         None,
         inv_freq,
@@ -208,7 +210,7 @@ ARGUMENTS = {
     },
 }
 # Modules that rotate something other than the heads of a language or speech model by a position
-# each, or that model_facts.REFUSED names.
+# each, or that are refused.
 OTHERS = {
     "blt": "its parts have configurations of their own",
     "clvp": "rotates by a module without a configuration of its own",
@@ -648,7 +650,14 @@ def test_flat_parameters_hold_for_every_layer_type():
         rotary_arguments(config, "sliding_attention")
 
 
-# The tables of model_facts
+# The rows of facts.json
+
+
+def with_fact(fact):
+    """The models that have it, and what it is: what is not so of a model without a row."""
+    default = getattr(ModelFacts(), fact)
+    facts = {name: getattr(row, fact) for name, row in model_facts().items()}
+    return {name: value for name, value in facts.items() if value != default}
 
 
 @functools.cache
@@ -684,12 +693,12 @@ def test_defaults_are_those_of_transformers(scaled):
     """A configuration of sizes alone means what the class makes of it, for every model."""
     checked = 0
     for model_type, config in language_configs().items():
-        if model_type in model_facts.REFUSED:
+        if model_type in with_fact("refused"):
             continue
         options = {}
-        if model_type in model_facts.ROTARY_IF:
-            key, wanted, _ = model_facts.ROTARY_IF[model_type]
-            options = {key: wanted}
+        if model_type in with_fact("rotary_if"):
+            rule = with_fact("rotary_if")[model_type]
+            options = {rule["entry"]: rule["value"]}
         if model_type in ("glm4v_text", "glm4v_moe_text", "glm_image_text", "qwen3_omni_moe_text"):
             continue  # sections that do not fit a head, or a head of an odd size, by default
         if model_type == "cohere2_moe" and scaled:
@@ -762,7 +771,7 @@ def test_files_of_every_scaling_mean_what_the_class_makes_of_them(model_type):
 
 
 def test_every_rotary_model_is_in_the_table_of_defaults():
-    known = set(model_facts.DEFAULTS) | {"blt", "efficientloftr", "musicflamingo"}
+    known = set(with_fact("defaults")) | {"blt", "efficientloftr", "musicflamingo"}
     assert set(language_configs()) <= known
 
 
@@ -773,7 +782,7 @@ def test_interleaving_is_said_or_known():
         if getattr(config, "rope_interleave", False)
     }
     assert said
-    assert said <= model_facts.INTERLEAVED
+    assert said <= set(with_fact("pairing"))
 
 
 def test_models_with_a_softmax_correction():
@@ -783,28 +792,12 @@ def test_models_with_a_softmax_correction():
         for file in root.glob("*/modeling_*.py")
         if "= yarn_apply_mscale(" in file.read_text()
     }
-    names = {name.removesuffix("_text") for name in model_facts.SOFTMAX_CORRECTED}
+    names = {name.removesuffix("_text") for name in with_fact("corrects_softmax")}
     assert names == corrected
 
 
 def test_model_types_of_the_tables_exist():
-    named = set(model_facts.INTERLEAVED) | model_facts.TRAILING | model_facts.BACKWARD
-    for table in (
-        model_facts.ALL_OR_NOTHING,
-        model_facts.DEFAULTS,
-        model_facts.EVERY_NTH_WITHOUT,
-        model_facts.FULL_ATTENTION_WITHOUT,
-        model_facts.MROPE,
-        model_facts.PERIODS,
-        model_facts.REFUSED,
-        model_facts.ROPE_LABELS,
-        model_facts.ROTARY_IF,
-        model_facts.ROWS_AND_COLUMNS,
-        model_facts.FLAT,
-        model_facts.GLOBAL_HEAD_DIM,
-        model_facts.SOFTMAX_CORRECTED,
-    ):
-        named |= set(table)
+    named = set(model_facts()) - set(with_fact("same_as"))
     assert named <= set(classes())
 
 
@@ -886,7 +879,7 @@ def test_layers_without_rotary_encoding(name):
     attention = [layer for layer, kind in enumerate(kinds) if kind != "linear_attention"]
     expected = tuple(layer for layer in attention if layer not in rotating)
     assert nope_layers(config) == expected
-    if config.model_type not in model_facts.REFUSED:
+    if config.model_type not in with_fact("refused"):
         for layer in attention:
             if layer in expected:
                 with pytest.raises(ValueError, match=rf"layer: expected .*layer {layer} \(NoPE\)"):
@@ -898,7 +891,7 @@ def test_layers_without_rotary_encoding(name):
                 with pytest.raises(ValueError, match=rf"layer_type: .*type {kind} \(NoPE\)"):
                     Rotary.from_config(config, kind)
     # A file may leave out what the class works out.
-    periodic = {*model_facts.PERIODS, *model_facts.EVERY_NTH_WITHOUT}
+    periodic = {*with_fact("full_attention_every"), *with_fact("nope_every")}
     if name.partition(" ")[0] in periodic and "first_k_dense_replace" not in NOPE[name]:
         left_out = ("layer_types", "no_rope_layers", "layer_rope_theta")
         bare = {k: v for k, v in config.to_dict().items() if k not in left_out}
@@ -908,7 +901,7 @@ def test_layers_without_rotary_encoding(name):
 UNNUMBERED = [
     name
     for name in NOPE
-    if name in {*model_facts.EVERY_NTH_WITHOUT, *model_facts.PERIODS, "beam", "flint"}
+    if name in {*with_fact("nope_every"), *with_fact("full_attention_every"), "beam", "flint"}
     and name != "gemma3_text"
 ]
 
@@ -920,7 +913,7 @@ def test_layers_that_cannot_be_numbered(name):
     file = {"model_type": name, "head_dim": 64}
     with pytest.raises(ValueError, match=r"^nope_layers: config\['num_hidden_layers'\]") as ours:
         nope_layers(file)
-    if name not in model_facts.REFUSED:
+    if name not in with_fact("refused"):
         with pytest.raises(ValueError, match="'num_hidden_layers'") as theirs:
             Rotary.from_config(file, layer=3)
         assert str(ours.value).partition(":")[2] == str(theirs.value).partition(":")[2]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import posenc_native as pn
-from posenc_native import buckets, distances
+from posenc_native.relative import buckets
 
 LENGTHS = [(1, 1), (1, 7), (5, 1), (4, 6), (6, 4), (0, 0), (0, 3), (3, 0), (1, 0), (0, 1)]
 each_length = pytest.mark.parametrize(("q_len", "k_len"), LENGTHS)
@@ -47,7 +47,7 @@ def assert_rounded(actual: np.ndarray, exact: np.ndarray, steps: float = 0.0) ->
 @each_length
 @each_offset
 def test_positions(q_len, k_len, q_offset):
-    actual = distances.relative_positions(q_len, k_len, q_offset=q_offset)
+    actual = pn.relative_positions(q_len, k_len, q_offset=q_offset)
     assert actual.dtype == np.int64
     assert actual.shape == (max(q_len + k_len - 1, 0),)
     for i in range(q_len):
@@ -58,24 +58,24 @@ def test_positions(q_len, k_len, q_offset):
 @pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "uint8", "uint64"])
 def test_an_offset_for_every_row(dtype):
     offsets = np.array([0, 5, 100], dtype)
-    rows = distances.relative_positions(2, 4, q_offset=offsets)
+    rows = pn.relative_positions(2, 4, q_offset=offsets)
     assert rows.shape == (3, 5)
     for row, offset in zip(rows, offsets, strict=True):
-        np.testing.assert_array_equal(row, distances.relative_positions(2, 4, q_offset=int(offset)))
-    first = distances.relative_positions(2, 4, q_offset=np.array(5, dtype))
+        np.testing.assert_array_equal(row, pn.relative_positions(2, 4, q_offset=int(offset)))
+    first = pn.relative_positions(2, 4, q_offset=np.array(5, dtype))
     np.testing.assert_array_equal(first, rows[1])
 
 
 TABLE = np.random.default_rng(0).standard_normal((32, 3))
 BATCHED = {
-    "alibi": lambda o: distances.alibi_diagonals(3, 2, 4, q_offset=o),
-    "t5": lambda o: distances.t5_diagonals(TABLE, 2, 4, q_offset=o),
-    "kerple": lambda o: distances.kerple_diagonals([1.0, 2.0], [0.5, 1.0], 2, 4, q_offset=o),
-    "sandwich": lambda o: distances.sandwich_diagonals(3, 2, 4, q_offset=o),
-    "clipped": lambda o: distances.clipped_diagonals(TABLE[:5], 2, 4, q_offset=o),
-    "index": lambda o: distances.clipped_index(2, 4, 1, q_offset=o),
-    "deberta": lambda o: distances.deberta_index(2, 4, bucket_size=8, max_position=16, q_offset=o),
-    "fire": lambda o: distances.fire_bias(2, 4, lambda x: np.concatenate([x, -x], -1), q_offset=o),
+    "alibi": lambda o: pn.alibi_diagonals(3, 2, 4, q_offset=o),
+    "t5": lambda o: pn.t5_diagonals(TABLE, 2, 4, q_offset=o),
+    "kerple": lambda o: pn.kerple_diagonals([1.0, 2.0], [0.5, 1.0], 2, 4, q_offset=o),
+    "sandwich": lambda o: pn.sandwich_diagonals(3, 2, 4, q_offset=o),
+    "clipped": lambda o: pn.clipped_diagonals(TABLE[:5], 2, 4, q_offset=o),
+    "index": lambda o: pn.clipped_index(2, 4, 1, q_offset=o),
+    "deberta": lambda o: pn.deberta_index(2, 4, bucket_size=8, max_position=16, q_offset=o),
+    "fire": lambda o: pn.fire_bias(2, 4, lambda x: np.concatenate([x, -x], -1), q_offset=o),
 }  # fmt: skip
 
 
@@ -102,15 +102,15 @@ def reference_slopes(n: int) -> list[float]:
 
 @pytest.mark.parametrize("heads", [*range(1, 66), 71, 112, 128, 200])
 def test_slopes_are_those_of_the_reference(heads):
-    slopes = distances.alibi_slopes(heads)
+    slopes = pn.alibi_slopes(heads)
     assert slopes.dtype == np.float64
     np.testing.assert_allclose(slopes, reference_slopes(heads), rtol=1e-14)
 
 
 def test_slopes_that_are_powers_of_two_are_exact():
-    assert distances.alibi_slopes(8).tolist() == [2.0**-h for h in range(1, 9)]
-    assert distances.alibi_slopes(4, max_bias=16).tolist() == [2.0 ** (-4 * h) for h in range(1, 5)]
-    assert distances.alibi_slopes(0).shape == (0,)
+    assert pn.alibi_slopes(8).tolist() == [2.0**-h for h in range(1, 9)]
+    assert pn.alibi_slopes(4, max_bias=16).tolist() == [2.0 ** (-4 * h) for h in range(1, 5)]
+    assert pn.alibi_slopes(0).shape == (0,)
 
 
 @each_length
@@ -118,11 +118,9 @@ def test_slopes_that_are_powers_of_two_are_exact():
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_alibi(q_len, k_len, q_offset, symmetric):
     heads = 6
-    diagonals = distances.alibi_diagonals(
-        heads, q_len, k_len, symmetric=symmetric, q_offset=q_offset
-    )
+    diagonals = pn.alibi_diagonals(heads, q_len, k_len, symmetric=symmetric, q_offset=q_offset)
     assert diagonals.shape == (heads, max(q_len + k_len - 1, 0))
-    for m, head in zip(distances.alibi_slopes(heads), laid(diagonals, q_len, k_len), strict=True):
+    for m, head in zip(pn.alibi_slopes(heads), laid(diagonals, q_len, k_len), strict=True):
         exact = by_pairs(
             q_len, k_len, q_offset, lambda i, j, m=m: -m * abs(j - i) if symmetric else m * (j - i)
         ).reshape(q_len, k_len)
@@ -131,16 +129,16 @@ def test_alibi(q_len, k_len, q_offset, symmetric):
 
 def test_alibi_with_slopes_of_each_row():
     slopes = np.random.default_rng(0).random((2, 3)).astype(np.float32)
-    together = distances.alibi_diagonals(3, 4, 5, slopes=slopes, q_offset=[1, 2])
+    together = pn.alibi_diagonals(3, 4, 5, slopes=slopes, q_offset=[1, 2])
     for row, own, offset in zip(together, slopes, (1, 2), strict=True):
-        alone = distances.alibi_diagonals(3, 4, 5, slopes=own, q_offset=offset)
+        alone = pn.alibi_diagonals(3, 4, 5, slopes=own, q_offset=offset)
         np.testing.assert_array_equal(row, alone)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
 def test_dtypes(dtype):
-    exact = distances.alibi_diagonals(6, 40, 50, dtype=np.float64)
-    actual = distances.alibi_diagonals(6, 40, 50, dtype=dtype)
+    exact = pn.alibi_diagonals(6, 40, 50, dtype=np.float64)
+    actual = pn.alibi_diagonals(6, 40, 50, dtype=dtype)
     assert actual.dtype == dtype
     np.testing.assert_array_equal(
         actual,
@@ -150,9 +148,9 @@ def test_dtypes(dtype):
 
 def test_no_negative_zero():
     for diagonals in (
-        distances.alibi_diagonals(2, 3, 3),
-        distances.kerple_diagonals([1.0], [1.0], 3, 3),
-        distances.kerple_diagonals([1.0], [1.0], 3, 3, kind="power"),
+        pn.alibi_diagonals(2, 3, 3),
+        pn.kerple_diagonals([1.0], [1.0], 3, 3),
+        pn.kerple_diagonals([1.0], [1.0], 3, 3, kind="power"),
     ):
         assert not np.signbit(diagonals[diagonals == 0]).any()
 
@@ -164,11 +162,11 @@ def to_bfloat16(value: float) -> float:
 @pytest.mark.parametrize("rounding", [None, "float32", "bfloat16"])
 def test_alibi_of_columns(rounding):
     mask = np.array([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1], [1, 0, 1, 0, 1], [0, 0, 0, 0, 0]], bool)
-    actual = distances.alibi_columns(12, 5, key_mask=mask, rounding=rounding)
+    actual = pn.alibi_columns(12, 5, key_mask=mask, rounding=rounding)
     assert actual.shape == (4, 12, 1, 5)
     assert actual.dtype == np.float32
     through = {None: float, "float32": np.float32, "bfloat16": to_bfloat16}[rounding]
-    slopes = distances.alibi_slopes(12)
+    slopes = pn.alibi_slopes(12)
     if rounding is not None:  # powers of a base that is rounded to float32 itself
         slopes[8:] = [np.float32(float(np.float32(2**-0.5)) ** k) for k in (1, 3, 5, 7)]
     for b in range(4):
@@ -182,16 +180,16 @@ def test_alibi_of_columns(rounding):
 
 
 def test_columns_differ_from_the_diagonals_by_a_constant_a_row():
-    columns = distances.alibi_columns(8, 9)
+    columns = pn.alibi_columns(8, 9)
     assert columns.shape == (8, 1, 9)
-    diagonals = distances.alibi_diagonals(8, 4, 9, symmetric=False, q_offset=5)
+    diagonals = pn.alibi_diagonals(8, 4, 9, symmetric=False, q_offset=5)
     difference = columns - laid(diagonals, 4, 9)
     np.testing.assert_array_equal(difference, np.broadcast_to(difference[..., :1], (8, 4, 9)))
 
 
 def test_rounding_to_bfloat16_without_ml_dtypes():
     """Every float32 that is a tie or next to one; by ml_dtypes for comparison."""
-    from posenc_native.arrays import _to_bfloat16
+    from posenc_native.engines.arrays import _to_bfloat16
 
     upper = np.arange(0x0000, 0x7F80, dtype=np.uint32) << 16
     bits = (upper[:, None] + np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], np.uint32)).ravel()
@@ -230,7 +228,7 @@ def test_t5_buckets(bidirectional, num_buckets, max_distance):
     options = bidirectional, num_buckets, max_distance
     near = np.arange(-max_distance - 3, max_distance + 4)
     expected = [t5_bucket(int(r), *options) for r in near]
-    actual = distances.relative_position_bucket(near, *options)
+    actual = pn.relative_position_bucket(near, *options)
     assert actual.dtype == np.int64
     np.testing.assert_array_equal(actual, expected)
 
@@ -242,7 +240,7 @@ def test_t5_thresholds_are_the_known_ones():
     ]  # fmt: skip
     assert buckets.t5_steps(16, 1024)[8:] == [15, 27, 50, 91, 166, 305, 559]
     # A whole power of the ratio, where a logarithm a unit too low takes the bucket before.
-    assert distances.relative_position_bucket([-15, -16, -31, -32, -63, -64]).tolist() == [
+    assert pn.relative_position_bucket([-15, -16, -31, -32, -63, -64]).tolist() == [
         9, 10, 11, 12, 13, 14,
     ]  # fmt: skip
 
@@ -253,15 +251,15 @@ def test_any_integer_has_a_bucket(bidirectional):
     after = 31 if bidirectional else 0
     for dtype in map(np.dtype, ["int8", "int16", "int32", "int64"]):
         ends = np.array([np.iinfo(dtype).min, np.iinfo(dtype).max], dtype)
-        actual = distances.relative_position_bucket(ends, bidirectional)
+        actual = pn.relative_position_bucket(ends, bidirectional)
         assert actual.tolist() == [last, after]
         largest = np.iinfo(f"u{dtype}").max
-        one = distances.relative_position_bucket(np.array(largest, f"u{dtype}"), bidirectional)
+        one = pn.relative_position_bucket(np.array(largest, f"u{dtype}"), bidirectional)
         assert one.shape == ()
         assert one == after
-    widest = distances.relative_position_bucket([-(2**63), 2**63 - 1], bidirectional, 32, 2**63 - 1)
+    widest = pn.relative_position_bucket([-(2**63), 2**63 - 1], bidirectional, 32, 2**63 - 1)
     assert widest.tolist() == [last, after]
-    assert distances.relative_position_bucket(np.zeros((2, 0, 3), np.int32)).shape == (2, 0, 3)
+    assert pn.relative_position_bucket(np.zeros((2, 0, 3), np.int32)).shape == (2, 0, 3)
 
 
 @each_length
@@ -269,7 +267,7 @@ def test_any_integer_has_a_bucket(bidirectional):
 def test_t5(q_len, k_len, q_offset):
     table = np.random.default_rng(0).standard_normal((32, 3)).astype(np.float32)
     for bidirectional in (True, False):
-        diagonals = distances.t5_diagonals(
+        diagonals = pn.t5_diagonals(
             table, q_len, k_len, bidirectional=bidirectional, q_offset=q_offset
         )
         assert diagonals.dtype == np.float32
@@ -284,9 +282,9 @@ def test_t5(q_len, k_len, q_offset):
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
 def test_tables_keep_their_dtype(dtype):
     table = np.random.default_rng(0).standard_normal((9, 2)).astype(dtype)
-    assert distances.clipped_diagonals(table, 3, 4).dtype == dtype
-    assert distances.swin_diagonals(table, (2, 2)).dtype == dtype
-    assert distances.t5_diagonals(table[:8], 3, 4).dtype == dtype
+    assert pn.clipped_diagonals(table, 3, 4).dtype == dtype
+    assert pn.swin_diagonals(table, (2, 2)).dtype == dtype
+    assert pn.t5_diagonals(table[:8], 3, 4).dtype == dtype
 
 
 # --- KERPLE, Sandwich
@@ -303,7 +301,7 @@ def test_kerple(q_len, k_len, q_offset, kind, symmetric):
         d = abs(i - j) if symmetric else max(i - j, 0)
         return -r1[h] * (math.log1p(r2[h] * d) if kind == "log" else d ** r2[h])
 
-    diagonals = distances.kerple_diagonals(
+    diagonals = pn.kerple_diagonals(
         r1, r2, q_len, k_len, kind=kind, symmetric=symmetric, q_offset=q_offset
     )
     for h, head in enumerate(laid(diagonals, q_len, k_len)):
@@ -316,7 +314,7 @@ def test_sandwich_is_the_product_of_sinusoidal_rows(dim):
     heads, length = 5, 12
     rows = pn.sinusoidal(length, dim, dtype=np.float64)
     products = rows @ rows.T
-    bias = laid(distances.sandwich_diagonals(heads, length, length, dim=dim), length, length)
+    bias = laid(pn.sandwich_diagonals(heads, length, length, dim=dim), length, length)
     for h in range(heads):
         # A sum of dim products of magnitude 1 at most, in two orders.
         np.testing.assert_allclose(
@@ -325,7 +323,7 @@ def test_sandwich_is_the_product_of_sinusoidal_rows(dim):
 
 
 def test_sandwich_is_exact_far_away():
-    near = distances.sandwich_diagonals(2, 3, 1, dim=2, base=1.0, q_offset=10**6 - 2)
+    near = pn.sandwich_diagonals(2, 3, 1, dim=2, base=1.0, q_offset=10**6 - 2)
     far = [math.cos(10**6), math.cos(10**6 - 1), math.cos(10**6 - 2)]
     np.testing.assert_allclose(near[0], np.array(far) / 4, rtol=2**-24)
 
@@ -337,19 +335,19 @@ def test_sandwich_is_exact_far_away():
 @each_offset
 @pytest.mark.parametrize(("left", "right"), [(2, None), (0, 0), (3, 1), (0, 4)])
 def test_clipped(q_len, k_len, q_offset, left, right):
-    index = distances.clipped_index(q_len, k_len, left, right, q_offset=q_offset)
+    index = pn.clipped_index(q_len, k_len, left, right, q_offset=q_offset)
     after = left if right is None else right
     assert index.dtype == np.int64
     expected = [
         min(max(int(r), -left), after) + left
-        for r in distances.relative_positions(q_len, k_len, q_offset=q_offset)
+        for r in pn.relative_positions(q_len, k_len, q_offset=q_offset)
     ]
     assert index.tolist() == expected
     table = np.random.default_rng(0).standard_normal((left + after + 1, 2))
-    diagonals = distances.clipped_diagonals(table, q_len, k_len, left=left, q_offset=q_offset)
+    diagonals = pn.clipped_diagonals(table, q_len, k_len, left=left, q_offset=q_offset)
     np.testing.assert_array_equal(diagonals, table[expected].reshape(-1, 2).T)
     if right is None:
-        default = distances.clipped_diagonals(table, q_len, k_len, q_offset=q_offset)
+        default = pn.clipped_diagonals(table, q_len, k_len, q_offset=q_offset)
         np.testing.assert_array_equal(default, diagonals)
 
 
@@ -371,7 +369,7 @@ def block_laid(diagonals: np.ndarray, window: tuple[int, ...]) -> np.ndarray:
 def test_swin(window):
     count = math.prod(2 * w - 1 for w in window)
     table = np.random.default_rng(0).standard_normal((count, 3)).astype(np.float32)
-    bias = block_laid(distances.swin_diagonals(table, window), window)
+    bias = block_laid(pn.swin_diagonals(table, window), window)
     tokens = list(np.ndindex(*window))
     for i, query in enumerate(tokens):
         for j, key in enumerate(tokens):
@@ -384,7 +382,7 @@ def test_swin(window):
 @pytest.mark.parametrize("pretrained", [None, (8, 12), (0, 0), (1, 5)])
 @pytest.mark.parametrize("window", [(1, 1), (1, 3), (4, 7)])
 def test_swin_v2(window, pretrained):
-    actual = distances.swin_v2_coordinates(window, pretrained)
+    actual = pn.swin_v2_coordinates(window, pretrained)
     assert actual.shape == (2 * window[0] - 1, 2 * window[1] - 1, 2)
     exact = np.zeros(actual.shape)
     for at in np.ndindex(*actual.shape[:2]):
@@ -416,13 +414,13 @@ def deberta_bucket(relative: int, bucket_size: int, max_position: int) -> int:
 )
 def test_deberta_buckets(bucket_size, max_position):
     near = np.arange(-2 * max_position, 2 * max_position + 1)
-    actual = distances.deberta_bucket(near, bucket_size, max_position)
+    actual = pn.deberta_bucket(near, bucket_size, max_position)
     assert actual.dtype == np.int64
     expected = [deberta_bucket(int(r), bucket_size, max_position) for r in near]
     np.testing.assert_array_equal(actual, expected)
     np.testing.assert_array_equal(actual, -actual[::-1])
     if bucket_size > 3:
-        ends = distances.deberta_bucket([-(2**63), 2**63 - 1], bucket_size, max_position)
+        ends = pn.deberta_bucket([-(2**63), 2**63 - 1], bucket_size, max_position)
         assert ends.tolist() == [-bucket_size, bucket_size]
 
 
@@ -431,8 +429,8 @@ def test_deberta_buckets(bucket_size, max_position):
 @pytest.mark.parametrize("bucket_size", [8, None])
 def test_deberta_index(q_len, k_len, q_offset, bucket_size):
     options = {"bucket_size": bucket_size, "max_position": 20, "q_offset": q_offset}
-    index = distances.deberta_index(q_len, k_len, **options)
-    other = distances.deberta_index(q_len, k_len, transposed=True, **options)
+    index = pn.deberta_index(q_len, k_len, **options)
+    other = pn.deberta_index(q_len, k_len, transposed=True, **options)
     span = bucket_size or 20
     for i in range(q_len):
         for j in range(k_len):
@@ -444,7 +442,7 @@ def test_deberta_index(q_len, k_len, q_offset, bucket_size):
 
 
 def test_deberta_index_with_another_span():
-    index = distances.deberta_index(9, 9, bucket_size=None, max_position=100, span=3)
+    index = pn.deberta_index(9, 9, bucket_size=None, max_position=100, span=3)
     assert index.tolist() == [5] * 7 + [4, 3, 2, 1, 0] + [0] * 5
 
 
@@ -462,9 +460,7 @@ def test_fire(q_len, k_len, q_offset, threshold):
         seen.append(x)
         return np.concatenate([x, x * x], -1)
 
-    bias = distances.fire_bias(
-        q_len, k_len, network, c=c, threshold=threshold, eps=eps, q_offset=q_offset
-    )
+    bias = pn.fire_bias(q_len, k_len, network, c=c, threshold=threshold, eps=eps, q_offset=q_offset)
     assert bias.shape == (2, q_len, k_len)
     assert seen[0].shape == (q_len, k_len, 1)
 
@@ -479,9 +475,9 @@ def test_arrays_need_no_torch():
     code = """
 import sys
 from posenc_native import distances
-distances.t5_diagonals([[0.5]] * 32, 3, 4)
-distances.alibi_columns(3, 4, rounding="bfloat16")
-distances.fire_bias(2, 3, lambda x: x)
+pn.t5_diagonals([[0.5]] * 32, 3, 4)
+pn.alibi_columns(3, 4, rounding="bfloat16")
+pn.fire_bias(2, 3, lambda x: x)
 assert "torch" not in sys.modules and "ml_dtypes" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -499,102 +495,102 @@ def same(x):
 V, T = ValueError, TypeError
 # name: (error, argument that the message names, call)
 BAD = {
-    "q_len below 0": (V, "q_len", lambda: distances.relative_positions(-1, 2)),
-    "k_len below 0": (V, "k_len", lambda: distances.alibi_diagonals(2, 2, -1)),
-    "k_len below 0 of columns": (V, "k_len", lambda: distances.alibi_columns(2, -1)),
-    "q_len a float": (T, "q_len", lambda: distances.relative_positions(1.0, 2)),
-    "k_len a bool": (T, "k_len", lambda: distances.clipped_index(1, True, 1)),
-    "too long": (V, "result", lambda: distances.relative_positions(2**62, 2**62)),
-    "q_offset a float": (T, "q_offset", lambda: distances.relative_positions(1, 2, q_offset=1.0)),
-    "q_offset a bool": (T, "q_offset", lambda: distances.relative_positions(1, 2, q_offset=True)),
-    "q_offset floats": (T, "q_offset", lambda: distances.clipped_index(1, 2, 1, q_offset=[1.0])),
-    "q_offset None": (T, "q_offset", lambda: distances.relative_positions(1, 2, q_offset=None)),
+    "q_len below 0": (V, "q_len", lambda: pn.relative_positions(-1, 2)),
+    "k_len below 0": (V, "k_len", lambda: pn.alibi_diagonals(2, 2, -1)),
+    "k_len below 0 of columns": (V, "k_len", lambda: pn.alibi_columns(2, -1)),
+    "q_len a float": (T, "q_len", lambda: pn.relative_positions(1.0, 2)),
+    "k_len a bool": (T, "k_len", lambda: pn.clipped_index(1, True, 1)),
+    "too long": (V, "result", lambda: pn.relative_positions(2**62, 2**62)),
+    "q_offset a float": (T, "q_offset", lambda: pn.relative_positions(1, 2, q_offset=1.0)),
+    "q_offset a bool": (T, "q_offset", lambda: pn.relative_positions(1, 2, q_offset=True)),
+    "q_offset floats": (T, "q_offset", lambda: pn.clipped_index(1, 2, 1, q_offset=[1.0])),
+    "q_offset None": (T, "q_offset", lambda: pn.relative_positions(1, 2, q_offset=None)),
     "q_offset of two axes": (
-        V, "q_offset", lambda: distances.relative_positions(1, 2, q_offset=[[1]]),
+        V, "q_offset", lambda: pn.relative_positions(1, 2, q_offset=[[1]]),
     ),
     "q_offset too large": (
-        V, "q_offset", lambda: distances.relative_positions(1, 2, q_offset=2**62),
+        V, "q_offset", lambda: pn.relative_positions(1, 2, q_offset=2**62),
     ),
-    "num_heads below 0": (V, "num_heads", lambda: distances.alibi_slopes(-1)),
-    "num_heads a float": (T, "num_heads", lambda: distances.alibi_slopes(8.0)),
-    "max_bias 0": (V, "max_bias", lambda: distances.alibi_slopes(8, max_bias=0)),
-    "max_bias a str": (T, "max_bias", lambda: distances.alibi_slopes(8, max_bias="8")),
-    "symmetric an int": (T, "symmetric", lambda: distances.alibi_diagonals(2, 1, 1, symmetric=1)),
-    "slopes too few": (V, "slopes", lambda: distances.alibi_diagonals(3, 1, 1, slopes=[1.0, 2.0])),
+    "num_heads below 0": (V, "num_heads", lambda: pn.alibi_slopes(-1)),
+    "num_heads a float": (T, "num_heads", lambda: pn.alibi_slopes(8.0)),
+    "max_bias 0": (V, "max_bias", lambda: pn.alibi_slopes(8, max_bias=0)),
+    "max_bias a str": (T, "max_bias", lambda: pn.alibi_slopes(8, max_bias="8")),
+    "symmetric an int": (T, "symmetric", lambda: pn.alibi_diagonals(2, 1, 1, symmetric=1)),
+    "slopes too few": (V, "slopes", lambda: pn.alibi_diagonals(3, 1, 1, slopes=[1.0, 2.0])),
     "slopes of three axes": (
-        V, "slopes", lambda: distances.alibi_diagonals(2, 1, 1, slopes=np.ones((1, 1, 2))),
+        V, "slopes", lambda: pn.alibi_diagonals(2, 1, 1, slopes=np.ones((1, 1, 2))),
     ),
-    "slopes ints": (T, "slopes", lambda: distances.alibi_diagonals(4, 1, 1, slopes=INTEGER)),
+    "slopes ints": (T, "slopes", lambda: pn.alibi_diagonals(4, 1, 1, slopes=INTEGER)),
     "slopes of another batch": (
-        V, "slopes", lambda: distances.alibi_diagonals(2, 1, 1, slopes=FLOATS, q_offset=[1, 2]),
+        V, "slopes", lambda: pn.alibi_diagonals(2, 1, 1, slopes=FLOATS, q_offset=[1, 2]),
     ),
-    "dtype an integer": (T, "dtype", lambda: distances.alibi_diagonals(2, 1, 1, dtype=np.int32)),
-    "dtype unknown": (T, "dtype", lambda: distances.alibi_diagonals(2, 1, 1, dtype="float31")),
+    "dtype an integer": (T, "dtype", lambda: pn.alibi_diagonals(2, 1, 1, dtype=np.int32)),
+    "dtype unknown": (T, "dtype", lambda: pn.alibi_diagonals(2, 1, 1, dtype="float31")),
     "key_mask of one axis": (
-        V, "key_mask", lambda: distances.alibi_columns(2, 4, key_mask=INTEGER),
+        V, "key_mask", lambda: pn.alibi_columns(2, 4, key_mask=INTEGER),
     ),
     "key_mask too long": (
-        V, "key_mask", lambda: distances.alibi_columns(2, 3, key_mask=INTEGER[None]),
+        V, "key_mask", lambda: pn.alibi_columns(2, 3, key_mask=INTEGER[None]),
     ),
-    "key_mask floats": (T, "key_mask", lambda: distances.alibi_columns(2, 2, key_mask=FLOATS)),
-    "rounding unknown": (V, "rounding", lambda: distances.alibi_columns(2, 2, rounding="float16")),
+    "key_mask floats": (T, "key_mask", lambda: pn.alibi_columns(2, 2, key_mask=FLOATS)),
+    "rounding unknown": (V, "rounding", lambda: pn.alibi_columns(2, 2, rounding="float16")),
     "relative_position floats": (
-        T, "relative_position", lambda: distances.relative_position_bucket([1.0]),
+        T, "relative_position", lambda: pn.relative_position_bucket([1.0]),
     ),
     "relative_position bools": (
-        T, "relative_position", lambda: distances.relative_position_bucket([True]),
+        T, "relative_position", lambda: pn.relative_position_bucket([True]),
     ),
     "num_buckets odd": (
-        V, "num_buckets", lambda: distances.relative_position_bucket(INTEGER, True, 31),
+        V, "num_buckets", lambda: pn.relative_position_bucket(INTEGER, True, 31),
     ),
     "num_buckets 2, bidirectional": (
-        V, "num_buckets", lambda: distances.relative_position_bucket(INTEGER, True, 2),
+        V, "num_buckets", lambda: pn.relative_position_bucket(INTEGER, True, 2),
     ),
     "num_buckets 1": (
-        V, "num_buckets", lambda: distances.relative_position_bucket(INTEGER, False, 1),
+        V, "num_buckets", lambda: pn.relative_position_bucket(INTEGER, False, 1),
     ),
     "max_distance of the near": (
-        V, "max_distance", lambda: distances.relative_position_bucket(INTEGER, False, 32, 16),
+        V, "max_distance", lambda: pn.relative_position_bucket(INTEGER, False, 32, 16),
     ),
     "bidirectional an int": (
-        T, "bidirectional", lambda: distances.relative_position_bucket(INTEGER, 1),
+        T, "bidirectional", lambda: pn.relative_position_bucket(INTEGER, 1),
     ),
-    "table of one axis": (V, "table", lambda: distances.t5_diagonals(np.ones(32), 1, 1)),
-    "table ints": (T, "table", lambda: distances.t5_diagonals(np.ones((32, 1), int), 1, 1)),
-    "table odd": (V, "num_buckets", lambda: distances.t5_diagonals(np.ones((31, 1)), 1, 1)),
-    "kind unknown": (V, "kind", lambda: distances.kerple_diagonals([1.0], [1.0], 1, 1, kind="exp")),
-    "r1 a number": (V, "r1", lambda: distances.kerple_diagonals(1.0, [1.0], 1, 1)),
-    "r2 too long": (V, "r2", lambda: distances.kerple_diagonals([1.0], [1.0, 2.0], 1, 1)),
-    "r2 ints": (T, "r2", lambda: distances.kerple_diagonals([1.0], [1], 1, 1)),
-    "dim odd": (V, "dim", lambda: distances.sandwich_diagonals(2, 1, 1, dim=3)),
-    "base 0": (V, "base", lambda: distances.sandwich_diagonals(2, 1, 1, base=0.0)),
-    "left below 0": (V, "left", lambda: distances.clipped_index(1, 1, -1)),
-    "right below 0": (V, "right", lambda: distances.clipped_index(1, 1, 1, -1)),
-    "no middle row": (V, "table", lambda: distances.clipped_diagonals(FLOATS, 1, 1)),
-    "an empty table": (V, "table", lambda: distances.clipped_diagonals(FLOATS[:0], 1, 1, left=0)),
-    "left outside": (V, "left", lambda: distances.clipped_diagonals(FLOATS, 1, 1, left=8)),
-    "window of 0": (V, "window", lambda: distances.swin_diagonals(FLOATS, (0, 2))),
-    "window an int": (T, "window", lambda: distances.swin_diagonals(FLOATS, 2)),
-    "window empty": (V, "window", lambda: distances.swin_v2_coordinates(())),
-    "window of another size": (V, "table", lambda: distances.swin_diagonals(FLOATS, (2, 2))),
+    "table of one axis": (V, "table", lambda: pn.t5_diagonals(np.ones(32), 1, 1)),
+    "table ints": (T, "table", lambda: pn.t5_diagonals(np.ones((32, 1), int), 1, 1)),
+    "table odd": (V, "num_buckets", lambda: pn.t5_diagonals(np.ones((31, 1)), 1, 1)),
+    "kind unknown": (V, "kind", lambda: pn.kerple_diagonals([1.0], [1.0], 1, 1, kind="exp")),
+    "r1 a number": (V, "r1", lambda: pn.kerple_diagonals(1.0, [1.0], 1, 1)),
+    "r2 too long": (V, "r2", lambda: pn.kerple_diagonals([1.0], [1.0, 2.0], 1, 1)),
+    "r2 ints": (T, "r2", lambda: pn.kerple_diagonals([1.0], [1], 1, 1)),
+    "dim odd": (V, "dim", lambda: pn.sandwich_diagonals(2, 1, 1, dim=3)),
+    "base 0": (V, "base", lambda: pn.sandwich_diagonals(2, 1, 1, base=0.0)),
+    "left below 0": (V, "left", lambda: pn.clipped_index(1, 1, -1)),
+    "right below 0": (V, "right", lambda: pn.clipped_index(1, 1, 1, -1)),
+    "no middle row": (V, "table", lambda: pn.clipped_diagonals(FLOATS, 1, 1)),
+    "an empty table": (V, "table", lambda: pn.clipped_diagonals(FLOATS[:0], 1, 1, left=0)),
+    "left outside": (V, "left", lambda: pn.clipped_diagonals(FLOATS, 1, 1, left=8)),
+    "window of 0": (V, "window", lambda: pn.swin_diagonals(FLOATS, (0, 2))),
+    "window an int": (T, "window", lambda: pn.swin_diagonals(FLOATS, 2)),
+    "window empty": (V, "window", lambda: pn.swin_v2_coordinates(())),
+    "window of another size": (V, "table", lambda: pn.swin_diagonals(FLOATS, (2, 2))),
     "pretrained_window too long": (
-        V, "pretrained_window", lambda: distances.swin_v2_coordinates((2, 2), (2, 2, 2)),
+        V, "pretrained_window", lambda: pn.swin_v2_coordinates((2, 2), (2, 2, 2)),
     ),
-    "bucket_size 1": (V, "bucket_size", lambda: distances.deberta_bucket(INTEGER, 1)),
-    "bucket_size a float": (T, "bucket_size", lambda: distances.deberta_bucket(INTEGER, 8.0)),
+    "bucket_size 1": (V, "bucket_size", lambda: pn.deberta_bucket(INTEGER, 1)),
+    "bucket_size a float": (T, "bucket_size", lambda: pn.deberta_bucket(INTEGER, 8.0)),
     "max_position of the near": (
-        V, "max_position", lambda: distances.deberta_bucket(INTEGER, 16, 9),
+        V, "max_position", lambda: pn.deberta_bucket(INTEGER, 16, 9),
     ),
-    "span 0": (V, "span", lambda: distances.deberta_index(1, 1, span=0)),
-    "transposed an int": (T, "transposed", lambda: distances.deberta_index(1, 1, transposed=1)),
-    "function no function": (T, "function", lambda: distances.fire_bias(1, 1, FLOATS)),
+    "span 0": (V, "span", lambda: pn.deberta_index(1, 1, span=0)),
+    "transposed an int": (T, "transposed", lambda: pn.deberta_index(1, 1, transposed=1)),
+    "function no function": (T, "function", lambda: pn.fire_bias(1, 1, FLOATS)),
     "function of another shape": (
-        V, "function", lambda: distances.fire_bias(2, 3, lambda x: x[..., 0]),
+        V, "function", lambda: pn.fire_bias(2, 3, lambda x: x[..., 0]),
     ),
-    "c 0": (V, "c", lambda: distances.fire_bias(1, 1, same, c=0.0)),
-    "c two numbers": (V, "c", lambda: distances.fire_bias(1, 1, same, c=np.ones(2))),
-    "threshold a str": (T, "threshold", lambda: distances.fire_bias(1, 1, same, threshold="512")),
-    "eps not finite": (V, "eps", lambda: distances.fire_bias(1, 1, same, eps=math.inf)),
+    "c 0": (V, "c", lambda: pn.fire_bias(1, 1, same, c=0.0)),
+    "c two numbers": (V, "c", lambda: pn.fire_bias(1, 1, same, c=np.ones(2))),
+    "threshold a str": (T, "threshold", lambda: pn.fire_bias(1, 1, same, threshold="512")),
+    "eps not finite": (V, "eps", lambda: pn.fire_bias(1, 1, same, eps=math.inf)),
 }  # fmt: skip
 
 

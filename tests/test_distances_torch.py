@@ -11,7 +11,6 @@ import torch_cases  # noqa: E402
 from torch_cases import assert_same_bits, random  # noqa: E402
 
 import posenc_native as pn  # noqa: E402
-from posenc_native import distances  # noqa: E402
 
 device = torch_cases.device
 # torch about itself, while it traces
@@ -46,45 +45,45 @@ POSITIONS = torch.tensor([[-200, -7, 0], [1, 90, 91]])
 
 # name: (function, inputs): all from tensors, so that each also runs on their arrays
 FROM_TENSORS = {
-    "positions": (lambda o: distances.relative_positions(3, 5, q_offset=o), (OFFSETS,)),
+    "positions": (lambda o: pn.relative_positions(3, 5, q_offset=o), (OFFSETS,)),
     "alibi": (
-        lambda s, o: distances.alibi_diagonals(3, 4, 5, slopes=s, q_offset=o), (SLOPES, OFFSETS),
+        lambda s, o: pn.alibi_diagonals(3, 4, 5, slopes=s, q_offset=o), (SLOPES, OFFSETS),
     ),
     "alibi causal": (
-        lambda s: distances.alibi_diagonals(3, 4, 5, slopes=s, symmetric=False), (SLOPES[0],),
+        lambda s: pn.alibi_diagonals(3, 4, 5, slopes=s, symmetric=False), (SLOPES[0],),
     ),
-    "columns": (lambda s, m: distances.alibi_columns(3, 5, slopes=s, key_mask=m), (SLOPES, MASK)),
+    "columns": (lambda s, m: pn.alibi_columns(3, 5, slopes=s, key_mask=m), (SLOPES, MASK)),
     "columns in bfloat16": (
-        lambda s, m: distances.alibi_columns(3, 5, slopes=s, key_mask=m, rounding="bfloat16"),
+        lambda s, m: pn.alibi_columns(3, 5, slopes=s, key_mask=m, rounding="bfloat16"),
         (SLOPES, MASK),
     ),
-    "bucket": (distances.relative_position_bucket, (POSITIONS,)),
-    "t5": (lambda t, o: distances.t5_diagonals(t, 4, 200, q_offset=o), (TABLE, OFFSETS)),
-    "kerple": (lambda r, s: distances.kerple_diagonals(r, s, 6, 4), (R1, R2)),
-    "kerple power": (lambda r, s: distances.kerple_diagonals(r, s, 6, 4, kind="power"), (R1, R2)),
-    "sandwich": (lambda o: distances.sandwich_diagonals(3, 6, 4, q_offset=o), (OFFSETS,)),
-    "clipped index": (lambda o: distances.clipped_index(3, 5, 2, q_offset=o), (OFFSETS,)),
-    "clipped": (lambda t: distances.clipped_diagonals(t, 4, 5), (TABLE[:5],)),
-    "swin": (lambda t: distances.swin_diagonals(t, (2, 3)), (TABLE[:15],)),
-    "deberta bucket": (lambda p: distances.deberta_bucket(p, 32, 128), (POSITIONS,)),
+    "bucket": (pn.relative_position_bucket, (POSITIONS,)),
+    "t5": (lambda t, o: pn.t5_diagonals(t, 4, 200, q_offset=o), (TABLE, OFFSETS)),
+    "kerple": (lambda r, s: pn.kerple_diagonals(r, s, 6, 4), (R1, R2)),
+    "kerple power": (lambda r, s: pn.kerple_diagonals(r, s, 6, 4, kind="power"), (R1, R2)),
+    "sandwich": (lambda o: pn.sandwich_diagonals(3, 6, 4, q_offset=o), (OFFSETS,)),
+    "clipped index": (lambda o: pn.clipped_index(3, 5, 2, q_offset=o), (OFFSETS,)),
+    "clipped": (lambda t: pn.clipped_diagonals(t, 4, 5), (TABLE[:5],)),
+    "swin": (lambda t: pn.swin_diagonals(t, (2, 3)), (TABLE[:15],)),
+    "deberta bucket": (lambda p: pn.deberta_bucket(p, 32, 128), (POSITIONS,)),
     "deberta index": (
-        lambda o: distances.deberta_index(3, 5, q_offset=o, transposed=True), (OFFSETS,),
+        lambda o: pn.deberta_index(3, 5, q_offset=o, transposed=True), (OFFSETS,),
     ),
     "fire": (
-        lambda c, t, o: distances.fire_bias(3, 5, network, c=c, threshold=t, q_offset=o),
+        lambda c, t, o: pn.fire_bias(3, 5, network, c=c, threshold=t, q_offset=o),
         (torch.tensor(0.2), torch.tensor([4.0]), OFFSETS),
     ),
 }  # fmt: skip
 # Those without a tensor among their arguments: a device or a dtype asks for torch.
 FROM_NUMBERS = {
-    "positions": lambda **to: distances.relative_positions(3, 5, device=to["device"]),
-    "alibi": lambda **to: distances.alibi_diagonals(12, 3, 50, **to),
-    "columns": lambda **to: distances.alibi_columns(12, 50, **to),
-    "sandwich": lambda **to: distances.sandwich_diagonals(3, 4, 50, **to),
-    "clipped index": lambda **to: distances.clipped_index(3, 5, 2, device=to["device"]),
-    "swin v2": lambda **to: distances.swin_v2_coordinates((3, 4), (8, 8), **to),
-    "deberta index": lambda **to: distances.deberta_index(3, 5, device=to["device"]),
-    "fire": lambda **to: distances.fire_bias(3, 5, network, **to),
+    "positions": lambda **to: pn.relative_positions(3, 5, device=to["device"]),
+    "alibi": lambda **to: pn.alibi_diagonals(12, 3, 50, **to),
+    "columns": lambda **to: pn.alibi_columns(12, 50, **to),
+    "sandwich": lambda **to: pn.sandwich_diagonals(3, 4, 50, **to),
+    "clipped index": lambda **to: pn.clipped_index(3, 5, 2, device=to["device"]),
+    "swin v2": lambda **to: pn.swin_v2_coordinates((3, 4), (8, 8), **to),
+    "deberta index": lambda **to: pn.deberta_index(3, 5, device=to["device"]),
+    "fire": lambda **to: pn.fire_bias(3, 5, network, **to),
 }
 # float64 of NumPy and torch may differ in the last bit of a logarithm, power or sum, and then, once
 # in 2^29, in that of float32; so may what is computed from it in float32.
@@ -121,35 +120,33 @@ def test_dtypes(dtype, device):
     ml_dtypes = pytest.importorskip("ml_dtypes")
     name = str(dtype).removeprefix("torch.")
     of_numpy = ml_dtypes.bfloat16 if name == "bfloat16" else np.dtype(name)
-    actual = distances.alibi_diagonals(12, 40, 5000, dtype=dtype, device=device)
+    actual = pn.alibi_diagonals(12, 40, 5000, dtype=dtype, device=device)
     assert actual.dtype == dtype
-    expected = distances.alibi_diagonals(12, 40, 5000, dtype=of_numpy)
+    expected = pn.alibi_diagonals(12, 40, 5000, dtype=of_numpy)
     assert_same_bits(actual, expected)
-    assert distances.alibi_diagonals(2, 3, 4, dtype=dtype).device.type == "cpu"
+    assert pn.alibi_diagonals(2, 3, 4, dtype=dtype).device.type == "cpu"
     table = TABLE.to(device, dtype)
-    assert distances.t5_diagonals(table, 3, 4).dtype == dtype
+    assert pn.t5_diagonals(table, 3, 4).dtype == dtype
     slopes = SLOPES.to(device, dtype)
-    assert distances.alibi_diagonals(3, 3, 4, slopes=slopes).dtype == torch.float32
+    assert pn.alibi_diagonals(3, 3, 4, slopes=slopes).dtype == torch.float32
 
 
 @pytest.mark.parametrize("dtype", torch_cases.POSITION_DTYPES[:-2], ids=str)
 def test_integers(dtype):
     ends = torch.tensor([torch.iinfo(dtype).min, 5, torch.iinfo(dtype).max], dtype=dtype)
-    for function in (distances.relative_position_bucket, distances.deberta_bucket):
+    for function in (pn.relative_position_bucket, pn.deberta_bucket):
         assert_same_bits(function(ends), function(ends.numpy()))
     offsets = torch.tensor([0, 100], dtype=dtype)
     assert_same_bits(
-        distances.relative_positions(2, 3, q_offset=offsets),
-        distances.relative_positions(2, 3, q_offset=[0, 100]),
+        pn.relative_positions(2, 3, q_offset=offsets),
+        pn.relative_positions(2, 3, q_offset=[0, 100]),
     )
 
 
 def test_arrays_go_where_tensors_are(device):
-    mixed = distances.alibi_diagonals(
-        3, 2, 4, slopes=SLOPES[0].numpy(), q_offset=OFFSETS.to(device)
-    )
+    mixed = pn.alibi_diagonals(3, 2, 4, slopes=SLOPES[0].numpy(), q_offset=OFFSETS.to(device))
     assert mixed.device.type == device
-    assert_same_bits(mixed, distances.alibi_diagonals(3, 2, 4, slopes=SLOPES[0], q_offset=[2, 0]))
+    assert_same_bits(mixed, pn.alibi_diagonals(3, 2, 4, slopes=SLOPES[0], q_offset=[2, 0]))
 
 
 # --- Gradients
@@ -157,30 +154,30 @@ def test_arrays_go_where_tensors_are(device):
 # name: (function, inputs in float64)
 DIFFERENTIABLE = {
     "alibi": (
-        lambda s: distances.alibi_diagonals(3, 4, 5, slopes=s, dtype=torch.float64),
+        lambda s: pn.alibi_diagonals(3, 4, 5, slopes=s, dtype=torch.float64),
         (double(2, 3),),
     ),
     "columns": (
-        lambda s: distances.alibi_columns(3, 5, slopes=s, key_mask=MASK, dtype=torch.float64),
+        lambda s: pn.alibi_columns(3, 5, slopes=s, key_mask=MASK, dtype=torch.float64),
         (double(3),),
     ),
-    "t5": (lambda t: distances.t5_diagonals(t, 30, 40), (double(32, 2),)),
+    "t5": (lambda t: pn.t5_diagonals(t, 30, 40), (double(32, 2),)),
     "t5 of a batch": (
-        lambda t: distances.t5_diagonals(t, 3, 4, bidirectional=False, q_offset=OFFSETS),
+        lambda t: pn.t5_diagonals(t, 3, 4, bidirectional=False, q_offset=OFFSETS),
         (double(8, 2),),
     ),
     "kerple": (
-        lambda r, s: distances.kerple_diagonals(r, s, 6, 4, dtype=torch.float64),
+        lambda r, s: pn.kerple_diagonals(r, s, 6, 4, dtype=torch.float64),
         (double(3), double(3, seed=1)),
     ),
     "kerple power": (
-        lambda r, s: distances.kerple_diagonals(r, s, 6, 4, kind="power", dtype=torch.float64),
+        lambda r, s: pn.kerple_diagonals(r, s, 6, 4, kind="power", dtype=torch.float64),
         (double(3), double(3, seed=1)),
     ),
-    "clipped": (lambda t: distances.clipped_diagonals(t, 4, 5), (double(5, 2),)),
-    "swin": (lambda t: distances.swin_diagonals(t, (2, 3)), (double(15, 2),)),
+    "clipped": (lambda t: pn.clipped_diagonals(t, 4, 5), (double(5, 2),)),
+    "swin": (lambda t: pn.swin_diagonals(t, (2, 3)), (double(15, 2),)),
     "fire": (
-        lambda c, t, w: distances.fire_bias(
+        lambda c, t, w: pn.fire_bias(
             6, 4, lambda x: torch.tanh(x * w), c=c, threshold=t, dtype=torch.float64
         ),
         (double(), torch.tensor([3.5], dtype=torch.float64, requires_grad=True), double(3)),
@@ -198,7 +195,7 @@ def test_gradients(name):
 @pytest.mark.parametrize("kind", ["log", "power"])
 def test_gradients_at_distance_0(kind):
     r1, r2 = (r.clone().requires_grad_() for r in (R1, R2))
-    diagonals = distances.kerple_diagonals(r1, r2, 1, 5, kind=kind)  # all of the future
+    diagonals = pn.kerple_diagonals(r1, r2, 1, 5, kind=kind)  # all of the future
     assert not diagonals.any()
     diagonals.sum().backward()
     assert not r1.grad.any()
@@ -207,7 +204,7 @@ def test_gradients_at_distance_0(kind):
 
 def test_gradients_of_a_half_precision_parameter():
     slopes = SLOPES[0].to(torch.bfloat16).requires_grad_()
-    distances.alibi_diagonals(3, 3, 1, slopes=slopes).sum().backward()
+    pn.alibi_diagonals(3, 3, 1, slopes=slopes).sum().backward()
     assert slopes.grad.dtype == torch.bfloat16
     assert slopes.grad.tolist() == [-3.0, -3.0, -3.0]
 
@@ -216,7 +213,7 @@ def test_gradients_of_a_half_precision_parameter():
 def test_fire_takes_dtype_and_device_of_a_module(dtype, device):
     module = torch.nn.Sequential(torch.nn.Linear(1, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
     module.to(device, dtype)
-    bias = distances.fire_bias(4, 5, module, q_offset=1)
+    bias = pn.fire_bias(4, 5, module, q_offset=1)
     assert (bias.dtype, bias.device.type, bias.shape) == (dtype, device, (3, 4, 5))
     bias.sum().backward()
     assert module[0].weight.grad.abs().sum() > 0
@@ -259,11 +256,11 @@ def test_compile_without_tensors(name, dynamic):
 def test_compile_for_any_length(name):
     torch._dynamo.reset()
     functions = {
-        "alibi": lambda x: distances.alibi_diagonals(3, 2, x.shape[0], device=x.device),
-        "t5": lambda x: distances.t5_diagonals(TABLE, x.shape[0], x.shape[0]),
-        "deberta": lambda x: distances.deberta_index(x.shape[0], x.shape[0], device=x.device),
-        "sandwich": lambda x: distances.sandwich_diagonals(2, 1, x.shape[0], device=x.device),
-        "fire": lambda x: distances.fire_bias(x.shape[0], 4, network, device=x.device),
+        "alibi": lambda x: pn.alibi_diagonals(3, 2, x.shape[0], device=x.device),
+        "t5": lambda x: pn.t5_diagonals(TABLE, x.shape[0], x.shape[0]),
+        "deberta": lambda x: pn.deberta_index(x.shape[0], x.shape[0], device=x.device),
+        "sandwich": lambda x: pn.sandwich_diagonals(2, 1, x.shape[0], device=x.device),
+        "fire": lambda x: pn.fire_bias(x.shape[0], 4, network, device=x.device),
     }
     compiled = torch.compile(functions[name], fullgraph=True, backend="aot_eager", dynamic=True)
     for length in (5, 9, 33):
@@ -278,35 +275,35 @@ META = torch.zeros(3, device="meta")
 # name: (error, argument that the message names, call)
 BAD = {
     "slopes elsewhere": (
-        V, "slopes", lambda: distances.alibi_diagonals(3, 1, 1, slopes=META, device="cpu"),
+        V, "slopes", lambda: pn.alibi_diagonals(3, 1, 1, slopes=META, device="cpu"),
     ),
-    "tensors on two devices": (V, "r2", lambda: distances.kerple_diagonals(R1, META, 1, 1)),
+    "tensors on two devices": (V, "r2", lambda: pn.kerple_diagonals(R1, META, 1, 1)),
     "q_offset elsewhere": (
         V, "q_offset",
-        lambda: distances.t5_diagonals(TABLE, 1, 1, q_offset=torch.zeros(2, device="meta").long()),
+        lambda: pn.t5_diagonals(TABLE, 1, 1, q_offset=torch.zeros(2, device="meta").long()),
     ),
     "slopes of two axes too few": (
-        V, "slopes", lambda: distances.alibi_diagonals(2, 1, 1, slopes=SLOPES),
+        V, "slopes", lambda: pn.alibi_diagonals(2, 1, 1, slopes=SLOPES),
     ),
-    "slopes ints": (T, "slopes", lambda: distances.alibi_diagonals(2, 1, 1, slopes=OFFSETS)),
+    "slopes ints": (T, "slopes", lambda: pn.alibi_diagonals(2, 1, 1, slopes=OFFSETS)),
     "slopes complex": (
-        T, "slopes", lambda: distances.alibi_diagonals(3, 1, 1, slopes=SLOPES[0] * 1j),
+        T, "slopes", lambda: pn.alibi_diagonals(3, 1, 1, slopes=SLOPES[0] * 1j),
     ),
     "relative_position floats": (
-        T, "relative_position", lambda: distances.relative_position_bucket(SLOPES),
+        T, "relative_position", lambda: pn.relative_position_bucket(SLOPES),
     ),
     "relative_position bools": (
-        T, "relative_position", lambda: distances.deberta_bucket(SLOPES > 0),
+        T, "relative_position", lambda: pn.deberta_bucket(SLOPES > 0),
     ),
     "q_offset of two axes": (
-        V, "q_offset", lambda: distances.clipped_index(1, 1, 1, q_offset=MASK),
+        V, "q_offset", lambda: pn.clipped_index(1, 1, 1, q_offset=MASK),
     ),
-    "q_offset floats": (T, "q_offset", lambda: distances.clipped_index(1, 1, 1, q_offset=R1)),
-    "table of three axes": (V, "table", lambda: distances.t5_diagonals(TABLE[None], 1, 1)),
-    "table bools": (T, "table", lambda: distances.swin_diagonals(TABLE > 0, (1, 1))),
-    "key_mask floats": (T, "key_mask", lambda: distances.alibi_columns(3, 3, key_mask=SLOPES)),
-    "dtype an integer": (T, "dtype", lambda: distances.alibi_diagonals(2, 1, 1, dtype=torch.int8)),
-    "c two numbers": (V, "c", lambda: distances.fire_bias(1, 1, network, c=R1)),
+    "q_offset floats": (T, "q_offset", lambda: pn.clipped_index(1, 1, 1, q_offset=R1)),
+    "table of three axes": (V, "table", lambda: pn.t5_diagonals(TABLE[None], 1, 1)),
+    "table bools": (T, "table", lambda: pn.swin_diagonals(TABLE > 0, (1, 1))),
+    "key_mask floats": (T, "key_mask", lambda: pn.alibi_columns(3, 3, key_mask=SLOPES)),
+    "dtype an integer": (T, "dtype", lambda: pn.alibi_diagonals(2, 1, 1, dtype=torch.int8)),
+    "c two numbers": (V, "c", lambda: pn.fire_bias(1, 1, network, c=R1)),
 }  # fmt: skip
 
 
@@ -339,20 +336,20 @@ FAR = torch.arange(-100_000, 100_001)
 def test_buckets_of_t5(models, bidirectional, num_buckets, max_distance):
     options = bidirectional, num_buckets, max_distance
     expected = models.t5.modeling_t5.T5Attention._relative_position_bucket(FAR, *options)
-    assert_same_bits(distances.relative_position_bucket(FAR, *options), expected)
-    assert_same_bits(distances.relative_position_bucket(FAR.numpy(), *options), expected)
+    assert_same_bits(pn.relative_position_bucket(FAR, *options), expected)
+    assert_same_bits(pn.relative_position_bucket(FAR.numpy(), *options), expected)
 
 
 def test_buckets_of_other_models(models):
     mpnet = models.mpnet.modeling_mpnet.MPNetEncoder.relative_position_bucket(FAR)
-    assert_same_bits(distances.relative_position_bucket(FAR), mpnet)
+    assert_same_bits(pn.relative_position_bucket(FAR), mpnet)
     layout = models.layoutlmv2.modeling_layoutlmv2.relative_position_bucket(FAR, True, 64, 256)
-    assert_same_bits(distances.relative_position_bucket(FAR, True, 64, 256), layout)
+    assert_same_bits(pn.relative_position_bucket(FAR, True, 64, 256), layout)
     prophet = models.prophetnet.modeling_prophetnet.compute_relative_buckets(32, 128, FAR)
-    assert_same_bits(distances.relative_position_bucket(FAR, False).int(), prophet.int())
+    assert_same_bits(pn.relative_position_bucket(FAR, False).int(), prophet.int())
     wavlm = models.wavlm.modeling_wavlm.WavLMAttention(16, 2)
     expected = wavlm._relative_positions_bucket(FAR)
-    assert_same_bits(distances.relative_position_bucket(FAR, True, 320, 800), expected)
+    assert_same_bits(pn.relative_position_bucket(FAR, True, 320, 800), expected)
 
 
 @pytest.mark.parametrize("decoder", [True, False])
@@ -366,7 +363,7 @@ def test_bias_of_t5(models, name, decoder):
     with torch.no_grad():
         attention.relative_attention_bias.weight.normal_()
     table = attention.relative_attention_bias.weight
-    diagonals = distances.t5_diagonals(table, 150, 170, bidirectional=not decoder)
+    diagonals = pn.t5_diagonals(table, 150, 170, bidirectional=not decoder)
     assert_same_bits(laid(diagonals, 150, 170), attention.compute_bias(150, 170)[0])
 
 
@@ -374,7 +371,7 @@ def test_a_decoding_step_of_t5(models):
     config = models.t5.configuration_t5.T5Config(d_model=8, d_kv=4, num_heads=2, is_decoder=True)
     attention = models.t5.modeling_t5.T5Attention(config, has_relative_attention_bias=True)
     table = attention.relative_attention_bias.weight
-    diagonals = distances.t5_diagonals(table, 1, 200, bidirectional=False, q_offset=199)
+    diagonals = pn.t5_diagonals(table, 1, 200, bidirectional=False, q_offset=199)
     assert_same_bits(laid(diagonals, 1, 200), attention.compute_bias(200, 200)[0, :, -1:])
 
 
@@ -388,9 +385,9 @@ def test_columns_of_bloom_and_falcon(models, name, rounding, heads, dtype):
     module = getattr(getattr(models, name), f"modeling_{name}")
     expected = module.build_alibi_tensor(MASKS, heads, dtype).reshape(3, heads, 1, 300)
     options = {"key_mask": MASKS, "rounding": rounding, "dtype": dtype}
-    assert_same_bits(distances.alibi_columns(heads, 300, **options), expected)
+    assert_same_bits(pn.alibi_columns(heads, 300, **options), expected)
     if dtype == torch.float32:
-        from_numpy = distances.alibi_columns(
+        from_numpy = pn.alibi_columns(
             heads, 300, key_mask=MASKS.numpy(), rounding=rounding, dtype=np.float32
         )
         if rounding == "bfloat16":
@@ -399,7 +396,7 @@ def test_columns_of_bloom_and_falcon(models, name, rounding, heads, dtype):
             np.testing.assert_array_max_ulp(from_numpy, expected.numpy(), 2)
     if heads <= 8:  # slopes that are powers of two: no rounding to agree on
         assert_same_bits(
-            distances.alibi_columns(heads, 300, key_mask=MASKS, dtype=torch.float32),
+            pn.alibi_columns(heads, 300, key_mask=MASKS, dtype=torch.float32),
             models.bloom.modeling_bloom.build_alibi_tensor(MASKS, heads, torch.float32)
             .reshape(3, heads, 1, 300),
         )  # fmt: skip
@@ -409,8 +406,8 @@ def test_columns_of_bloom_and_falcon(models, name, rounding, heads, dtype):
 @pytest.mark.parametrize("heads", [8, 12, 40])
 def test_alibi_of_mpt(models, heads, max_bias):
     expected = models.mpt.modeling_mpt.build_mpt_alibi_tensor(heads, 50, alibi_bias_max=max_bias)
-    slopes = distances.alibi_slopes(heads, max_bias=max_bias)
-    actual = distances.alibi_diagonals(heads, 1, 50, slopes=slopes, q_offset=49, device="cpu")
+    slopes = pn.alibi_slopes(heads, max_bias=max_bias)
+    actual = pn.alibi_diagonals(heads, 1, 50, slopes=slopes, q_offset=49, device="cpu")
     # The model's exponent, power and product are float32: an exponent of up to 16, half a unit off,
     # changes the slope by 16 ln 2 / 2 of them.
     torch.testing.assert_close(actual[:, None], expected, rtol=8 * 2.0**-23, atol=0)
@@ -422,7 +419,7 @@ def test_bias_of_swin(models, window):
     table = bias.relative_position_bias_table
     with torch.no_grad():
         table.normal_()
-    assert_same_bits(block_laid(distances.swin_diagonals(table, window), window), bias()[0])
+    assert_same_bits(block_laid(pn.swin_diagonals(table, window), window), bias()[0])
 
 
 def block_laid(diagonals, window):
@@ -439,7 +436,7 @@ def test_patches_of_beit(models):
     )
     table = random((5 * 7 + 3, 2))
     expected = table[index[1:, 1:]].permute(2, 0, 1)
-    actual = block_laid(distances.swin_diagonals(table[:-3], window), window)
+    actual = block_laid(pn.swin_diagonals(table[:-3], window), window)
     assert_same_bits(actual, expected)
 
 
@@ -451,12 +448,12 @@ def test_coordinates_of_swin_v2(models, window, pretrained):
     config = models.swinv2.configuration_swinv2.Swinv2Config(qkv_bias=True)
     attention = module.Swinv2SelfAttention(config, 8, 2, list(window), list(pretrained))
     expected, _ = attention.create_coords_table_and_index()
-    actual = distances.swin_v2_coordinates(window, pretrained, device="cpu")
+    actual = pn.swin_v2_coordinates(window, pretrained, device="cpu")
     # Four roundings and a logarithm in float32 there: of |x| + 1 >= 1, so absolute errors.
     torch.testing.assert_close(actual, expected[0], rtol=4 * 2.0**-23, atol=4 * 2.0**-23)
     # The network for a table, as the docstring of swin_diagonals has it.
     values = 16 * torch.sigmoid(attention.continuous_position_bias_mlp(actual))
-    bias = block_laid(distances.swin_diagonals(values.flatten(0, -2), window), window)
+    bias = block_laid(pn.swin_diagonals(values.flatten(0, -2), window), window)
     index = attention.relative_position_index.flatten()
     table = attention.continuous_position_bias_mlp(attention.relative_coords_table).view(-1, 2)
     tokens = window[0] * window[1]
@@ -472,7 +469,7 @@ def test_coordinates_of_swin_v2(models, window, pretrained):
 def test_buckets_of_deberta(models, bucket_size, max_position):
     module = models.deberta_v2.modeling_deberta_v2
     expected = module.make_log_bucket_position(FAR, bucket_size, max_position).long()
-    actual = distances.deberta_bucket(FAR, bucket_size, max_position)
+    actual = pn.deberta_bucket(FAR, bucket_size, max_position)
     near = FAR.abs() < max_position
     assert_same_bits(actual[near], expected[near])
     assert_same_bits(actual, expected.clamp(-bucket_size, bucket_size))
@@ -501,12 +498,12 @@ def test_bias_of_deberta(models, kinds, position_buckets):
         actual = torch.zeros(heads, length, length)
         if "c2p" in kinds:
             keys = attention.transpose_for_scores(attention.key_proj(embeddings)[None], heads)
-            columns = laid(distances.deberta_index(length, length, **options), length, length)
+            columns = laid(pn.deberta_index(length, length, **options), length, length)
             products = q @ keys.mT
             actual += products.gather(-1, columns.expand(heads, -1, -1)) / scale
         if "p2c" in kinds:
             queries = attention.transpose_for_scores(attention.query_proj(embeddings)[None], heads)
-            index = distances.deberta_index(length, length, transposed=True, **options)
+            index = pn.deberta_index(length, length, transposed=True, **options)
             products = k @ queries.mT
             gathered = products.gather(-1, laid(index, length, length).expand(heads, -1, -1))
             actual += gathered.mT / scale

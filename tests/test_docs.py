@@ -34,8 +34,8 @@ def test_examples(name, monkeypatch, request):
         request.getfixturevalue("figures")
     if NATIVE is None and name in ("backend", "rotary"):
         pytest.skip("the examples show the native module")
-    implementation = pn.backend.implementation if NATIVE is None else NATIVE
-    monkeypatch.setattr(pn.backend, "implementation", implementation)
+    implementation = pn.engines.backend.implementation if NATIVE is None else NATIVE
+    monkeypatch.setattr(pn.engines.backend, "implementation", implementation)
     module = importlib.import_module(f"posenc_native.{name}")
     results = doctest.testmod(module)
     assert results.attempted > 0

@@ -130,4 +130,4 @@ def test_a_mistake_that_is_still_there_fails_again(tmp_path: Path) -> None:
 
 
 def test_a_public_name_that_no_page_has_is_named(mistaken: tuple[int, str]) -> None:
-    assert "posenc_native.key_cache.rerotate is public, but no page has it" in mistaken[1]
+    assert "posenc_native.rotary.rerotate.rerotate is public, but no page has it" in mistaken[1]

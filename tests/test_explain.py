@@ -8,8 +8,8 @@ import outside
 import pytest
 from test_rotary_presets import DEEPSEEK, LLAMA3, MINISTRAL, PUBLISHED, sizes
 
-from posenc_native import Rotary, explain, model_facts, nope_layers
-from posenc_native.frequencies import softmax_correction
+from posenc_native import Rotary, explain, nope_layers
+from posenc_native.spectra.scaling import softmax_correction
 
 LLAMA = {"model_type": "llama", **sizes(4096, 32, 5e5, 131072)}
 YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
@@ -277,10 +277,12 @@ NONSENSE = {
 
 
 def test_every_model_of_transformers_is_explained():
+    from test_config import with_fact
+
     outside.module("transformers")
     explained = 0
     for model_type, config in language_configs().items():
-        if model_type in {*model_facts.REFUSED, *model_facts.ROTARY_IF, *NONSENSE}:
+        if model_type in {*with_fact("refused"), *with_fact("rotary_if"), *NONSENSE}:
             continue
         report = explain(config)
         explained += 1

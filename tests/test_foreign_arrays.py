@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import posenc_native as pn
-from posenc_native import arguments
+from posenc_native.base import arguments
 
 try:
     import jax.numpy as jnp

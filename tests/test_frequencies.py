@@ -10,13 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from posenc_native.frequencies import (
+from posenc_native.spectra.frequencies import frequencies, wavelengths
+from posenc_native.spectra.scaling import (
     ROTARY_SCALINGS,
-    frequencies,
     rotary_frequencies,
     scaled_frequencies,
     softmax_correction,
-    wavelengths,
 )
 
 # transformers computes in float32: some rounding errors of 6e-8 in a row.

@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 
 import posenc_native as pn
-from posenc_native import backend
+from posenc_native import configuration
+from posenc_native.engines import backend
 
 torch = pytest.importorskip("torch")
 pytestmark = [
     pytest.mark.skipif(backend.torch_library() is None, reason="without torch operators"),
     pytest.mark.skipif(
-        "asked for" not in backend.configuration()["huge pages"],
+        "asked for" not in configuration.configuration()["huge pages"],
         reason="the system gives huge pages to nobody, or to everybody",
     ),
 ]

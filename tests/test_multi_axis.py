@@ -14,7 +14,7 @@ import pytest
 from outside import module, timm_layers
 
 import posenc_native as pn
-from posenc_native import multi_axis
+from posenc_native.models.facts import vision_models
 
 U = 2.0**-24
 
@@ -287,7 +287,7 @@ def axial_config(head_dim, base, **more):
 
 # Those that are applied to [s, h, d] by a function of one name and signature.
 PACKED_MODELS = sorted(
-    set(multi_axis.VISION_MODELS)
+    set(vision_models())
     - {"pixtral", "neomme", "gemma4", "dinov3_vit", "sam2_video", "edgetam_video",
        "sam3_tracker_video", "llama4", "eva02", "vjepa2"}
 )  # fmt: skip
@@ -298,7 +298,7 @@ PACKED_MODELS = sorted(
 def test_vision_models_of_packed_patches(name, head_dim):
     torch = module("torch")
     modeling = module(f"transformers.models.{name}.modeling_{name}")
-    axes = multi_axis.VISION_MODELS[name].get("axes", 2)
+    axes = vision_models()[name].get("axes", 2)
     embedding = vision_class(modeling)(axial_config(head_dim, 1e4))
     positions = pn.packed_grid_positions([[2, 4, 6], [1, 10, 2]], 68, merge_size=2, time=axes == 3)
     q, k = (torch.from_numpy(normal(68, heads, head_dim, seed=heads)) for heads in (4, 2))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import posenc_native as pn
-from posenc_native import backend
+from posenc_native.engines import backend
 
 pytest.importorskip("elftools", reason="needs pyelftools to read libraries")
 import libraries  # scripts/libraries.py
@@ -94,6 +94,17 @@ def test_the_targets_are_those_of_the_processor():
         *["AVX2"] * avx2,
         "SSE4",
     ]
+
+
+# --- data -----------------------------------------------------------------------------------------
+
+
+def test_the_tables_of_models_are_installed():
+    files = {str(file) for file in importlib.metadata.files("posenc-native") or []}
+    if "posenc_native/__init__.py" not in files:
+        pytest.skip("an editable installation has the files where they are written")
+    for name in ("facts", "presets", "vision"):
+        assert f"posenc_native/models/{name}.json" in files
 
 
 # --- metadata -------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ def test_copies_rotate_alike(name, backend):
 
 def in_another_process(made: Any) -> tuple[str, Any, str]:
     table = made.tables(4)[0] if isinstance(made, pn.Rotary) else made(4)
-    return repr(made), table, pn.backend.configuration()["backend"]
+    return repr(made), table, pn.configuration.configuration()["backend"]
 
 
 @pytest.mark.parametrize("name", ["Rotary", "SinusoidalSpec"])
@@ -67,7 +67,7 @@ def test_a_process_that_is_spawned_has_the_same(name):
         text, table, backend = pool.apply(in_another_process, (made,))
     assert text == repr(made)
     np.testing.assert_array_equal(table, in_another_process(made)[1])
-    assert backend == pn.backend.configuration()["backend"]
+    assert backend == pn.configuration.configuration()["backend"]
 
 
 @NEEDS_TORCH

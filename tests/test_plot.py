@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import posenc_native as pn
-from posenc_native import reference
-from posenc_native.frequencies import rotary_blend
+from posenc_native.engines.reference import rotary, sinusoidal
+from posenc_native.spectra.scaling import rotary_blend
 
 pytest.importorskip("matplotlib", reason="pictures need matplotlib, which is not installed")
 
@@ -120,7 +120,7 @@ def test_what_is_no_axes(name):
 def test_heatmap_is_the_table(layout):
     ax = pn.plot.heatmap(pn.SinusoidalSpec(64, layout=layout, base=500.0), 30)
     rows = np.arange(30)
-    expected = reference.sinusoidal(rows, 64, 500.0, layout, 0.0, 1.0, np.dtype(np.float32), None)
+    expected = sinusoidal.sinusoidal(rows, 64, 500.0, layout, 0.0, 1.0, np.dtype(np.float32), None)
     assert np.allclose(image(ax), expected, rtol=0, atol=2e-7)
     assert ax.images[0].get_clim() == (-1, 1)
     assert list(ax.images[0].get_extent()) == [-0.5, 63.5, 29.5, -0.5]
@@ -433,7 +433,7 @@ def test_products_of_rotated_vectors_depend_on_the_offset_alone(rope):
     curves = shared(ax, 2)
     steps = np.arange(-40, 41)
     moved = np.broadcast_to(k[:, None], (7, 81, rope.head_dim))
-    turned = reference.apply_rotary(
+    turned = rotary.apply_rotary(
         np.ascontiguousarray(moved), steps, rope.inv_freq, "hsd", rope.pairing, 0, None, 1.0, False,
         None,
     )  # fmt: skip
@@ -518,7 +518,7 @@ def test_rotation_before_and_after(pairing):
     positions = np.arange(100, 148)
     before, after = pn.plot.rotation(QUERIES, rope, positions)
     assert np.array_equal(image(before), QUERIES)
-    expected = reference.apply_rotary(
+    expected = rotary.apply_rotary(
         QUERIES, positions, rope.inv_freq, "sd", pairing, 0, None, rope.scale, False, None
     )
     assert np.allclose(image(after), expected, rtol=0, atol=1e-12)

@@ -7,8 +7,9 @@ import mpmath
 import numpy as np
 import pytest
 
-from posenc_native import reference
-from posenc_native.frequencies import rotary_frequencies
+from posenc_native.engines import reference
+from posenc_native.engines.reference import checks, phases
+from posenc_native.spectra.scaling import rotary_frequencies
 
 POWERS = [sign * 2**k for k in range(32) for sign in (1, -1)]
 FRACTIONAL = [0.5, 998.39, 1e6 + 0.25, -0.5, -998.39, 2.0**-40, 2.0**40 + 0.125]
@@ -73,7 +74,7 @@ def test_frequencies_of_many_turns_a_position():
 def test_every_int64_and_uint64_is_a_position():
     positions = [-(2**63), -(2**62) - 1, 2**62 + 1, 2**63 - 1, 2**64 - 1]
     frequency = 0.7
-    (turns,) = reference._fixed_point((frequency,))
+    (turns,) = phases.fixed_point((frequency,))
     with mpmath.workprec(200):
         assert abs(turns - mpmath.mpf(frequency) / (2 * mpmath.pi) * 2**64) <= 0.5
         angles = [2 * mpmath.pi * (p * turns % 2**64) / 2**64 for p in positions]
@@ -119,14 +120,14 @@ def test_half_precision_is_rounded_once(name):
     off = np.abs(ties) * 2.0**-40
     values = np.concatenate([steps, ties, ties + off, ties - off, steps + (ties - steps) / 3])
     expected = [float(nearest(float(value), dtype)) for value in values]
-    np.testing.assert_array_equal(reference._round(values, dtype).astype(np.float64), expected)
+    np.testing.assert_array_equal(checks.round_once(values, dtype).astype(np.float64), expected)
 
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16", "float32"])
 def test_rounding_of_special_values(name):
     dtype = bfloat16() if name == "bfloat16" else np.dtype(name)
     values = np.array([np.inf, -np.inf, 1e300, -1e300, np.nan, -0.0])
-    rounded = reference._round(values, dtype).astype(np.float64)
+    rounded = checks.round_once(values, dtype).astype(np.float64)
     np.testing.assert_array_equal(rounded, [np.inf, -np.inf, np.inf, -np.inf, np.nan, -0.0])
     assert np.signbit(rounded[-1])
 
@@ -257,7 +258,7 @@ def test_rotation_rounds_once(name, rng):
     result = rotate(x, "bhsd")
     assert result.dtype == dtype
     np.testing.assert_array_equal(
-        result[..., :8], reference._round(rotate(x.astype(np.float64), "bhsd"), dtype)[..., :8]
+        result[..., :8], checks.round_once(rotate(x.astype(np.float64), "bhsd"), dtype)[..., :8]
     )
 
 

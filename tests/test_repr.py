@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from objects import ABSTRACT, MODULES, OBJECTS, class_of, pnn, public_classes
 
 import posenc_native as pn
-from posenc_native import calls
+from posenc_native.base import calls
 
 NAMES = {name: getattr(pn, name) for name in public_classes(pn)}
 finite = st.floats(-1e6, 1e6, allow_nan=False)

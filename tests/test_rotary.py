@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from oracle import DTYPES, HALF_DTYPES, PRECISION, assert_close, assert_same_bits
 
 import posenc_native as pn
-from posenc_native import reference
+from posenc_native.engines.reference import rotary
 
 pytestmark = [NEEDS_NATIVE, pytest.mark.usefixtures("low_threshold")]
 
@@ -40,7 +40,7 @@ def magnitude(x: np.ndarray, pairs: int, layout: str, pairing: Any, start: int) 
     tokens = x.shape[layout.index("t" if "t" in layout else "s")]
     ones = np.ones((tokens, pairs))
     either = [
-        reference.apply_rotary_tables(
+        rotary.apply_rotary_tables(
             np.abs(double(x)), ones, ones, layout, pairing, start, inverse, "float32", None
         )
         for inverse in (False, True)
@@ -62,7 +62,7 @@ def assert_rotated(
     inverse: bool = False,
 ) -> None:
     assert actual.dtype == x.dtype
-    exact = reference.apply_rotary(
+    exact = rotary.apply_rotary(
         double(x), positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse,
         None,
     )  # fmt: skip
@@ -290,7 +290,7 @@ def test_any_pair_by_tables(target, data, dtype):
 def test_any_rotation_by_tables(target, data, dtype):
     x, cos, sin, options = data.draw(table_calls(DTYPES[dtype]))
     actual = pn.apply_rotary_tables(x, cos, sin, **options)
-    exact = reference.apply_rotary_tables(
+    exact = rotary.apply_rotary_tables(
         double(x), double(cos), double(sin), **options, compute="float32", out=None
     )
     largest = max(np.abs(double(cos)).max(initial=0), np.abs(double(sin)).max(initial=0), 1.0)
@@ -687,7 +687,7 @@ def test_frequencies_of_heads_and_axes(target, kind, pairing, dtype):
         ):
             options = {"layout": layout, "pairing": pairing, "rotary_start": 3, "scale": 1.5}
             actual = pn.apply_rotary(x, positions, inv_freq, **options)
-            exact = reference.apply_rotary(
+            exact = rotary.apply_rotary(
                 double(x), positions, inv_freq, layout, pairing, 3, None, 1.5, False, None
             )
             assert_close(actual, exact, magnitude(x, 24, layout, pairing, 3) * 1.5)
@@ -735,7 +735,7 @@ def test_many_pairs_summed_over_axes(target):
     x = rng.standard_normal((3, 9000)).astype(np.float32)
     inv_freq, positions = rng.uniform(-1, 1, (2, 1, 4500)), rng.integers(-99, 99, (2, 3))
     actual = pn.apply_rotary(x, positions, inv_freq, layout="sd")
-    exact = reference.apply_rotary(
+    exact = rotary.apply_rotary(
         double(x), positions, inv_freq, "sd", "half", 0, None, 1.0, False, None
     )
     assert_close(actual, exact, magnitude(x, 4500, "sd", "half", 0))
@@ -758,7 +758,7 @@ def test_as_written_has_one_result(target, pairing, dtype):
             x, cos, sin, layout=layout, pairing=pairing, rotary_start=3, inverse=inverse,
             compute="as_written",
         )  # fmt: skip
-        expected = reference.apply_rotary_tables(
+        expected = rotary.apply_rotary_tables(
             x, cos, sin, layout, pairing, 3, inverse, "as_written", None
         )
         assert_same_bits(actual, expected)

@@ -23,7 +23,8 @@ import pytest
 from conftest import CUDA_ON_HOST, NATIVE, NEEDS_NATIVE
 from oracle import COMPUTATION, DTYPES, assert_close, assert_same_bits
 
-from posenc_native import backend, reference
+from posenc_native.base.views import rotary_view
+from posenc_native.engines import backend, reference
 
 KINDS = ["[P]", "[1, P]", "[H, P]", "[P] by axis", "[H, P] by axis", "[A, 1, P]", "[A, H, P]"]
 LAYOUTS = ["bhsd", "bshd", "sbhd", "thd", "sd", "bsd", "hsd"]
@@ -98,9 +99,7 @@ def magnitudes(given: Call) -> tuple[list[np.ndarray], Call]:
     rotation backwards is |x_a y_b| + |x_b y_a|.
     """
     pairs = given.inv_freq.shape[-1]
-    view = reference.rotary_view(
-        "test", given.x[0].shape, given.layout, given.pairing, given.start, pairs
-    )
+    view = rotary_view("test", given.x[0].shape, given.layout, given.pairing, given.start, pairs)
     half, dims = view.block // 2, slice(given.start, given.start + 2 * pairs)
 
     def in_pairs(t: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ import outside
 import pytest
 
 from posenc_native import Rotary, nope_layers, rotary_presets
-from posenc_native.rotary_presets import rotary_preset
+from posenc_native.models.presets import rotary_preset
 
 LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "rope_type": "llama3"}
 LLAMA3["original_max_position_embeddings"] = 8192

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from oracle import DTYPES, HALF_DTYPES, assert_close, assert_same_bits
 
 import posenc_native as pn
-from posenc_native import reference
+from posenc_native.engines.reference import rotary, sinusoidal
 
 pytestmark = [NEEDS_NATIVE, pytest.mark.usefixtures("low_threshold")]
 
@@ -29,7 +29,7 @@ OFFSETS = st.sampled_from([0, 16, 32, 48])  # bytes, of rows from multiples of 6
 
 def exact_table(positions: Any, dim: int, **options: Any) -> np.ndarray:
     values = {"base": 1e4, "layout": "interleaved", "shift": 0.0, "scale": 1.0, **options}
-    return reference.sinusoidal(positions, dim, *values.values(), np.float64, None)
+    return sinusoidal.sinusoidal(positions, dim, *values.values(), np.float64, None)
 
 
 def assert_table(actual: np.ndarray, positions: Any, dim: int, **options: Any) -> None:
@@ -296,7 +296,7 @@ def test_any_rotary_tables(target, data, dtype):
     scale = data.draw(st.sampled_from([1.0, 1.0, 1.25, -0.1]))
     options = {"axis_map": axis_map, "scale": scale}
     tables = pn.rotary_tables(positions, inv_freq, dtype=DTYPES[dtype], **options)
-    exact = reference.rotary_tables(positions, inv_freq, axis_map, scale, np.float64)
+    exact = rotary.rotary_tables(positions, inv_freq, axis_map, scale, np.float64)
     for actual, expected in zip(tables, exact, strict=True):
         assert actual.dtype == DTYPES[dtype]
         assert_close(actual, expected, abs(scale))

@@ -219,10 +219,12 @@ def test_openmp_variable_sets_the_number_of_threads(value, expected):
 @NEEDS_NATIVE
 def test_backends_change_at_any_time(backend):
     # The reference rounds float64, so its float32 tables are the nearest ones; ours need not be.
-    expected = pn.backend.implementation.sinusoidal(
+    expected = pn.engines.backend.implementation.sinusoidal(
         1000, 64, 1e4, "interleaved", 0.0, 1.0, None, None
     )
-    assert pn.backend.implementation.__name__.endswith({"native": "_core"}.get(backend, backend))
+    assert pn.engines.backend.implementation.__name__.endswith(
+        {"native": "_core"}.get(backend, backend)
+    )
     assert_same_bits(pn.sinusoidal(1000, 64), expected)
     other = "reference" if backend == "native" else "native"
     pn.set_backend(other)
@@ -233,7 +235,7 @@ def test_backends_change_at_any_time(backend):
 
 BACKEND_IN_USE = """
     import posenc_native as pn
-    print(pn.backend.implementation.__name__, pn.backend.configuration()["backend"])
+    print(pn.engines.backend.implementation.__name__, pn.configuration.configuration()["backend"])
 """
 
 
@@ -243,7 +245,7 @@ BACKEND_IN_USE = """
         pytest.param(None, "posenc_native._core native", marks=NEEDS_NATIVE),
         pytest.param("", "posenc_native._core native", marks=NEEDS_NATIVE),
         pytest.param("native", "posenc_native._core native", marks=NEEDS_NATIVE),
-        ("reference", "posenc_native.reference reference"),
+        ("reference", "posenc_native.engines.reference reference"),
     ],
 )
 def test_backend_variable(value, expected):
@@ -259,8 +261,8 @@ def test_backend_variable_that_is_wrong():
 
 TARGET_IN_USE = """
     import posenc_native as pn
-    print(pn.backend.native.current_target())
-    print(pn.backend.configuration()["SIMD target in use"])
+    print(pn.engines.backend.native.current_target())
+    print(pn.configuration.configuration()["SIMD target in use"])
     print(pn.sinusoidal(1000, 64).tobytes().hex())
 """
 
@@ -370,7 +372,9 @@ def test_show_config_says_what_is_in_use(backend, capsys):
     lines = captured.out.splitlines()
     entries = dict(map(str.strip, line.split("  ", 1)) for line in lines)
     assert len(entries) == len(lines)
-    assert entries == {name: value.strip() for name, value in pn.backend.configuration().items()}
+    assert entries == {
+        name: value.strip() for name, value in pn.configuration.configuration().items()
+    }
     assert entries["posenc_native"] == pn.__version__
     assert entries["numpy"] == np.__version__
     assert entries["backend"] == backend

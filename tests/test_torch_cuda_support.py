@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch_cases import needs_operators  # noqa: E402
 
 import posenc_native as pn  # noqa: E402
-from posenc_native import torch_cuda, torch_ops  # noqa: E402
+from posenc_native.engines.tensors import cuda, library  # noqa: E402
 
 pytestmark = needs_operators
 
@@ -33,8 +33,8 @@ def machine(monkeypatch):
         cuda_versions=lambda: found.versions,
         cuda_failure=lambda device: found.failure,
     )
-    monkeypatch.setattr(torch_cuda, "_ops", operators)
-    monkeypatch.setattr(torch_cuda, "_usable", {})
+    monkeypatch.setattr(cuda, "_ops", operators)
+    monkeypatch.setattr(cuda, "_usable", {})
     monkeypatch.setattr(torch, "version", SimpleNamespace(cuda="13.0"))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     return found
@@ -43,61 +43,61 @@ def machine(monkeypatch):
 def test_a_machine_that_can(machine):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert torch_cuda.problem(0) == ""
-        assert torch_cuda.usable(0)
+        assert cuda.problem(0) == ""
+        assert cuda.usable(0)
         machine.versions = (12080, 12020)  # one major version: a newer driver is not needed
-        assert torch_cuda.problem(0) == ""
+        assert cuda.problem(0) == ""
 
 
 def test_a_driver_that_is_too_old(machine):
     machine.versions = (13000, 12040)
     expected = "the kernels need a driver for CUDA 13.0, this one supports 12.4"
-    assert torch_cuda.problem(0) == expected
+    assert cuda.problem(0) == expected
     with pytest.warns(RuntimeWarning, match=r"cannot run on cuda:0: the kernels need .*12\.4"):
-        assert not torch_cuda.usable(0)
+        assert not cuda.usable(0)
     with warnings.catch_warnings():  # said once
         warnings.simplefilter("error")
-        assert not torch_cuda.usable(0)
+        assert not cuda.usable(0)
 
 
 def test_no_driver(machine):
     machine.versions = (13000, 0)
-    assert torch_cuda.problem(0).endswith("this one supports none")
+    assert cuda.problem(0).endswith("this one supports none")
 
 
 def test_a_gpu_that_was_not_compiled_for(machine):
     machine.failure = "no kernel image is available for execution on the device"
     with pytest.warns(RuntimeWarning, match=r"cuda:1: no kernel image .* capability 7\.5; .*120"):
-        assert not torch_cuda.usable(1)
+        assert not cuda.usable(1)
 
 
 def test_a_build_without_cuda_says_nothing(machine):
     machine.architectures = ""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert not torch_cuda.usable(0)
-    assert torch_cuda.configuration() == {
+        assert not cuda.usable(0)
+    assert cuda.configuration() == {
         "CUDA kernels": "not built: CUDA tensors are computed by compositions of operations"
     }
 
 
 def test_a_torch_without_cuda(machine, monkeypatch):
     monkeypatch.setattr(torch, "version", SimpleNamespace(cuda=None))
-    assert torch_cuda.problem(0) == "this build of torch has no CUDA"
+    assert cuda.problem(0) == "this build of torch has no CUDA"
 
 
 def test_show_config_names_kernels_driver_and_devices(machine, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
-    assert torch_cuda.configuration() == {
+    assert cuda.configuration() == {
         "CUDA kernels": "built for 80-real,90-real,120 with CUDA 13.0",
         "CUDA driver": "supports 13.0",
     }
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"GPU {device}")
-    assert torch_cuda.configuration()["cuda:1"] == "GPU 1: in use"
+    assert cuda.configuration()["cuda:1"] == "GPU 1: in use"
     machine.versions = (13000, 12040)
-    assert "need a driver for CUDA 13.0" in torch_cuda.configuration()["cuda:0"]
+    assert "need a driver for CUDA 13.0" in cuda.configuration()["cuda:0"]
 
 
 def test_show_config_of_this_machine(capsys):
@@ -113,7 +113,7 @@ def test_tensors_that_the_kernels_cannot_serve_take_the_composition(machine):
         x = torch.empty(2, 3, 5, 8, device="cuda")
         f = torch.empty(4, device="cuda", dtype=torch.float64)
         with pytest.warns(RuntimeWarning, match="cannot run on cuda:0"):
-            native = torch_ops._native(x, f)
+            native = library.operators_take(x, f)
         assert not native
 
 
@@ -121,10 +121,10 @@ def test_which_tensors_the_kernels_serve(machine):
     with FakeTensorMode():
         x = torch.empty(2, 3, 5, 8, device="cuda")
         f = torch.empty(4, device="cuda", dtype=torch.float64)
-        assert torch_ops._native(x, f, None)
-        assert not torch_ops._native(x, torch.empty(4))
-        assert not torch_ops._native(torch.empty(4), f)
-        assert torch_ops._native(torch.empty(4), torch.empty(4), None)
+        assert library.operators_take(x, f, None)
+        assert not library.operators_take(x, torch.empty(4))
+        assert not library.operators_take(torch.empty(4), f)
+        assert library.operators_take(torch.empty(4), torch.empty(4), None)
         rotated = pn.apply_rotary(x, None, f)
         assert (rotated.device, rotated.shape) == (x.device, x.shape)
         q, k = pn.apply_rotary_qk(x, torch.empty(2, 1, 5, 8, device="cuda"), None, f)
@@ -181,7 +181,7 @@ def test_the_driver_is_asked_for_its_version_without_being_initialised(tmp_path)
 
 def test_importing_does_not_touch_the_gpu():
     code = (
-        "import torch, posenc_native as pn, posenc_native.nn, posenc_native.torch_ops;"
+        "import torch, posenc_native as pn, posenc_native.nn, posenc_native.engines.tensors;"
         "pn.Rotary(8)(torch.zeros(1, 1, 2, 8), torch.zeros(1, 1, 2, 8));"
         "pn.show_config(); assert not torch.cuda.is_initialized()"
     )

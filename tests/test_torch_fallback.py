@@ -34,7 +34,7 @@ from torch_cases import (  # noqa: E402
 
 import posenc_native as pn  # noqa: E402
 from posenc_native import nn as pnn  # noqa: E402
-from posenc_native import torch_composed, torch_ops  # noqa: E402
+from posenc_native.engines.tensors import library  # noqa: E402
 
 pytestmark = torch_cases.needs_operators
 device = torch_cases.device
@@ -276,8 +276,7 @@ def test_far_positions_are_as_good_as_near_ones(device):
 @pytest.fixture
 def _without_library(monkeypatch):
     """As if the package had been built without the operators."""
-    monkeypatch.setattr(torch_composed, "_LIBRARY", None)
-    monkeypatch.setattr(torch_ops, "_LIBRARY", None)
+    monkeypatch.setattr(library, "LIBRARY", None)
 
 
 @pytest.mark.usefixtures("_without_library")

@@ -25,7 +25,8 @@ from torch_cases import (  # noqa: E402
 )
 
 import posenc_native as pn  # noqa: E402
-from posenc_native import backend, torch_ops, torch_recurrent  # noqa: E402, F401 - operators
+from posenc_native.engines import backend  # noqa: E402 - operators
+from posenc_native.engines.tensors import library  # noqa: E402
 
 pytestmark = torch_cases.needs_operators
 kernel_device = torch_cases.kernel_device
@@ -881,6 +882,6 @@ def test_subclasses_of_tensor_pass_through(function, kernel_device):
 
 def test_the_raw_operators_do_not_lose_a_gradient_silently(kernel_device):
     x = random((2, 3, 5, 8), device=kernel_device, requires_grad=True)
-    result = torch_ops._ops.rotary(x, None, inv_freq_8(kernel_device))
+    result = library.ops.rotary(x, None, inv_freq_8(kernel_device))
     with pytest.warns(UserWarning, match="autograd kernel was not registered"):
         result.sum().backward()

@@ -14,11 +14,12 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch_cases import FLOATS, assert_same_bits, dtype_id, random  # noqa: E402
 
 import posenc_native as pn  # noqa: E402
-from posenc_native import torch_autograd, torch_ops  # noqa: E402
+from posenc_native.engines.tensors import small  # noqa: E402
+from posenc_native.engines.tensors.gradients import rotary as rotary_gradients  # noqa: E402
 
 pytestmark = [
     torch_cases.needs_operators,
-    pytest.mark.skipif(torch_ops._small is None, reason="this torch does not exchange tensors"),
+    pytest.mark.skipif(small.direct is None, reason="this torch does not exchange tensors"),
 ]
 each_dtype = pytest.mark.parametrize("dtype", FLOATS, ids=dtype_id)
 INV_FREQ = torch.tensor([1.0, 0.1, 0.01, 0.001])
@@ -48,7 +49,7 @@ def asked(monkeypatch):
 
     class Spy:
         def __getattr__(self, name):
-            function = getattr(pn.backend.native, name)
+            function = getattr(pn.engines.backend.native, name)
 
             def ask(*args):
                 answers.append(function(*args))
@@ -57,14 +58,14 @@ def asked(monkeypatch):
             return ask
 
     spy = Spy()
-    monkeypatch.setattr(torch_ops, "_small", spy)
-    monkeypatch.setattr(pn.backend, "implementation", spy)
+    monkeypatch.setattr(small, "direct", spy)
+    monkeypatch.setattr(pn.engines.backend, "implementation", spy)
     return answers
 
 
 def by_operator(call, *tensors):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch_ops, "_small", None)
+        patch.setattr(small, "direct", None)
         return call(*tensors)
 
 
@@ -269,6 +270,6 @@ def test_negated_views_keep_their_sign(negated):
 
 def test_the_autograd_functions_keep_the_operator():
     q, k = (t.requires_grad_() for t in qk())
-    rotated = torch_autograd.rotary_qk(q, k, None, INV_FREQ, "bhsd", "half", 0, None, 1.0, False)
+    rotated = rotary_gradients.rotary_qk(q, k, None, INV_FREQ, "bhsd", "half", 0, None, 1.0, False)
     for one, other in zip(rotated, pn.apply_rotary_qk(q, k, None, INV_FREQ), strict=True):
         assert_same_bits(one, other)

@@ -10,7 +10,7 @@ import outside
 import pytest
 
 import posenc_native as pn
-from posenc_native import weights
+from posenc_native.models import weights
 
 try:
     import torch

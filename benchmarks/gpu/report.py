@@ -13,7 +13,7 @@ import torch
 from benchmarks import report
 from benchmarks.gpu.timing import Result, Timed
 from benchmarks.harness import Goal
-from posenc_native import backend
+from posenc_native import configuration
 
 _PACKAGES = ("posenc-native", "torch", "triton", "transformers", "liger-kernel", "flash-attn",
              "vllm")  # fmt: skip
@@ -27,7 +27,7 @@ def machine(device: str) -> dict[str, Any]:
         "cuda": torch.version.cuda,
         "python": platform.python_version(),
         "packages": {package: report.version(package) for package in _PACKAGES},
-        "posenc_native": backend.configuration(),
+        "posenc_native": configuration.configuration(),
     }
     if device == "cuda":
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from posenc_native.explain import Explanation, explain
-from posenc_native.rotary import Rotary
+from posenc_native.rotary.explain import explain
+from posenc_native.rotary.explanation import Explanation
+from posenc_native.rotary.rotary import Rotary
 
 from . import terminal
 from .options import output_file, reading_config

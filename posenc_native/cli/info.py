@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from posenc_native import backend
+from posenc_native import configuration
 
 from . import terminal
 from .parser import add_command
@@ -37,7 +37,7 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    entries = backend.configuration()
+    entries = configuration.configuration()
     if options.json:
         print(json.dumps(entries, indent=2))
     else:

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from posenc_native.arguments import FLOAT_DTYPES, SINUSOIDAL_LAYOUTS
-from posenc_native.rotary import Rotary
-from posenc_native.rotary_presets import rotary_presets
-from posenc_native.sinusoidal import SinusoidalSpec
-from posenc_native.sinusoidal_presets import sinusoidal_presets
+from posenc_native.base.arguments import FLOAT_DTYPES, SINUSOIDAL_LAYOUTS
+from posenc_native.models.presets import rotary_presets
+from posenc_native.rotary.rotary import Rotary
+from posenc_native.sinusoids.presets import sinusoidal_presets
+from posenc_native.sinusoids.spec import SinusoidalSpec
 
 from .parser import CommandError, CommandParser, UsageError, require
 from .positions import Positions

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from posenc_native import distances
-from posenc_native.rotary import Rotary
+from posenc_native.relative import alibi, kernels, tables
+from posenc_native.rotary.rotary import Rotary
 
 from .options import (
     BOTH,
@@ -280,17 +280,17 @@ _NamedDiagonals = tuple[str, Any]  # what it is, and its diagonals
 
 
 def _alibi_diagonals(options: argparse.Namespace) -> _NamedDiagonals:
-    return "ALiBi", distances.alibi_diagonals(options.num_heads, options.q_len, options.k_len)
+    return "ALiBi", alibi.alibi_diagonals(options.num_heads, options.q_len, options.k_len)
 
 
 def _kerple_diagonals(options: argparse.Namespace) -> _NamedDiagonals:
-    return "KERPLE, logarithmic", distances.kerple_diagonals(
+    return "KERPLE, logarithmic", kernels.kerple_diagonals(
         options.r1, options.r2, options.q_len, options.k_len
     )
 
 
 def _sandwich_diagonals(options: argparse.Namespace) -> _NamedDiagonals:
-    return "Sandwich", distances.sandwich_diagonals(options.num_heads, options.q_len, options.k_len)
+    return "Sandwich", kernels.sandwich_diagonals(options.num_heads, options.q_len, options.k_len)
 
 
 def _t5_diagonals(options: argparse.Namespace) -> _NamedDiagonals:
@@ -301,7 +301,7 @@ def _t5_diagonals(options: argparse.Namespace) -> _NamedDiagonals:
         )
     else:
         table, words = _load_array(options.table, "--table"), "T5"
-    diagonals = distances.t5_diagonals(
+    diagonals = tables.t5_diagonals(
         table,
         options.q_len,
         options.k_len,

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posenc_native.rotary import rotary_tables
+from posenc_native.rotary.apply import rotary_tables
 
 __all__ = ["Columns", "Form", "NotServed", "Orders", "Tables", "Wrap", "match_columns", "packed"]
 

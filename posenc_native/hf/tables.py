@@ -16,7 +16,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from posenc_native.rotary import rotary_tables
+from posenc_native.rotary.apply import rotary_tables
 
 from .forms import Form, NotServed, Orders, Tables, Wrap, packed
 from .image_tables import tables_of_images

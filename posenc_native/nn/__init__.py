@@ -4,7 +4,7 @@ cast by ``.half()``, lost on the meta device or saved in a state_dict.
 
 from __future__ import annotations
 
-from posenc_native import backend
+from posenc_native.engines import late
 
 from .absolute import (
     LinearPositionalEncoding,
@@ -31,7 +31,7 @@ from .sinusoidal import (
 )
 from .windows import SwinRelativeBias, SwinV2RelativeBias
 
-backend.torch_operations()  # not inside torch.compile, where a first call might import it too late
+late.torch_operations()  # not inside torch.compile, where a first call might import it too late
 
 __all__ = [
     "FIRE",

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from posenc_native import arguments
-from posenc_native.absolute import (
+from posenc_native.absolute.encodings import (
     COMBINATIONS,
     combine,
     linear_positions,
     normalized_positions,
 )
-from posenc_native.calls import call_arguments
+from posenc_native.base import arguments
+from posenc_native.base.calls import call_arguments
 
 from .placement import device_of, precision_of
 

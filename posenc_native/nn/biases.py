@@ -7,18 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from posenc_native import arguments
-from posenc_native.calls import call_arguments
-from posenc_native.distances import (
-    alibi_diagonals,
-    alibi_slopes,
-    clipped_diagonals,
-    fire_bias,
-    kerple_diagonals,
-    sandwich_diagonals,
-    t5_diagonals,
-)
-from posenc_native.relative import add_toeplitz_bias, toeplitz_bias
+from posenc_native.base import arguments
+from posenc_native.base.calls import call_arguments
+from posenc_native.relative.alibi import alibi_diagonals, alibi_slopes
+from posenc_native.relative.bias import add_toeplitz_bias, toeplitz_bias
+from posenc_native.relative.kernels import fire_bias, kerple_diagonals, sandwich_diagonals
+from posenc_native.relative.tables import clipped_diagonals, t5_diagonals
 
 from .checks import check_scores, positive_size
 from .placement import device_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from posenc_native import arguments
+from posenc_native.base import arguments
 
 __all__ = ["check_scores", "positive_size"]
 

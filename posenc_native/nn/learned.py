@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from posenc_native import arguments
-from posenc_native.absolute import learned_positions, recurrent_positions, resample_positions
-from posenc_native.sinusoidal import sinusoidal
+from posenc_native.absolute.encodings import learned_positions, recurrent_positions
+from posenc_native.absolute.resampling import resample_positions
+from posenc_native.base import arguments
 
 # Imported here: inside torch.compile, a first call would import it too late.
-from posenc_native.torch_recurrent import recurrent as _recurrent  # noqa: F401
+from posenc_native.engines.tensors.recurrent import recurrent as _recurrent  # noqa: F401
+from posenc_native.sinusoids.tables import sinusoidal
 
 from .absolute import PositionalEncoding
 

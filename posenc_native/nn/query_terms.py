@@ -8,12 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from posenc_native import arguments
-from posenc_native.calls import call_arguments
-from posenc_native.distances import clipped_index, relative_positions
-from posenc_native.relative import _signed, relative_gather, relative_scatter
-from posenc_native.sinusoidal import sinusoidal
-from posenc_native.torch_autograd import tracing
+from posenc_native.base import arguments
+from posenc_native.base.calls import call_arguments
+from posenc_native.engines.tensors.following import tracing
+from posenc_native.relative.columns import clipped_index
+from posenc_native.relative.distances import relative_positions
+from posenc_native.relative.entries import _signed
+from posenc_native.relative.lookup import relative_gather, relative_scatter
+from posenc_native.sinusoids.tables import sinusoidal
 
 from .checks import positive_size
 from .placement import device_of

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from posenc_native import arguments
-from posenc_native.calls import call_arguments
-from posenc_native.sinusoidal import SinusoidalSpec, add_sinusoidal, sinusoidal
+from posenc_native.base import arguments
+from posenc_native.base.calls import call_arguments
+from posenc_native.sinusoids.spec import SinusoidalSpec
+from posenc_native.sinusoids.tables import add_sinusoidal, sinusoidal
 
 from .absolute import PositionalEncoding
 from .placement import device_of

@@ -7,10 +7,10 @@ import math
 import torch
 from torch import Tensor, nn
 
-from posenc_native import arguments
-from posenc_native.calls import call_arguments
-from posenc_native.distances import swin_diagonals, swin_v2_coordinates
-from posenc_native.relative import add_toeplitz_bias, toeplitz_bias
+from posenc_native.base import arguments
+from posenc_native.base.calls import call_arguments
+from posenc_native.relative.bias import add_toeplitz_bias, toeplitz_bias
+from posenc_native.relative.windows import swin_diagonals, swin_v2_coordinates
 
 from .biases import add_bias
 from .checks import positive_size

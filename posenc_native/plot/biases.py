@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 
-from posenc_native import arguments
-from posenc_native.arguments import wrong_value
-from posenc_native.relative import toeplitz_bias
+from posenc_native.base import arguments
+from posenc_native.base.arguments import wrong_value
+from posenc_native.relative.bias import toeplitz_bias
 
 from . import drawing
 from .encodings import FloatArray, evenly, read_indices, read_numbers

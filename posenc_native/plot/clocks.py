@@ -16,8 +16,8 @@ from matplotlib.patches import Circle, Wedge
 from matplotlib.text import Text
 from PIL import Image
 
-from posenc_native import arguments
-from posenc_native.arguments import wrong_value
+from posenc_native.base import arguments
+from posenc_native.base.arguments import wrong_value
 
 from . import drawing
 from .encodings import (

@@ -16,7 +16,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.image import AxesImage
 from matplotlib.ticker import Formatter, FuncFormatter, MaxNLocator, MultipleLocator
 
-from posenc_native.arguments import wrong_type, wrong_value
+from posenc_native.base.arguments import wrong_type, wrong_value
 
 # Perceptually uniform and made for all eyes; its lightness grows with the number all the way, so a
 # printed page says the same. A diverging map would have two shades of grey for one number.

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from posenc_native import arguments
-from posenc_native.arguments import wrong_type, wrong_value
-from posenc_native.frequencies import frequencies
-from posenc_native.rotary import Rotary
-from posenc_native.sinusoidal import SinusoidalSpec
+from posenc_native.base import arguments
+from posenc_native.base.arguments import wrong_type, wrong_value
+from posenc_native.rotary.rotary import Rotary
+from posenc_native.sinusoids.spec import SinusoidalSpec
+from posenc_native.spectra.frequencies import frequencies
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]

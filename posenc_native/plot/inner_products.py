@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 
-from posenc_native import arguments
-from posenc_native.arguments import wrong_type, wrong_value
-from posenc_native.rotary import Rotary
+from posenc_native.base import arguments
+from posenc_native.base.arguments import wrong_type, wrong_value
+from posenc_native.rotary.rotary import Rotary
 
 from . import drawing
 from .encodings import (

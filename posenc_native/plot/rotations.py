@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from posenc_native.arguments import wrong_type, wrong_value
-from posenc_native.rotary import Rotary
+from posenc_native.base.arguments import wrong_type, wrong_value
+from posenc_native.rotary.rotary import Rotary
 
 from . import drawing
 from .encodings import (

@@ -9,9 +9,9 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from posenc_native.arguments import wrong_type, wrong_value
-from posenc_native.frequencies import RotaryBlend, rotary_blend
-from posenc_native.rotary import Rotary
+from posenc_native.base.arguments import wrong_type, wrong_value
+from posenc_native.rotary.rotary import Rotary
+from posenc_native.spectra.scaling import RotaryBlend, rotary_blend
 
 from . import drawing
 from .encodings import base_of, number, rotary_words

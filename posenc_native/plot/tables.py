@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch
 from matplotlib.transforms import Affine2D
 
-from posenc_native.arguments import wrong_value
+from posenc_native.base.arguments import wrong_value
 
 from . import drawing
 from .encodings import (

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from posenc_native import backend
+from posenc_native import configuration
 
 from .exact import exact_cos_sin
 
@@ -274,7 +274,7 @@ def _facts_about(model: Any, read: int, total: int) -> str:
     import transformers
 
     millions = sum(p.numel() for p in model.parameters()) / 1e6
-    native = backend.configuration()["backend"]
+    native = configuration.configuration()["backend"]
     return (
         f"{type(model).__name__}, {LAYERS} layers, {QUERY_HEADS} query and {KEY_HEADS} key heads "
         f"of {HEAD_DIM}\n"

@@ -1,0 +1,1 @@
+"""The simple absolute encodings, and tables for another length."""

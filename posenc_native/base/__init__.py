@@ -1,0 +1,1 @@
+"""What a valid call is: arguments, views of tensors, how calls are written down."""

@@ -1,0 +1,301 @@
+"""Checks of arguments that need only numbers, names and shapes.
+
+Nothing here touches the elements of an array, so the NumPy reference and the composition of torch
+operations check with the same code and word their errors alike: "<function>: <argument>: expected
+<this>, got <that>", a ValueError for a wrong value, shape or name and a TypeError for a wrong kind
+or dtype.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import operator
+import sys
+from typing import Any, NoReturn
+
+import numpy as np
+
+FLOAT_DTYPES = ("float16", "bfloat16", "float32", "float64")
+
+FREQUENCY_DTYPES = ("float32", "float64")
+
+INTEGER_DTYPES = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+
+POSITION_DTYPES = (*INTEGER_DTYPES, "float32", "float64")
+
+SINUSOIDAL_LAYOUTS = ("interleaved", "sin_cos", "cos_sin")
+
+FREQUENCY_LIMIT = (
+    2.0**63
+)  # radians a position; positions have the same limit, so phases fit 128 bits
+
+
+def wrong_value(function: str, argument: str, expected: str, got: object) -> NoReturn:
+    """Raise the ValueError for an argument whose value, shape or name is wrong."""
+    raise ValueError(f"{function}: {argument}: expected {expected}, got {got}")
+
+
+def wrong_type(function: str, argument: str, expected: str, got: object) -> NoReturn:
+    """Raise the TypeError for an argument whose kind or dtype is wrong."""
+    raise TypeError(f"{function}: {argument}: expected {expected}, got {got}")
+
+
+def dtype_name(dtype: object) -> str:
+    """Name of a NumPy or torch dtype: ``"float32"``, ``"bfloat16"``, ``"int64"`` ..."""
+    return str(dtype).removeprefix("torch.")
+
+
+def as_array(function: str, argument: str, value: Any) -> np.ndarray[Any, Any]:
+    """The value as a plain NumPy array; of an array of any library its memory, without a copy.
+
+    Subclasses of NumPy's (memmap, matrix) and what has ``__array__`` or a buffer (pandas, xarray,
+    JAX) are what `np.asarray` makes of them, and what has ``__dlpack__`` alone is read through
+    that. Lists and the like become an array.
+
+    Raises:
+        TypeError: no array; one on another device, which would be copied here unasked; one with a
+            mask, which would be ignored.
+    """
+    if type(value) is np.ndarray:
+        return value
+    if isinstance(value, np.ndarray):
+        if "numpy.ma" in sys.modules and isinstance(value, np.ma.MaskedArray):
+            wrong_type(
+                function, argument, "an array without a mask", "a masked one; see its filled()"
+            )
+        return np.asarray(value)
+    exchanges = _has(value, "__dlpack__")
+    if exchanges:
+        _check_on_cpu(function, argument, value)
+    try:
+        if exchanges and not _has(value, *_READ_BY_NUMPY):
+            return np.from_dlpack(value)
+        return np.asarray(value)
+    except (TypeError, ValueError, RuntimeError, BufferError) as error:
+        # RuntimeError: a tensor that wants a gradient. BufferError: DLPack of an unknown dtype.
+        wrong_type(function, argument, "an array", f"{type(value).__name__}: {error}")
+
+
+def is_array(value: object) -> bool:
+    """Whether the value is an array, of whatever library; scalars and lists are none."""
+    if isinstance(value, np.generic):
+        return False
+    return isinstance(value, np.ndarray) or _has(value, *_READ_BY_NUMPY, "__dlpack__")
+
+
+def _has(value: object, *names: str) -> bool:
+    """Whether the class has one of these; an object that torch.fx traces with has any name."""
+    return any(hasattr(type(value), name) for name in names)
+
+
+def as_numbers(function: str, argument: str, value: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """As `as_array` of real numbers of any dtype, in float64."""
+    array = as_array(function, argument, value)
+    if array.dtype.kind not in "cSUMm":  # which NumPy would cut off, or read as text
+        try:
+            return np.asarray(array, np.float64)
+        except (TypeError, ValueError):
+            pass
+    wrong_type(function, argument, "real numbers", array.dtype)
+
+
+def as_operand(function: str, argument: str, value: Any) -> np.ndarray[Any, Any]:
+    """As `as_array` of an argument that the result is like: of a list that is a guess."""
+    if not is_array(value):
+        wrong_type(function, argument, "a NumPy array or a torch tensor", type(value).__name__)
+    return as_array(function, argument, value)
+
+
+def as_operands(
+    function: str, q: Any, k: Any, inplace: bool
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """q and k as `as_operand`; those to be overwritten are NumPy's, be it of a subclass."""
+    plain_q = as_operand(function, "q", q)
+    if is_tensor(k):
+        wrong_type(function, "k", "an array, as q is", type(k).__name__)
+    plain_k = as_operand(function, "k", k)
+    for argument, value in (("q", q), ("k", k)):
+        if inplace and not isinstance(value, np.ndarray):
+            expected = "a NumPy array or a torch tensor, to be rotated in place"
+            wrong_type(function, argument, expected, type(value).__name__)
+    return plain_q, plain_k
+
+
+# How NumPy reads what is no array of its own: without a copy, as DLPack does, but with every dtype.
+_READ_BY_NUMPY = ("__array__", "__array_interface__", "__array_struct__")
+
+# Of DLPack's device types those that other libraries have arrays on; 3 and 11 are host memory.
+_DEVICES = {2: "CUDA", 8: "Metal", 10: "ROCm", 13: "CUDA (managed)", 14: "oneAPI"}
+
+
+def _check_on_cpu(function: str, argument: str, value: Any) -> None:
+    try:
+        kind, index = value.__dlpack_device__()
+    except (TypeError, ValueError, RuntimeError, BufferError, AttributeError) as error:
+        expected = "an array on one device, the CPU"
+        wrong_type(function, argument, expected, f"{type(value).__name__}: {error}")
+    if kind not in (1, 3, 11):
+        place = _DEVICES.get(int(kind), f"a device of DLPack type {int(kind)}")
+        expected = "an array on the CPU, or a torch tensor"
+        wrong_type(function, argument, expected, f"{type(value).__name__} on {place}:{index}")
+
+
+def as_dtype(function: str, dtype: object) -> np.dtype[Any]:
+    """The NumPy dtype that a name or type stands for."""
+    try:
+        return np.dtype(dtype)  # type: ignore[call-overload, no-any-return]
+    except TypeError:
+        wrong_type(function, "dtype", f"one of {', '.join(FLOAT_DTYPES)}", repr(dtype))
+
+
+def is_tensor(value: object) -> bool:
+    """Whether the value is a torch tensor; does not import torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def is_torch_dtype(value: object) -> bool:
+    """Whether the value is a torch dtype; does not import torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.dtype)
+
+
+def is_symbolic(value: object) -> bool:
+    """Whether the value is an int that torch.export keeps open; does not import torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.SymInt)
+
+
+def is_count(value: object) -> bool:
+    """Whether the value is an int, of Python, NumPy or torch.export, and no bool."""
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    return whole or is_symbolic(value)
+
+
+def check_dtype(function: str, argument: str, dtype: object, allowed: tuple[str, ...]) -> None:
+    """TypeError unless the NumPy or torch dtype is one of the names allowed."""
+    name = dtype_name(dtype)
+    if name not in allowed:
+        wrong_type(function, argument, f"a dtype of {', '.join(allowed)}", name)
+
+
+def check_name(function: str, argument: str, name: object, names: tuple[str, ...]) -> None:
+    """TypeError unless the argument is a str, ValueError unless it is one of the names."""
+    if not isinstance(name, str):
+        wrong_type(function, argument, "a str", type(name).__name__)
+    if name not in names:
+        wrong_value(function, argument, f"one of {', '.join(names)}", repr(name))
+
+
+def check_shape(
+    function: str, argument: str, shape: tuple[int, ...], expected: tuple[int, ...]
+) -> None:
+    """ValueError unless the two shapes are equal."""
+    if tuple(shape) != tuple(expected):
+        wrong_value(function, argument, f"shape {list(expected)}", list(shape))
+
+
+def check_heads(function: str, heads: tuple[int, ...], leading: tuple[int, ...]) -> None:
+    """ValueError unless the leading axes of diagonals, heads last, fit those of the scores.
+
+    Batch axes may be missing or of size 1; the heads may not.
+    """
+    matches = len(heads) <= len(leading) and all(
+        size == of_call or (size == 1 and i > 0)
+        for i, (size, of_call) in enumerate(zip(heads[::-1], leading[::-1], strict=False))
+    )
+    if not matches:
+        expected = f"leading axes, heads last, that are those of the scores, {list(leading)}"
+        wrong_value(function, "diagonals", expected, list(heads))
+
+
+def check_offset_shape(function: str, shape: tuple[int, ...], leading: tuple[int, ...]) -> None:
+    """ValueError unless q_offset has the first of the leading axes."""
+    if shape != leading[: len(shape)]:
+        expected = f"the first sizes of {list(leading)}"
+        wrong_value(function, "q_offset", expected, f"shape {list(shape)}")
+
+
+def check_byte_count(function: str, shape: tuple[int, ...], item_size: int) -> None:
+    """ValueError if a result of this shape has more bytes than any array can have."""
+    if math.prod(shape) * item_size >= 2**63:
+        wrong_value(function, "result", "fewer than 2^63 bytes", f"shape {list(shape)}")
+
+
+def size(function: str, argument: str, value: object) -> int:
+    """The value as a Python int; it must be an integer >= 0 and no bool."""
+    if isinstance(value, bool):
+        wrong_type(function, argument, "an int", "bool")
+    try:
+        result = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        wrong_type(function, argument, "an int", type(value).__name__)
+    if not 0 <= result < 2**63:
+        wrong_value(function, argument, "an int in 0 .. 2^63 - 1", result)
+    return result
+
+
+def length(function: str, argument: str, value: object) -> int:
+    """As `size`; torch.compile and torch.export may keep it open, where they take a `size` for a
+    constant.
+    """
+    if type(value) is int and 0 <= value < 2**63:
+        return value
+    if is_symbolic(value):
+        return value  # type: ignore[return-value]
+    return size(function, argument, value)
+
+
+def even_size(function: str, argument: str, value: object) -> int:
+    """The value as a Python int; it must be an even integer >= 0."""
+    result = size(function, argument, value)
+    if result % 2:
+        wrong_value(function, argument, "an even int", result)
+    return result
+
+
+def finite_number(function: str, argument: str, value: object) -> float:
+    """The value as a float; it must be a finite real number and no bool."""
+    if type(value) is float and -math.inf < value < math.inf:
+        return value  # nearly always; asking for numbers.Real takes ten times as long
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        wrong_type(function, argument, "a real number", type(value).__name__)
+    result = float(value)
+    if not -math.inf < result < math.inf:  # as torch.compile can follow it
+        wrong_value(function, argument, "a finite number", result)
+    return result
+
+
+def positive_number(function: str, argument: str, value: object) -> float:
+    """The value as a float; it must be a finite real number above 0."""
+    result = finite_number(function, argument, value)
+    if result <= 0:
+        wrong_value(function, argument, "a number > 0", result)
+    return result
+
+
+def numpy_generator(function: str, generator: object) -> np.random.Generator:
+    """The argument generator: one of NumPy's, a new one for None."""
+    if generator is None:
+        return np.random.default_rng()
+    if not isinstance(generator, np.random.Generator):
+        wrong_type(function, "generator", "a numpy.random.Generator", type(generator).__name__)
+    return generator
+
+
+def frequency_parameters(
+    function: str, dim: object, base: object, shift: object, scale: object = 1.0
+) -> tuple[int, float, float, float]:
+    """``(dim, base, shift, scale)`` for ``scale * base ** (-i / (dim / 2 - shift))``, checked."""
+    checked_dim = even_size(function, "dim", dim)
+    checked_base = positive_number(function, "base", base)
+    checked_shift = finite_number(function, "shift", shift)
+    if checked_dim and checked_shift >= checked_dim / 2:
+        wrong_value(function, "shift", f"a number < dim / 2 = {checked_dim // 2}", checked_shift)
+    return checked_dim, checked_base, checked_shift, finite_number(function, "scale", scale)
+
+
+def check_sinusoidal_layout(function: str, layout: object) -> None:
+    """ValueError unless the layout of a sinusoidal table is one of the three known ones."""
+    check_name(function, "layout", layout, SINUSOIDAL_LAYOUTS)

@@ -1,0 +1,185 @@
+"""How rotary sees a tensor: its axes, the part of a head that turns, which dims are pairs.
+
+As in arguments.py, nothing here touches the elements of an array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .arguments import size, wrong_type, wrong_value
+
+
+@dataclass(frozen=True)
+class RotaryView:
+    """How rotary sees a tensor: the letters of its axes, and the dims of the head that are paired.
+
+    layout: one letter an axis in memory order, ``d`` last: b (batch), s (sequence) or t (packed
+    tokens), h (heads). The dims ``start .. start + 2 * pairs`` of ``d`` are rotated. They form
+    blocks of `block` dims; within a block dim i is paired with dim i + block / 2, and the pairs of
+    all blocks, in order, have the `pairs` frequencies.
+    """
+
+    shape: tuple[int, ...]
+    layout: str
+    start: int
+    pairs: int
+    block: int
+
+    @property
+    def tokens(self) -> int:
+        """Length of the axis s or t."""
+        return self.shape[self.layout.index("t" if "t" in self.layout else "s")]
+
+    @property
+    def batch(self) -> int | None:
+        """Length of the axis b, None without one."""
+        return self.shape[self.layout.index("b")] if "b" in self.layout else None
+
+    @property
+    def heads(self) -> int:
+        """Length of the axis h, 1 without one."""
+        return self.shape[self.layout.index("h")] if "h" in self.layout else 1
+
+    def check_tokens(
+        self,
+        function: str,
+        argument: str,
+        shape: tuple[int, ...],
+        before: tuple[int, ...] = (),
+        after: tuple[int, ...] = (),
+    ) -> None:
+        """ValueError unless the axes between `before` and `after` are [s] or [b, s] (or [t])."""
+        letter = "t" if "t" in self.layout else "s"
+        expected = {letter: (*before, self.tokens, *after)}
+        if self.batch is not None:
+            expected["b, s"] = (*before, self.batch, self.tokens, *after)
+        if tuple(shape) not in expected.values():
+            choices = " or ".join(
+                f"[{', '.join([*'A' * len(before), letters, *'P' * len(after)])}] = {list(choice)}"
+                for letters, choice in expected.items()
+            )
+            wrong_value(function, argument, f"shape {choices}", list(shape))
+
+    def align(self, table: Any, by_head: bool = False) -> Any:
+        """Tables of x's tokens, their axes laid to broadcast with x[..., :P].
+
+        An array or tensor ``[s, P]`` or ``[b, s, P]``, with an axis H before P if they are by head.
+        """
+        letters = ["b"] * (table.ndim - 2 - by_head) + ["t" if "t" in self.layout else "s"]
+        letters += ["h"] * by_head + ["d"]
+        if by_head and "h" not in self.layout:  # one head
+            letters.remove("h")
+            table = table[..., 0, :]
+        for i, letter in enumerate(letter for letter in self.layout if letter in letters):
+            j = letters.index(letter)
+            if i != j:
+                table = table.swapaxes(i, j)
+                letters[i], letters[j] = letters[j], letters[i]
+        lengths = dict(zip(letters, table.shape, strict=True))
+        return table.reshape([lengths.get(letter, 1) for letter in self.layout])
+
+
+def rotary_view(
+    function: str,
+    shape: tuple[int, ...],
+    layout: object,
+    pairing: object,
+    rotary_start: object,
+    pairs: int,
+    argument: str = "x",
+) -> RotaryView:
+    """How a tensor of this shape is rotated; ValueError if the arguments do not fit it."""
+    letters = _rotary_layout(function, layout)
+    if len(shape) != len(letters):
+        wrong_value(function, argument, f"{len(letters)} axes ({letters})", f"shape {list(shape)}")
+    block = _block_size(function, pairing, pairs)
+    start = size(function, "rotary_start", rotary_start)
+    if start + 2 * pairs > shape[-1]:
+        wrong_value(
+            function,
+            "rotary_start",
+            f"rotary_start + 2 * {pairs} frequencies <= head_dim = {shape[-1]}",
+            start,
+        )
+    return RotaryView(tuple(shape), letters, start, pairs, block)
+
+
+def check_frequency_axes(function: str, shape: tuple[int, ...]) -> None:
+    """ValueError unless inv_freq is [P], [H, P] or [A, H, P]."""
+    if not 1 <= len(shape) <= 3 or (len(shape) == 3 and shape[0] == 0):
+        wrong_value(function, "inv_freq", "shape [P], [H, P] or [A, H, P]", list(shape))
+
+
+def check_frequency_heads(
+    function: str, shape: tuple[int, ...], views: Mapping[str, RotaryView]
+) -> None:
+    """ValueError unless inv_freq is the same for all heads, or has one row for each of every x."""
+    for name, view in views.items():
+        if len(shape) > 1 and shape[-2] not in (1, view.heads):
+            expected = f"frequencies for {view.heads} heads of {name}, or the same for all"
+            wrong_value(function, "inv_freq", expected, f"shape {list(shape)}")
+
+
+def rotary_axes(function: str, no_positions: bool, no_axis_map: bool, frequency_axes: int) -> bool:
+    """Whether positions have an axis [A, ...]; ValueError where they are missing then."""
+    summed = frequency_axes == 3
+    if no_positions and (summed or not no_axis_map):
+        given = "inv_freq [A, H, P]" if no_axis_map else "axis_map"
+        wrong_value(function, "positions", f"shape [A, s] or [A, b, s] with {given}", None)
+    if summed and not no_axis_map:
+        expected = "None with inv_freq [A, H, P], which says it itself"
+        wrong_value(function, "axis_map", expected, "an array")
+    return summed or not no_axis_map
+
+
+def rounds_as_written(function: str, compute: object) -> bool:
+    """Whether a rotation by tables rounds after each operation; ValueError for other names."""
+    if not isinstance(compute, str):
+        wrong_type(function, "compute", "a str", type(compute).__name__)
+    if compute not in ("float32", "as_written"):
+        wrong_value(function, "compute", "'float32' or 'as_written'", repr(compute))
+    return compute == "as_written"
+
+
+def check_same_tokens(function: str, q: RotaryView, k: RotaryView) -> None:
+    """ValueError unless the shapes of q and k are equal but for their heads."""
+    for letter, q_length, k_length in zip(q.layout, q.shape, k.shape, strict=True):
+        if letter != "h" and q_length != k_length:
+            wrong_value(function, "k", f"the shape of q but for h, {list(q.shape)}", list(k.shape))
+
+
+def _rotary_layout(function: str, layout: object) -> str:
+    if not isinstance(layout, str):
+        wrong_type(function, "layout", "a str", type(layout).__name__)
+    letters = set(layout)
+    tokens_once = letters & {"t", "s", "b"} in ({"t"}, {"s"}, {"s", "b"})
+    if (
+        len(letters) != len(layout)
+        or not letters <= set("bshdt")
+        or not layout.endswith("d")
+        or not tokens_once
+    ):
+        wrong_value(
+            function,
+            "layout",
+            "distinct letters of b, s, h, d, or t for b and s, with s or t and ending in d",
+            repr(layout),
+        )
+    return layout
+
+
+def _block_size(function: str, pairing: object, pairs: int) -> int:
+    if pairing == "half":
+        return max(2 * pairs, 2)
+    if pairing == "interleaved":
+        return 2
+    expected = f"'half', 'interleaved' or an even int that divides {2 * pairs}"
+    if isinstance(pairing, str):
+        wrong_value(function, "pairing", expected, repr(pairing))
+    block = size(function, "pairing", pairing)
+    if block == 0 or block % 2 or 2 * pairs % block:
+        wrong_value(function, "pairing", expected, block)
+    return block

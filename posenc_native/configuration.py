@@ -1,0 +1,91 @@
+"""What was built, what is installed beside it and what is in use."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .engines import backend
+from .engines.backend import get_num_threads, native, torch_library
+from .engines.late import torch_operations
+
+# Packages that parts of this one use where they are there, beside torch.
+_OPTIONAL = ("transformers", "matplotlib", "ml_dtypes", "rich", "rich-argparse", "safetensors")
+
+
+def configuration() -> dict[str, str]:
+    """What `show_config` shows, as text by name."""
+    import platform
+
+    uses_native = backend.implementation is native
+    targets: list[str] = native.available_targets() if native is not None else []
+    return {
+        "posenc_native": _version("posenc-native"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "numpy": np.__version__,
+        "backend": "native" if uses_native else "reference",
+        "native module": "built" if native is not None else f"not available: {backend.missing}",
+        "SIMD targets": ", ".join(targets) or "none",
+        "SIMD target in use": native.current_target() if native is not None else "none",
+        "threads (NumPy)": str(get_num_threads()),
+        "huge pages": _huge_pages(),
+        "torch": _version("torch"),
+        "torch operators": (
+            "built for the stable ABI of torch >= 2.10"
+            if torch_library() is not None
+            else "not built: tensors are computed by compositions of torch operations"
+        ),
+        **_cuda_configuration(),
+        **{name: _version(name) for name in _OPTIONAL},
+    }
+
+
+def _huge_pages() -> str:
+    """How large results get their memory, csrc/bindings/huge_pages.h: what Linux says of it."""
+    from pathlib import Path
+
+    try:
+        modes = Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text()
+    except OSError:
+        return "left to the system"
+    mode = modes.partition("[")[2].partition("]")[0]
+    return {
+        "madvise": "asked for, for results of 4 MiB and more",
+        "always": "given by the system",
+        "never": "switched off in the system (transparent_hugepage)",
+    }.get(mode, "left to the system")
+
+
+def _cuda_configuration() -> dict[str, str]:
+    if torch_library() is None:
+        return {"CUDA kernels": "not built"}
+    try:
+        torch_operations()
+    except (ImportError, OSError) as error:  # no torch here, or one that is too old
+        return {"CUDA kernels": f"not in use: {error}"}
+
+    from .engines.tensors import cuda
+
+    return cuda.configuration()
+
+
+def show_config() -> None:
+    """Print the version, what was built and what is in use.
+
+    Example:
+        >>> import posenc_native as pn
+        >>> pn.show_config()  # doctest: +ELLIPSIS
+        posenc_native...
+    """
+    entries = configuration()
+    width = max(map(len, entries))
+    print("\n".join(f"{name:{width}}  {value}" for name, value in entries.items()))  # noqa: T201
+
+
+def _version(distribution: str) -> str:
+    from importlib import metadata  # brings half of the standard library along
+
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,206 @@
+"""NumPy or torch: what functions compute with that make small arrays of numbers.
+
+The same code serves both: it calls what they have in common through `Arrays.xp`, and `Arrays` has
+what differs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from posenc_native.base import arguments
+from posenc_native.base.arguments import is_tensor, is_torch_dtype, wrong_type, wrong_value
+
+from . import late
+
+
+class Arrays:
+    """NumPy, or torch on a device: what a call computes with, and how it reads its arguments."""
+
+    def __init__(self, function: str, dtype: Any = None, device: Any = None, /, **values: Any):
+        """Values are arguments by name; a tensor among them, or the others, make it torch."""
+        self.function = function
+        self.xp: Any = np
+        tensors = {argument: value for argument, value in values.items() if is_tensor(value)}
+        self.is_torch = bool(tensors) or device is not None or is_torch_dtype(dtype)
+        if self.is_torch:
+            late.torch_operations()
+            import torch
+
+            self.xp = torch
+            device = self._common_device(tensors, None if device is None else torch.device(device))
+        self.device = device
+        self.int64, self.float64 = self.xp.int64, self.xp.float64
+        if device is not None and device.type == "mps":  # which has nothing wider
+            self.float64 = self.xp.float32
+        self.dtype = self._result_dtype(dtype)
+
+    def flag(self, argument: str, value: object) -> bool:
+        """An argument that is a bool."""
+        if not isinstance(value, (bool, np.bool_)):
+            wrong_type(self.function, argument, "a bool", type(value).__name__)
+        return bool(value)
+
+    def arange(self, count: int) -> Any:
+        """0 .. count - 1."""
+        if self.is_torch:
+            return self.xp.arange(count, device=self.device)
+        return np.arange(count, dtype=np.int64)
+
+    def constant(self, values: list[float]) -> Any:
+        """A list of numbers, float64."""
+        if self.is_torch:
+            return self.xp.tensor(values, dtype=self.float64, device=self.device)
+        return np.array(values, np.float64)
+
+    def one(self, argument: str, value: Any) -> Any:
+        """The magnitude of a parameter that is one number, float64 []."""
+        if arguments.is_array(value):
+            given = self.parameter(argument, value)
+            if tuple(given.shape) not in ((), (1,)):
+                wrong_value(self.function, argument, "one number", f"shape {list(given.shape)}")
+            return abs(given.reshape(()))
+        number = arguments.positive_number(self.function, argument, value)
+        if self.is_torch:
+            return self.xp.full((), number, dtype=self.float64, device=self.device)
+        return np.float64(number)
+
+    def positions(self, argument: str, value: Any) -> Any:
+        """Positions of any dtype that they may have, as they are; an int n is 0 .. n - 1."""
+        if arguments.is_count(value):
+            return self.arange(arguments.length(self.function, argument, value))
+        return self._read(argument, value, arguments.POSITION_DTYPES)
+
+    def points(self, argument: str, value: Any) -> Any:
+        """Positions in float64."""
+        return self.wide(self.positions(argument, value))
+
+    def integers(self, argument: str, value: Any, dtypes: tuple[str, ...]) -> Any:
+        """An argument of these dtypes, int64; what is beyond int64 becomes its largest."""
+        given = self._read(argument, value, dtypes)
+        wide = self._cast(given, self.int64)
+        if arguments.dtype_name(given.dtype) == "uint64":
+            wide = self.xp.where(wide < 0, 2**63 - 1, wide)
+        return wide
+
+    def broadcast(self, *values: Any) -> Any:
+        """Values laid out to one shape."""
+        if self.is_torch:
+            return self.xp.broadcast_tensors(*values)
+        return np.broadcast_arrays(*values)
+
+    def floats(self, argument: str, value: Any) -> Any:
+        """An argument of floats, as it is."""
+        return self._read(argument, value, arguments.FLOAT_DTYPES)
+
+    def parameter(self, argument: str, value: Any) -> Any:
+        """An argument of floats, float64."""
+        return self._cast(self.floats(argument, value), self.float64)
+
+    def table(self, value: Any) -> Any:
+        """The argument table, as it is: [W, H]."""
+        table = self.floats("table", value)
+        if table.ndim != 2:
+            wrong_value(self.function, "table", "two axes, the second heads", list(table.shape))
+        return table
+
+    def wide(self, values: Any) -> Any:
+        """The values in float64."""
+        return self._cast(values, self.float64)
+
+    def whole(self, values: Any) -> Any:
+        """The values, bools or numbers, cut off to int64."""
+        return self._cast(values, self.int64)
+
+    def real(self, values: Any) -> Any:
+        """The values in what the result is computed in: float64 for float64, else float32."""
+        double = self.dtype == self.xp.float64
+        return self._cast(values, self.xp.float64 if double else self.xp.float32)
+
+    def index(self, values: npt.NDArray[np.int64]) -> Any:
+        """An array of integers, to look up by."""
+        return self.xp.tensor(values, device=self.device) if self.is_torch else values
+
+    def rounded(self, values: Any) -> Any:
+        """The values in the dtype of the result."""
+        if self.dtype in (self.xp.float32, self.xp.float64):
+            return self._cast(values, self.dtype)
+        return self._cast(self._cast(values, self.xp.float32), self.dtype)
+
+    @property
+    def readable(self) -> bool:
+        """Whether elements can be looked at without a wait: not on a GPU, not under tracing."""
+        if not self.is_torch:
+            return True
+        from .tensors.following import tracing
+
+        return self.device is None or (self.device.type == "cpu" and not tracing())
+
+    def through(self, values: Any, rounding: str | None) -> Any:
+        """Values rounded to a format, in float64 again."""
+        if rounding is None:
+            return values
+        narrow = self._cast(values, self.xp.float32)
+        if rounding == "bfloat16":
+            narrow = narrow.to(self.xp.bfloat16) if self.is_torch else _to_bfloat16(narrow)
+        return self._cast(narrow, self.float64)
+
+    def float32_powers(self, base: float, exponents: list[int]) -> Any:
+        """Powers of a number as float32, the way that transformers takes them."""
+        if self.is_torch:
+            options = {"device": self.device}
+            single = self.xp.full((), base, dtype=self.xp.float32, **options)
+            powers = self.xp.tensor(exponents, dtype=self.xp.int32, **options)
+            return self._cast(self.xp.pow(single, powers), self.float64)
+        single = float(np.float32(base))
+        return np.array([single**e for e in exponents]).astype(np.float32).astype(np.float64)
+
+    def steps(self, steps: list[int], values: Any) -> Any:
+        """How many of the ascending steps are at or below each value, int64."""
+        if self.is_torch:
+            bounds = self.xp.tensor(steps, device=self.device)
+            return self.xp.searchsorted(bounds, values.contiguous(), side="right")
+        return np.asarray(np.searchsorted(np.array(steps), values, side="right"), np.int64)
+
+    def _cast(self, values: Any, dtype: Any) -> Any:
+        if self.is_torch:
+            return values.to(dtype)
+        with np.errstate(over="ignore"):  # infinite, as in torch
+            return values.astype(dtype)
+
+    def _read(self, argument: str, value: Any, dtypes: tuple[str, ...]) -> Any:
+        if is_tensor(value):
+            arguments.check_dtype(self.function, argument, value.dtype, dtypes)
+            return value
+        array = arguments.as_array(self.function, argument, value)
+        arguments.check_dtype(self.function, argument, array.dtype, dtypes)
+        return self.xp.tensor(array, device=self.device) if self.is_torch else array
+
+    def _common_device(self, tensors: dict[str, Any], device: Any) -> Any:
+        """The device of all tensors, which must be the one given, if any; "cuda" is any GPU."""
+        for argument, tensor in tensors.items():
+            here = tensor.device
+            if device is None or (device.index is None and device.type == here.type):
+                device = here
+            elif here != device:
+                wrong_value(self.function, argument, f"a tensor on {device}", f"one on {here}")
+        return device
+
+    def _result_dtype(self, dtype: Any) -> Any:
+        if dtype is None:
+            return self.xp.float32
+        if not is_torch_dtype(dtype):
+            dtype = arguments.as_dtype(self.function, dtype)
+        arguments.check_dtype(self.function, "dtype", dtype, arguments.FLOAT_DTYPES)
+        return getattr(self.xp, arguments.dtype_name(dtype)) if self.is_torch else dtype
+
+
+def _to_bfloat16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """To the nearest bfloat16, ties to even, held in float32: NumPy itself has no bfloat16."""
+    bits = values.view(np.uint32)
+    odd = (bits >> np.uint32(16)) & np.uint32(1)
+    rounded: npt.NDArray[np.uint32] = (bits + np.uint32(0x7FFF) + odd) & np.uint32(0xFFFF0000)
+    return rounded.view(np.float32)

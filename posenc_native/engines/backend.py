@@ -1,0 +1,131 @@
+"""Which implementation runs, on which SIMD target, with how many threads.
+
+Environment, read when the package is imported:
+
+``POSENC_BACKEND``   "native" or "reference" (default: native where it was built)
+``POSENC_ISA``       a SIMD target by name, e.g. AVX2 (default: the best that the processor has)
+``OMP_NUM_THREADS``  threads of the NumPy functions (default: the processors of this process)
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from . import reference
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# The native module, or None and why it is not there.
+native: ModuleType | None
+try:
+    native = importlib.import_module("posenc_native._core")
+    missing = ""
+except ImportError as error:  # not built, or built for another Python
+    native = None
+    missing = str(error)
+
+# The module whose functions run: native or reference. Both have the same ones.
+implementation: ModuleType = reference
+
+
+def set_backend(name: str) -> None:
+    """Choose what computes: "native" (C++) or "reference" (plain float64 NumPy).
+
+    With "reference", torch tensors are computed by a composition of torch operations.
+
+    Raises:
+        ValueError: unknown name.
+        RuntimeError: "native", but the native module is not there.
+
+    Example:
+        >>> import posenc_native as pn
+        >>> pn.set_backend("reference")
+        >>> pn.set_backend("native")
+    """
+    global implementation
+    if name not in ("native", "reference"):
+        raise ValueError(f"set_backend: name: expected 'native' or 'reference', got {name!r}")
+    if name == "reference":
+        implementation = reference
+    elif native is not None:
+        implementation = native
+    else:
+        raise RuntimeError(f"set_backend: the native module is not available: {missing}")
+
+
+def set_num_threads(n: int) -> None:
+    """Set how many threads a large call on NumPy arrays may use.
+
+    Calls on torch tensors use torch's threads (`torch.set_num_threads`).
+
+    Args:
+        n: number of threads, at least 1.
+
+    Raises:
+        TypeError: n is not an int.
+        ValueError: n is below 1.
+
+    Example:
+        >>> import posenc_native as pn
+        >>> pn.set_num_threads(2)
+        >>> pn.get_num_threads()
+        2
+    """
+    if isinstance(n, bool) or not isinstance(n, (int, np.integer)):
+        raise TypeError(f"set_num_threads: n: expected an int, got {type(n).__name__}")
+    if not 1 <= n < 2**31:
+        raise ValueError(f"set_num_threads: n: expected 1 <= n < 2^31, got {n}")
+    if native is not None:
+        native.set_num_threads(int(n))
+
+
+def get_num_threads() -> int:
+    """How many threads a large call on NumPy arrays may use; 1 without the native module.
+
+    Example:
+        >>> import posenc_native as pn
+        >>> pn.get_num_threads() >= 1
+        True
+    """
+    return int(native.get_num_threads()) if native is not None else 1
+
+
+def torch_library() -> Path | None:
+    """Where the torch operators are, or None if they were not built."""
+    from pathlib import Path
+
+    if native is None or native.__file__ is None:
+        return None
+    path = Path(native.__file__).with_name("_torch_ops.so")
+    return path if path.exists() else None
+
+
+def _default_threads() -> int:
+    # OpenMP allows a list, one number for each level of nesting.
+    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    if first.isdigit() and int(first) > 0:
+        return int(first)
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on every operating system
+        return os.cpu_count() or 1
+
+
+def _configure_from_environment() -> None:
+    if native is not None:
+        native.set_num_threads(_default_threads())
+        isa = os.environ.get("POSENC_ISA", "")
+        if not native.set_target(isa):
+            known = ", ".join(native.available_targets())
+            raise ValueError(f"POSENC_ISA: expected one of {known}, got {isa!r}")
+    default = "native" if native is not None else "reference"
+    set_backend(os.environ.get("POSENC_BACKEND") or default)
+
+
+_configure_from_environment()

@@ -1,0 +1,147 @@
+"""What a valid call is, for arrays of NumPy, and how results are rounded and stored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from posenc_native.base import arguments
+from posenc_native.base.arguments import wrong_type, wrong_value
+
+Array = npt.NDArray[Any]
+FloatArray = npt.NDArray[np.float64]
+
+
+def round_once(values: FloatArray, dtype: np.dtype[Any]) -> Array:
+    """Values to the nearest of dtype, ties to even."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        exact_enough = _round_to_odd(values) if dtype.name == "bfloat16" else values
+        rounded: Array = exact_enough.astype(dtype)
+        return rounded
+
+
+def _round_to_odd(values: FloatArray) -> npt.NDArray[np.float32]:
+    """To float32, towards zero with the last bit set if inexact, so that bfloat16 rounds once."""
+    nearest = values.astype(np.float32)
+    bits = nearest.view(np.uint32)
+    bits -= np.abs(nearest) > np.abs(values)
+    bits |= nearest != values
+    return nearest
+
+
+def store(result: Array, out: Array | None) -> Array:
+    """The result, in `out` if there is one."""
+    if out is None:
+        return result
+    out[...] = result
+    return out
+
+
+def check_array(function: str, argument: str, value: object, dtypes: tuple[str, ...]) -> None:
+    """TypeError unless it is an array of one of these dtypes."""
+    if not isinstance(value, np.ndarray):
+        wrong_type(function, argument, "a NumPy array", type(value).__name__)
+    arguments.check_dtype(function, argument, value.dtype, dtypes)
+
+
+def check_float_array(function: str, argument: str, value: object) -> None:
+    """TypeError unless it is an array of one of the four float dtypes."""
+    check_array(function, argument, value, arguments.FLOAT_DTYPES)
+
+
+def position_array(function: str, positions: object, row_bytes: int = 1) -> Array:
+    """Positions as an array, an int n meaning 0 .. n-1; each adds row_bytes to the result."""
+    if isinstance(positions, (int, np.integer)):
+        count = arguments.size(function, "positions", positions)
+        arguments.check_byte_count(function, (count, 8), max(row_bytes, 1))
+        return np.arange(count, dtype=np.int64)
+    check_array(function, "positions", positions, arguments.POSITION_DTYPES)
+    assert isinstance(positions, np.ndarray)
+    if positions.dtype.kind == "f" and not np.all(np.abs(positions) < 2.0**63):
+        wrong_value(function, "positions", "finite positions within 2^63", "larger or NaN")
+    return positions
+
+
+def table_dtype(function: str, dtype: npt.DTypeLike | None, out: Array | None) -> np.dtype[Any]:
+    """Dtype of a table: the one asked for, else that of out, else float32."""
+    if dtype is not None:
+        result = np.dtype(dtype)
+    elif isinstance(out, np.ndarray):
+        result = out.dtype
+    else:
+        result = np.dtype(np.float32)
+    arguments.check_dtype(function, "dtype", result, arguments.FLOAT_DTYPES)
+    return result
+
+
+def check_out(
+    function: str,
+    out: object,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    inputs: Sequence[Array | None],
+    replaceable: Array | None = None,
+) -> None:
+    """Check a result to be written: out may be replaceable itself, and overlap no other input."""
+    if out is None:
+        return
+    if not isinstance(out, np.ndarray):
+        wrong_type(function, "out", "a NumPy array", type(out).__name__)
+    if out.dtype != dtype:
+        wrong_type(function, "out", f"dtype {dtype}", out.dtype)
+    arguments.check_shape(function, "out", out.shape, shape)
+    if replaceable is not None and not _same_memory(out, replaceable):
+        inputs = [*inputs, replaceable]
+    check_writable(function, "out", out, inputs)
+
+
+def check_writable(
+    function: str, argument: str, array: Array, inputs: Sequence[Array | None]
+) -> None:
+    """ValueError unless results can go there: writable memory of its own, apart from the inputs."""
+    if not array.flags.writeable:
+        wrong_value(function, argument, "a writable array", "a read-only one")
+    if _overlaps_itself(array):
+        wrong_value(
+            function, argument, "elements apart in memory", f"strides {list(array.strides)}"
+        )
+    if any(other is not None and np.shares_memory(array, other) for other in inputs):
+        wrong_value(function, argument, "no partial overlap with an input", "shared memory")
+
+
+def _same_memory(a: Array, b: Array) -> bool:
+    """True for two views of equal shape and dtype that are one and the same."""
+    return a.ctypes.data == b.ctypes.data and all(
+        length == 1 or a_stride == b_stride
+        for length, a_stride, b_stride in zip(a.shape, a.strides, b.strides, strict=True)
+    )
+
+
+def _overlaps_itself(array: Array) -> bool:
+    """True unless every axis steps over all that the axes with smaller strides reach."""
+    if array.size == 0:
+        return False
+    reach = array.itemsize
+    for stride, length in sorted(
+        (abs(stride), length)
+        for stride, length in zip(array.strides, array.shape, strict=True)
+        if length > 1
+    ):
+        if stride < reach:
+            return True
+        reach += stride * (length - 1)
+    return False
+
+
+def check_inv_freq(function: str, inv_freq: object) -> tuple[float, ...]:
+    """Frequencies [P] as numbers."""
+    check_array(function, "inv_freq", inv_freq, arguments.FREQUENCY_DTYPES)
+    assert isinstance(inv_freq, np.ndarray)
+    if inv_freq.ndim != 1:
+        wrong_value(function, "inv_freq", "shape [P]", list(inv_freq.shape))
+    if not np.all(np.abs(inv_freq) < arguments.FREQUENCY_LIMIT):
+        wrong_value(function, "inv_freq", "finite frequencies within 2^63", "larger or NaN")
+    return tuple(inv_freq.tolist())

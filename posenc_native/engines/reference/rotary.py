@@ -1,0 +1,361 @@
+"""Rotations by positions and by tables, and their gradients, in float64."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from posenc_native.base import arguments
+from posenc_native.base.arguments import wrong_type, wrong_value
+from posenc_native.base.rotation import Rotation, TableRotation
+from posenc_native.base.views import (
+    RotaryView,
+    check_frequency_axes,
+    check_frequency_heads,
+    check_same_tokens,
+    rotary_axes,
+    rotary_view,
+    rounds_as_written,
+)
+
+from .checks import (
+    Array,
+    FloatArray,
+    check_array,
+    check_float_array,
+    check_inv_freq,
+    check_out,
+    check_writable,
+    position_array,
+    round_once,
+    store,
+    table_dtype,
+)
+from .phases import cos_sin, phases_at
+
+
+def rotary_tables(
+    positions: int | Array,
+    inv_freq: Array,
+    axis_map: Array | None,
+    scale: float,
+    dtype: npt.DTypeLike | None,
+) -> tuple[Array, Array]:
+    """cos and sin, each ``positions.shape + (P,)``; with an axis_map positions are [A, ...]."""
+    function = "rotary_tables"
+    frequencies = np.array(check_inv_freq(function, inv_freq))
+    scale = arguments.finite_number(function, "scale", scale)
+    result_dtype = table_dtype(function, dtype, None)
+    row_bytes = len(frequencies) * result_dtype.itemsize
+    points = position_array(function, positions, row_bytes=row_bytes)
+    if axis_map is not None and points.ndim < 1:
+        wrong_value(function, "positions", "shape [A, ...] with axis_map", "a scalar")
+    axes = _axis_map(function, axis_map, len(frequencies), points.shape)
+    table_shape = (*points.shape[axes is not None :], len(frequencies))
+    arguments.check_byte_count(function, table_shape, result_dtype.itemsize)
+    cos, sin = _rotary_cos_sin(points, frequencies, axes, scale)
+    return round_once(cos, result_dtype), round_once(sin, result_dtype)
+
+
+def apply_rotary(x: Array, *call: Any) -> Array:
+    """x with the pairs of its heads rotated by position * inv_freq; call: a Rotation, and out."""
+    function = "apply_rotary"
+    *options, out = call
+    rotation = Rotation(*options)
+    check_float_array(function, "x", x)
+    frequencies = _frequencies_of_heads(function, rotation.inv_freq)
+    view = _view(function, "x", x, rotation, frequencies.shape[-1])
+    check_frequency_heads(function, frequencies.shape, {"x": view})
+    angles = _angles(function, rotation, view, frequencies)
+    check_out(function, out, x.shape, x.dtype, angles.read, replaceable=x)
+    cos, sin = angles.cos_sin(rotation.inverse)
+    return store(_rotate(x, cos, sin, view, by_head=frequencies.ndim > 1), out)
+
+
+def apply_rotary_qk(q: Array, k: Array, *call: Any) -> tuple[Array, Array]:
+    """q and k, which may differ in heads, rotated by the same angles; call: a Rotation, inplace."""
+    function = "apply_rotary_qk"
+    *options, inplace = call
+    rotation = Rotation(*options)
+    _check_query_and_key(function, q, k)
+    frequencies = _frequencies_of_heads(function, rotation.inv_freq)
+    q_view, k_view = _views(function, q, k, rotation, frequencies.shape[-1])
+    check_frequency_heads(function, frequencies.shape, {"q": q_view, "k": k_view})
+    angles = _angles(function, rotation, q_view, frequencies)
+    if inplace:
+        check_writable(function, "q", q, [k, *angles.read])
+        check_writable(function, "k", k, [q, *angles.read])
+    cos, sin = angles.cos_sin(rotation.inverse)
+    by_head = frequencies.ndim > 1
+    rotated_q = _rotate(q, cos, sin, q_view, by_head=by_head)
+    rotated_k = _rotate(k, cos, sin, k_view, by_head=by_head)
+    return store(rotated_q, q if inplace else None), store(rotated_k, k if inplace else None)
+
+
+def rotary_backward(
+    grads: tuple[Array, ...], inputs: tuple[Array, ...], *call: Any
+) -> tuple[tuple[Array, ...], FloatArray, FloatArray | None]:
+    """Gradients of x, or of q and k, from those of what they were rotated to; then those of
+    frequencies, like inv_freq, and, if wanted, of positions [A, b, s], both in float64.
+
+    call: the Rotation, and whether the gradient of positions is wanted.
+    """
+    function = "rotary_backward"
+    *options, of_positions = call
+    rotation = Rotation(*options)
+    frequencies = _frequencies_of_heads(function, rotation.inv_freq)
+    pairs = frequencies.shape[-1]
+    views = [_view(function, "x", x, rotation, pairs) for x in inputs]
+    points, _, axes, _, _ = back = _angles(function, rotation, views[0], frequencies)
+    cos, sin = back.cos_sin(not rotation.inverse)
+    turned = [
+        _rotate(grad.astype(np.float64), cos, sin, view, by_head=frequencies.ndim > 1)
+        for grad, view in zip(grads, views, strict=True)
+    ]
+    own_heads = frequencies.ndim > 1 and frequencies.shape[-2] != 1
+    angles = np.sum(
+        [
+            _cross_products(x, y, view, own_heads)
+            for x, y, view in zip(inputs, turned, views, strict=True)
+        ],
+        axis=0,
+    )
+    angles = -angles if rotation.inverse else angles
+    # Which axis of positions drives which pair: of a sum, all of them.
+    by_axis = points.astype(np.float64)
+    if axes is None and frequencies.ndim < 3:
+        by_axis = by_axis[None]
+    drives = np.ones((len(by_axis), pairs))
+    if axes is not None:
+        drives = np.equal.outer(np.arange(len(by_axis)), axes).astype(np.float64)
+    by_axis = by_axis.reshape(len(by_axis), -1, views[0].tokens)
+    by_axis = np.broadcast_to(by_axis, (len(by_axis), *angles.shape[:2]))
+    of_frequencies = np.einsum("abs,bshp,ap->ahp", by_axis, angles, drives)
+    if frequencies.ndim < 3:
+        of_frequencies = of_frequencies.sum(axis=0)
+    rates = frequencies.astype(np.float64)
+    rates = rates.reshape(-1, angles.shape[2], pairs) * drives[:, None]
+    return (
+        tuple(round_once(y, x.dtype) for x, y in zip(inputs, turned, strict=True)),
+        of_frequencies.reshape(frequencies.shape),
+        np.einsum("bshp,ahp->abs", angles, rates) if of_positions else None,
+    )
+
+
+def apply_rotary_tables(x: Array, *call: Any) -> Array:
+    """x with the pairs of its heads rotated by tables; call: a TableRotation, and out."""
+    function = "apply_rotary_tables"
+    *options, out = call
+    rotation = TableRotation(*options)
+    check_float_array(function, "x", x)
+    pairs = _check_tables(function, rotation.cos, rotation.sin)
+    view = _view(function, "x", x, rotation, pairs)
+    cos, sin, as_written = _tables_of_tokens(function, rotation, view)
+    check_out(function, out, x.shape, x.dtype, [rotation.cos, rotation.sin], replaceable=x)
+    return store(_rotate(x, cos, sin, view, as_written=as_written), out)
+
+
+def apply_rotary_qk_tables(q: Array, k: Array, *call: Any) -> tuple[Array, Array]:
+    """q and k, which may differ in heads, rotated by tables; call: a TableRotation, inplace."""
+    function = "apply_rotary_qk_tables"
+    *options, inplace = call
+    rotation = TableRotation(*options)
+    _check_query_and_key(function, q, k)
+    pairs = _check_tables(function, rotation.cos, rotation.sin)
+    q_view, k_view = _views(function, q, k, rotation, pairs)
+    cos, sin, as_written = _tables_of_tokens(function, rotation, q_view)
+    if inplace:
+        check_writable(function, "q", q, [k, rotation.cos, rotation.sin])
+        check_writable(function, "k", k, [q, rotation.cos, rotation.sin])
+    rotated_q = _rotate(q, cos, sin, q_view, as_written=as_written)
+    rotated_k = _rotate(k, cos, sin, k_view, as_written=as_written)
+    return store(rotated_q, q if inplace else None), store(rotated_k, k if inplace else None)
+
+
+class _Angles(NamedTuple):
+    """What makes the angles of a call, checked."""
+
+    points: Array
+    frequencies: Array
+    axes: Array | None
+    scale: float
+    read: list[Array | None]  # the arrays that must not be written to
+
+    def cos_sin(self, inverse: bool = False) -> tuple[FloatArray, FloatArray]:
+        """Cosines and sines, for the rotation forwards or back."""
+        cos, sin = _rotary_cos_sin(self.points, self.frequencies, self.axes, self.scale)
+        return cos, -sin if inverse else sin
+
+
+def _angles(function: str, rotation: Rotation, view: RotaryView, frequencies: Array) -> _Angles:
+    scale = arguments.finite_number(function, "scale", rotation.scale)
+    points = _token_positions(function, rotation, view, frequencies)
+    axes = _axis_map(function, rotation.axis_map, view.pairs, points.shape)
+    read = [points, rotation.inv_freq, rotation.axis_map]
+    return _Angles(points, frequencies, axes, scale, read)
+
+
+def _tables_of_tokens(
+    function: str, rotation: TableRotation, view: RotaryView
+) -> tuple[FloatArray, FloatArray, bool]:
+    """cos and sin, for the rotation forwards or back, and whether all is rounded as written."""
+    view.check_tokens(function, "cos", rotation.cos.shape, after=(view.pairs,))
+    arguments.check_shape(function, "sin", rotation.sin.shape, rotation.cos.shape)
+    as_written = rounds_as_written(function, rotation.compute)
+    cos, sin = rotation.cos.astype(np.float64), rotation.sin.astype(np.float64)
+    return cos, -sin if rotation.inverse else sin, as_written
+
+
+def _rotary_cos_sin(
+    positions: Array, inv_freq: Array, axis_map: Array | None, scale: float
+) -> tuple[FloatArray, FloatArray]:
+    """cos and sin times scale, [..., P] for positions [...], or [A, ...] with an axis_map.
+
+    With frequencies [H, P] or [A, H, P] they are [..., H, P].
+    """
+    if inv_freq.ndim == 3:
+        terms = [
+            np.stack([phases_at(points[..., None], row) for row in of_axis.tolist()], axis=-2)
+            for points, of_axis in zip(positions, inv_freq, strict=True)
+        ]
+        phases = np.asarray(np.sum(terms, axis=0, dtype=np.uint64))  # wraps, as phases do
+    else:
+        if axis_map is None:
+            of_each_pair = positions[..., None]
+        else:
+            of_each_pair = np.moveaxis(positions[axis_map], 0, -1)
+        if inv_freq.ndim == 1:
+            phases = phases_at(of_each_pair, inv_freq.tolist())
+        else:
+            phases = np.stack([phases_at(of_each_pair, row) for row in inv_freq.tolist()], axis=-2)
+    cos, sin = cos_sin(phases)
+    return cos * scale, sin * scale
+
+
+# Rotation and rounding
+
+
+def _rotate(
+    x: Array,
+    cos: FloatArray,
+    sin: FloatArray,
+    view: RotaryView,
+    *,
+    by_head: bool = False,
+    as_written: bool = False,
+) -> Array:
+    def rounded(values: FloatArray) -> FloatArray:
+        return round_once(values, x.dtype).astype(np.float64) if as_written else values
+
+    half = view.block // 2
+    cos, sin = (_by_block(view.align(rounded(table), by_head), half) for table in (cos, sin))
+    rotated_dims = slice(view.start, view.start + 2 * view.pairs)
+    part = x[..., rotated_dims]
+    blocks = part.astype(np.float64).reshape(*x.shape[:-1], view.pairs // half, 2, half)
+    first, second = blocks[..., 0, :], blocks[..., 1, :]
+    with np.errstate(over="ignore", invalid="ignore"):
+        turned = (
+            rounded(first * cos) - rounded(second * sin),
+            rounded(second * cos) + rounded(first * sin),
+        )
+        rotated = np.stack(turned, axis=-2)
+    result: Array = x.copy()
+    result[..., rotated_dims] = round_once(rotated.reshape(part.shape), x.dtype)
+    return result
+
+
+def _cross_products(x: Array, y: FloatArray, view: RotaryView, own_heads: bool) -> FloatArray:
+    """x_a y_b - x_b y_a of the pairs, [b, s, h, P]; h is 1, a sum, unless heads are their own."""
+    half = view.block // 2
+    dims = slice(view.start, view.start + 2 * view.pairs)
+    (a, b), (g, h) = (
+        np.moveaxis(t[..., dims].reshape(*t.shape[:-1], view.pairs // half, 2, half), -2, 0)
+        for t in (x.astype(np.float64), y)
+    )
+    cross = (a * h - b * g).reshape(*x.shape[:-1], view.pairs)
+    letters = view.layout.replace("t", "s")
+    missing = [letter for letter in "bsh" if letter not in letters]
+    cross = cross.reshape(*(1 for _ in missing), *cross.shape)
+    letters = "".join(missing) + letters
+    by_head: FloatArray = cross.transpose([letters.index(letter) for letter in "bshd"])
+    return by_head if own_heads else by_head.sum(axis=2, keepdims=True)
+
+
+def _by_block(table: FloatArray, half: int) -> FloatArray:
+    """[..., P] as [..., blocks, half]."""
+    return table.reshape(*table.shape[:-1], table.shape[-1] // half, half)
+
+
+def _check_query_and_key(function: str, q: Array, k: Array) -> None:
+    check_float_array(function, "q", q)
+    check_float_array(function, "k", k)
+    if k.dtype != q.dtype:
+        wrong_type(function, "k", f"the dtype of q, {q.dtype}", k.dtype)
+
+
+def _check_tables(function: str, cos: Array, sin: Array) -> int:
+    """The number of pairs that the tables are for; their shapes are checked against x."""
+    check_float_array(function, "cos", cos)
+    check_float_array(function, "sin", sin)
+    if sin.dtype != cos.dtype:
+        wrong_type(function, "sin", f"the dtype of cos, {cos.dtype}", sin.dtype)
+    if cos.ndim < 1:
+        wrong_value(function, "cos", "shape [s, P] or [b, s, P]", "a scalar")
+    pairs: int = cos.shape[-1]
+    return pairs
+
+
+def _view(
+    function: str, name: str, x: Array, rotation: Rotation | TableRotation, pairs: int
+) -> RotaryView:
+    return rotary_view(
+        function, x.shape, rotation.layout, rotation.pairing, rotation.rotary_start, pairs, name
+    )
+
+
+def _views(
+    function: str, q: Array, k: Array, rotation: Rotation | TableRotation, pairs: int
+) -> tuple[RotaryView, RotaryView]:
+    q_view = _view(function, "q", q, rotation, pairs)
+    k_view = _view(function, "k", k, rotation, pairs)
+    check_same_tokens(function, q_view, k_view)
+    return q_view, k_view
+
+
+def _token_positions(function: str, rotation: Rotation, view: RotaryView, inv_freq: Array) -> Array:
+    """Rotary positions [s], [b, s] or None for 0 .. s-1; by axes [A, s] or [A, b, s]."""
+    positions, axis_map = rotation.positions, rotation.axis_map
+    by_axis = rotary_axes(function, positions is None, axis_map is None, inv_freq.ndim)
+    points = position_array(function, view.tokens if positions is None else positions)
+    axes = points.shape[:1] if by_axis else ()
+    if inv_freq.ndim == 3:
+        axes = inv_freq.shape[:1]
+    view.check_tokens(function, "positions", points.shape, before=axes)
+    return points
+
+
+def _frequencies_of_heads(function: str, inv_freq: object) -> Array:
+    """inv_freq [P], [H, P] or [A, H, P]."""
+    check_array(function, "inv_freq", inv_freq, arguments.FREQUENCY_DTYPES)
+    assert isinstance(inv_freq, np.ndarray)
+    check_frequency_axes(function, inv_freq.shape)
+    if not np.all(np.abs(inv_freq) < arguments.FREQUENCY_LIMIT):
+        wrong_value(function, "inv_freq", "finite frequencies within 2^63", "larger or NaN")
+    return inv_freq
+
+
+def _axis_map(
+    function: str, axis_map: object, pairs: int, positions_shape: tuple[int, ...]
+) -> Array | None:
+    """The axis_map, checked against the position axes that it chooses from."""
+    if axis_map is None:
+        return None
+    check_array(function, "axis_map", axis_map, arguments.INTEGER_DTYPES)
+    assert isinstance(axis_map, np.ndarray)
+    arguments.check_shape(function, "axis_map", axis_map.shape, (pairs,))
+    axes = positions_shape[0]
+    if np.any(axis_map < 0) or np.any(axis_map >= axes):
+        wrong_value(function, "axis_map", f"axes 0 .. {axes - 1} of positions", axis_map.tolist())
+    return axis_map

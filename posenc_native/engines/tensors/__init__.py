@@ -1,0 +1,49 @@
+"""Operations on torch tensors: native operators, or a composition of torch operations.
+
+    small       few bytes on the CPU: the NumPy module reads the tensors, past the dispatcher
+    library     the operators, CPU and CUDA; gradients/ differentiates them
+    composed/   other devices, transforms of torch.func, set_backend("reference")
+
+The functions here are what the public ones call where they meet a tensor (engines/late.py).
+"""
+
+from torch import Tensor
+
+from . import batching, fakes, library
+from .inputs import diagonals_tensor
+from .relative import (
+    add_toeplitz_bias,
+    diagonal_sums,
+    relative_gather,
+    relative_scatter,
+    toeplitz_bias,
+)
+from .rotary import (
+    apply_rotary,
+    apply_rotary_qk,
+    apply_rotary_qk_tables,
+    apply_rotary_tables,
+    rotary_tables,
+)
+from .sinusoids import add_sinusoidal, sinusoidal
+
+__all__ = [
+    "Tensor",
+    "add_sinusoidal",
+    "add_toeplitz_bias",
+    "apply_rotary",
+    "apply_rotary_qk",
+    "apply_rotary_qk_tables",
+    "apply_rotary_tables",
+    "diagonal_sums",
+    "diagonals_tensor",
+    "relative_gather",
+    "relative_scatter",
+    "rotary_tables",
+    "sinusoidal",
+    "toeplitz_bias",
+]
+
+if library.LIBRARY is not None:
+    fakes.register()
+    batching.register()

@@ -1,0 +1,137 @@
+"""How the operators are batched by torch.vmap: the mapped axis becomes part of the batch.
+
+The relative operators have no rule: under torch.func they are composed of torch operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posenc_native.base.rotation import Rotation, TableRotation
+
+from .library import ops
+
+
+def register() -> None:
+    """Tell torch of the rules; once, after the library of the operators is loaded."""
+
+    def vmap(name: str) -> Any:
+        return torch.library.register_vmap(f"posenc_native::{name}")
+
+    @vmap("sinusoidal")
+    def _(info, in_dims, positions, *rest):  # type: ignore[no-untyped-def]
+        return ops.sinusoidal(positions.movedim(in_dims[0], 0), *rest), 0
+
+    @vmap("rotary_tables")
+    def _(info, in_dims, positions, inv_freq, axis_map, scale, dtype):  # type: ignore[no-untyped-def]
+        _only_batched("rotary_tables", in_dims, 0)
+        positions = positions.movedim(in_dims[0], 0 if axis_map is None else 1)
+        return ops.rotary_tables(positions, inv_freq, axis_map, scale, dtype), (0, 0)
+
+    @vmap("add_sinusoidal")
+    def _(info, in_dims, x, positions, *rest):  # type: ignore[no-untyped-def]
+        x = _batch_first(x, in_dims[0], info.batch_size)
+        if positions is not None and in_dims[1] is not None:
+            positions = positions.movedim(in_dims[1], 0)
+            shape = (info.batch_size, *(1,) * (x.ndim - 1 - positions.ndim), *positions.shape[1:])
+            positions = positions.reshape(shape).expand(x.shape[:-1])
+        elif positions is not None and positions.ndim > 1:
+            positions = positions.expand(x.shape[:-1])
+        return ops.add_sinusoidal(x, positions, *rest), 0
+
+    for inputs, kind, name in (
+        (1, Rotation, "rotary"),
+        (2, Rotation, "rotary_qk"),
+        (1, TableRotation, "rotary_from_tables"),
+        (2, TableRotation, "rotary_qk_from_tables"),
+    ):
+        vmap(name)(partial(_batched_rotation, name, inputs, kind))
+
+
+def _batched_rotation(
+    name: str,
+    inputs: int,
+    kind: type[Rotation | TableRotation],
+    info: Any,
+    in_dims: tuple[Any, ...],
+    *args: Any,
+) -> tuple[Any, Any]:
+    """A rotation of x, or of q and k; what a call leaves out has the defaults of the record."""
+    rotation = kind(*args[inputs:])
+    folded = [
+        _fold_batch(x, dim, rotation.layout, info.batch_size)
+        for x, dim in zip(args[:inputs], in_dims, strict=False)
+    ]
+    first, layout, _ = folded[0]
+    batch = first.shape[layout.index("b")]
+
+    def tokens(nth: int, before: int, after: int) -> Tensor | None:
+        """The nth option, of tokens, for the folded batch."""
+        values: Any = rotation[nth]
+        if values is None:
+            return None
+        return _fold_tokens(values, in_dims[inputs + nth], info.batch_size, batch, before, after)
+
+    if isinstance(rotation, Rotation):
+        _only_batched(name, in_dims, *range(inputs + 1))
+        axes = 0 if rotation.axis_map is None else 1
+        rotation = rotation._replace(positions=tokens(0, axes, 0))
+    else:
+        rotation = rotation._replace(cos=tokens(0, 0, 1), sin=tokens(1, 0, 1))
+    rotation = rotation._replace(layout=layout)
+    results = getattr(ops, name)(*(x for x, _, _ in folded), *rotation)
+    if inputs == 1:
+        return folded[0][2](results), 0
+    restored = (restore(r) for r, (_, _, restore) in zip(results, folded, strict=True))
+    return tuple(restored), (0, 0)
+
+
+def _only_batched(name: str, in_dims: tuple[Any, ...], *allowed: int) -> None:
+    for i, dim in enumerate(in_dims):
+        if dim is not None and i not in allowed:
+            raise NotImplementedError(
+                f"{name}: vmap over frequencies or an axis_map is not supported"
+            )
+
+
+def _batch_first(x: Tensor, dim: int | None, batch_size: int) -> Tensor:
+    return x.expand(batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
+
+
+def _fold_batch(
+    x: Tensor, dim: int | None, layout: str, batch_size: int
+) -> tuple[Tensor, str, Callable[[Tensor], Tensor]]:
+    """The mapped axis made part of b: (x, its layout, how to get the mapped axis back, first)."""
+    x = _batch_first(x, dim, batch_size)
+    if "b" not in layout:
+        return x, "b" + layout.replace("t", "s"), lambda y: y
+    at = layout.index("b")
+    sizes = (batch_size, x.shape[1 + at])
+    folded = x.movedim(0, at).flatten(at, at + 1)
+    return folded, layout, lambda y: y.unflatten(at, sizes).movedim(at, 0)
+
+
+def _fold_tokens(
+    values: Tensor, dim: int | None, batch_size: int, batch: int, before: int, after: int
+) -> Tensor:
+    """[s] or [b, s] (between other axes) of a mapped call, as it is for the folded batch."""
+    batched_rank = before + 2 + after
+    if dim is None:
+        if values.ndim < batched_rank:
+            return values  # one for all, still
+        values = values.unsqueeze(before).expand(
+            *values.shape[:before], batch_size, *values.shape[before:]
+        )
+    else:
+        values = values.movedim(dim, before)
+    if values.ndim == batched_rank:  # mapped [s]: the same for every b of an example
+        inner = batch // batch_size
+        values = values.unsqueeze(before + 1).expand(
+            *values.shape[: before + 1], inner, *values.shape[before + 1 :]
+        )
+    return values.flatten(before, before + 1)

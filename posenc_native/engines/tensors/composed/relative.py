@@ -1,0 +1,223 @@
+"""Biases by distance and look-ups composed of torch operations; differentiable by themselves."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posenc_native.base import arguments
+from posenc_native.base.arguments import wrong_value
+
+from .phases import concrete
+
+
+def toeplitz_bias(
+    function: str,
+    diagonals: Tensor,
+    leading: tuple[int, ...],
+    dtype: torch.dtype,
+    q_len: tuple[int, ...],
+    k_len: tuple[int, ...],
+    start: tuple[int, ...] | None,
+    q_offset: Tensor | None,
+) -> Tensor:
+    """`posenc_native.toeplitz_bias`, of the leading axes."""
+    rank = len(q_len)
+    entries = _entries(
+        function, diagonals.shape[diagonals.ndim - rank :], q_len, k_len, start, q_offset,
+        diagonals.device,
+    )  # fmt: skip
+    arguments.check_heads(function, tuple(diagonals.shape[: diagonals.ndim - rank]), leading)
+    if q_offset is not None:
+        arguments.check_offset_shape(function, tuple(q_offset.shape), leading)
+    flat = diagonals.flatten(diagonals.ndim - rank)
+    if q_offset is None:
+        bias = flat[..., entries].expand(*leading, *entries.shape)
+    else:
+        flat = flat.expand(*leading, flat.shape[-1])
+        bias = flat.gather(-1, _planes(entries, leading).flatten(-2)).unflatten(
+            -1, entries.shape[-2:]
+        )
+    return bias.to(dtype)
+
+
+def add_toeplitz_bias(function: str, scores: Tensor, diagonals: Tensor, *options: Any) -> Tensor:
+    """`posenc_native.add_toeplitz_bias`."""
+    real = torch.float64 if scores.dtype == torch.float64 else torch.float32
+    leading = tuple(scores.shape[:-2])
+    bias = toeplitz_bias(function, diagonals.to(real), leading, real, *options)
+    return (scores.to(real) + bias).to(scores.dtype)
+
+
+def diagonal_sums(
+    function: str,
+    grad: Tensor,
+    shape: tuple[int, ...],
+    q_len: tuple[int, ...],
+    k_len: tuple[int, ...],
+    start: tuple[int, ...] | None,
+    q_offset: Tensor | None,
+) -> Tensor:
+    """`posenc_native.diagonal_sums`, of the shape."""
+    rank = len(q_len)
+    heads, counts = shape[: len(shape) - rank], shape[len(shape) - rank :]
+    leading = tuple(grad.shape[:-2])
+    entries = _entries(function, counts, q_len, k_len, start, q_offset, grad.device)
+    arguments.check_heads(function, heads, leading)
+    if q_offset is not None:
+        arguments.check_offset_shape(function, tuple(q_offset.shape), leading)
+    real = torch.float64 if grad.dtype == torch.float64 else torch.float32
+    by_plane = grad.to(real)
+    if q_offset is None:  # the same entries in all planes: fewer of them first
+        by_plane = _sum_to(by_plane, (*heads, *grad.shape[-2:]))
+    index = _planes(entries, tuple(by_plane.shape[:-2])).flatten(-2)
+    zeros = torch.zeros((*by_plane.shape[:-2], math.prod(counts)), dtype=real, device=grad.device)
+    sums = zeros.scatter_add(-1, index, by_plane.flatten(-2))
+    return _sum_to(sums, (*heads, sums.shape[-1])).reshape(shape)
+
+
+def relative_gather(
+    function: str,
+    x: Tensor,
+    content: Tensor | None,
+    k_len: int,
+    index: Tensor | None,
+    start: int | None,
+    q_offset: Tensor | None,
+    missing: int | None,
+    scale: float,
+) -> Tensor:
+    """`posenc_native.relative_gather`."""
+    columns = _columns(
+        function, x, index, x.shape[-1], x.shape[-2], k_len, start, q_offset, missing
+    )
+    real = torch.float64 if x.dtype == torch.float64 else torch.float32
+    padded = torch.nn.functional.pad(x.to(real), (0, 1))
+    result = padded.gather(-1, columns)
+    if content is not None:
+        result = content.to(real) + result
+    return (result * scale).to(x.dtype)
+
+
+def relative_scatter(
+    function: str,
+    grad: Tensor,
+    width: int,
+    index: Tensor | None,
+    start: int | None,
+    q_offset: Tensor | None,
+    missing: int | None,
+    scale: float,
+) -> Tensor:
+    """`posenc_native.relative_scatter`."""
+    columns = _columns(
+        function, grad, index, width, grad.shape[-2], grad.shape[-1], start, q_offset, missing
+    )
+    real = torch.float64 if grad.dtype == torch.float64 else torch.float32
+    zeros = torch.zeros((*grad.shape[:-1], width + 1), dtype=real, device=grad.device)
+    sums = zeros.scatter_add(-1, columns, grad.to(real))
+    return (sums[..., :-1] * scale).to(grad.dtype)
+
+
+def _entries(
+    function: str,
+    counts: tuple[int, ...],
+    q_len: tuple[int, ...],
+    k_len: tuple[int, ...],
+    start: tuple[int, ...] | None,
+    q_offset: Tensor | None,
+    device: torch.device,
+) -> Tensor:
+    """The entry of every query and key among the flattened ones, [q_len, k_len].
+
+    With q_offset, [*q_offset.shape, q_len, k_len].
+    """
+    if q_offset is not None and len(q_len) != 1:
+        expected = "none where q_len and k_len are tuples"
+        wrong_value(function, "q_offset", expected, f"shape {list(q_offset.shape)}")
+    flat = torch.zeros(1, 1, dtype=torch.int64, device=device)
+    for axis, (queries, keys, count) in enumerate(zip(q_len, k_len, counts, strict=True)):
+        first = queries - 1 if start is None else start[axis]
+        low, high = (first, first)
+        if q_offset is not None and concrete(q_offset) and q_offset.numel():
+            low, high = first - int(q_offset.max()), first - int(q_offset.min())
+        if queries and keys and not (queries - 1 <= low and high <= count - keys):
+            wrong_value(
+                function, "diagonals",
+                f"entries for all distances, at least {queries + keys - 1}",
+                f"{count} with query 0 and key 0 at entry {low}",
+            )  # fmt: skip
+        i = torch.arange(queries, device=device)[:, None]
+        entries = first + torch.arange(keys, device=device) - i
+        rows, columns = flat.shape
+        flat = flat[:, None, :, None] * count + entries[None, :, None, :]
+        flat = flat.reshape(rows * queries, columns * keys)
+    if q_offset is None:
+        return flat
+    # What cannot be looked at does not lead out of the entries.
+    moved = flat - q_offset.long()[..., None, None]
+    return moved.clamp(0, max(counts[0] - 1, 0))
+
+
+def _planes(entries: Tensor, leading: tuple[int, ...]) -> Tensor:
+    """Entries of every plane: those with q_offset have its axes first."""
+    shape = (*entries.shape[:-2], *(1,) * (len(leading) + 2 - entries.ndim), *entries.shape[-2:])
+    return entries.reshape(shape).expand(*leading, *entries.shape[-2:])
+
+
+def _sum_to(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """x summed over the leading axes that the shape has not, or of size 1."""
+    extra = x.ndim - len(shape)
+    x = x.sum(tuple(range(extra))) if extra else x
+    repeated = [i for i, size in enumerate(shape) if size == 1 and x.shape[i] != 1]
+    return x.sum(repeated, keepdim=True) if repeated else x
+
+
+def _columns(
+    function: str,
+    x: Tensor,
+    index: Tensor | None,
+    width: int,
+    queries: int,
+    keys: int,
+    start: int | None,
+    q_offset: Tensor | None,
+    missing: int | None,
+) -> Tensor:
+    """The column of every query and key, [*leading, queries, keys]; `width` where there is none."""
+    leading = tuple(x.shape[:-2])
+    if q_offset is not None:
+        arguments.check_offset_shape(function, tuple(q_offset.shape), leading)
+    i = torch.arange(queries, device=x.device)[:, None]
+    first = queries - 1 if start is None else start
+    entries = first + torch.arange(keys, device=x.device) - i
+    if q_offset is not None:
+        entries = entries - q_offset.long()[..., None, None]
+    if index is None:
+        columns = entries
+    else:
+        if index.ndim != 1:
+            wrong_value(function, "index", "shape [q_len + k_len - 1]", list(index.shape))
+        if missing is not None and 0 <= missing < width:
+            wrong_value(function, "missing", f"none of the columns 0 .. {width - 1}", missing)
+        if concrete(index, q_offset):
+            if entries.numel() and not (
+                int(entries.min()) >= 0 and int(entries.max()) < index.shape[0]
+            ):
+                wrong_value(
+                    function, "index", f"entries for all distances, at least {queries + keys - 1}",
+                    f"{index.shape[0]} with query 0 and key 0 at entry {first}",
+                )  # fmt: skip
+            bad = (index < 0) | (index >= width)
+            if missing is not None:
+                bad = bad & (index != missing)
+            if bool(bad.any()):
+                wrong_value(function, "index", f"columns 0 .. {width - 1}", int(index[bad][0]))
+        if entries.numel():
+            entries = entries.clamp(0, index.shape[0] - 1)
+        columns = index.long()[entries]
+    columns = torch.where((columns >= 0) & (columns < width), columns, width)
+    return _planes(columns, leading)

@@ -1,0 +1,156 @@
+"""Rotations composed of torch operations; differentiable by themselves, to every order."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from posenc_native.base import arguments
+from posenc_native.base.arguments import wrong_type, wrong_value
+from posenc_native.base.rotation import Rotation, TableRotation
+from posenc_native.base.views import (
+    RotaryView,
+    check_frequency_axes,
+    check_frequency_heads,
+    check_same_tokens,
+    rotary_axes,
+    rounds_as_written,
+)
+from posenc_native.engines.reference.checks import check_inv_freq
+from posenc_native.engines.tensors import library
+from posenc_native.engines.tensors.following import transformed
+from posenc_native.engines.tensors.inputs import view_of
+from posenc_native.engines.tensors.library import call, ops
+
+from .phases import check_values, cos_sin, fixed_point_tensor, moving, phases_at
+
+
+def apply_rotary(
+    function: str, inputs: tuple[Tensor, ...], rotation: Rotation
+) -> tuple[Tensor, ...]:
+    """`posenc_native.apply_rotary` of x or of q and k."""
+    positions, inv_freq, axis_map = rotation.positions, rotation.inv_freq, rotation.axis_map
+    shape = tuple(inv_freq.shape)
+    check_frequency_axes(function, shape)
+    views = _views(function, inputs, rotation, shape[-1])
+    names = ("x",) if len(views) == 1 else ("q", "k")
+    check_frequency_heads(function, shape, dict(zip(names, views, strict=True)))
+    by_axis = rotary_axes(function, positions is None, axis_map is None, len(shape))
+    if positions is None:
+        positions = torch.arange(views[0].tokens, device=inputs[0].device)
+    axes = tuple(positions.shape[:1]) if by_axis else ()
+    axes = shape[:1] if len(shape) == 3 else axes
+    views[0].check_tokens(function, "positions", tuple(positions.shape), before=axes)
+    real = torch.float64 if inputs[0].dtype == torch.float64 else torch.float32
+    cos, sin = tables(function, positions, inv_freq, axis_map, real)
+    scale = rotation.scale
+    cos, sin = cos * scale, sin * (-scale if rotation.inverse else scale)
+    by_head = len(shape) > 1
+    return tuple(_turn(x, cos, sin, v, by_head) for x, v in zip(inputs, views, strict=True))
+
+
+def apply_rotary_tables(
+    function: str, inputs: tuple[Tensor, ...], rotation: TableRotation
+) -> tuple[Tensor, ...]:
+    """`posenc_native.apply_rotary_tables` of x or of q and k."""
+    cos, sin = rotation.cos, rotation.sin
+    as_written = rounds_as_written(function, rotation.compute)
+    pairs = cos.shape[-1] if cos.ndim else 0
+    views = _views(function, inputs, rotation, pairs)
+    for name, table in (("cos", cos), ("sin", sin)):
+        arguments.check_dtype(function, name, table.dtype, arguments.FLOAT_DTYPES)
+        views[0].check_tokens(function, name, tuple(table.shape), after=(pairs,))
+    if cos.dtype != sin.dtype:
+        wrong_type(function, "sin", f"the dtype of cos, {cos.dtype}", sin.dtype)
+    real = torch.float64 if inputs[0].dtype == torch.float64 else torch.float32
+    real = inputs[0].dtype if as_written else real
+    cos, sin = cos.to(real), (-sin if rotation.inverse else sin).to(real)
+    return tuple(_turn(x, cos, sin, v) for x, v in zip(inputs, views, strict=True))
+
+
+def _views(
+    function: str, inputs: tuple[Tensor, ...], rotation: Rotation | TableRotation, pairs: int
+) -> list[RotaryView]:
+    """How x, or q and k, are rotated."""
+    views = []
+    for name, x in zip(("x",) if len(inputs) == 1 else ("q", "k"), inputs, strict=True):
+        arguments.check_dtype(function, name, x.dtype, arguments.FLOAT_DTYPES)
+        if x.dtype != inputs[0].dtype:
+            wrong_type(function, name, f"the dtype of q, {inputs[0].dtype}", x.dtype)
+        views.append(view_of(function, name, x, rotation, pairs))
+    if len(views) == 2:
+        check_same_tokens(function, views[0], views[1])
+    return views
+
+
+def _turn(x: Tensor, cos: Tensor, sin: Tensor, view: RotaryView, by_head: bool = False) -> Tensor:
+    """The pairs of x turned; the arithmetic in the dtype of cos and sin."""
+    end = view.start + 2 * view.pairs
+    half = view.block // 2
+    turned = x[..., view.start : end].to(cos.dtype)
+    # [..., blocks, 2, half]: the partners are the axis of length 2.
+    partners = turned.unflatten(-1, (-1 if view.pairs else 0, 2, half))
+    cos, sin = (
+        view.align(table, by_head).unflatten(-1, (-1 if view.pairs else 0, half))
+        for table in (cos, sin)
+    )
+    a, b = partners.unbind(-2)
+    result = torch.stack([a * cos - b * sin, b * cos + a * sin], -2).flatten(-3).to(x.dtype)
+    if 2 * view.pairs == x.shape[-1]:
+        return result
+    return torch.cat([x[..., : view.start], result, x[..., end:]], -1)
+
+
+def tables(
+    function: str,
+    positions: Tensor,
+    inv_freq: Tensor,
+    axis_map: Tensor | None,
+    real: torch.dtype,
+) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of positions * inv_freq, in the dtype `real`: [..., P], or [..., H, P]."""
+    arguments.check_dtype(function, "inv_freq", inv_freq.dtype, arguments.FREQUENCY_DTYPES)
+    arguments.check_dtype(function, "positions", positions.dtype, arguments.POSITION_DTYPES)
+    if axis_map is not None:
+        arguments.check_dtype(function, "axis_map", axis_map.dtype, arguments.INTEGER_DTYPES)
+        arguments.check_shape(
+            function, "axis_map", tuple(axis_map.shape), tuple(inv_freq.shape[-1:])
+        )
+        if positions.ndim < 1:
+            wrong_value(function, "positions", "shape [A, ...] with axis_map", "shape []")
+    check_values(function, positions, axis_map)
+    summed = inv_freq.ndim == 3
+    rows = positions.shape if axis_map is None and not summed else positions.shape[1:]
+    arguments.check_byte_count(function, (*rows, *inv_freq.shape[-2:]), 8)
+    # Positions of every pair, and its frequencies: [..., P] or [..., H, P], axes first if summed.
+    if axis_map is None:
+        points = positions[..., None]
+    else:
+        points = positions.movedim(0, -1)[..., axis_map.long()]
+    if inv_freq.ndim > 1:
+        points = points[..., None, :]
+    turns = _frequency_turns(function, inv_freq).to(positions.device)
+    weights = inv_freq
+    if summed:
+        ones = (1,) * (positions.ndim - 1)
+        turns, weights = (t.reshape(*t.shape[:-2], *ones, *t.shape[-2:]) for t in (turns, weights))
+    phases = phases_at(points, *turns)
+    if summed:
+        phases = phases.sum(0)
+    cos, sin = cos_sin(phases, real)
+    angle = points.to(torch.promote_types(real, weights.dtype)) * weights
+    if not (angle.requires_grad or transformed()):
+        return cos, sin
+    return moving(cos, sin, (angle.sum(0) if summed else angle).to(real))
+
+
+def _frequency_turns(function: str, inv_freq: Tensor) -> Tensor:
+    """[2, *inv_freq.shape]: the fractions and the whole turns, as 64-bit patterns."""
+    if inv_freq.is_meta:
+        return inv_freq.new_empty((2, *inv_freq.shape), dtype=torch.int64)
+    flat = inv_freq.detach().cpu().flatten()
+    if library.LIBRARY is not None:
+        turns = call(ops.frequency_turns.default, flat)
+    else:
+        turns = fixed_point_tensor(check_inv_freq(function, flat.numpy()))
+    return turns.unflatten(-1, inv_freq.shape)  # type: ignore[no-any-return]

@@ -1,0 +1,83 @@
+"""Whether the CUDA kernels can run on a device, and what to say where they cannot.
+
+The kernels carry their own CUDA runtime: they need a driver of its major version or newer, and a
+GPU of an architecture that they were compiled for. Elsewhere tensors are computed by compositions
+of torch operations, after one warning.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+
+_ops = torch.ops.posenc_native
+
+_usable: dict[int, bool] = {}
+
+
+def problem(device: int) -> str:
+    """Why the kernels cannot run on this CUDA device; "" if they can.
+
+    Makes the device's context, if there is none yet.
+    """
+    if not _ops.cuda_architectures():
+        return "the operators were built without CUDA kernels"
+    if torch.version.cuda is None:
+        return "this build of torch has no CUDA"
+    runtime, driver = _ops.cuda_versions()
+    if driver // 1000 < runtime // 1000:
+        return (
+            f"the kernels need a driver for CUDA {version_text(runtime)}, "
+            f"this one supports {version_text(driver)}"
+        )
+    failure: str = _ops.cuda_failure(device)
+    if not failure:
+        return ""
+    major, minor = torch.cuda.get_device_capability(device)
+    return (
+        f"{failure} (compute capability {major}.{minor}; "
+        f"the kernels were compiled for {_ops.cuda_architectures()})"
+    )
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def usable(device: int) -> bool:
+    """Whether the kernels can run on a CUDA device; a RuntimeWarning the first time they cannot."""
+    known = _usable.get(device)
+    if known is None:
+        text = problem(device)
+        known = _usable[device] = not text
+        if text and _ops.cuda_architectures():
+            warnings.warn(
+                f"posenc_native: the CUDA kernels cannot run on cuda:{device}: {text}. Tensors "
+                "there are computed by compositions of torch operations, many times slower.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+    return known
+
+
+def version_text(version: int) -> str:
+    """CUDA's number of a version as people write it."""
+    return f"{version // 1000}.{version % 1000 // 10}" if version else "none"
+
+
+def configuration() -> dict[str, str]:
+    """The kernels, the driver and the devices, for `show_config`. Does not initialise CUDA."""
+    architectures = _ops.cuda_architectures()
+    if not architectures:
+        return {
+            "CUDA kernels": "not built: CUDA tensors are computed by compositions of operations"
+        }
+    runtime, driver = _ops.cuda_versions()
+    entries = {
+        "CUDA kernels": f"built for {architectures} with CUDA {version_text(runtime)}",
+        "CUDA driver": f"supports {version_text(driver)}" if driver else "none",
+    }
+    if not torch.cuda.is_initialized():
+        return entries
+    for device in range(torch.cuda.device_count()):
+        state = problem(device) or "in use"
+        entries[f"cuda:{device}"] = f"{torch.cuda.get_device_name(device)}: {state}"
+    return entries

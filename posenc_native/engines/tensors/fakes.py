@@ -1,0 +1,92 @@
+"""Fakes of the operators: shapes, strides and dtypes of their results.
+
+For torch.compile, torch.export and the meta device.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posenc_native.base.rotation import Rotation
+
+
+def register() -> None:
+    """Tell torch of all operators; once, after their library is loaded."""
+
+    def fake(name: str) -> Any:
+        return torch.library.register_fake(f"posenc_native::{name}")
+
+    @fake("sinusoidal")
+    def _(positions, dim, base, layout, shift, scale, dtype):  # type: ignore[no-untyped-def]
+        return positions.new_empty((*positions.shape, dim), dtype=dtype)
+
+    @fake("rotary_tables")
+    def _(positions, inv_freq, axis_map, scale, dtype):  # type: ignore[no-untyped-def]
+        rows = positions.shape if axis_map is None else positions.shape[1:]
+        shape = (*rows, inv_freq.shape[0])
+        return positions.new_empty(shape, dtype=dtype), positions.new_empty(shape, dtype=dtype)
+
+    for name in ("rotary_qk", "rotary_qk_from_tables"):
+        fake(name)(lambda q, k, *options: (torch.empty_like(q), torch.empty_like(k)))
+    for name in ("add_sinusoidal", "rotary", "rotary_from_tables", "add_toeplitz_bias"):
+        fake(name)(lambda x, *options: torch.empty_like(x))
+
+    @fake("rotary_backward")
+    def _(grad, x, *call):  # type: ignore[no-untyped-def]
+        return torch.empty_like(x), *_angle_gradients(x, *call)
+
+    @fake("rotary_qk_backward")
+    def _(grad_q, grad_k, q, k, *call):  # type: ignore[no-untyped-def]
+        return torch.empty_like(q), torch.empty_like(k), *_angle_gradients(q, *call)
+
+    for name in ("sinusoidal_out", "add_sinusoidal_out", "add_sinusoidal_", "rotary_out", "rotary_",
+                 "rotary_qk_", "rotary_from_tables_out", "rotary_from_tables_",
+                 "rotary_qk_from_tables_", "toeplitz_bias_out", "add_toeplitz_bias_",
+                 "add_toeplitz_bias_out", "relative_gather_out",
+                 "relative_scatter_out"):  # fmt: skip
+        fake(name)(lambda *args, **kwargs: None)
+
+    @fake("toeplitz_bias")
+    def _(diagonals, shape, dtype, *grid):  # type: ignore[no-untyped-def]
+        return diagonals.new_empty(shape, dtype=dtype)
+
+    # The last argument is the last length.
+    for name in ("relative_gather", "relative_scatter"):
+        fake(name)(lambda x, *options: x.new_empty((*x.shape[:-1], options[-1])))
+
+    @fake("diagonal_sums")
+    def _(grad, keep, q_len, k_len, entries, start, q_offset):  # type: ignore[no-untyped-def]
+        lengths = zip(q_len or grad.shape[-2:-1], k_len or grad.shape[-1:], strict=True)
+        counts = entries or [torch.sym_max(q + k - 1, 0) for q, k in lengths]
+        dtype = torch.float64 if grad.dtype == torch.float64 else torch.float32
+        shape = (*grad.shape[grad.ndim - 2 - keep : -2], *counts)
+        return grad.new_empty(shape, dtype=dtype)
+
+    @fake("frequency_turns")
+    def _(inv_freq):  # type: ignore[no-untyped-def]
+        return inv_freq.new_empty((2, inv_freq.shape[0]), dtype=torch.int64)
+
+    @fake("sinusoidal_turns")
+    def _(dim, base, shift, scale):  # type: ignore[no-untyped-def]
+        return torch.empty((2, dim // 2), dtype=torch.int64)
+
+
+def _angle_gradients(x: Tensor, *call: Any) -> tuple[Tensor, Tensor]:
+    """Fakes of the gradients of frequencies, and of positions if they are wanted.
+
+    call: a Rotation, and whether they are.
+    """
+    *options, of_positions = call
+    rotation = Rotation(*options)
+    positions, inv_freq = rotation.positions, rotation.inv_freq
+    sizes = dict(zip(rotation.layout.replace("t", "s"), x.shape, strict=True))
+    by_axis = rotation.axis_map is not None or inv_freq.ndim == 3
+    axes = positions.shape[0] if by_axis and positions is not None else 1
+    shape = (axes, sizes.get("b", 1), sizes["s"]) if of_positions else (0,)
+    return (
+        inv_freq.new_empty(inv_freq.shape, dtype=torch.float64),
+        inv_freq.new_empty(shape, dtype=torch.float64),
+    )

@@ -1,0 +1,67 @@
+"""Who follows what is computed: autograd, forward mode, torch.func, torch.compile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+
+def needs_grad(*tensors: Tensor) -> bool:
+    """Whether autograd has to record an operation on these tensors."""
+    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+
+
+def needs_function(*tensors: Tensor) -> bool:
+    """Whether an operator has to be called through its Function.
+
+    For autograd, and for forward mode and torch.func: Functions refuse or follow those, where an
+    operator by itself would lose tangents.
+    """
+    return transformed() or needs_grad(*tensors)
+
+
+def transformed() -> bool:
+    """Whether forward mode or a transform of torch.func is going on."""
+    return forward_ad._current_level >= 0 or functorch_active()
+
+
+def tracing() -> bool:
+    """Whether torch.compile, torch.export or a torch.func transform is going on."""
+    return torch.compiler.is_compiling() or functorch_active()
+
+
+functorch_active: Callable[[], bool] = getattr(
+    torch._C, "_are_functorch_transforms_active", lambda: False
+)
+
+
+def is_leaf_for_gradient(x: Tensor) -> bool:
+    """Whether it is a leaf that requires a gradient, or a view of one."""
+    base = x if x._base is None else x._base
+    return base.is_leaf and base.requires_grad and torch.is_grad_enabled()
+
+
+def angles_followed(positions: Tensor | None, inv_freq: Tensor) -> bool:
+    """Whether anybody may want a derivative with respect to what makes the angles."""
+    angles = [t for t in (positions, inv_freq) if t is not None and t.is_floating_point()]
+    if not transformed():
+        return needs_grad(*angles)
+    if torch.compiler.is_compiling():  # the composition in any case: library.operators_in_use
+        return True
+    # The composition is also what takes frequencies of every example, under vmap.
+    return any(map(_followed, angles)) or torch._C._functorch.is_batchedtensor(inv_freq)
+
+
+def _followed(tensor: Tensor) -> bool:
+    """Whether forward mode or a transform of torch.func wants derivatives by this tensor."""
+    if needs_grad(tensor):
+        return True
+    if forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None:
+        return True
+    functorch = torch._C._functorch
+    if not functorch.is_functorch_wrapped_tensor(tensor):
+        return False
+    return _followed(functorch.get_unwrapped(tensor))

@@ -1,0 +1,1 @@
+"""Autograd of the operators, a module a family."""

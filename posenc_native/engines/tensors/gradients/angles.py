@@ -1,0 +1,150 @@
+"""Gradients of a rotation by what makes its angles: frequencies and positions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posenc_native.base.rotation import Rotation
+from posenc_native.engines.tensors.following import needs_grad, tracing
+from posenc_native.engines.tensors.inputs import view_of
+from posenc_native.engines.tensors.library import call, ops
+
+from .functions import Function, apply, keep, kept
+from .rotary import rotary
+
+
+def learned_rotary(x: Tensor, *rotation: Any) -> Tensor:
+    """`rotary`, differentiable with respect to frequencies and positions too."""
+    return apply(_Learned, x, *rotation)  # type: ignore[no-any-return]
+
+
+def learned_rotary_qk(q: Tensor, k: Tensor, *rotation: Any) -> tuple[Tensor, Tensor]:
+    """`rotary_qk`, differentiable with respect to frequencies and positions too."""
+    if q is k and tracing():  # as in rotary_qk
+        rotated = learned_rotary(q, *rotation)
+        return rotated, rotated
+    return apply(_LearnedQK, q, k, *rotation)  # type: ignore[no-any-return]
+
+
+def _learned_backward(ctx: Any, *grads: Tensor) -> Any:
+    """Gradients of x, or of q and k, positions and frequencies."""
+    count = len(grads)
+    saved = kept(ctx)
+    inputs, rotation = saved[:count], Rotation(*saved[count:])
+    positions, inv_freq, axis_map = rotation.positions, rotation.inv_freq, rotation.axis_map
+    of_positions, of_frequencies = ctx.needs_input_grad[count : count + 2]
+    if not torch.is_grad_enabled():
+        operator = ops.rotary_backward if count == 1 else ops.rotary_qk_backward
+        *turned, frequencies, points = call(
+            operator.default, *grads, *inputs, *rotation, of_positions
+        )
+    else:  # for a second derivative
+        turned = [_turn(grad, rotation.turned_back()) for grad in grads]
+        angles = [_angle_gradient(x, y, rotation) for x, y in zip(inputs, turned, strict=True)]
+        frequencies, points = _frequency_gradients(
+            sum(angles[1:], angles[0]), positions, inv_freq, axis_map
+        )
+    if of_positions:
+        if positions.ndim < points.ndim - (axis_map is None and inv_freq.ndim < 3):
+            points = points.sum(1, keepdim=True)
+        points = points.reshape(positions.shape).to(positions.dtype)
+    return (
+        *turned,
+        points if of_positions else None,
+        frequencies.to(inv_freq.dtype) if of_frequencies else None,
+        *[None] * (len(rotation) - 2),
+    )
+
+
+def _turn(grad: Tensor, rotation: Rotation) -> Tensor:
+    angles = (rotation.positions, rotation.inv_freq)
+    if needs_grad(*(t for t in angles if t is not None and t.is_floating_point())):
+        return learned_rotary(grad, *rotation)
+    return rotary(grad, *rotation)
+
+
+def _angle_gradient(x: Tensor, y: Tensor, rotation: Rotation) -> Tensor:
+    """Cross products of the pairs of x and y, [b, s, P], summed over heads, or [b, s, H, P]."""
+    pairs, start = rotation.inv_freq.shape[-1], rotation.rotary_start
+    view = view_of("apply_rotary", "x", x, rotation, pairs)
+    real = torch.float64 if x.dtype == torch.float64 else torch.float32
+    half = view.block // 2
+    (a, b), (g, h) = (
+        t[..., start : start + 2 * pairs]
+        .to(real)
+        .unflatten(-1, (pairs // half, 2, half))
+        .unbind(-2)
+        for t in (x, y)
+    )
+    cross = (a * h - b * g).flatten(-2)
+    cross = -cross if rotation.inverse else cross
+    letters = rotation.layout.replace("t", "s")
+    for letter in "bsh":
+        if letter not in letters:
+            letters, cross = letter + letters, cross.unsqueeze(0)
+    cross = cross.permute([letters.index(letter) for letter in "bshd"])
+    summed: Tensor = cross if rotation.inv_freq.ndim > 1 else cross.sum(2)
+    return summed
+
+
+def _frequency_gradients(
+    angles: Tensor, positions: Tensor | None, inv_freq: Tensor, axis_map: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Gradients of inv_freq and, [A, b, s], of positions, from those of the angles."""
+    batch, tokens = angles.shape[:2]
+    by_axis = axis_map is not None or inv_freq.ndim == 3
+    if positions is None:
+        points = torch.arange(tokens, device=angles.device).expand(1, 1, tokens)
+    else:
+        points = positions if by_axis else positions[None]
+        points = points.unsqueeze(1) if points.ndim == 2 else points
+    points = points.to(angles.dtype).expand(-1, batch, tokens)
+    weights = inv_freq.to(angles.dtype)
+    if inv_freq.ndim == 3:
+        if weights.shape[1] == 1:
+            angles = angles.sum(2, keepdim=True)
+        return (
+            torch.einsum("abs,bshp->ahp", points, angles),
+            torch.einsum("bshp,ahp->abs", angles, weights),
+        )
+    if inv_freq.ndim == 2 and weights.shape[0] == 1:
+        angles = angles.sum(2, keepdim=True)
+    angles = angles if inv_freq.ndim == 2 else angles.unsqueeze(2)
+    weights = weights if inv_freq.ndim == 2 else weights[None]
+    # Which axis drives a pair, [A, P]: without an axis_map the only one.
+    axes = torch.ones_like(weights[:1])
+    if axis_map is not None:
+        numbers = torch.arange(points.shape[0], device=angles.device)
+        axes = (axis_map == numbers[:, None]).to(angles.dtype)
+    frequencies = torch.einsum("abs,bshp,ap->hp", points, angles, axes)
+    return (
+        frequencies.reshape(inv_freq.shape),
+        torch.einsum("bshp,hp,ap->abs", angles, weights, axes),
+    )
+
+
+class _Learned(Function):
+    @staticmethod
+    def forward(x: Tensor, *rotation: Any) -> Any:
+        return call(ops.rotary.default, x, *rotation)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        keep(ctx, inputs)
+
+    backward = staticmethod(_learned_backward)
+
+
+class _LearnedQK(Function):
+    @staticmethod
+    def forward(q: Tensor, k: Tensor, *rotation: Any) -> Any:
+        return call(ops.rotary_qk.default, q, k, *rotation)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        keep(ctx, inputs)
+
+    backward = staticmethod(_learned_backward)

@@ -1,0 +1,173 @@
+"""Arguments as the operators take them: tensors on one device, what else of the schema's kinds."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from posenc_native.base import arguments
+from posenc_native.base.arguments import wrong_type, wrong_value
+from posenc_native.base.rotation import Rotation, TableRotation
+from posenc_native.base.views import RotaryView, rotary_view
+
+# q_len, k_len and start as the operators take them, None where tensors say them; q_offset.
+Grid = tuple[list[int] | None, list[int] | None, list[int] | None, Tensor | None]
+
+PAIRINGS = ("half", "interleaved")
+FLOAT_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+INTEGER_DTYPES = (
+    torch.int64, torch.int32, torch.int16, torch.int8,
+    torch.uint8, torch.uint16, torch.uint32, torch.uint64,
+)  # fmt: skip
+
+
+def diagonals_tensor(diagonals: Any, device: torch.device) -> Tensor:
+    """An array of diagonals as a tensor on the device."""
+    function = "add_toeplitz_bias"
+    arguments.check_dtype(function, "diagonals", diagonals.dtype, arguments.FLOAT_DTYPES)
+    if arguments.dtype_name(diagonals.dtype) == "bfloat16":  # NumPy's is unknown to torch
+        return torch.as_tensor(diagonals.astype(np.float32), device=device)
+    return from_array(diagonals, device)
+
+
+def grid_arguments(
+    q_len: tuple[int, ...],
+    k_len: tuple[int, ...],
+    start: tuple[int, ...] | None,
+    q_offset: Tensor | None,
+) -> Grid:
+    """These as the operators take them: the lengths of plain matrices are those of the tensors."""
+    starts = None if start is None else list(start)
+    if len(q_len) == 1:
+        return None, None, starts, q_offset
+    return list(q_len), list(k_len), starts, q_offset
+
+
+def integer_tensor(function: str, argument: str, value: Any, device: torch.device) -> Any:
+    """A tensor of integers; arrays are moved to the device, tensors must be there."""
+    if value is None:
+        return None
+    if not isinstance(value, Tensor):
+        array = arguments.as_array(function, argument, value)
+        arguments.check_dtype(function, argument, array.dtype, arguments.INTEGER_DTYPES)
+        return from_array(array, device)
+    if value.dtype not in INTEGER_DTYPES:
+        arguments.check_dtype(function, argument, value.dtype, arguments.INTEGER_DTYPES)
+    return value
+
+
+def check_floats(function: str, argument: str, tensor: Tensor) -> None:
+    """TypeError unless the tensor is of one of the four float dtypes."""
+    if tensor.dtype not in FLOAT_DTYPES:
+        arguments.check_dtype(function, argument, tensor.dtype, arguments.FLOAT_DTYPES)
+
+
+def position_tensor(function: str, positions: Any, device: Any) -> Tensor:
+    """Positions as a tensor on the device, an int n meaning 0 .. n - 1."""
+    if isinstance(positions, Tensor):
+        if device is not None and positions.device != torch.device(device):
+            wrong_value(function, "positions", f"a tensor on {device}", positions.device)
+        return positions
+    if isinstance(positions, (int, np.integer)):
+        count = arguments.size(function, "positions", positions)
+        arguments.check_byte_count(function, (count,), 8)
+        return torch.arange(count, device=device)
+    array = arguments.as_array(function, "positions", positions)
+    arguments.check_dtype(function, "positions", array.dtype, arguments.POSITION_DTYPES)
+    return from_array(array, device)
+
+
+def from_array(array: Any, device: Any) -> Tensor:
+    """A copy: what is read-only or has negative strides cannot be shared with a tensor."""
+    return torch.as_tensor(np.array(array), device=device)
+
+
+def frequency_tensors(
+    function: str, like: Tensor, inv_freq: Any, axis_map: Any
+) -> tuple[Tensor, Tensor | None]:
+    """inv_freq and axis_map where `like` is; arrays are moved there, tensors must be there."""
+    if not isinstance(inv_freq, Tensor):
+        array = arguments.as_array(function, "inv_freq", inv_freq)
+        arguments.check_dtype(function, "inv_freq", array.dtype, arguments.FREQUENCY_DTYPES)
+        # Read-only arrays (those of Rotary) cannot be shared with a tensor.
+        inv_freq = torch.tensor(array, device=like.device)
+    if axis_map is not None and not isinstance(axis_map, Tensor):
+        array = arguments.as_array(function, "axis_map", axis_map)
+        arguments.check_dtype(function, "axis_map", array.dtype, arguments.INTEGER_DTYPES)
+        axis_map = torch.tensor(array, device=like.device)
+    same_device(function, like, inv_freq=inv_freq, axis_map=axis_map)
+    return inv_freq, axis_map
+
+
+def same_device(function: str, x: Tensor, **others: Tensor | None) -> None:
+    """ValueError unless all of them are where x is."""
+    for name, tensor in others.items():
+        if tensor is not None and tensor.device != x.device:
+            wrong_value(function, name, f"a tensor on {x.device}", tensor.device)
+
+
+def table_dtype(function: str, dtype: Any, out: Tensor | None) -> torch.dtype:
+    """The dtype asked for, of NumPy or torch, by default that of `out`, or float32."""
+    if dtype is None:
+        if out is not None and out.dtype not in FLOAT_DTYPES:
+            arguments.check_dtype(function, "out", out.dtype, arguments.FLOAT_DTYPES)
+        return torch.float32 if out is None else out.dtype
+    if not isinstance(dtype, torch.dtype):
+        name = str(arguments.as_dtype(function, dtype))
+        if name not in arguments.FLOAT_DTYPES:
+            arguments.check_dtype(function, "dtype", name, arguments.FLOAT_DTYPES)
+        dtype = getattr(torch, name)
+    assert isinstance(dtype, torch.dtype)
+    if dtype not in FLOAT_DTYPES:
+        arguments.check_dtype(function, "dtype", dtype, arguments.FLOAT_DTYPES)
+    if out is not None and out.dtype != dtype:
+        wrong_type(function, "out", f"the dtype asked for, {dtype}", out.dtype)
+    return dtype
+
+
+def table_spec(
+    function: str, dim: int | None, base: float, layout: str, shift: float, scale: float
+) -> tuple[Any, ...]:
+    """(dim,) base, layout, shift, scale, of the kinds that the schema has."""
+    if not isinstance(layout, str):
+        wrong_type(function, "layout", "a str", type(layout).__name__)
+    head = () if dim is None else (arguments.even_size(function, "dim", dim),)
+    numbers = tuple(
+        arguments.finite_number(function, name, value)
+        for name, value in (("base", base), ("shift", shift), ("scale", scale))
+    )
+    return *head, numbers[0], layout, *numbers[1:]
+
+
+AnyRotation = TypeVar("AnyRotation", Rotation, TableRotation)
+
+
+def of_schema(function: str, rotation: AnyRotation) -> AnyRotation:
+    """The rotation with layout, pairing and rotary_start of the kinds that the schema has."""
+    layout, pairing, rotary_start = rotation.layout, rotation.pairing, rotation.rotary_start
+    if not isinstance(layout, str):
+        wrong_type(function, "layout", "a str", type(layout).__name__)
+    if not isinstance(pairing, str):
+        pairing = str(arguments.size(function, "pairing", pairing))
+    elif pairing not in PAIRINGS:
+        wrong_value(function, "pairing", "'half', 'interleaved' or an int", repr(pairing))
+    if isinstance(rotary_start, bool) or not isinstance(rotary_start, (int, np.integer)):
+        wrong_type(function, "rotary_start", "an int", type(rotary_start).__name__)
+    if not 0 <= rotary_start < 2**63:
+        wrong_value(function, "rotary_start", "an int in 0 .. 2^63 - 1", rotary_start)
+    return rotation._replace(pairing=pairing, rotary_start=int(rotary_start))
+
+
+def view_of(
+    function: str, name: str, x: Tensor, rotation: Rotation | TableRotation, pairs: int
+) -> RotaryView:
+    """How a tensor is rotated; the rotation is `of_schema`."""
+    pairing = rotation.pairing
+    if isinstance(pairing, str) and pairing.lstrip("-").isdigit():
+        pairing = int(pairing)
+    return rotary_view(
+        function, tuple(x.shape), rotation.layout, pairing, rotation.rotary_start, pairs, name
+    )

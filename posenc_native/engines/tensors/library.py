@@ -1,0 +1,71 @@
+"""The native operators, ``torch.ops.posenc_native.*``: loaded, called, and whose tensors they take.
+
+They have a schema and kernels for CPU and CUDA, nothing more: fakes.py and batching.py let torch
+trace and batch them, gradients/ differentiates them. A call pays for autograd only if a gradient is
+needed: registered with the dispatcher, autograd would cost every call several microseconds.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from posenc_native.engines import backend, reference
+
+from . import cuda
+from .following import functorch_active
+
+# Asked once: whether a file is there is nothing that torch.compile can follow.
+LIBRARY = backend.torch_library()
+if LIBRARY is not None:
+    torch.ops.load_library(str(LIBRARY))
+ops = torch.ops.posenc_native
+
+
+def relative_operators_take(x: Tensor, *others: Tensor | None) -> bool:
+    """`operators_take`, but that torch.func and forward mode follow the composition."""
+    return not functorch_active() and forward_ad._current_level < 0 and operators_take(x, *others)
+
+
+def operators_in_use() -> bool:
+    """Whether the operators are built and not switched off."""
+    if LIBRARY is None or backend.implementation is reference:
+        return False
+    # A compiled torch.func.grad ignores the backward of Functions (torch 2.13); the composition is
+    # right there.
+    return not (functorch_active() and torch.compiler.is_compiling())
+
+
+def operators_take(x: Tensor, *others: Tensor | None) -> bool:
+    """Whether the operators take these tensors: all on the CPU, or all on CUDA."""
+    if not operators_in_use():
+        return False
+    if x.is_cpu:
+        for t in others:  # a loop: all() of a generator takes three times as long
+            if t is not None and not t.is_cpu:
+                return False
+        return True
+    return x.is_cuda and all(t is None or t.is_cuda for t in others) and cuda.usable(x.get_device())
+
+
+def call(operator: Any, *args: Any, **kwargs: Any) -> Any:
+    """The operator's result; its errors as the exceptions they stand for."""
+    try:
+        return operator(*args, **kwargs)
+    except RuntimeError as error:
+        raise_ours(error)
+
+
+def raise_ours(error: RuntimeError) -> NoReturn:
+    """Raise what the error stands for: operators raise RuntimeError; ours say what they mean."""
+    text = str(error)
+    for kind in (ValueError, TypeError):
+        if text.startswith(f"{kind.__name__}: "):
+            raise kind(text.removeprefix(f"{kind.__name__}: ")) from None
+    # Past the stable ABI torch's own errors have lost their kind; this one is worth having.
+    if "empty" in text and "API call failed" in text:
+        raise torch.OutOfMemoryError("posenc_native: no memory for the result") from error
+    raise error

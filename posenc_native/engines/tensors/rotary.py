@@ -1,0 +1,256 @@
+"""Rotations of tensors, by positions and by tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posenc_native.base import arguments
+from posenc_native.base.arguments import wrong_type, wrong_value
+from posenc_native.base.rotation import Rotation, TableRotation
+from posenc_native.base.views import rounds_as_written
+
+from . import cuda
+from .composed import rotary as composed_rotary
+from .following import angles_followed, needs_grad, transformed
+from .gradients import angles as angle_gradients
+from .gradients import rotary as rotary_gradients
+from .gradients.functions import Differentiable, one_tensor
+from .inputs import (
+    PAIRINGS,
+    AnyRotation,
+    frequency_tensors,
+    of_schema,
+    position_tensor,
+    same_device,
+    table_dtype,
+)
+from .library import call, operators_in_use, operators_take, ops, raise_ours
+from .results import check_output, copy_out, no_output_for_gradient, pair_results, written
+from .small import at_once, increment_version
+
+
+def rotary_tables(
+    positions: Any, inv_freq: Any, axis_map: Any, scale: float, dtype: Any
+) -> tuple[Tensor, Tensor]:
+    """`posenc_native.rotary_tables` for tensors."""
+    function = "rotary_tables"
+    device = next((t.device for t in (positions, inv_freq) if isinstance(t, Tensor)), None)
+    positions = position_tensor(function, positions, device)
+    inv_freq, axis_map = frequency_tensors(function, positions, inv_freq, axis_map)
+    dtype = table_dtype(function, dtype, None)
+    scale = arguments.finite_number(function, "scale", scale)
+    if inv_freq.ndim != 1:
+        wrong_value(function, "inv_freq", "shape [P]", list(inv_freq.shape))
+    if not angles_followed(positions, inv_freq) and operators_take(positions, inv_freq, axis_map):
+        return call(  # type: ignore[no-any-return]
+            ops.rotary_tables.default, positions, inv_freq, axis_map, scale, dtype
+        )
+    real = torch.float64 if dtype == torch.float64 else torch.float32
+    cos, sin = composed_rotary.tables(function, positions, inv_freq, axis_map, real)
+    return (cos * scale).to(dtype), (sin * scale).to(dtype)
+
+
+_DEFAULTS = {kind: tuple(kind._field_defaults.values())[2:] for kind in (Rotation, TableRotation)}
+
+# What a small call does not need, the record of its options, is made where it is not one.
+
+
+def apply_rotary(x: Tensor, *call_options: Any) -> Tensor:
+    """`posenc_native.apply_rotary` for tensors; call_options: a Rotation, and out."""
+    function = "apply_rotary"
+    if (numpy_module := at_once(x)) is not None:
+        result = numpy_module.apply_rotary(x, *call_options)
+        if result is not NotImplemented:
+            return result if call_options[-1] is None else written(call_options[-1])
+    *options, out = call_options
+    rotation = _read(function, x, Rotation(*options))
+    check_output(function, out, x)
+    rotation = of_schema(function, rotation)
+    angles = (rotation.positions, rotation.inv_freq)
+    learned = angles_followed(*angles)
+    if learned and out is not None:
+        no_output_for_gradient(function, *angles)
+    native = operators_take(x, *angles, rotation.axis_map, out)
+    if learned and native and not transformed():
+        return angle_gradients.learned_rotary(x, *rotation)
+    if learned or not native:
+        same_device(function, x, positions=rotation.positions, out=out)
+        (result,) = composed_rotary.apply_rotary(function, (x,), rotation)
+        if out is None:
+            return result
+        return copy_out(function, out, result, x, *angles, rotation.axis_map)
+    return one_tensor(rotary_gradients.ROTARY, function, x, rotation, out)
+
+
+def apply_rotary_qk(q: Tensor, k: Tensor, *call_options: Any) -> tuple[Tensor, Tensor]:
+    """`posenc_native.apply_rotary_qk` for tensors; call_options: a Rotation, and inplace."""
+    function = "apply_rotary_qk"
+    if (numpy_module := at_once(q)) is not None:
+        rotated = numpy_module.apply_rotary_qk(q, k, *call_options)
+        if rotated is not NotImplemented:
+            if call_options[-1]:
+                increment_version(rotated)
+            return rotated  # type: ignore[no-any-return]
+    *options, inplace = call_options
+    rotation = Rotation(*options)
+    # The checks here take about as long as the rotation of one token: in the order of what decoding
+    # needs, and no more.
+    if not isinstance(k, Tensor):
+        wrong_type(function, "k", "a tensor, as q is", type(k).__name__)
+    positions, inv_freq = rotation.positions, rotation.inv_freq
+    if (
+        type(inv_freq) is not Tensor
+        or rotation.axis_map is not None
+        or not (positions is None or isinstance(positions, Tensor))
+        or rotation.scale != 1.0
+    ):
+        rotation = _read(function, q, rotation)
+        positions, inv_freq = rotation.positions, rotation.inv_freq
+    rotation = _of_schema_if_needed(function, rotation)
+    if (
+        (positions is not None and positions.requires_grad)
+        or inv_freq.requires_grad
+        or transformed()
+    ) and angles_followed(positions, inv_freq):
+        return _learned_qk(function, q, k, rotation, inplace)
+    result = _two_tensors(rotary_gradients.ROTARY_QK, q, k, rotation, inplace)
+    if result is not None:
+        return result
+    same_device(function, q, k=k, positions=positions, inv_freq=inv_freq)
+    rotated = composed_rotary.apply_rotary(function, (q, k), rotation)
+    return pair_results(function, q, k, rotated, inplace, positions, inv_freq, rotation.axis_map)
+
+
+def apply_rotary_tables(x: Tensor, *call_options: Any) -> Tensor:
+    """`posenc_native.apply_rotary_tables` for tensors; call_options: a TableRotation, and out."""
+    function = "apply_rotary_tables"
+    if (numpy_module := at_once(x)) is not None:
+        result = numpy_module.apply_rotary_tables(x, *call_options)
+        if result is not NotImplemented:
+            return result if call_options[-1] is None else written(call_options[-1])
+    *options, out = call_options
+    rotation = TableRotation(*options)
+    cos, sin = rotation.cos, rotation.sin
+    for name, table in (("cos", cos), ("sin", sin)):
+        if not isinstance(table, Tensor):
+            wrong_type(function, name, "a tensor, as x is", type(table).__name__)
+    check_output(function, out, x)
+    rounds_as_written(function, rotation.compute)
+    rotation = of_schema(function, rotation)
+    if needs_grad(cos, sin) or not operators_take(x, cos, sin, out):
+        same_device(function, x, cos=cos, sin=sin, out=out)
+        (result,) = composed_rotary.apply_rotary_tables(function, (x,), rotation)
+        return result if out is None else copy_out(function, out, result, x, cos, sin)
+    return one_tensor(rotary_gradients.FROM_TABLES, function, x, rotation, out)
+
+
+def apply_rotary_qk_tables(q: Tensor, k: Tensor, *call_options: Any) -> tuple[Tensor, Tensor]:
+    """`posenc_native.apply_rotary_qk_tables` for tensors.
+
+    call_options: a TableRotation, and inplace.
+    """
+    function = "apply_rotary_qk_tables"
+    if (numpy_module := at_once(q)) is not None:
+        rotated = numpy_module.apply_rotary_qk_tables(q, k, *call_options)
+        if rotated is not NotImplemented:
+            if call_options[-1]:
+                increment_version(rotated)
+            return rotated  # type: ignore[no-any-return]
+    *options, inplace = call_options
+    rotation = TableRotation(*options)
+    cos, sin = rotation.cos, rotation.sin
+    # As in apply_rotary_qk: what decoding needs, and no more.
+    for name, tensor in (("k", k), ("cos", cos), ("sin", sin)):
+        if not isinstance(tensor, Tensor):
+            wrong_type(function, name, "a tensor, as q is", type(tensor).__name__)
+    rotation = _of_schema_if_needed(function, rotation)
+    if rotation.compute != "float32":
+        rounds_as_written(function, rotation.compute)
+    learned = (cos.requires_grad or sin.requires_grad) and torch.is_grad_enabled()
+    if not learned:
+        result = _two_tensors(rotary_gradients.QK_FROM_TABLES, q, k, rotation, inplace)
+        if result is not None:
+            return result
+    same_device(function, q, k=k, cos=cos, sin=sin)
+    rotated = composed_rotary.apply_rotary_tables(function, (q, k), rotation)
+    return pair_results(function, q, k, rotated, inplace, cos, sin)
+
+
+def _read(function: str, x: Tensor, rotation: Rotation) -> Rotation:
+    """The rotation with tensors where x is in the place of arrays, and a checked scale."""
+    positions = rotation.positions
+    if positions is not None and not isinstance(positions, Tensor):
+        positions = position_tensor(function, positions, x.device)
+    inv_freq, axis_map = frequency_tensors(function, x, rotation.inv_freq, rotation.axis_map)
+    scale = arguments.finite_number(function, "scale", rotation.scale)
+    return rotation._replace(positions=positions, inv_freq=inv_freq, axis_map=axis_map, scale=scale)
+
+
+def _of_schema_if_needed(function: str, rotation: AnyRotation) -> AnyRotation:
+    """`of_schema`, which the commonest rotations are already."""
+    if (
+        type(rotation.rotary_start) is int
+        and type(rotation.layout) is str
+        and rotation.pairing in PAIRINGS
+        and rotation.rotary_start == 0
+    ):
+        return rotation
+    return of_schema(function, rotation)
+
+
+def _learned_qk(
+    function: str, q: Tensor, k: Tensor, rotation: Rotation, inplace: bool
+) -> tuple[Tensor, Tensor]:
+    """`apply_rotary_qk` where frequencies or positions want a gradient."""
+    if inplace:
+        expected = "False where frequencies or positions require a gradient"
+        wrong_value(function, "inplace", expected, True)
+    positions, inv_freq = rotation.positions, rotation.inv_freq
+    if operators_take(q, k, positions, inv_freq, rotation.axis_map) and not transformed():
+        return angle_gradients.learned_rotary_qk(q, k, *rotation)
+    same_device(function, q, k=k, positions=positions, inv_freq=inv_freq)
+    rotated = composed_rotary.apply_rotary(function, (q, k), rotation)
+    return rotated[0], rotated[1]
+
+
+def _two_tensors(
+    operator: Differentiable,
+    q: Tensor,
+    k: Tensor,
+    rotation: Rotation | TableRotation,
+    inplace: bool,
+) -> tuple[Tensor, Tensor] | None:
+    """The operator, functional or in place; None where the tensors need a composition."""
+    # `operators_take`, spelled out; the first is None or positions, or cos.
+    first, second = rotation[0], rotation[1]
+    if q.is_cpu:
+        together = k.is_cpu and second.is_cpu and (first is None or first.is_cpu)
+    else:
+        together = (
+            q.is_cuda
+            and k.is_cuda
+            and second.is_cuda
+            and (first is None or first.is_cuda)
+            and cuda.usable(q.get_device())
+        )
+    if not (together and operators_in_use()):
+        return None
+    wants_grad = (q.requires_grad or k.requires_grad) and torch.is_grad_enabled()
+    if wants_grad or transformed():
+        return (operator.in_place if inplace else operator.functional)(q, k, *rotation)  # type: ignore[no-any-return]
+    functional, in_place = operator.bare  # type: ignore[misc]
+    # Options that are the schema's defaults are left out: reading one takes torch 0.1 microseconds.
+    given = 2 if rotation.layout == "bhsd" and rotation.pairing == "half" else 4
+    if rotation[4:] != _DEFAULTS[type(rotation)]:
+        given = len(rotation)
+    try:
+        if not inplace:
+            return functional(q, k, *rotation[:given])  # type: ignore[no-any-return]
+        in_place(q, k, *rotation[:given])
+    except RuntimeError as error:
+        raise_ours(error)
+    increment_version((q, k))
+    return q, k

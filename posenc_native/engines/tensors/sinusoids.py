@@ -1,0 +1,97 @@
+"""Sinusoidal tables of tensors, and their sum with x."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from posenc_native.base import arguments
+from posenc_native.base.arguments import wrong_type, wrong_value
+
+from .composed import sinusoids as composed_sinusoids
+from .following import needs_grad
+from .gradients import sinusoids as sinusoid_gradients
+from .gradients.functions import one_tensor
+from .inputs import position_tensor, same_device, table_dtype, table_spec
+from .library import call, operators_take, ops
+from .results import check_output, copy_out, no_gradient_of_output, no_output_for_gradient, written
+
+
+def sinusoidal(
+    positions: Any,
+    dim: int,
+    base: float,
+    layout: str,
+    shift: float,
+    scale: float,
+    dtype: Any,
+    device: Any,
+    out: Tensor | None,
+) -> Tensor:
+    """`posenc_native.sinusoidal` for tensors."""
+    function = "sinusoidal"
+    if out is not None:
+        if not isinstance(out, Tensor):
+            wrong_type(function, "out", "a tensor", type(out).__name__)
+        no_gradient_of_output(function, out)
+        device = out.device if device is None else torch.device(device)
+        if out.device != device:
+            wrong_value(function, "out", f"a tensor on {device}", out.device)
+    dtype = table_dtype(function, dtype, out)
+    spec = (dim, base, layout, shift, scale)
+    if isinstance(positions, (int, np.integer)):
+        count = arguments.size(function, "positions", positions)
+        shape = (count, arguments.even_size(function, "dim", dim))
+        arguments.check_byte_count(function, shape, dtype.itemsize)
+        result = torch.empty(shape, dtype=dtype, device=device) if out is None else out
+        if operators_take(result):  # counts by itself: no positions in memory
+            arguments.check_shape(function, "out", result.shape, shape)
+            fresh = out is None
+            operator = ops.sinusoidal_out.default
+            call(operator, None, *table_spec(function, *spec), out=result, fresh=fresh)
+            return result if fresh else written(result)
+    positions = position_tensor(function, positions, device)
+    if out is not None:
+        no_output_for_gradient(function, positions)
+    if operators_take(positions, out) and forward_ad._current_level < 0:
+        if out is None:
+            return sinusoid_gradients.sinusoidal(positions, *table_spec(function, *spec), dtype)
+        call(ops.sinusoidal_out.default, positions, *table_spec(function, *spec), out=out)
+        return written(out)
+    table = composed_sinusoids.sinusoidal(function, positions, spec, dtype)
+    return table if out is None else copy_out(function, out, table, positions)
+
+
+def add_sinusoidal(
+    x: Tensor,
+    positions: Any,
+    x_scale: float,
+    alpha: float,
+    base: float,
+    layout: str,
+    shift: float,
+    scale: float,
+    out: Tensor | None,
+) -> Tensor:
+    """`posenc_native.add_sinusoidal` for tensors."""
+    function = "add_sinusoidal"
+    if positions is not None:
+        positions = position_tensor(function, positions, x.device)
+    check_output(function, out, x)
+    same_device(function, x, positions=positions, out=out)
+    x_scale = arguments.finite_number(function, "x_scale", x_scale)
+    alpha = arguments.finite_number(function, "alpha", alpha)
+    if not operators_take(x, positions, out) or forward_ad._current_level >= 0:
+        result = composed_sinusoids.add_sinusoidal(
+            function, x, positions, x_scale, alpha, base, layout, shift, scale
+        )
+        return result if out is None else copy_out(function, out, result, x, positions)
+    options = (x_scale, alpha, *table_spec(function, None, base, layout, shift, scale))
+    learned = positions is not None and needs_grad(positions)
+    return one_tensor(
+        sinusoid_gradients.ADD_SINUSOIDAL, function, x, (positions, *options), out, learned
+    )

@@ -1,0 +1,461 @@
+"""Hugging Face model configurations as the arguments of `Rotary`.
+
+fields.py finds the entries of a configuration, layers.py says which of its layers rotate. What
+configurations leave to the code of their models (pairing, defaults of older files, position axes,
+layers without rotary encoding) stands in facts.json. transformers itself is not needed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from posenc_native.base import arguments
+from posenc_native.spectra.axes import axial_arguments, mrope_axis_map
+from posenc_native.spectra.scaling import ROTARY_SCALINGS, scaled_frequencies
+
+from .facts import facts_of, vision_models
+from .fields import BASES, by_layer_type, config_key, first_given
+from .layers import ConfigLayers, has_attention
+
+_OLD_ROPE_TYPES = {"mrope": "default", "su": "longrope"}
+
+# Entries in which a configuration may speak of a rotary encoding.
+_ROTARY = ("rope_parameters", "rope_scaling", *BASES, "rotary_dim")
+
+
+def rotary_arguments(
+    config: Any,
+    layer_type: str | None = None,
+    *,
+    layer: int | None = None,
+    seq_len: int | None = None,
+) -> dict[str, Any]:
+    """Arguments of `Rotary` for the attention layers of a Hugging Face model.
+
+    Args:
+        config: a configuration object of transformers, the mapping that a config.json holds, or the
+            path of that file or of its folder. Of a model for several modalities the
+            ``text_config`` is read; its ``vision_config`` may be given by itself, if it is of a
+            model that `vision_rotary` knows. The rotary parameters may be in ``rope_parameters``,
+            flat or by layer type, or in ``rope_theta`` and ``rope_scaling``.
+        layer_type: which layers, such as "full_attention" or "sliding_attention", where they
+            differ.
+        layer: number of a layer, in place of its type; needed where layers of one type differ.
+        seq_len: length of the sequence, for the scalings that depend on it (dynamic, longrope).
+            Without it they are as for short sequences.
+
+    Returns:
+        ``head_dim``, ``base``, ``rotary_dim``, ``pairing``, ``scaling``, ``axis_map`` (int64
+        [rotary_dim // 2] or None) and ``rotary_start``. In multi-head latent attention, where the
+        rotated dims are a tensor of their own, head_dim is the width of that tensor. ``inv_freq``
+        and ``scale`` stand in place of base, rotary_dim and scaling for the rare model that these
+        do not describe: one whose share of the head is an odd number of dims, of which it rotates
+        one more, or one that turns backward (NanoChat). A vision encoder has head_dim, inv_freq,
+        pairing and axis_map.
+
+    Raises:
+        ValueError: no rotary encoding in these layers or at all, an entry that is missing or
+            nonsense, a layer_type or layer that is missing or unknown, a model whose rotation these
+            arguments cannot express.
+        TypeError: config or an entry of the wrong kind.
+        OSError: a file that cannot be read.
+
+    Example:
+        >>> rotary_arguments({"hidden_size": 64, "num_attention_heads": 4, "rope_theta": 5e5})
+        ... # doctest: +NORMALIZE_WHITESPACE
+        {'head_dim': 16, 'base': 500000.0, 'rotary_dim': 16, 'pairing': 'half', 'scaling': None,
+         'axis_map': None, 'rotary_start': 0}
+
+    A config.json may leave out whatever its model's class has a default for. Of the rotary
+    encoding those defaults are known here; a size that is missing is an error, and
+    ``transformers.AutoConfig.from_pretrained`` gives the complete object.
+
+    Source: ``configuration_*.py``, ``modeling_*.py`` and ``modeling_rope_utils.py`` of
+    transformers 5.23. Unlike there, "truncate" of YaRN counts in the entry of a layer type too.
+    """
+    model = Configuration.read(config, "Rotary.from_config")
+    return model.rotary_arguments(layer_type, layer, seq_len)
+
+
+@dataclass(frozen=True)
+class LayerGroup:
+    """Layers of a model that rotate alike; `layers` is empty where they have no numbers."""
+
+    layer_type: str | None
+    layers: tuple[int, ...]
+    arguments: dict[str, Any] | None  # of Rotary; None for layers without rotary encoding
+
+
+@dataclass(frozen=True)
+class Configuration(ConfigLayers):
+    """What a configuration says of its language model, or of the vision encoder that it is of, and
+    what its model_type says besides."""
+
+    def rotary_arguments(
+        self, layer_type: str | None, layer: int | None, seq_len: int | None
+    ) -> dict[str, Any]:
+        """See the function of this name."""
+        self._refuse()
+        if self.sees:
+            return self._vision_arguments(layer_type, layer)
+        if layer is not None:
+            layer_type = self._type_of(layer, layer_type)
+        self._check_rotary(layer_type, layer)
+        parameters = self._parameters(layer_type)
+        parameters.update(self._of_layers(layer_type, layer))
+        rope_type = self._rope_type(parameters)
+        head_dim = self._head_dim(layer_type, layer)
+        rotary_dim = self._rotary_dim(parameters, head_dim)
+        base = self._positive("rope_theta", parameters["rope_theta"])
+        if rope_type == "proportional":  # a share of the frequencies, not of the dims
+            rotary_dim = head_dim
+        scaling = self._scaling(parameters, rope_type, seq_len)
+        interleaved = self.fields.get("rope_interleave")
+        if interleaved is None:
+            interleaved = self.facts.pairing == "interleaved"
+        result: dict[str, Any] = {
+            "head_dim": head_dim,
+            "base": base,
+            "rotary_dim": rotary_dim,
+            "pairing": "interleaved" if interleaved else "half",
+            "scaling": scaling,
+            "axis_map": self._axis_map(parameters, (rotary_dim + 1) // 2),
+            "rotary_start": head_dim - rotary_dim if self.facts.trailing else 0,
+        }
+        backward = self.facts.backward
+        if rotary_dim % 2 or backward:
+            inv_freq, scale = scaled_frequencies(self.function, rotary_dim, base, scaling)
+            for key in ("base", "rotary_dim", "scaling"):
+                del result[key]
+            result.update(inv_freq=-inv_freq if backward else inv_freq, scale=scale)
+        return result
+
+    def groups(self, seq_len: int | None = None) -> list[LayerGroup]:
+        """All attention layers, those that rotate alike together."""
+        nope = self._numbered_without()
+        if not self.layer_types and not nope:
+            labels, without = self._entries(), self.unnumbered_without
+            names: list[str | None] = [*labels] if labels else [None]
+            alike = len(names) == 1 and not without
+            rotating = [
+                LayerGroup(
+                    name,
+                    tuple(range(self.layer_count or 0)) if alike else (),
+                    self.rotary_arguments(name, None, seq_len),
+                )
+                for name in names
+                if name not in without or name is None
+            ]
+            return rotating + [LayerGroup(name, (), None) for name in without]
+        found: dict[str, LayerGroup] = {}
+        for layer in range(self.layer_count or 0):
+            name = self.layer_types[layer] if self.layer_types else None
+            if name is not None and not has_attention(name):
+                continue
+            values = None
+            if layer not in nope:
+                values = self.rotary_arguments(None, layer, seq_len)
+            key = f"{name} {_comparable(values)}"
+            before = found.get(key, LayerGroup(name, (), values))
+            found[key] = LayerGroup(name, (*before.layers, layer), values)
+        return list(found.values())
+
+    @property
+    def corrects_softmax(self) -> bool:
+        """Whether the model applies `softmax_correction`."""
+        return self.facts.corrects_softmax
+
+    @property
+    def sees(self) -> bool:
+        """Whether it is a vision encoder of vision.json."""
+        return self._of_images() and self._vision_name in vision_models()
+
+    @property
+    def _vision_name(self) -> str:
+        return re.sub("_vision(_encoder|_model)?$", "", self.model_type)
+
+    def _of_images(self) -> bool:
+        return "vocab_size" not in self.fields and bool(
+            {"image_size", "patch_size"} & {*self.fields}
+        )
+
+    @property
+    def names_a_base(self) -> bool:
+        """Whether it is the configuration, and not the class of the model, that has the base."""
+        given = self._given()
+        everywhere = [given, *by_layer_type(given).values()]
+        return any(base is not None for base in (*self._bases(), *map(_base_of, everywhere)))
+
+    def _refuse(self) -> None:
+        model_type = self.model_type
+        if self.facts.refused:
+            got = f"{model_type}, which {self.facts.refused}"
+            self._wrong("model_type", "a model whose pairs turn as its configuration says", got)
+        if self._of_images() and not self.sees:
+            got = f"{model_type}, which sees images in a way of its own"
+            self._wrong("model_type", "a language model or one of VISION_MODELS", got)
+        rule = self.facts.rotary_if
+        if rule is not None and not self._is_rotary():
+            expected = f"{rule['value']!r}, or this {model_type} has no rotary encoding"
+            got = repr(self.fields.get(rule["entry"], rule["default"]))
+            self._wrong(rule["entry"], expected, got)
+        silent = not self._given() and self._bases()[0] is None
+        silent = silent and not {"rope_scaling", "rotary_dim"} & {*self.fields}
+        if silent and not self.sees and self.facts.defaults is None:
+            expected = f"an entry about a rotary encoding ({', '.join(_ROTARY)})"
+            arguments.wrong_value(self.function, "config", expected, self._parts())
+
+    def _vision_arguments(self, layer_type: str | None, layer: int | None) -> dict[str, Any]:
+        """Arguments of Rotary for a vision encoder, all of whose layers are alike."""
+        if layer_type is not None or layer is not None:
+            arguments.wrong_value(
+                self.function, "layer_type, layer", "none for a vision encoder", layer_type or layer
+            )
+        fields = self.fields
+        head_dim = fields.get("head_dim")
+        if head_dim is None and "memory_attention_hidden_size" in fields:
+            rate = self._size(fields, "memory_attention_downsample_rate")
+            heads = rate * self._size(fields, "memory_attention_num_attention_heads")
+            head_dim = self._size(fields, "memory_attention_hidden_size") // heads
+        elif head_dim is None:
+            width = self._size(fields, "embed_dim", "hidden_size")
+            head_dim = width // self._size(fields, "num_heads", "num_attention_heads")
+        base = first_given({**fields, **self._given()}, "rope_theta")
+        changes = {} if base is None else {"base": self._positive("rope_theta", base)}
+        axial = {**vision_models()[self._vision_name], **changes}
+        result = axial_arguments(head_dim, **axial)
+        if axial.get("tiled"):
+            got = f"{self.model_type}: see vision_rotary({self._vision_name!r}, {head_dim})"
+            self._wrong("model_type", "a model whose pairs turn by one angle each", got)
+        return result
+
+    # Parameters
+
+    def _entries(self) -> dict[str, dict[str, Any]]:
+        """The rotary parameters by layer type; empty where all layers have the same."""
+        given = self._given()
+        defaults = self.facts.defaults or {}
+        by_type = {
+            key: value
+            for key, value in given.items()
+            if isinstance(value, Mapping) or (value is None and "attention" in key)
+        }
+        flat = self._flat()
+        if not by_type:
+            nested = by_layer_type(defaults)
+            if not flat and (given or not nested):
+                return {}
+            by_type = {key: given if rule["scaled"] else {} for key, rule in flat.items()}
+            if not given:
+                by_type = {key: {} for key in (*flat, *nested)}
+        base = self._bases()[0]
+        result = {}
+        for key, value in by_type.items():
+            if value is None:
+                continue
+            own = self.fields.get(flat[key]["base"] or "") if key in flat else base
+            entry = {**(_beside_scaling(defaults.get(key)) if given else defaults.get(key, {}))}
+            if own is not None:
+                entry["rope_theta"] = own
+            result[key] = {**entry, **{k: v for k, v in value.items() if v is not None}}
+        return result
+
+    def _flat(self) -> Mapping[str, Mapping[str, Any]]:
+        """How a flat rope_scaling is meant where layers differ: the fact of this name."""
+        if not self.facts.flat and self._bases()[1] is not None:
+            return facts_of("gemma3_text").flat
+        return self.facts.flat
+
+    def _parameters(self, layer_type: str | None) -> dict[str, Any]:
+        """What holds for the layer type, in the form of today; rope_theta is always there."""
+        given, (base, _) = self._given(), self._bases()
+        entries = self._entries()
+        if entries:
+            if layer_type is None and len(entries) == 1:
+                (layer_type,) = entries
+            label = None if layer_type is None else self._label(layer_type)
+            if label not in entries:
+                self._unknown(layer_type, entries)
+            return {"rope_theta": 10000.0, **entries[label]}
+        if layer_type is not None and layer_type not in self.layer_types:
+            self._unknown(layer_type, [None, *dict.fromkeys(self.layer_types)])
+        known = self.facts.defaults or {}
+        if given:
+            known = {} if self.facts.defaults_or_scaling else _beside_scaling(known)
+        result = {"rope_theta": 10000.0, **known}
+        if base is not None:
+            result["rope_theta"] = base
+        return {**result, **{key: value for key, value in given.items() if value is not None}}
+
+    def _unknown(self, layer_type: str | None, known: Iterable[str | None]) -> NoReturn:
+        expected = f"one of {', '.join(map(str, known))}"
+        arguments.wrong_value(self.function, "layer_type", expected, layer_type)
+
+    def _parts(self) -> str:
+        """Why nothing was found: perhaps it is in a part of the configuration."""
+        parts = [
+            key
+            for key, value in self.fields.items()
+            if isinstance(value, Mapping) and {"rope_parameters", "rope_theta"} & {*value}
+        ]
+        see = f" (but see its {', '.join(parts)})" if parts else ""
+        of = f" of {self.model_type}" if self.fields.get("model_type") else ""
+        return f"a configuration{of} in which nothing speaks of a rotary encoding{see}"
+
+    def _of_layers(self, layer_type: str | None, layer: int | None) -> dict[str, Any]:
+        """What some layers have for themselves: a base, or no scaling."""
+        bases = self.fields.get("layer_rope_theta")
+        scaled = self.fields.get("rope_scaling_layers")
+        if not bases and scaled is None:
+            return {}
+        nope = set(self._numbered_without())
+        layers = [
+            i
+            for i in range(self.layer_count or 0)
+            if i not in nope
+            and layer in (None, i)
+            and (layer_type is None or self.layer_types[i] == layer_type)
+        ]
+        found = []
+        for i in layers:
+            own: dict[str, Any] = {}
+            if bases:
+                own["rope_theta"] = bases[i]
+            if scaled is not None and i not in scaled:
+                own["rope_type"] = "default"
+            if own not in found:
+                found.append(own)
+        if len(found) > 1:
+            arguments.wrong_value(
+                self.function, "layer", "the number of a layer: they differ", None
+            )
+        return found[0] if found else {}
+
+    def _head_dim(self, layer_type: str | None, layer: int | None) -> int:
+        """Width of what is rotated: the head, or the part that latent attention splits off."""
+        fields = {**self.fields, **self._own_fields(layer_type, layer)}
+        latent = fields.get("qk_rope_head_dim")
+        value = None if self.facts.trailing else latent
+        value = value or first_given(fields, "head_dim", "attention_head_dim", "kv_channels")
+        if value is None:
+            width = self._size(fields, "hidden_size", "n_embd", "d_model")
+            heads = ("num_attention_heads", "n_head", "n_heads", "encoder_num_attention_heads")
+            value = width // self._size(fields, *heads)
+        head_dim = arguments.size(self.function, config_key("head_dim"), value)
+        if head_dim < 2:
+            self._wrong("head_dim", "2 dims or more", head_dim)
+        return head_dim
+
+    def _own_fields(self, layer_type: str | None, layer: int | None) -> Mapping[str, Any]:
+        """What the configuration says of the layer, or of the first of this type, alone."""
+        if "per_layer_config" not in self.fields:
+            default = self.facts.global_head_dim
+            if default is not None and layer_type == "full_attention":
+                return {"head_dim": self.fields.get("global_head_dim") or default}
+            return {}
+        for index, values in (self.fields.get("per_layer_config") or {}).items():
+            number = int(index)
+            alike = layer_type is not None and self.layer_types[number] == layer_type
+            if number == layer or (layer is None and alike):
+                return values  # type: ignore[no-any-return]
+        return {}
+
+    def _rotary_dim(self, parameters: Mapping[str, Any], head_dim: int) -> int:
+        fields = self.fields
+        share = parameters.get("partial_rotary_factor")
+        latent = fields.get("qk_rope_head_dim")
+        if latent is not None and (latent == head_dim or self.facts.trailing):
+            return self._checked_rotary_dim(self._size(fields, "qk_rope_head_dim"), head_dim)
+        given = fields.get("rope_parameters") or {}
+        if "partial_rotary_factor" not in given and not by_layer_type(given):
+            named = first_given(fields, "partial_rotary_factor", "rotary_pct")
+            share = share if named is None else named
+            if named is None and not given and fields.get("rotary_dim"):
+                rotary_dim = arguments.size(
+                    self.function, config_key("rotary_dim"), fields["rotary_dim"]
+                )
+                return self._checked_rotary_dim(rotary_dim, head_dim)
+        share = self._positive("partial_rotary_factor", 1.0 if share is None else share)
+        return self._checked_rotary_dim(int(head_dim * share), head_dim)
+
+    def _checked_rotary_dim(self, rotary_dim: int, head_dim: int) -> int:
+        if not 0 < rotary_dim + rotary_dim % 2 <= head_dim:
+            if rotary_dim == head_dim:
+                self._wrong("head_dim", "an even int", head_dim)
+            expected = f"a rotary_dim in 1 .. {head_dim}, an odd one below"
+            self._wrong("partial_rotary_factor", expected, rotary_dim)
+        return rotary_dim
+
+    def _scaling(
+        self, parameters: Mapping[str, Any], rope_type: str, seq_len: int | None
+    ) -> dict[str, Any] | None:
+        """The parameters that rotary_frequencies reads for this type, lengths included."""
+        if rope_type == "default":
+            return None
+        known = {**parameters}
+        length = self.fields.get("max_position_embeddings")
+        trained = self.fields.get("original_max_position_embeddings")
+        known["max_position_embeddings"] = length
+        known["original_max_position_embeddings"] = (
+            trained or parameters.get("original_max_position_embeddings") or length
+        )
+        if rope_type in ("dynamic", "longrope"):
+            known["seq_len"] = seq_len
+        keys = (*ROTARY_SCALINGS[rope_type].keys, "seq_len")
+        return {
+            "rope_type": rope_type,
+            **{key: known[key] for key in keys if known.get(key) is not None},
+        }
+
+    def _axis_map(self, parameters: Mapping[str, Any], pairs: int) -> npt.NDArray[np.int64] | None:
+        if self.facts.rows_and_columns:
+            return mrope_axis_map([pairs - pairs // 2, pairs // 2], order="interleaved")
+        known = self.facts.mrope or {"order": "sectioned", "section": None}
+        order = "interleaved" if parameters.get("mrope_interleaved") else known["order"]
+        section = parameters.get("mrope_section", known["section"])
+        if section is None:
+            return None
+        name = config_key("mrope_section")
+        if not isinstance(section, (list, tuple)):
+            arguments.wrong_type(self.function, name, "a list", type(section).__name__)
+        counts = [arguments.size(self.function, name, count) for count in section]
+        if order == "interleaved" and len(counts) == 3:
+            # An axis takes what there is of its pairs, and time what the others leave.
+            counts[1:] = [
+                min(count, len(range(axis, pairs, 3))) for axis, count in enumerate(counts[1:], 1)
+            ]
+            counts[0] = pairs - sum(counts[1:])
+        if len(counts) != 3 or sum(counts) != pairs:
+            self._wrong("mrope_section", f"3 numbers with the sum {pairs}", section)
+        return mrope_axis_map(counts, order=order)
+
+    def _rope_type(self, parameters: Mapping[str, Any]) -> str:
+        named = str(parameters.get("rope_type") or parameters.get("type") or "default")
+        rope_type = _OLD_ROPE_TYPES.get(named, named)
+        if rope_type == "yarn" and "short_factor" in parameters:  # so the first Phi-3 files name it
+            rope_type = "longrope"
+        # How axial frequencies lie in a head is not in a configuration.
+        known = [name for name in ROTARY_SCALINGS if name != "axial"]
+        if rope_type not in known:
+            self._wrong("rope_type", f"one of {', '.join(known)}", rope_type)
+        return rope_type
+
+
+def _base_of(parameters: Mapping[str, Any]) -> Any:
+    return parameters.get("rope_theta")
+
+
+def _beside_scaling(defaults: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Of default parameters, those that hold whatever the scaling."""
+    keys = ("rope_theta", "partial_rotary_factor", "attention_factor")
+    return {key: defaults[key] for key in keys if key in defaults} if defaults else {}
+
+
+def _comparable(values: Mapping[str, Any] | None) -> str:
+    return "" if values is None else repr({k: np.array(v).tolist() for k, v in values.items()})

@@ -1,0 +1,250 @@
+"""Layers of a model: how many there are, of which types, and which have no rotary encoding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeVar
+
+from posenc_native.base import arguments
+
+from .facts import ModelFacts, facts_of
+from .fields import ConfigFields, config_key, first_given, read_fields
+
+_Read = TypeVar("_Read", bound="ConfigLayers")
+
+# Entries that say of each layer whether it rotates.
+_ONE_BY_ONE = ("no_rope_layers", "layer_rope_theta")
+
+# What the compress_ratios of older DeepSeek-V4 configurations say of a layer.
+_TYPES_OF_COMPRESS_RATIOS = {
+    0: "sliding_attention",
+    4: "compressed_sparse_attention",
+    128: "heavily_compressed_attention",
+}
+
+
+def nope_layers(config: Any) -> tuple[int, ...]:
+    """Numbers of the attention layers that have no rotary encoding ("NoPE").
+
+    Some models leave the encoding out of every fourth layer or so (Llama 4, SmolLM3), or of the
+    layers without a sliding window (Cohere 2, EXAONE 4), to do better at lengths beyond training.
+
+    Args:
+        config: as in `Rotary.from_config`.
+
+    Returns:
+        Their numbers, from 0; empty for most models. Layers without attention (state space, linear
+        attention) are not among them.
+
+    Raises:
+        ValueError: the model has such layers, but the configuration does not say how many layers
+            there are, or of which types; and as in `Rotary.from_config`.
+        TypeError, OSError: as in `Rotary.from_config`.
+
+    Example:
+        >>> nope_layers({"model_type": "smollm3", "num_hidden_layers": 8})
+        (3, 7)
+    """
+    return ConfigLayers.read(config, "nope_layers").nope_layers()
+
+
+@dataclass(frozen=True)
+class ConfigLayers(ConfigFields):
+    """What a configuration says of the layers of its language model."""
+
+    layer_types: tuple[str, ...]  # one a layer, or none at all
+
+    @classmethod
+    def read(cls: type[_Read], config: Any, function: str) -> _Read:
+        """From an object, a mapping or a path."""
+        fields = read_fields(config, function)
+        model_type = str(fields.get("model_type"))
+        model_type = facts_of(model_type).same_as or model_type
+        return cls(function, fields, model_type, _layer_types(fields, facts_of(model_type)))
+
+    @property
+    def layer_count(self) -> int | None:
+        """Number of layers, None where the configuration does not say."""
+        given = first_given(self.fields, "num_hidden_layers", "n_layer", "n_layers", "num_layers")
+        if isinstance(given, int):
+            return given
+        each = self.layer_types or first_given(self.fields, *_ONE_BY_ONE)
+        return (len(each) or None) if isinstance(each, (list, tuple)) else None
+
+    def nope_layers(self) -> tuple[int, ...]:
+        """Attention layers without rotary encoding; ValueError where they cannot be numbered."""
+        known = self._numbered_without()
+        if self.unnumbered_without:
+            if self.layer_count is None:
+                self._without_count()
+            expected = "the type of each layer, as some have no rotary encoding"
+            self._wrong("layer_types", expected, "none")
+        return known
+
+    def _numbered_without(self) -> tuple[int, ...]:
+        """As many of them as the configuration numbers."""
+        if not self._is_rotary():
+            return ()
+        without = self._every_nth_without()
+        types = [
+            name
+            for name in dict.fromkeys(self.layer_types)
+            if "attention" in name and self._type_is_without(name)
+        ]
+        by_type = {i for i, name in enumerate(self.layer_types) if name in types}
+        return tuple(sorted((without | by_type) - self._forced()))
+
+    @property
+    def unnumbered_without(self) -> dict[str | None, int]:
+        """Kinds of layers without rotary encoding whose numbers cannot be known.
+
+        By layer type, None for a rule that asks for none: every how many layers there is one
+        (below 0: counted back from the last), 0 where that is not known.
+        """
+        if not self._is_rotary() or self.layer_types:
+            return {}
+        every = self._interval_without()
+        if every:
+            return {None: every} if self.layer_count is None else {}
+        entries = self._given() or self.facts.defaults or {}
+        types = ("full_attention", *(key for key in entries if key.endswith("_attention")))
+        period = _period(self.fields, self.facts)
+        return {
+            name: period if isinstance(period, int) and name == "full_attention" else 0
+            for name in types
+            if self._type_is_without(name)
+        }
+
+    def _is_rotary(self) -> bool:
+        rule = self.facts.rotary_if
+        if rule is None:
+            return True
+        return bool(self.fields.get(rule["entry"], rule["default"]) == rule["value"])
+
+    def _type_of(self, layer: int, layer_type: str | None) -> str | None:
+        """The type of a layer."""
+        count = self.layer_count
+        number = arguments.size(self.function, "layer", layer)
+        if layer_type is not None:
+            arguments.wrong_value(
+                self.function, "layer", "no layer_type beside it", repr(layer_type)
+            )
+        if count is None:
+            self._without_count()
+        if number >= count:
+            arguments.wrong_value(self.function, "layer", f"a layer in 0 .. {count - 1}", number)
+        return self.layer_types[number] if self.layer_types else None
+
+    def _without_count(self) -> NoReturn:
+        self._wrong("num_hidden_layers", "a number, to tell the layers apart", "none")
+
+    def _check_rotary(self, layer_type: str | None, layer: int | None) -> None:
+        """ValueError where none of the layers meant has a rotary encoding."""
+        nope = set(self._numbered_without() if layer is None else self.nope_layers())
+        if layer is not None:
+            meant, name = {layer}, f"layer {layer}"
+        else:
+            types = self.layer_types or ("",) * (self.layer_count or 0)
+            meant = {
+                number
+                for number, kind in enumerate(types)
+                if layer_type in (None, kind) and (not kind or has_attention(kind))
+            }
+            name = "the model" if layer_type is None else f"layers of type {layer_type}"
+        without = bool(meant) and meant <= nope
+        if layer_type is not None and not meant:
+            without = self._type_is_without(layer_type)
+        if without:
+            expected = "layers with a rotary encoding"
+            arguments.wrong_value(
+                self.function,
+                "layer_type" if layer is None else "layer",
+                expected,
+                f"{name} (NoPE)",
+            )
+
+    def _type_is_without(self, layer_type: str) -> bool:
+        """Whether no layer of this type has a rotary encoding, by its type alone."""
+        given = first_given(self.fields, "rope_parameters", "rope_scaling")
+        entries = given if given else self.facts.defaults or {}
+        if isinstance(entries, Mapping) and self._label(layer_type) in entries:
+            return entries[self._label(layer_type)] is None
+        if layer_type == "sliding_attention":
+            return False
+        nope = self.facts.full_attention_nope
+        if nope == "beside_windows":
+            return self.fields.get("sliding_window", 1) is not None
+        return nope == "always"
+
+    def _every_nth_without(self) -> set[int]:
+        """Layers of which the configuration, or a rule of the model, says one by one."""
+        count = self.layer_count or 0
+        for key in _ONE_BY_ONE:
+            given = self.fields.get(key)
+            if given and not isinstance(given, (list, tuple)):
+                arguments.wrong_type(self.function, config_key(key), "a list", type(given).__name__)
+            if given:
+                return {layer for layer, value in enumerate(given) if not value}
+        every = self._interval_without()
+        if every < 0:
+            return {layer for layer in range(count) if (count - 1 - layer) % -every == 0}
+        return {layer for layer in range(count) if every and (layer + 1) % every == 0}
+
+    def _interval_without(self) -> int:
+        """The fact nope_every, or what the configuration says in its place."""
+        every = self.facts.nope_every
+        if any(self.fields.get(key) for key in _ONE_BY_ONE):
+            return 0
+        if every <= 0:
+            return every
+        interval = self.fields.get("no_rope_layer_interval", every)
+        return arguments.size(self.function, config_key("no_rope_layer_interval"), interval)
+
+    def _forced(self) -> set[int]:
+        """Layers of Cohere 2 MoE that rotate whatever their type."""
+        kinds = self.fields.get("mlp_layer_types") or ()
+        if self.model_type != "cohere2_moe":
+            return set()
+        if self.fields.get("prefix_dense_sliding_window_pattern", 1) != 1:
+            return set()
+        return {layer for layer, kind in enumerate(kinds) if kind == "dense"}
+
+
+def _layer_types(fields: Mapping[str, Any], facts: ModelFacts) -> tuple[str, ...]:
+    """The type of each layer, as given or by the period of the model."""
+    given = fields.get("layer_types")
+    if given:
+        return tuple(map(str, given))
+    ratios = fields.get("compress_ratios")
+    if ratios and all(ratio in _TYPES_OF_COMPRESS_RATIOS for ratio in ratios):
+        types = [_TYPES_OF_COMPRESS_RATIOS[ratio] for ratio in ratios]
+        return tuple(types[: fields.get("num_hidden_layers")])
+    period = _period(fields, facts)
+    if period is None:
+        return ()
+    count = fields.get("num_hidden_layers")
+    if isinstance(period, str):  # one letter a layer: L(ocal) or G(lobal)
+        windows = [letter == "L" for letter in period]
+    else:
+        windows = [True] * (period - 1) + [False]
+    if not isinstance(count, int):
+        return ()
+    no_windows = fields.get("sliding_window", 1) is None
+    if no_windows and facts.full_attention_nope == "beside_windows":
+        windows = [False]
+    kinds = ["sliding_attention" if window else "full_attention" for window in windows]
+    return tuple(kinds[layer % len(kinds)] for layer in range(count))
+
+
+def _period(fields: Mapping[str, Any], facts: ModelFacts) -> Any:
+    """Every how many layers one has full attention, or one letter a layer of the period."""
+    given = first_given(fields, "sliding_window_pattern", "global_attn_every_n_layers")
+    known = facts.full_attention_every
+    return known if given is None else given or known or 1
+
+
+def has_attention(layer_type: str) -> bool:
+    """Whether layers of this type have attention with positions of its own."""
+    without = ("linear_attention", "mamba", "conv", "recurrent", "moe", "mlp")
+    return layer_type not in without

@@ -1,0 +1,118 @@
+"""The rotary encodings of published models, by name.
+
+presets.json has a row a model. Numbers are those of the ``config.json`` published with the model
+that is its source, or of the configuration class of transformers 5.23 where that is named.
+`Rotary.preset` makes a `Rotary` of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
+
+from posenc_native.base import arguments
+from posenc_native.spectra.axes import mrope_axis_map
+from posenc_native.spectra.scaling import softmax_correction
+
+from .rows import rows
+
+
+@dataclass(frozen=True)
+class RotaryPreset:
+    """How one published model rotates.
+
+    Attributes:
+        head_dim: width of a head; with multi-head latent attention, of its rotated part.
+        base: base of the frequencies (rope_theta).
+        pairing: "half" or "interleaved".
+        rotary_dim: how many dims are rotated; None: the head.
+        scaling: as in `rotary_frequencies`.
+        mrope: ``(section, order)`` of `mrope_axis_map`, for positions on three axes.
+        layers: what is different in layers of a type, by that type; empty: nothing.
+        length: the longest sequence that the model is meant for, in positions.
+        corrects_softmax: whether the model scales its scores by ``softmax_correction(scaling)``.
+        nope: layers without rotary encoding, in words; empty: none.
+        source: whose published configuration this is.
+    """
+
+    head_dim: int
+    base: float
+    length: int
+    source: str
+    pairing: str = "half"
+    rotary_dim: int | None = None
+    scaling: Mapping[str, Any] | None = None
+    mrope: tuple[tuple[int, ...], str] | None = None
+    layers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    corrects_softmax: bool = False
+    nope: str = ""
+
+    @property
+    def softmax_correction(self) -> float:
+        """Factor of the softmax scale."""
+        return softmax_correction(self.scaling) if self.corrects_softmax else 1.0
+
+    def rotary_arguments(
+        self, layer_type: str | None = None, seq_len: int | None = None
+    ) -> dict[str, Any]:
+        """Arguments of `Rotary`; ValueError if layers differ and the type is not one of them."""
+        if layer_type not in (self.layers or (None,)):
+            expected = f"one of {', '.join(self.layers) or None}"
+            arguments.wrong_value("Rotary.preset", "layer_type", expected, repr(layer_type))
+        facts = {
+            key: getattr(self, key)
+            for key in ("head_dim", "base", "pairing", "rotary_dim", "scaling")
+        }
+        facts.update(self.layers.get(layer_type or "", {}))
+        scaling = facts["scaling"]
+        if seq_len is not None and scaling and scaling["rope_type"] == "longrope":
+            facts["scaling"] = {**scaling, "seq_len": seq_len}
+        if self.mrope is not None:
+            section, order = self.mrope
+            facts["axis_map"] = mrope_axis_map(section, order=order)
+        return facts
+
+
+def rotary_presets() -> Mapping[str, RotaryPreset]:
+    """The published models whose rotary encodings are known by name, and the facts of each.
+
+    Returns:
+        A read-only mapping from name to facts: head_dim, base, pairing, rotary_dim, scaling, mrope,
+        layers (what differs by layer type), length, softmax_correction, nope, source.
+
+    Example:
+        >>> facts = rotary_presets()["llama-3.1"]
+        >>> facts.head_dim, facts.base, facts.scaling["factor"]
+        (128, 500000.0, 8.0)
+    """
+    return _presets()
+
+
+def rotary_preset(name: str) -> RotaryPreset:
+    """The facts of one model; ValueError that lists names like it if there is none."""
+    if not isinstance(name, str):
+        arguments.wrong_type("Rotary.preset", "name", "a str", type(name).__name__)
+    presets = _presets()
+    if name not in presets:
+        import difflib
+
+        near = difflib.get_close_matches(name.lower(), presets, n=5, cutoff=0.4)
+        expected = f"one of {', '.join(near or sorted(presets))}"
+        if near:
+            expected += " or others of rotary_presets()"
+        arguments.wrong_value("Rotary.preset", "name", expected, repr(name))
+    return presets[name]
+
+
+@lru_cache(maxsize=1)
+def _presets() -> Mapping[str, RotaryPreset]:
+    return MappingProxyType({name: _preset(**row) for name, row in rows("presets").items()})
+
+
+def _preset(mrope: Mapping[str, Any] | None = None, note: str = "", **facts: Any) -> RotaryPreset:
+    """Of a row, whose note is a remark for those who read the file."""
+    shared = None if mrope is None else (mrope["section"], mrope["order"])
+    return RotaryPreset(mrope=shared, **facts)

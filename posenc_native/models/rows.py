@@ -1,0 +1,24 @@
+"""The tables of models: JSON files beside this one, a row a model, read when first asked for.
+
+scripts/model_rows.py has their form, tests/test_model_rows.py says what a row must have.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+
+def rows(table: str) -> dict[str, dict[str, Any]]:
+    """The rows of a table, by model. Lists are tuples: what is known of a model does not change."""
+    import json  # which `import posenc_native` does not need
+
+    path = os.path.join(os.path.dirname(__file__), f"{table}.json")
+    with open(path, encoding="utf-8") as file:
+        return {name: _with_tuples(row) for name, row in json.load(file).items()}
+
+
+def _with_tuples(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _with_tuples(each) for key, each in value.items()}
+    return tuple(map(_with_tuples, value)) if isinstance(value, list) else value

@@ -1,0 +1,403 @@
+"""Weights of queries and keys: from one pairing of a head's dims to another, and which one it is.
+
+A model whose rotation pairs dims i and i + P gives the same scores as one that pairs 2i and 2i + 1,
+once the rows that make these dims are exchanged in both projections. Checkpoints come in either
+order (Llama as published is interleaved, as Hugging Face has it half-split), and one that is run
+with the wrong pairing runs, badly.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from posenc_native.base import arguments, views
+from posenc_native.base.arguments import is_tensor, wrong_value
+
+if TYPE_CHECKING:
+    import torch
+
+    from posenc_native.base.kinds import Number, SupportsArray
+
+__all__ = ["PairingEvidence", "expected_pairing", "guess_pairing", "permute_qk",
+           "permute_state_dict"]  # fmt: skip
+
+PAIRINGS = ("half", "interleaved")
+# Entries of state dicts with an axis of query or key dims, as most projects name them: projections
+# (Hugging Face, Llama as published, GGUF), norms of heads, the outer factor and magnitude of LoRA.
+QK_ENTRIES = (
+    r"(?:^|[._])(?:q_proj|k_proj|wq|wk|attn_q|attn_k|q_norm|k_norm|attn_q_norm|attn_k_norm)"
+    r"(?:\.base_layer)?\.(?:weight|bias|lora_B(?:\.\w+)?(?:\.weight)?"
+    r"|lora_magnitude_vector(?:\.\w+)?(?:\.weight)?)$"
+)
+
+
+@overload
+def permute_qk(
+    weight: npt.NDArray[Number], head_dim: int, *, to: str | int, source: str | int | None = ...,
+    rotary_dim: int | None = ..., rotary_start: int = ..., axis: int = ...,
+    heads: Iterable[int] | None = ...,
+) -> npt.NDArray[Number]: ...  # fmt: skip
+@overload
+def permute_qk(
+    weight: torch.Tensor, head_dim: int, *, to: str | int, source: str | int | None = ...,
+    rotary_dim: int | None = ..., rotary_start: int = ..., axis: int = ...,
+    heads: Iterable[int] | None = ...,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def permute_qk(
+    weight: SupportsArray, head_dim: int, *, to: str | int, source: str | int | None = ...,
+    rotary_dim: int | None = ..., rotary_start: int = ..., axis: int = ...,
+    heads: Iterable[int] | None = ...,
+) -> npt.NDArray[Any]: ...  # fmt: skip
+def permute_qk(
+    weight: Any,
+    head_dim: int,
+    *,
+    to: str | int,
+    source: str | int | None = None,
+    rotary_dim: int | None = None,
+    rotary_start: int = 0,
+    axis: int = 0,
+    heads: Iterable[int] | None = None,
+) -> Any:
+    """Reorder the dims of query or key heads for a rotation of another pairing.
+
+    Values are moved, not computed with: any dtype goes, quantised ones too while an element stands
+    for one dim of a head, and the way back is exact. Do it to everything that has an axis of head
+    dims: projection weights and biases, norms of heads, the outer factors B of LoRA, scales of
+    quantised rows; for queries and keys, not for values.
+
+    Args:
+        weight: an array or tensor; its `axis` counts ``heads * head_dim`` dims of heads one after
+            another: ``[heads * head_dim, in]``, ``[head_dim]``, ``[in, heads, head_dim]`` with
+            axis -1, a fused projection of queries, keys and values with `heads`.
+        head_dim: dims of one head.
+        to: the pairing wanted: "half", "interleaved" or an even block size, as in
+            `posenc_native.apply_rotary`.
+        source: the pairing it has; None for the other one of "half" and "interleaved".
+        rotary_dim: how many dims are rotated, even; None for those from `rotary_start` on.
+        rotary_start: first rotated dim; the others stay where they are.
+        axis: the axis of head dims.
+        heads: which of the heads on that axis, all by default. Of a fused projection these are
+            ``range(num_heads + num_kv_heads)`` where queries come first, then keys, then values,
+            and ``[h for h in range(3 * num_heads) if h % 3 < 2]`` where the three alternate.
+
+    Returns:
+        An array or tensor like `weight`, with memory of its own. Gradients reach `weight`.
+
+    Raises:
+        ValueError: an axis that is no multiple of `head_dim`, or sizes and names that do not fit.
+        TypeError: no array or tensor.
+
+    Source: the function ``permute`` of transformers' ``convert_llama_weights_to_hf.py``, which is
+    the case from "interleaved" to "half" of whole heads.
+
+    Example:
+        >>> import numpy as np
+        >>> import posenc_native as pn
+        >>> pn.permute_qk(np.arange(8), 8, to="half")
+        array([0, 2, 4, 6, 1, 3, 5, 7])
+        >>> pn.permute_qk(np.arange(8), 4, to="half", heads=[1])
+        array([0, 1, 2, 3, 4, 6, 5, 7])
+    """
+    function = "permute_qk"
+    if not is_tensor(weight):
+        weight = arguments.as_operand(function, "weight", weight)
+    if source is None:
+        if to not in PAIRINGS:
+            wrong_value(function, "source", f"a pairing to go with to={to!r}", None)
+        source = PAIRINGS[1 - PAIRINGS.index(to)]
+    order = _head_order(function, head_dim, source, to, rotary_dim, rotary_start)
+    rank = weight.ndim
+    if not -rank <= axis < rank:
+        wrong_value(function, "axis", f"one of the axes of {list(weight.shape)}", axis)
+    length = weight.shape[axis]
+    if not head_dim or length % head_dim:
+        expected = f"a multiple of head_dim = {head_dim} on axis {axis}"
+        wrong_value(function, "weight", expected, list(weight.shape))
+    index = np.arange(length).reshape(-1, head_dim)
+    chosen = list(range(len(index)) if heads is None else heads)
+    if not all(0 <= head < len(index) for head in chosen) or len(set(chosen)) < len(chosen):
+        wrong_value(function, "heads", f"numbers in 0 .. {len(index) - 1}, each once", chosen)
+    index[chosen] = index[chosen][:, order]
+    if isinstance(weight, np.ndarray):
+        return weight.take(index.reshape(-1), axis)
+    import torch
+
+    rows = torch.from_numpy(index.reshape(-1)).to(weight.device)
+    if weight.is_complex() or (weight.is_floating_point() and weight.dtype.itemsize > 1):
+        return weight.index_select(axis, rows)
+    # Not every kind of torch can be looked up in; integers of its size can.
+    integers = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    bits = weight.view(integers[weight.dtype.itemsize])
+    return bits.index_select(axis, rows).view(weight.dtype)
+
+
+def permute_state_dict(
+    state: Mapping[str, Any],
+    head_dim: int,
+    *,
+    to: str | int,
+    names: str | Sequence[str] | Mapping[str, Mapping[str, Any]] = QK_ENTRIES,
+    **options: Any,
+) -> dict[str, Any]:
+    """Reorder all query and key entries of a state dict with `permute_qk`.
+
+    Args:
+        state: entries by name.
+        head_dim, to: as in `permute_qk`.
+        names: which entries: a regular expression that is searched for in their names, or several,
+            or a mapping of them to further arguments of `permute_qk`, as for fused projections:
+            ``{r"query_key_value\\.(weight|bias)$": {"heads": ...}}``. The first one that is found
+            counts. By default weights and biases of q_proj, k_proj, wq, wk, attn_q and attn_k, the
+            norms q_norm and k_norm, and LoRA's B of these. Say what it is where a model has
+            attention without rotation as well (a vision tower, cross-attention).
+        options: further arguments of `permute_qk` for all.
+
+    Returns:
+        A new dict in the same order. What was not named are the objects of `state`.
+
+    Raises:
+        ValueError: no entry has such a name; as in `permute_qk`, with the name of the entry.
+
+    Example:
+        >>> import numpy as np
+        >>> import posenc_native as pn
+        >>> state = {"layers.0.wq.weight": np.eye(4), "layers.0.wv.weight": np.eye(4)}
+        >>> permuted = pn.permute_state_dict(state, 4, to="half")
+        >>> permuted["layers.0.wq.weight"].argmax(1), permuted["layers.0.wv.weight"].argmax(1)
+        (array([0, 2, 1, 3]), array([0, 1, 2, 3]))
+    """
+    function = "permute_state_dict"
+    if isinstance(names, str):
+        names = (names,)
+    rules = names if isinstance(names, Mapping) else {pattern: {} for pattern in names}
+    result, found = dict(state), False
+    for name, weight in state.items():
+        rule = next((rules[pattern] for pattern in rules if re.search(pattern, name)), None)
+        if rule is None:
+            continue
+        found = True
+        given = {"head_dim": head_dim, "to": to, **options, **rule}
+        try:
+            result[name] = permute_qk(weight, **given)
+        except (ValueError, TypeError) as error:
+            raise type(error)(f"{function}: {name}: {error}") from None
+    if not found:
+        wrong_value(function, "names", "expressions found in names of entries", list(rules))
+    return result
+
+
+@dataclass(frozen=True)
+class PairingEvidence:
+    """Which pairing weights were made for.
+
+    Attributes:
+        pairing: the answer; None where the evidence decides nothing.
+        scores: a number for each pairing. Of `expected_pairing` the error, relative to the
+            reference: small is right. Of `guess_pairing` how much dims that this pairing joins have
+            to do with each other, in standard deviations of random pairings: large is right.
+
+    Example:
+        >>> import posenc_native as pn
+        >>> pn.PairingEvidence("half", {"half": 1e-7, "interleaved": 0.8}).pairing
+        'half'
+    """
+
+    pairing: str | int | None
+    scores: Mapping[str | int, float]
+
+
+def expected_pairing(
+    run: Callable[[Any], Any],
+    reference: Any,
+    *,
+    pairings: Iterable[str | int] = PAIRINGS,
+    tolerance: float = 0.1,
+) -> PairingEvidence:
+    """Which pairing gives the results that are known to be right: the certain check.
+
+    Args:
+        run: makes logits, attention scores or hidden states from a pairing, with the weights in
+            question: a model, or queries and keys of one layer, for more than one token.
+        reference: what it should make, from a run of the original: an array or tensor of that
+            shape.
+        pairings: the ones to try, two at least: a small error alone decides nothing.
+        tolerance: largest relative error of a result that counts as right. Loosen it for coarsely
+            quantised weights, whose results are off.
+
+    Returns:
+        `PairingEvidence`, with the relative error of each: the root of the mean squared difference
+        over that of the reference. The best one is the answer if it is within the tolerance and the
+        next is off four times as much.
+
+    Raises:
+        ValueError: results of another shape than the reference, a reference of zeros, fewer than
+            two pairings.
+
+    Example:
+        >>> import numpy as np
+        >>> import posenc_native as pn
+        >>> rng = np.random.default_rng(0)
+        >>> q, k = rng.standard_normal((2, 1, 4, 10, 16))
+        >>> def scores(pairing):
+        ...     rotated_q, rotated_k = pn.Rotary(16, pairing=pairing)(q, k)
+        ...     return rotated_q @ rotated_k.swapaxes(-1, -2)
+        >>> pn.expected_pairing(scores, scores("interleaved")).pairing
+        'interleaved'
+    """
+    function = "expected_pairing"
+    known = _numbers(function, "reference", reference)
+    size = float(np.sqrt(np.mean(np.square(known)))) if known.size else 0.0
+    if not 0 < size < np.inf:
+        wrong_value(function, "reference", "finite values that are not all 0", size)
+    tried = list(dict.fromkeys(pairings))
+    if len(tried) < 2:
+        wrong_value(function, "pairings", "two or more, to compare", tried)
+    errors: dict[str | int, float] = {}
+    for pairing in tried:
+        result = _numbers(function, "run", run(pairing))
+        arguments.check_shape(function, "run", result.shape, known.shape)
+        errors[pairing] = float(np.sqrt(np.mean(np.square(result - known)))) / size
+    best, *others = sorted(errors, key=lambda pairing: errors[pairing])
+    right = errors[best] <= tolerance and all(errors[o] > 4 * errors[best] for o in others)
+    return PairingEvidence(best if right else None, errors)
+
+
+def guess_pairing(
+    layers: Iterable[tuple[Any, Any]],
+    head_dim: int,
+    *,
+    rotary_dim: int | None = None,
+    rotary_start: int = 0,
+) -> PairingEvidence:
+    """Which pairing trained weights look like: a guess, for want of anything to compare with.
+
+    A rotated score has in it, of the products of a query dim and another key dim, only those of
+    partners, as ``sin(t) * (q_b k_a - q_a k_b)``. So training moves ``w_qb . w_ka - w_qa . w_kb``
+    for partners a, b and leaves it to chance for other dims. What is scored is the sum of its
+    squares (of rows of length 1) over the pairs of each pairing, against all ways to pair the dims
+    of a head.
+
+    How good a guess: the thresholds were set on 54 small models (two layers, heads of 16, 32 or 64
+    dims, trained on induction or on second-order Markov chains, or not at all). Of 24 others, each
+    in both orders, it named the right pairing for 29 and none for 19, mostly of those with few dims
+    or half learned tasks; a wrong one for none. Of 50 more with one head of 64 dims it was right
+    for 99 of 100 and undecided for one. Large models have not been tried. Where there is a
+    configuration, believe `Rotary.from_config`, and before both `expected_pairing`.
+
+    Args:
+        layers: ``(q_weight, k_weight)`` of some layers, the more the better, arrays or tensors of
+            floats, ``[heads * head_dim, in]`` and ``[kv_heads * head_dim, in]``.
+        head_dim, rotary_dim, rotary_start: as in `permute_qk`.
+
+    Returns:
+        `PairingEvidence`. The pairing is None unless its score is 3 or more and the other one's
+        smaller by 1.
+
+    Raises:
+        ValueError: shapes that do not fit, weights that are not finite, fewer than 8 rotated dims.
+
+    Example:
+        >>> import numpy as np
+        >>> import posenc_native as pn
+        >>> q, k = np.random.default_rng(0).standard_normal((2, 64, 128))  # untrained
+        >>> pn.guess_pairing([(q, k)], head_dim=32).pairing is None
+        True
+    """
+    function = "guess_pairing"
+    orders = {
+        pairing: _head_order(function, head_dim, pairing, "interleaved", rotary_dim, rotary_start)
+        for pairing in PAIRINGS
+    }
+    dim = head_dim - rotary_start if rotary_dim is None else rotary_dim
+    rotated = slice(rotary_start, rotary_start + dim)
+    if dim < 8:
+        wrong_value(function, "rotary_dim", "8 or more", dim)
+    links = np.zeros((dim, dim))
+    for q_weight, k_weight in layers:
+        heads = []
+        for argument, weight in (("q_weight", q_weight), ("k_weight", k_weight)):
+            rows = _numbers(function, argument, weight)
+            if rows.ndim != 2 or rows.shape[0] % head_dim or not rows.shape[0]:
+                expected = f"shape [heads * {head_dim}, in]"
+                wrong_value(function, argument, expected, list(rows.shape))
+            if not np.isfinite(rows).all():
+                wrong_value(function, argument, "finite weights", "infinite ones or NaN")
+            rows = rows.reshape(-1, head_dim, rows.shape[1])[:, rotated]
+            heads.append(rows / np.maximum(np.linalg.norm(rows, axis=-1, keepdims=True), 1e-30))
+        q_rows, k_rows = heads
+        if len(q_rows) % len(k_rows) or q_rows.shape[-1] != k_rows.shape[-1]:
+            expected = "heads that divide those of q_weight, and its inputs"
+            wrong_value(function, "k_weight", expected, [len(k_rows) * head_dim, k_rows.shape[-1]])
+        k_rows = np.repeat(k_rows, len(q_rows) // len(k_rows), axis=0)
+        products = q_rows @ k_rows.swapaxes(-1, -2)
+        links += np.square(products - products.swapaxes(-1, -2)).sum(0)
+    mean, deviation = _sum_of_random_pairs(links)
+    scores: dict[str | int, float] = {}
+    for pairing, order in orders.items():
+        first, second = order[rotated].reshape(-1, 2).T - rotary_start
+        total = float(links[first, second].sum())
+        scores[pairing] = (total - mean) / deviation if deviation > 0 else 0.0
+    best, other = sorted(scores, key=lambda pairing: -scores[pairing])
+    clear = scores[best] >= 3 and scores[best] - scores[other] >= 1
+    return PairingEvidence(best if clear else None, scores)
+
+
+def _head_order(
+    function: str,
+    head_dim: int,
+    source: str | int,
+    to: str | int,
+    rotary_dim: int | None,
+    rotary_start: int,
+) -> npt.NDArray[np.int64]:
+    """For each dim of a head of pairing `to`, the dim of the pairing `source` that it is."""
+    head_dim = arguments.size(function, "head_dim", head_dim)
+    start = arguments.size(function, "rotary_start", rotary_start)
+    width = arguments.even_size(
+        function, "rotary_dim", max(head_dim - start, 0) if rotary_dim is None else rotary_dim
+    )
+    order = np.arange(head_dim)
+    dims = {}
+    for name, pairing in (("source", source), ("to", to)):
+        try:
+            view = views.rotary_view(
+                function, (1, head_dim), "sd", pairing, start, width // 2, "head_dim"
+            )
+        except (ValueError, TypeError) as error:
+            raise type(error)(str(error).replace(": pairing:", f": {name}:", 1)) from None
+        # In order of the pairs: [P, 2].
+        dims[name] = start + np.arange(width).reshape(-1, 2, view.block // 2).swapaxes(
+            1, 2
+        ).reshape(-1, 2)
+    order[dims["to"]] = dims["source"]
+    return order
+
+
+def _sum_of_random_pairs(links: npt.NDArray[np.float64]) -> tuple[float, float]:
+    """Mean and standard deviation of the sum over the pairs of a random perfect matching.
+
+    A pair is in one with probability 1 / (n - 1), two disjoint ones with 1 / ((n - 1) (n - 3)), two
+    that share a dim never.
+    """
+    count = len(links)
+    rows = links.sum(1)
+    total, squares = float(rows.sum()) / 2, float(np.square(links).sum()) / 2
+    disjoint = total**2 + squares - float(np.square(rows).sum())
+    mean = total / (count - 1)
+    variance = squares / (count - 1) + disjoint / ((count - 1) * (count - 3)) - mean**2
+    return mean, float(np.sqrt(max(variance, 0.0)))
+
+
+def _numbers(function: str, argument: str, values: Any) -> npt.NDArray[np.float64]:
+    """An array or tensor of any floats as float64."""
+    if is_tensor(values):
+        values = values.detach().cpu().double().numpy()
+    return arguments.as_numbers(function, argument, values)

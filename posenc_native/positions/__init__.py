@@ -1,0 +1,1 @@
+"""Where tokens are: positions of rows, of grids, of text with images."""

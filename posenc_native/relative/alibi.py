@@ -1,0 +1,241 @@
+"""ALiBi: a slope for each head times the distance.
+
+Source: Press et al. 2022, "Train Short, Test Long: Attention with Linear Biases Enables Input
+Length Extrapolation".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from posenc_native.base import arguments
+from posenc_native.base.arguments import wrong_value
+from posenc_native.engines.arrays import Arrays
+
+from .distances import distances_of
+
+if TYPE_CHECKING:
+    import torch
+
+    from posenc_native.base.kinds import Device
+
+__all__ = [
+    "alibi_columns",
+    "alibi_diagonals",
+    "alibi_slopes",
+]
+
+
+def alibi_slopes(num_heads: int, *, max_bias: float = 8.0) -> npt.NDArray[np.float64]:
+    """Slopes of ALiBi, one a head: the reference rule, for any number of heads.
+
+    A power of two n has ``2 ** (-max_bias * (h + 1) / n)``. Other numbers take the slopes of the
+    power of two below, then every second one of the power above. (Many libraries use the first
+    formula for all; with 12 heads that is off by a factor of up to 45.)
+
+    Args:
+        num_heads: H.
+        max_bias: minus the exponent of the last slope; 8 in the paper, ``alibi_bias_max`` in MPT.
+
+    Returns:
+        float64 ``[H]``.
+
+    Raises:
+        ValueError: num_heads < 0, max_bias <= 0.
+        TypeError: an argument that is not a number.
+
+    Source: Press et al. 2022, "Train Short, Test Long", and its code's ``get_slopes``.
+
+    Example:
+        >>> import posenc_native as pn
+        >>> pn.alibi_slopes(6).round(4)
+        array([0.25  , 0.0625, 0.0156, 0.0039, 0.5   , 0.125 ])
+    """
+    function = "alibi_slopes"
+    count = arguments.size(function, "num_heads", num_heads)
+    bias = arguments.positive_number(function, "max_bias", max_bias)
+    return np.array([2.0**-exponent for exponent in _slope_exponents(count, bias)], np.float64)
+
+
+@overload
+def alibi_diagonals(
+    num_heads: int, q_len: int, k_len: int, *, symmetric: bool = ...,
+    q_offset: int | npt.NDArray[Any] | Sequence[int] = ...,
+    slopes: npt.NDArray[Any] | Sequence[float] | None = ..., dtype: npt.DTypeLike | None = ...,
+    device: None = ...,
+) -> npt.NDArray[Any]: ...  # fmt: skip
+@overload
+def alibi_diagonals(
+    num_heads: int, q_len: int, k_len: int, *, symmetric: bool = ...,
+    q_offset: int | npt.ArrayLike | torch.Tensor = ..., slopes: torch.Tensor, dtype: Any = ...,
+    device: Any = ...,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def alibi_diagonals(
+    num_heads: int, q_len: int, k_len: int, *, symmetric: bool = ..., q_offset: torch.Tensor,
+    slopes: npt.ArrayLike | torch.Tensor | None = ..., dtype: Any = ..., device: Any = ...,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def alibi_diagonals(
+    num_heads: int, q_len: int, k_len: int, *, symmetric: bool = ...,
+    q_offset: int | npt.ArrayLike | torch.Tensor = ...,
+    slopes: npt.ArrayLike | torch.Tensor | None = ..., dtype: torch.dtype, device: Any = ...,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def alibi_diagonals(
+    num_heads: int, q_len: int, k_len: int, *, symmetric: bool = ...,
+    q_offset: int | npt.ArrayLike | torch.Tensor = ...,
+    slopes: npt.ArrayLike | torch.Tensor | None = ..., dtype: Any = ..., device: Device,
+) -> torch.Tensor: ...  # fmt: skip
+def alibi_diagonals(
+    num_heads: int,
+    q_len: int,
+    k_len: int,
+    *,
+    symmetric: bool = True,
+    q_offset: int | npt.ArrayLike | torch.Tensor = 0,
+    slopes: npt.ArrayLike | torch.Tensor | None = None,
+    dtype: Any = None,
+    device: Any = None,
+) -> Any:
+    """Diagonals of ALiBi: minus slope times distance.
+
+    Args:
+        num_heads: H.
+        q_len, k_len, q_offset: see the module's head.
+        symmetric: True for ``-m * |key - query|``. False for ``m * (key - query)`` on every
+            diagonal: for causal attention only, since keys of the future get a bonus, which the
+            causal mask has to take away.
+        slopes: None for `alibi_slopes`, or ``[H]`` or ``[B, H]``. Gradients reach a tensor.
+        dtype, device: of the result; see the module's head.
+
+    Returns:
+        ``[H, D]``, or ``[B, H, D]`` if slopes or q_offset have an axis B.
+
+    Raises:
+        ValueError: negative lengths, shapes that do not fit.
+        TypeError: impossible dtypes.
+
+    Source: Press et al. 2022, "Train Short, Test Long".
+
+    Example:
+        >>> import posenc_native as pn
+        >>> pn.alibi_diagonals(2, 2, 3)
+        array([[-0.0625    ,  0.        , -0.0625    , -0.125     ],
+               [-0.00390625,  0.        , -0.00390625, -0.0078125 ]],
+              dtype=float32)
+    """
+    function = "alibi_diagonals"
+    arrays = Arrays(function, dtype, device, q_offset=q_offset, slopes=slopes)
+    symmetric = arrays.flag("symmetric", symmetric)
+    weights = _slopes(arrays, num_heads, slopes)
+    distances = distances_of(arrays, q_len, k_len, q_offset)
+    check_batches(function, "slopes", weights, distances)
+    values = arrays.wide(-abs(distances) if symmetric else distances)
+    return arrays.rounded(weights[..., None] * values[..., None, :])
+
+
+def alibi_columns(
+    num_heads: int,
+    k_len: int,
+    *,
+    key_mask: npt.ArrayLike | torch.Tensor | None = None,
+    slopes: npt.ArrayLike | torch.Tensor | None = None,
+    rounding: str | None = None,
+    dtype: Any = None,
+    device: Any = None,
+) -> Any:
+    """ALiBi as slope times position of the key, the same for all queries: BLOOM, Falcon.
+
+    It differs from the causal form of `alibi_diagonals` by a constant a row, which the softmax
+    takes out again. With a mask, positions count the keys that are there.
+
+    Args:
+        num_heads: H.
+        k_len: number of keys.
+        key_mask: ``[B, k_len]``, bools or integers: which keys are there.
+        slopes: None for `alibi_slopes`, or ``[H]`` or ``[B, H]``. Gradients reach a tensor.
+        rounding: None computes in float64. "float32" and "bfloat16" round slopes, positions and
+            products to that format, as models were trained: BLOOM's "float32" and Falcon's
+            "bfloat16" have the bits of transformers. (From NumPy, a float32 slope may differ in the
+            last bit from torch's power function.) Falcon adds the result divided by
+            ``sqrt(head_dim)``.
+        dtype, device: of the result; see the module's head.
+
+    Returns:
+        ``[H, 1, k_len]``, or ``[B, H, 1, k_len]`` if mask or slopes have an axis B.
+
+    Raises:
+        ValueError: a negative length, an unknown rounding, shapes that do not fit.
+        TypeError: impossible dtypes.
+
+    Source: ``build_alibi_tensor`` of BLOOM and of Falcon in transformers.
+
+    Example:
+        >>> import posenc_native as pn
+        >>> pn.alibi_columns(1, 4, key_mask=[[0, 1, 1, 1]])
+        array([[[[0.        , 0.        , 0.00390625, 0.0078125 ]]]],
+              dtype=float32)
+    """
+    function = "alibi_columns"
+    arrays = Arrays(function, dtype, device, key_mask=key_mask, slopes=slopes)
+    if rounding not in (None, "float32", "bfloat16"):
+        wrong_value(function, "rounding", "None, 'float32' or 'bfloat16'", repr(rounding))
+    length = arguments.length(function, "k_len", k_len)
+    weights = _slopes(arrays, num_heads, slopes, rounding is not None)
+    positions = arrays.arange(length)
+    if key_mask is not None:
+        kinds = ("bool", *arguments.INTEGER_DTYPES)
+        mask = arrays.integers("key_mask", key_mask, kinds)
+        if mask.ndim != 2 or mask.shape[1] != length:
+            expected = f"shape [B, k_len] = [B, {length}]"
+            wrong_value(function, "key_mask", expected, list(mask.shape))
+        positions = (mask.cumsum(-1) - 1) * mask
+    positions = arrays.through(arrays.wide(positions), rounding)
+    check_batches(function, "slopes", weights, positions)
+    weights = arrays.through(weights, rounding)
+    products = weights[..., None] * positions[..., None, :]
+    return arrays.rounded(arrays.through(products, rounding))[..., None, :]
+
+
+def _slope_exponents(num_heads: int, max_bias: float) -> list[float]:
+    """Slope h is 2 to the power of minus exponent h."""
+    if num_heads == 0:
+        return []
+    below = 1 << (num_heads.bit_length() - 1)
+    exponents = [max_bias * (h + 1) / below for h in range(below)]
+    return exponents + [max_bias * (2 * h + 1) / (2 * below) for h in range(num_heads - below)]
+
+
+def _slopes(arrays: Arrays, num_heads: int, slopes: Any, as_trained: bool = False) -> Any:
+    """The slopes in float64, [H] or [B, H]; as_trained: float32 powers of a float32 base."""
+    function = arrays.function
+    count = arguments.size(function, "num_heads", num_heads)
+    if slopes is not None:
+        given = arrays.parameter("slopes", slopes)
+        if given.ndim not in (1, 2) or given.shape[-1] != count:
+            expected = f"shape [H] = [{count}] or [B, H] = [B, {count}]"
+            wrong_value(function, "slopes", expected, list(given.shape))
+        return given
+    if not as_trained:
+        return arrays.constant([2.0**-exponent for exponent in _slope_exponents(count, 8.0)])
+    if count == 0:
+        return arrays.constant([])
+    below = 1 << (count.bit_length() - 1)
+    first = arrays.float32_powers(2.0 ** (-8.0 / below), list(range(1, below + 1)))
+    others = list(range(1, 2 * (count - below), 2))
+    if not others:
+        return first
+    second = arrays.float32_powers(2.0 ** (-4.0 / below), others)
+    return arrays.xp.concatenate([first, second])
+
+
+def check_batches(function: str, argument: str, weights: Any, values: Any) -> None:
+    """ValueError if weights [B, H] and values [B, D] have two different B."""
+    if weights.ndim == values.ndim == 2 and weights.shape[0] != values.shape[0]:
+        expected = f"shape [B, H] = [{values.shape[0]}, {weights.shape[1]}]"
+        arguments.wrong_value(function, argument, expected, list(weights.shape))

@@ -1,0 +1,271 @@
+"""A bias by distance, one number for each distance between key and query, and its sums.
+
+entry of query i and key j:  e = j - i + q_len - 1                 D = q_len + k_len - 1 entries
+
+    keys ->                     A bias [q_len, k_len] of a head is D numbers, its diagonals: row i
+    2 3 4 5    queries          is the window of them that begins at entry q_len - 1 - i.
+    1 2 3 4       |
+    0 1 2 3       v
+
+What the numbers are (ALiBi, T5, KERPLE ...) is data: alibi.py, tables.py, kernels.py, windows.py.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from posenc_native.base import arguments
+from posenc_native.base.arguments import (
+    as_array,
+    as_dtype,
+    as_operand,
+    is_tensor,
+    wrong_type,
+    wrong_value,
+)
+from posenc_native.engines import backend, late
+
+from .entries import Lengths, first_entry, given_or_default, lengths_of, matrix_lengths
+
+if TYPE_CHECKING:
+    import torch
+
+    from posenc_native.base.kinds import Number, SupportsArray
+
+__all__ = [
+    "add_toeplitz_bias",
+    "diagonal_sums",
+    "toeplitz_bias",
+]
+
+
+@overload
+def toeplitz_bias(
+    diagonals: npt.NDArray[Any], q_len: Lengths, k_len: Lengths, *,
+    q_offset: int | npt.ArrayLike | torch.Tensor = ..., origin: Lengths | None = ...,
+    dtype: Any = ..., out: npt.NDArray[Any] | None = ...,
+) -> npt.NDArray[Any]: ...  # fmt: skip
+@overload
+def toeplitz_bias(
+    diagonals: torch.Tensor, q_len: Lengths, k_len: Lengths, *,
+    q_offset: int | npt.ArrayLike | torch.Tensor = ..., origin: Lengths | None = ...,
+    dtype: Any = ..., out: torch.Tensor | None = ...,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def toeplitz_bias(
+    diagonals: npt.ArrayLike, q_len: Lengths, k_len: Lengths, *,
+    q_offset: int | npt.ArrayLike | torch.Tensor = ..., origin: Lengths | None = ...,
+    dtype: Any = ..., out: npt.NDArray[Any] | None = ...,
+) -> npt.NDArray[Any]: ...  # fmt: skip
+def toeplitz_bias(
+    diagonals: Any,
+    q_len: Lengths,
+    k_len: Lengths,
+    *,
+    q_offset: int | npt.ArrayLike | torch.Tensor = 0,
+    origin: Lengths | None = None,
+    dtype: Any = None,
+    out: Any = None,
+) -> Any:
+    """Diagonals laid down as a bias: ``result[h, i, j] = diagonals[h, j - i + q_len - 1]``.
+
+    Args:
+        diagonals: ``[..., H, q_len + k_len - 1]``, float16, bfloat16, float32 or float64, of any
+            strides; leading axes before the heads are those of a batch. For tokens in a grid (an
+            image's patches), as many last axes as the grid has: ``[..., H, Dy, Dx]``.
+        q_len, k_len: how many queries and keys; for a grid (rows, columns), tokens in C order.
+        q_offset: position of query 0 among the keys, an int or integers ``[B]``, one for each
+            batch row: decoding with a cache. Only with `origin`, for diagonals longer than this
+            call needs; those made for the call with its q_offset have it in them already.
+        origin: entry of distance 0 in diagonals that are longer than this call needs, as a table
+            made once for all calls is: ``result[h, i, j] = diagonals[h, j - (q_offset + i) +
+            origin]``.
+        dtype: of the result; by default that of the diagonals (of `out`).
+        out: array or tensor to write the result to.
+
+    Returns:
+        ``[..., H, q_len, k_len]``, of the batch axes of `q_offset` or of the diagonals. Gradients
+        reach the diagonals, as `diagonal_sums`.
+
+    Raises:
+        ValueError: negative lengths; too few diagonals, or too many without an `origin`; a
+            mismatched or overlapping `out`.
+        TypeError: an impossible dtype.
+
+    Example:
+        >>> import numpy as np
+        >>> import posenc_native as pn
+        >>> pn.toeplitz_bias(np.arange(6.0)[None], 3, 4)
+        array([[[2., 3., 4., 5.],
+                [1., 2., 3., 4.],
+                [0., 1., 2., 3.]]])
+    """
+    function = "toeplitz_bias"
+    q_len, k_len = lengths_of(function, "q_len", q_len), lengths_of(function, "k_len", k_len)
+    if is_tensor(diagonals):
+        start, q_offset = first_entry(function, diagonals.shape, q_len, k_len, q_offset, origin)
+        return late.torch_operations().toeplitz_bias(
+            diagonals, q_len, k_len, start, q_offset, dtype, out
+        )
+    diagonals = as_array(function, "diagonals", diagonals)
+    start, offsets = first_entry(function, diagonals.shape, q_len, k_len, q_offset, origin)
+    if offsets is not None and offsets.ndim == 0:
+        offsets = np.broadcast_to(offsets, diagonals.shape[: -1 - len(q_len)])
+    if dtype is not None:
+        dtype = as_dtype(function, dtype)
+    return backend.implementation.toeplitz_bias(
+        diagonals, q_len, k_len, given_or_default(start, q_len), offsets, dtype, out
+    )
+
+
+@overload
+def add_toeplitz_bias(
+    scores: npt.NDArray[Number], diagonals: Any, *,
+    q_offset: int | npt.ArrayLike | torch.Tensor = ..., origin: Lengths | None = ...,
+    q_len: Lengths | None = ..., k_len: Lengths | None = ..., out: npt.NDArray[Any] | None = ...,
+) -> npt.NDArray[Number]: ...  # fmt: skip
+@overload
+def add_toeplitz_bias(
+    scores: torch.Tensor, diagonals: Any, *, q_offset: int | npt.ArrayLike | torch.Tensor = ...,
+    origin: Lengths | None = ..., q_len: Lengths | None = ..., k_len: Lengths | None = ...,
+    out: torch.Tensor | None = ...,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def add_toeplitz_bias(
+    scores: SupportsArray, diagonals: Any, *, q_offset: int | npt.ArrayLike | torch.Tensor = ...,
+    origin: Lengths | None = ..., q_len: Lengths | None = ..., k_len: Lengths | None = ...,
+    out: npt.NDArray[Any] | None = ...,
+) -> npt.NDArray[Any]: ...  # fmt: skip
+def add_toeplitz_bias(
+    scores: Any,
+    diagonals: Any,
+    *,
+    q_offset: int | npt.ArrayLike | torch.Tensor = 0,
+    origin: Lengths | None = None,
+    q_len: Lengths | None = None,
+    k_len: Lengths | None = None,
+    out: Any = None,
+) -> Any:
+    """``scores + toeplitz_bias(diagonals)`` in one pass; the bias is never in memory.
+
+    Args:
+        scores: ``[..., H, q_len, k_len]``, of any strides and any leading axes.
+        diagonals: as in `toeplitz_bias`; leading axes that it has not, or of size 1 (but for the
+            heads), repeat. An array will do where the scores are a tensor: it is moved there.
+        q_offset, origin: as in `toeplitz_bias`; q_offset for the first leading axes of the scores.
+        q_len, k_len: for tokens in a grid, its sizes; otherwise known from the scores.
+        out: where the result goes; `scores` itself adds in place.
+
+    Returns:
+        An array or tensor like `scores`. The sum is formed in float32 (float64 for float64) and
+        rounded once. Gradients reach the scores and the diagonals.
+
+    Raises:
+        ValueError, TypeError: as in `toeplitz_bias`; also for heads that do not match.
+
+    Example:
+        >>> import numpy as np
+        >>> import posenc_native as pn
+        >>> scores = np.ones((1, 2, 3, 3), np.float32)
+        >>> pn.add_toeplitz_bias(scores, pn.alibi_diagonals(2, 3, 3), out=scores)[0, 0]
+        array([[1.    , 0.9375, 0.875 ],
+               [0.9375, 1.    , 0.9375],
+               [0.875 , 0.9375, 1.    ]], dtype=float32)
+    """
+    function = "add_toeplitz_bias"
+    tensors = is_tensor(scores)
+    if not tensors:
+        scores = as_operand(function, "scores", scores)
+    if not is_tensor(diagonals):
+        diagonals = as_array(function, "diagonals", diagonals)
+        if tensors:  # such as alibi_diagonals() makes where nothing says torch
+            diagonals = late.torch_operations().diagonals_tensor(diagonals, scores.device)
+    elif not tensors:
+        wrong_type(function, "diagonals", "an array, as scores are", type(diagonals).__name__)
+    rows, columns = matrix_lengths(function, "scores", scores.shape, q_len, k_len)
+    start, q_offset = first_entry(function, diagonals.shape, rows, columns, q_offset, origin)
+    if tensors:
+        return late.torch_operations().add_toeplitz_bias(
+            scores, diagonals, rows, columns, start, q_offset, out
+        )
+    return backend.implementation.add_toeplitz_bias(
+        scores, diagonals, rows, columns, given_or_default(start, rows), q_offset, out
+    )
+
+
+@overload
+def diagonal_sums(
+    grad: npt.NDArray[Any], *, keep: int = ..., q_len: Lengths | None = ...,
+    k_len: Lengths | None = ..., entries: Lengths | None = ...,
+    q_offset: int | npt.ArrayLike | torch.Tensor = ..., origin: Lengths | None = ...,
+) -> npt.NDArray[Any]: ...  # fmt: skip
+@overload
+def diagonal_sums(
+    grad: torch.Tensor, *, keep: int = ..., q_len: Lengths | None = ...,
+    k_len: Lengths | None = ..., entries: Lengths | None = ...,
+    q_offset: int | npt.ArrayLike | torch.Tensor = ..., origin: Lengths | None = ...,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def diagonal_sums(
+    grad: npt.ArrayLike, *, keep: int = ..., q_len: Lengths | None = ...,
+    k_len: Lengths | None = ..., entries: Lengths | None = ...,
+    q_offset: int | npt.ArrayLike | torch.Tensor = ..., origin: Lengths | None = ...,
+) -> npt.NDArray[Any]: ...  # fmt: skip
+def diagonal_sums(
+    grad: Any,
+    *,
+    keep: int = 1,
+    q_len: Lengths | None = None,
+    k_len: Lengths | None = None,
+    entries: Lengths | None = None,
+    q_offset: int | npt.ArrayLike | torch.Tensor = 0,
+    origin: Lengths | None = None,
+) -> Any:
+    """Sums along the diagonals of every head: the gradient of `toeplitz_bias`, its transpose.
+
+    Args:
+        grad: ``[..., H, q_len, k_len]``, of any strides.
+        keep: how many of the leading axes, counted from the last, the result has; the sums are
+            also over the others. 1 for one sum a head.
+        q_len, k_len: for tokens in a grid, its sizes; otherwise known from `grad`.
+        entries, q_offset, origin: as many entries as the diagonals had, and how they were read;
+            by default ``q_len + k_len - 1``.
+
+    Returns:
+        ``[H, q_len + k_len - 1]`` in float32 (float64 for float64), formed in that precision.
+        Entries that no query and key have are 0. The same bits on every call, whatever the number
+        of threads.
+
+    Raises:
+        ValueError: fewer than two axes, lengths that do not match, too few entries.
+        TypeError: an impossible dtype.
+
+    Example:
+        >>> import numpy as np
+        >>> import posenc_native as pn
+        >>> pn.diagonal_sums(np.ones((1, 3, 4)))
+        array([[1., 2., 3., 3., 2., 1.]])
+    """
+    function = "diagonal_sums"
+    if not is_tensor(grad):
+        grad = as_array(function, "grad", grad)
+    rows, columns = matrix_lengths(function, "grad", grad.shape, q_len, k_len)
+    leading = tuple(grad.shape[:-2])
+    if not 0 <= arguments.size(function, "keep", keep) <= len(leading) and keep != 1:
+        wrong_value(function, "keep", f"at most {len(leading)} leading axes", keep)
+    if entries is None:
+        counts = tuple(max(q + k - 1, 0) for q, k in zip(rows, columns, strict=True))
+    else:
+        counts = lengths_of(function, "entries", entries)
+        if len(counts) != len(rows):
+            wrong_value(function, "entries", f"{len(rows)} numbers, as q_len has", list(counts))
+    shape = (*leading[max(len(leading) - keep, 0) :], *counts)
+    start, q_offset = first_entry(function, shape, rows, columns, q_offset, origin)
+    if is_tensor(grad):
+        return late.torch_operations().diagonal_sums(grad, shape, rows, columns, start, q_offset)
+    return backend.implementation.diagonal_sums(
+        grad, shape, rows, columns, given_or_default(start, rows), q_offset
+    )

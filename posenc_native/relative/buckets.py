@@ -1,0 +1,211 @@
+"""Buckets of distances, T5's and DeBERTa's, from exact integer thresholds.
+
+Both put near distances into a bucket each and far ones into logarithmic steps. Where a step begins
+is decided once, in whole numbers; whoever takes a logarithm of each distance instead depends on how
+it is rounded (in bfloat16, more than a hundred of WavLM's 800 land next to their bucket).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy.typing as npt
+
+from posenc_native.base import arguments
+from posenc_native.base.arguments import wrong_value
+from posenc_native.engines import late
+from posenc_native.engines.arrays import Arrays
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+__all__ = [
+    "deberta_bucket",
+    "relative_position_bucket",
+]
+
+
+@overload
+def relative_position_bucket(
+    relative_position: npt.NDArray[Any], bidirectional: bool = ..., num_buckets: int = ...,
+    max_distance: int = ...,
+) -> npt.NDArray[np.int64]: ...  # fmt: skip
+@overload
+def relative_position_bucket(
+    relative_position: torch.Tensor, bidirectional: bool = ..., num_buckets: int = ...,
+    max_distance: int = ...,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def relative_position_bucket(
+    relative_position: npt.ArrayLike, bidirectional: bool = ..., num_buckets: int = ...,
+    max_distance: int = ...,
+) -> npt.NDArray[np.int64]: ...  # fmt: skip
+def relative_position_bucket(
+    relative_position: npt.ArrayLike | torch.Tensor,
+    bidirectional: bool = True,
+    num_buckets: int = 32,
+    max_distance: int = 128,
+) -> Any:
+    """T5's bucket of each distance, from exact integer thresholds: no logarithm, no rounding.
+
+    Of the buckets of a direction the first half hold one distance each, the others the distances up
+    to max_distance in logarithmic steps; the last holds everything beyond.
+
+    Args:
+        relative_position: key minus query, integers of any dtype and shape.
+        bidirectional: True: half of the buckets for keys before the query, half for keys after it.
+            False: all keys after it share bucket 0.
+        num_buckets: number of buckets, even and >= 4 if bidirectional, else >= 2.
+        max_distance: where the last bucket begins at the latest; greater than the number of
+            distances that have a bucket each.
+
+    Returns:
+        int64 of the shape of relative_position.
+
+    Raises:
+        ValueError: num_buckets or max_distance out of range.
+        TypeError: relative_position that is not of integers.
+
+    Source: Raffel et al. 2020, "Exploring the Limits of Transfer Learning"; in transformers
+    ``T5Attention._relative_position_bucket``, whose float32 logarithm agrees.
+
+    Example:
+        >>> import numpy as np
+        >>> import posenc_native as pn
+        >>> pn.relative_position_bucket(np.array([-200, -12, -1, 0, 1, 90, 91]))
+        array([15,  9,  1,  0, 17, 30, 31])
+    """
+    arrays = Arrays("relative_position_bucket", relative_position=relative_position)
+    distances = arrays.integers("relative_position", relative_position, arguments.INTEGER_DTYPES)
+    return t5_bucket(arrays, distances, bidirectional, num_buckets, max_distance)
+
+
+@overload
+def deberta_bucket(
+    relative_position: npt.NDArray[Any], bucket_size: int = ..., max_position: int = ...,
+) -> npt.NDArray[np.int64]: ...  # fmt: skip
+@overload
+def deberta_bucket(
+    relative_position: torch.Tensor, bucket_size: int = ..., max_position: int = ...,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def deberta_bucket(
+    relative_position: npt.ArrayLike, bucket_size: int = ..., max_position: int = ...,
+) -> npt.NDArray[np.int64]: ...  # fmt: skip
+def deberta_bucket(
+    relative_position: npt.ArrayLike | torch.Tensor, bucket_size: int = 256, max_position: int = 512
+) -> Any:
+    """DeBERTa v2's bucket of each distance, from exact integer thresholds.
+
+    With ``mid = bucket_size // 2``, distances r of at most mid are their own bucket; beyond, it is
+    ``sign(r) * (mid + ceil((mid - 1) * ln(|r| / mid) / ln((max_position - 1) / mid)))``, but not
+    more than bucket_size either way (they are clamped to that when they are used).
+
+    Args:
+        relative_position: query minus key, integers of any dtype and shape.
+        bucket_size: number of buckets of a direction, >= 2.
+        max_position: trained length; greater than bucket_size // 2 + 1.
+
+    Returns:
+        int64 of the shape of relative_position, in -bucket_size .. bucket_size.
+
+    Raises:
+        ValueError: bucket_size or max_position out of range.
+        TypeError: relative_position that is not of integers.
+
+    Source: He et al. 2021, "DeBERTa", whose code has ``make_log_bucket_position``.
+
+    Example:
+        >>> import numpy as np
+        >>> import posenc_native as pn
+        >>> pn.deberta_bucket(np.array([-511, -130, -128, 0, 5, 129, 600]))
+        array([-255, -130, -128,    0,    5,  129,  256])
+    """
+    arrays = Arrays("deberta_bucket", relative_position=relative_position)
+    distances = arrays.integers("relative_position", relative_position, arguments.INTEGER_DTYPES)
+    return deberta_bucket_of(arrays, distances, bucket_size, max_position)
+
+
+def t5_bucket(
+    arrays: Arrays, distances: Any, bidirectional: bool, num_buckets: int, max_distance: int
+) -> Any:
+    """`relative_position_bucket` of int64 distances; errors name the function of `arrays`."""
+    function, xp = arrays.function, arrays.xp
+    both = arrays.flag("bidirectional", bidirectional)
+    count = arguments.size(function, "num_buckets", num_buckets)
+    if count < (4 if both else 2) or (both and count % 2):
+        expected = "an even number >= 4 (bidirectional)" if both else "a number >= 2"
+        wrong_value(function, "num_buckets", expected, count)
+    buckets = count // 2 if both else count
+    limit = arguments.size(function, "max_distance", max_distance)
+    if limit <= buckets // 2:
+        expected = f"a number > {buckets // 2} (the distances that have a bucket each)"
+        wrong_value(function, "max_distance", expected, limit)
+    # Before anything else, so that the sign can be taken away from any int64.
+    distances = xp.clip(distances, -limit, limit)
+    far = abs(distances) if both else xp.clip(-distances, 0, None)
+    bucket = arrays.steps(t5_steps(buckets, limit), far)
+    return bucket + buckets * (distances > 0) if both else bucket
+
+
+@late.constant
+def t5_steps(buckets: int, max_distance: int) -> list[int]:
+    """Where buckets 1, 2 ... of a direction begin."""
+    return list(_t5_steps(buckets, max_distance))
+
+
+@lru_cache(maxsize=64)
+def _t5_steps(buckets: int, max_distance: int) -> tuple[int, ...]:
+    # Bucket exact + k is that of distances n with
+    #     k <= ln(n / exact) / ln(max_distance / exact) * (buckets - exact) < k + 1.
+    exact = buckets // 2
+    power = buckets - exact
+    candidates = range(max_distance)
+    return tuple(range(1, exact + 1)) + tuple(
+        bisect_left(candidates, max_distance**k * exact ** (power - k), key=lambda n: n**power)
+        for k in range(1, power)
+    )
+
+
+def deberta_bucket_of(arrays: Arrays, distances: Any, bucket_size: int, max_position: int) -> Any:
+    """`deberta_bucket` of int64 distances; errors name the function of `arrays`."""
+    function, xp = arrays.function, arrays.xp
+    size = arguments.size(function, "bucket_size", bucket_size)
+    if size < 2:
+        wrong_value(function, "bucket_size", "an int >= 2", size)
+    limit = arguments.size(function, "max_position", max_position)
+    if limit <= size // 2 + 1:
+        wrong_value(function, "max_position", f"an int > {size // 2 + 1}", limit)
+    steps = deberta_steps(size, limit)
+    distances = xp.clip(distances, -steps[-1], steps[-1])
+    return arrays.steps(steps, abs(distances)) * xp.sign(distances)
+
+
+@late.constant
+def deberta_steps(bucket_size: int, max_position: int) -> list[int]:
+    """Where buckets 1, 2 ... bucket_size begin."""
+    return list(_deberta_steps(bucket_size, max_position))
+
+
+@lru_cache(maxsize=64)
+def _deberta_steps(bucket_size: int, max_position: int) -> tuple[int, ...]:
+    # Bucket middle + k, k > 0, is that of distances n with
+    #     k - 1 < ln(n / middle) / ln(last / middle) * power <= k.
+    middle = bucket_size // 2
+    power, last = middle - 1, max_position - 1
+    if power == 0:  # they are all in bucket 1
+        return (1,)
+    candidates = range(min(last * last, 2**63 - 2) + 1)
+    # That is n ** power > last ** k * middle ** (power - k); both sides times middle, as the last
+    # exponent may be -1.
+    return tuple(range(1, middle + 1)) + tuple(
+        bisect_left(
+            candidates,
+            last**k * middle ** (power + 1 - k) + 1,
+            key=lambda n: n**power * middle,
+        )
+        for k in range(bucket_size - middle)
+    )

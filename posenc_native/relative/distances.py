@@ -1,0 +1,90 @@
+"""Distances of keys and queries, and what looks something up by them."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from posenc_native.base import arguments
+from posenc_native.base.arguments import wrong_type, wrong_value
+from posenc_native.engines.arrays import Arrays
+
+from .lookup import relative_gather
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "relative_positions",
+]
+
+OFFSET_LIMIT = 2**62  # so that no distance overflows int64
+
+
+def relative_positions(
+    q_len: int, k_len: int, *, q_offset: int | npt.ArrayLike | torch.Tensor = 0, device: Any = None
+) -> Any:
+    """The distance, key minus query, that each diagonal is about.
+
+    Args:
+        q_len, k_len: numbers of queries and keys.
+        q_offset: position of the first query, an int or integers ``[B]``.
+        device: of the result; see the module's head.
+
+    Returns:
+        int64 ``[D]`` or ``[B, D]``, D = q_len + k_len - 1 (0 where both lengths are).
+
+    Raises:
+        ValueError: a negative length, an offset of wrong shape or size.
+        TypeError: an argument that is not an integer.
+
+    Example:
+        >>> import posenc_native as pn
+        >>> pn.relative_positions(2, 3)
+        array([-1,  0,  1,  2])
+        >>> pn.relative_positions(1, 4, q_offset=3)  # decoding the last of four
+        array([-3, -2, -1,  0])
+    """
+    arrays = Arrays("relative_positions", None, device, q_offset=q_offset)
+    return distances_of(arrays, q_len, k_len, q_offset)
+
+
+def distances_of(arrays: Arrays, q_len: int, k_len: int, q_offset: Any) -> Any:
+    """Key minus query, int64 [D] or [B, D]."""
+    queries = arguments.length(arrays.function, "q_len", q_len)
+    keys = arguments.length(arrays.function, "k_len", k_len)
+    count = max(queries + keys - 1, 0)
+    arguments.check_byte_count(arrays.function, (count,), 8)
+    return arrays.arange(count) - (queries - 1) - offset_of(arrays, q_offset)
+
+
+def offset_of(arrays: Arrays, q_offset: Any) -> Any:
+    """The first query's position: an int, or int64 [1] or [B, 1]."""
+    function, argument = arrays.function, "q_offset"
+    if isinstance(q_offset, (bool, float, complex, str)):
+        wrong_type(function, argument, "an int or integers [B]", type(q_offset).__name__)
+    if isinstance(q_offset, (int, np.integer)):
+        if not -OFFSET_LIMIT < q_offset < OFFSET_LIMIT:
+            wrong_value(function, argument, "a magnitude below 2^62", q_offset)
+        return int(q_offset)
+    offsets = arrays.integers(argument, q_offset, arguments.INTEGER_DTYPES)
+    if offsets.ndim > 1:
+        wrong_value(function, argument, "an int or shape [B]", f"shape {list(offsets.shape)}")
+    return offsets[..., None]
+
+
+def look_up(table: Any, index: Any) -> Any:
+    """The rows of a table [W, H] at index [D] or [B, D], as diagonals [H, D] or [B, H, D].
+
+    The operation that has a deterministic gradient: as if from a single query, whose distances are
+    the entries of the index.
+    """
+    count = math.prod(index.shape)
+    columns = table.swapaxes(0, 1)[:, None, :]
+    rows = relative_gather(columns, index.reshape(-1), count, origin=0)[:, 0]
+    if index.ndim == 1:
+        return rows
+    return rows.reshape(rows.shape[0], *index.shape).swapaxes(0, 1)

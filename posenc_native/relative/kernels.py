@@ -1,0 +1,217 @@
+"""Functions of the distance as diagonals: KERPLE, Sandwich, FIRE."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from posenc_native.base import arguments
+from posenc_native.base.arguments import wrong_type, wrong_value
+from posenc_native.engines.arrays import Arrays
+from posenc_native.sinusoids.tables import sinusoidal
+
+from .bias import toeplitz_bias
+from .distances import distances_of, offset_of
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "fire_bias",
+    "kerple_diagonals",
+    "sandwich_diagonals",
+]
+
+
+# --- KERPLE, Sandwich
+
+
+def kerple_diagonals(
+    r1: npt.ArrayLike | torch.Tensor,
+    r2: npt.ArrayLike | torch.Tensor,
+    q_len: int,
+    k_len: int,
+    *,
+    kind: str = "log",
+    symmetric: bool = False,
+    q_offset: int | npt.ArrayLike | torch.Tensor = 0,
+    dtype: Any = None,
+    device: Any = None,
+) -> Any:
+    """Diagonals of KERPLE: ``-r1 * ln(1 + r2 * d)`` or ``-r1 * d ** r2``.
+
+    Args:
+        r1, r2: ``[H]``, positive (r2 at most 2 for "power"); gradients reach tensors. The authors'
+            code calls them p and a for "log", a and p for "power", and keeps them at 0.01 and more.
+        q_len, k_len, q_offset: see the module's head.
+        kind: "log" or "power".
+        symmetric: what d is. False, as in the authors' code: query minus key, 0 for keys of the
+            future. True, as in the paper: the absolute difference.
+        dtype, device: of the result; see the module's head.
+
+    Returns:
+        ``[H, D]`` or ``[B, H, D]``.
+
+    Raises:
+        ValueError: an unknown kind, negative lengths, shapes that do not fit.
+        TypeError: impossible dtypes.
+
+    Source: Chi et al. 2022, "KERPLE: Kernelized Relative Positional Embedding", section 4.
+
+    Example:
+        >>> import posenc_native as pn
+        >>> pn.kerple_diagonals([1.0], [2.0], 3, 2).round(4)
+        array([[-1.6094, -1.0986,  0.    ,  0.    ]], dtype=float32)
+    """
+    function = "kerple_diagonals"
+    arrays = Arrays(function, dtype, device, r1=r1, r2=r2, q_offset=q_offset)
+    xp = arrays.xp
+    if kind not in ("log", "power"):
+        wrong_value(function, "kind", "'log' or 'power'", repr(kind))
+    symmetric = arrays.flag("symmetric", symmetric)
+    weight, shape = arrays.parameter("r1", r1), arrays.parameter("r2", r2)
+    if weight.ndim != 1:
+        wrong_value(function, "r1", "shape [H]", list(weight.shape))
+    arguments.check_shape(function, "r2", shape.shape, weight.shape)
+    distances = distances_of(arrays, q_len, k_len, q_offset)
+    apart = abs(distances) if symmetric else xp.clip(-distances, 0, None)
+    apart = arrays.wide(apart)[..., None, :]
+    if kind == "log":
+        kernel = xp.log1p(shape[:, None] * apart)
+    else:  # 1 in the place of 0, whose power has no derivative
+        kernel = xp.where(apart > 0, xp.clip(apart, 1, None) ** shape[:, None], 0.0)
+    return arrays.rounded(0.0 - weight[:, None] * kernel)  # 0 at distance 0, not -0
+
+
+def sandwich_diagonals(
+    num_heads: int,
+    q_len: int,
+    k_len: int,
+    *,
+    dim: int = 128,
+    base: float = 10000.0,
+    q_offset: int | npt.ArrayLike | torch.Tensor = 0,
+    dtype: Any = None,
+    device: Any = None,
+) -> Any:
+    """Diagonals of Sandwich: the inner product of two sinusoidal rows, weaker from head to head.
+
+    Head h has ``H / (8 (h + 1)) * sum over i < dim/2 of cos(distance * base ** (-2i / dim))``,
+    exact at any distance, as `sinusoidal` is.
+
+    Args:
+        num_heads: H.
+        q_len, k_len, q_offset: see the module's head.
+        dim: width of the sinusoidal rows, even; whatever the width of the model is.
+        base: as in `sinusoidal`.
+        dtype, device: of the result; see the module's head.
+
+    Returns:
+        ``[H, D]`` or ``[B, H, D]``.
+
+    Raises:
+        ValueError: negative lengths, odd dim, base <= 0.
+        TypeError: impossible dtypes.
+
+    Source: Chi et al. 2023, "Dissecting Transformer Length Extrapolation via the Lens of Receptive
+    Field Analysis", section 5 and the code of its appendix.
+
+    Example:
+        >>> import posenc_native as pn
+        >>> pn.sandwich_diagonals(2, 1, 3).round(3)
+        array([[16.   , 15.523, 14.345],
+               [ 8.   ,  7.762,  7.173]], dtype=float32)
+    """
+    function = "sandwich_diagonals"
+    arrays = Arrays(function, dtype, device, q_offset=q_offset)
+    count = arguments.size(function, "num_heads", num_heads)
+    width = arguments.even_size(function, "dim", dim)
+    base = arguments.positive_number(function, "base", base)
+    distances = distances_of(arrays, q_len, k_len, q_offset)
+    rows = sinusoidal(distances, width, base=base, layout="cos_sin", dtype=arrays.float64)
+    products = rows[..., : width // 2].sum(-1)
+    weights = arrays.constant([count / (8 * (h + 1)) for h in range(count)])
+    return arrays.rounded(weights[:, None] * products[..., None, :])
+
+
+# --- FIRE
+
+
+def fire_bias(
+    q_len: int,
+    k_len: int,
+    function: Callable[[Any], Any],
+    *,
+    c: float | npt.ArrayLike | torch.Tensor = 0.1,
+    threshold: float | npt.ArrayLike | torch.Tensor = 512.0,
+    eps: float = 1e-6,
+    q_offset: int | npt.ArrayLike | torch.Tensor = 0,
+    dtype: Any = None,
+    device: Any = None,
+) -> Any:
+    """FIRE's bias: a function of the distance relative to the position of the query.
+
+    ``function(log(1 + c * |i - j|) / (log(1 + c * max(i, threshold)) + eps))`` for query i and
+    key j. Every row has its own divisor, so this is no matter of diagonals.
+
+    Args:
+        q_len, k_len, q_offset: see the module's head.
+        function: from ``[..., 1]`` to ``[..., H]``, of arrays or tensors: a small network. If it is
+            a torch module with parameters, these say the device, and the dtype that it is given.
+        c, threshold: positive numbers, or arrays or tensors of one number, whose magnitude counts;
+            gradients reach tensors.
+        eps: what the authors' code adds to the divisor; the paper has none.
+        dtype: what `function` is given: float16, bfloat16, float32 (default) or float64.
+        device: torch device; makes the call one of torch.
+
+    Returns:
+        What `function` makes of it, ``[H, q_len, k_len]`` or ``[B, H, q_len, k_len]``.
+
+    Raises:
+        ValueError: negative lengths, c or threshold not above 0, a function whose result has
+            another shape.
+        TypeError: impossible dtypes, a function that cannot be called.
+
+    Source: Li et al. 2024, "Functional Interpolation for Relative Positions Improves Long Context
+    Transformers", section 3.
+
+    Example:
+        >>> import posenc_native as pn
+        >>> pn.fire_bias(2, 3, lambda x: x, threshold=4.0).round(4)
+        array([[[0.    , 0.2833, 0.5419],
+                [0.2833, 0.    , 0.2833]]], dtype=float32)
+    """
+    name = "fire_bias"
+    if not callable(function):
+        wrong_type(name, "function", "a callable", type(function).__name__)
+    weight = _first_parameter(function)
+    if dtype is None and weight is not None:
+        dtype = weight.dtype
+    given = {"c": c, "threshold": threshold, "q_offset": q_offset, "function": weight}
+    arrays = Arrays(name, dtype, device, **given)
+    scale, least = arrays.one("c", c), arrays.one("threshold", threshold)
+    addend = arguments.finite_number(name, "eps", eps)
+    apart = arrays.wide(abs(distances_of(arrays, q_len, k_len, q_offset)))
+    queries = arrays.wide(arrays.arange(q_len) + offset_of(arrays, q_offset))
+    divisor = arrays.xp.log1p(scale * arrays.xp.maximum(queries, least)) + addend
+    # As many heads as batch rows: one each, and no other.
+    numerators = toeplitz_bias(arrays.xp.log1p(scale * apart), q_len, k_len)
+    relative = numerators / divisor[..., None]
+    result = function(arrays.rounded(relative)[..., None])
+    if tuple(result.shape[:-1]) != tuple(relative.shape):
+        expected = f"a result of shape {[*relative.shape, 'H']}"
+        wrong_value(name, "function", expected, list(result.shape))
+    # Not moveaxis for both, which torch.vmap does not know.
+    return result.movedim(-1, -3) if arrays.is_torch else np.moveaxis(result, -1, -3)
+
+
+def _first_parameter(function: object) -> Any:
+    """Of a torch module; None if it has none, or is something else."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(function, torch.nn.Module):
+        return None
+    return next(function.parameters(), None)

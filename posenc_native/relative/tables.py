@@ -1,0 +1,148 @@
+"""Learned tables, a row for each distance or bucket of distances, as diagonals: T5, clipped."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy.typing as npt
+
+from posenc_native.base import arguments
+from posenc_native.base.arguments import wrong_value
+from posenc_native.engines.arrays import Arrays
+
+from .buckets import t5_bucket
+from .distances import distances_of, look_up
+
+if TYPE_CHECKING:
+    import torch
+
+    from posenc_native.base.kinds import Number
+
+__all__ = [
+    "clipped_diagonals",
+    "t5_diagonals",
+]
+
+
+@overload
+def t5_diagonals(
+    table: npt.NDArray[Number], q_len: int, k_len: int, *, bidirectional: bool = ...,
+    max_distance: int = ..., q_offset: int | npt.ArrayLike | torch.Tensor = ...,
+) -> npt.NDArray[Number]: ...  # fmt: skip
+@overload
+def t5_diagonals(
+    table: torch.Tensor, q_len: int, k_len: int, *, bidirectional: bool = ...,
+    max_distance: int = ..., q_offset: int | npt.ArrayLike | torch.Tensor = ...,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def t5_diagonals(
+    table: npt.ArrayLike, q_len: int, k_len: int, *, bidirectional: bool = ...,
+    max_distance: int = ..., q_offset: int | npt.ArrayLike | torch.Tensor = ...,
+) -> npt.NDArray[Any]: ...  # fmt: skip
+def t5_diagonals(
+    table: npt.ArrayLike | torch.Tensor,
+    q_len: int,
+    k_len: int,
+    *,
+    bidirectional: bool = True,
+    max_distance: int = 128,
+    q_offset: int | npt.ArrayLike | torch.Tensor = 0,
+) -> Any:
+    """Diagonals of T5's learned bias.
+
+    In transformers (buckets / max_distance):
+
+    - T5, mT5, LongT5, Switch, UDOP: 32 / 128, bidirectional in the encoder; the table of layer 0 is
+      that of all layers. UMT5: a table a layer. Pix2Struct's text: not bidirectional.
+    - MPNet: 32 / 128, bidirectional. CPM-Ant: 512 / 2048, bidirectional, and segments besides.
+    - WavLM: 320 / 800, bidirectional; the bias is then gated by the query.
+    - LayoutLMv2 and v3: 32 / 128 of position_ids and 64 / 256 of the coordinates of boxes,
+      bidirectional; boxes have no diagonals, `relative_position_bucket` serves them.
+
+    T5, mT5 and UMT5 do not divide scores by ``sqrt(head_dim)``. LayoutLM's tables are the weights
+    of a Linear, ``[H, num_buckets]``: transpose them.
+
+    Args:
+        table: ``[num_buckets, H]``, floats. Gradients reach a tensor.
+        q_len, k_len, q_offset: see the module's head.
+        bidirectional, max_distance: as in `relative_position_bucket`.
+
+    Returns:
+        ``[H, D]`` or ``[B, H, D]``, of the table's dtype.
+
+    Raises:
+        ValueError, TypeError: as in `relative_position_bucket`; also for a table of wrong rank.
+
+    Source: Raffel et al. 2020, "Exploring the Limits of Transfer Learning", section 2.1.
+
+    Example:
+        >>> import numpy as np
+        >>> import posenc_native as pn
+        >>> table = np.arange(32, dtype=np.float32)[:, None]  # one head, worth the bucket's number
+        >>> pn.t5_diagonals(table, 3, 4)
+        array([[ 2.,  1.,  0., 17., 18., 19.]], dtype=float32)
+    """
+    arrays = Arrays("t5_diagonals", table=table, q_offset=q_offset)
+    rows = arrays.table(table)
+    distances = distances_of(arrays, q_len, k_len, q_offset)
+    count = rows.shape[0]
+    return look_up(rows, t5_bucket(arrays, distances, bidirectional, count, max_distance))
+
+
+@overload
+def clipped_diagonals(
+    table: npt.NDArray[Number], q_len: int, k_len: int, *, left: int | None = ...,
+    q_offset: int | npt.ArrayLike | torch.Tensor = ...,
+) -> npt.NDArray[Number]: ...  # fmt: skip
+@overload
+def clipped_diagonals(
+    table: torch.Tensor, q_len: int, k_len: int, *, left: int | None = ...,
+    q_offset: int | npt.ArrayLike | torch.Tensor = ...,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def clipped_diagonals(
+    table: npt.ArrayLike, q_len: int, k_len: int, *, left: int | None = ...,
+    q_offset: int | npt.ArrayLike | torch.Tensor = ...,
+) -> npt.NDArray[Any]: ...  # fmt: skip
+def clipped_diagonals(
+    table: npt.ArrayLike | torch.Tensor,
+    q_len: int,
+    k_len: int,
+    *,
+    left: int | None = None,
+    q_offset: int | npt.ArrayLike | torch.Tensor = 0,
+) -> Any:
+    """Diagonals of a learned bias with one row a distance, the outermost for all beyond.
+
+    Args:
+        table: ``[left + right + 1, H]``, floats, from the farthest key before the query to the
+            farthest after it. Gradients reach a tensor.
+        q_len, k_len, q_offset: see the module's head.
+        left: the row of distance 0; the middle one by default.
+
+    Returns:
+        ``[H, D]`` or ``[B, H, D]``, of the table's dtype.
+
+    Raises:
+        ValueError: a table without a middle row and no left, left outside of the table, negative
+            lengths.
+        TypeError: impossible dtypes.
+
+    Example:
+        >>> import numpy as np
+        >>> import posenc_native as pn
+        >>> table = np.array([[-1.0], [0.0], [1.0]])
+        >>> pn.clipped_diagonals(table, 2, 4)
+        array([[-1.,  0.,  1.,  1.,  1.]])
+    """
+    function = "clipped_diagonals"
+    arrays = Arrays(function, table=table, q_offset=q_offset)
+    rows = arrays.table(table)
+    count = rows.shape[0]
+    if count == 0 or (left is None and count % 2 == 0):
+        wrong_value(function, "table", "an odd number of rows, or any with left", count)
+    before = count // 2 if left is None else arguments.size(function, "left", left)
+    if before >= count:
+        wrong_value(function, "left", f"a row of the table, < {count}", before)
+    distances = distances_of(arrays, q_len, k_len, q_offset)
+    return look_up(rows, arrays.xp.clip(distances, -before, count - 1 - before) + before)

@@ -1,0 +1,1 @@
+"""Rotary position encoding: the verb, what describes a model's, and what is made of it."""

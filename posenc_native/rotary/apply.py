@@ -1,0 +1,448 @@
+"""Rotary position encoding, the verb: turn the pairs of a head by the angle of their position.
+
+    (a, b)  ->  (a cos t - b sin t,  b cos t + a sin t),    t = position * inv_freq[pair]
+
+    pairing of a head of 2P rotated dims
+    half            x0 x1 ... | xP xP+1 ...      i with i + P        NeoX, Llama in Hugging Face
+    interleaved     x0 x1 | x2 x3 | x4 x5 ...    2i with 2i + 1      GPT-J, Llama as published
+    an int b        in each block of b dims, i with i + b/2          several axes, one after another
+
+Source: Su et al. 2021, "RoFormer: Enhanced Transformer with Rotary Position Embedding".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from posenc_native.base import arguments
+from posenc_native.engines import backend, late
+
+if TYPE_CHECKING:
+    import torch
+
+    from posenc_native.base.kinds import Number, SupportsArray
+
+__all__ = [
+    "apply_rotary",
+    "apply_rotary_qk",
+    "apply_rotary_qk_tables",
+    "apply_rotary_tables",
+    "rotary_tables",
+]
+
+
+@overload
+def rotary_tables(
+    positions: int | npt.NDArray[Any] | Sequence[Any], inv_freq: npt.NDArray[Any] | Sequence[float],
+    *, axis_map: npt.ArrayLike | torch.Tensor | None = ..., scale: float = ...,
+    dtype: npt.DTypeLike | None = ...,
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]: ...  # fmt: skip
+@overload
+def rotary_tables(
+    positions: torch.Tensor, inv_freq: npt.ArrayLike | torch.Tensor, *,
+    axis_map: npt.ArrayLike | torch.Tensor | None = ..., scale: float = ..., dtype: Any = ...,
+) -> tuple[torch.Tensor, torch.Tensor]: ...  # fmt: skip
+@overload
+def rotary_tables(
+    positions: int | npt.ArrayLike | torch.Tensor, inv_freq: torch.Tensor, *,
+    axis_map: npt.ArrayLike | torch.Tensor | None = ..., scale: float = ..., dtype: Any = ...,
+) -> tuple[torch.Tensor, torch.Tensor]: ...  # fmt: skip
+@overload
+def rotary_tables(
+    positions: int | npt.ArrayLike | torch.Tensor, inv_freq: npt.ArrayLike | torch.Tensor, *,
+    axis_map: npt.ArrayLike | torch.Tensor | None = ..., scale: float = ..., dtype: torch.dtype,
+) -> tuple[torch.Tensor, torch.Tensor]: ...  # fmt: skip
+@overload
+def rotary_tables(
+    positions: npt.ArrayLike, inv_freq: npt.ArrayLike, *,
+    axis_map: npt.ArrayLike | torch.Tensor | None = ..., scale: float = ...,
+    dtype: npt.DTypeLike | None = ...,
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]: ...  # fmt: skip
+def rotary_tables(
+    positions: int | npt.ArrayLike | torch.Tensor,
+    inv_freq: npt.ArrayLike | torch.Tensor,
+    *,
+    axis_map: npt.ArrayLike | torch.Tensor | None = None,
+    scale: float = 1.0,
+    dtype: Any = None,
+) -> tuple[Any, Any]:
+    """Cosines and sines of ``positions * inv_freq``, exact at every position.
+
+    Args:
+        positions: an int n for 0 .. n-1, or an array or tensor of any shape; with `axis_map`, the
+            first axis chooses the coordinate: ``[A, ...]``.
+        inv_freq: ``[P]``, radians per position, float32 or float64; taken as exact.
+        axis_map: ``[P]`` ints, which coordinate drives each pair.
+        scale: factor of both (YaRN's attention factor).
+        dtype: float16, bfloat16, float32 (default) or float64, of NumPy or torch.
+
+    Returns:
+        ``(cos, sin)``, each ``positions.shape + (P,)`` (without the axis A).
+
+    Raises:
+        ValueError: shapes that do not fit, positions or frequencies that are not finite.
+        TypeError: impossible dtypes.
+
+    Example:
+        >>> import numpy as np
+        >>> import posenc_native as pn
+        >>> cos, sin = pn.rotary_tables(np.array([0, 10**6]), np.array([1.0, 0.01]))
+        >>> cos.round(6)
+        array([[ 1.      ,  1.      ],
+               [ 0.936752, -0.952155]], dtype=float32)
+    """
+    if (
+        arguments.is_tensor(positions)
+        or arguments.is_tensor(inv_freq)
+        or arguments.is_torch_dtype(dtype)
+    ):
+        return late.torch_operations().rotary_tables(  # type: ignore[no-any-return]
+            positions, inv_freq, axis_map, scale, dtype
+        )
+    function = "rotary_tables"
+    if axis_map is not None and isinstance(positions, (int, np.integer)):
+        arguments.wrong_value(function, "positions", "shape [A, ...] with axis_map", "a count")
+    if not isinstance(positions, (int, np.integer)):
+        positions = arguments.as_array(function, "positions", positions)
+    inv_freq = arguments.as_array(function, "inv_freq", inv_freq)
+    if axis_map is not None:
+        axis_map = arguments.as_array(function, "axis_map", axis_map)
+    if dtype is not None:
+        dtype = arguments.as_dtype(function, dtype)
+    return backend.implementation.rotary_tables(  # type: ignore[no-any-return]
+        positions, inv_freq, axis_map, scale, dtype
+    )
+
+
+@overload
+def apply_rotary(
+    x: npt.NDArray[Number], positions: npt.ArrayLike | torch.Tensor | None,
+    inv_freq: npt.ArrayLike | torch.Tensor, *, layout: str = ..., pairing: str | int = ...,
+    rotary_start: int = ..., axis_map: npt.ArrayLike | torch.Tensor | None = ...,
+    scale: float = ..., inverse: bool = ..., out: npt.NDArray[Any] | None = ...,
+) -> npt.NDArray[Number]: ...  # fmt: skip
+@overload
+def apply_rotary(
+    x: torch.Tensor, positions: npt.ArrayLike | torch.Tensor | None,
+    inv_freq: npt.ArrayLike | torch.Tensor, *, layout: str = ..., pairing: str | int = ...,
+    rotary_start: int = ..., axis_map: npt.ArrayLike | torch.Tensor | None = ...,
+    scale: float = ..., inverse: bool = ..., out: torch.Tensor | None = ...,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def apply_rotary(
+    x: SupportsArray, positions: npt.ArrayLike | torch.Tensor | None,
+    inv_freq: npt.ArrayLike | torch.Tensor, *, layout: str = ..., pairing: str | int = ...,
+    rotary_start: int = ..., axis_map: npt.ArrayLike | torch.Tensor | None = ...,
+    scale: float = ..., inverse: bool = ..., out: npt.NDArray[Any] | None = ...,
+) -> npt.NDArray[Any]: ...  # fmt: skip
+def apply_rotary(
+    x: Any,
+    positions: npt.ArrayLike | torch.Tensor | None,
+    inv_freq: npt.ArrayLike | torch.Tensor,
+    *,
+    layout: str = "bhsd",
+    pairing: str | int = "half",
+    rotary_start: int = 0,
+    axis_map: npt.ArrayLike | torch.Tensor | None = None,
+    scale: float = 1.0,
+    inverse: bool = False,
+    out: Any = None,
+) -> Any:
+    """Rotate `x` by its positions.
+
+    Args:
+        x: float16, bfloat16, float32 or float64, of any strides (slices of a packed QKV,
+            transposed and expanded views); of NumPy, torch, or any library whose arrays NumPy can
+            read without a copy (JAX with its bfloat16, pandas, memory-mapped files).
+        positions: None for 0 .. s-1, ``[s]`` or ``[b, s]`` (``[t]`` for packed tokens); with
+            `axis_map` or three axes of `inv_freq`, ``[A, s]`` or ``[A, b, s]``. Integers are exact,
+            floats allowed; never of the dtype of `x`.
+        inv_freq: radians per position, float32 or float64; see `rotary_frequencies`. ``[P]``, or
+            ``[H, P]`` if every head has its own, or ``[A, H, P]`` (H may be 1) if the angle of a
+            pair is the sum over the axes of ``positions[a] * inv_freq[a, h, p]``.
+        layout: the axes of `x` in memory order, ending in d: b (batch), s (sequence), h (heads),
+            d (head_dim), or t for packed tokens: "bhsd", "bshd", "sbhd", "thd", "sd" ...
+        pairing: "half", "interleaved" or an even block size; see the module's head.
+        rotary_start: the dims ``rotary_start .. rotary_start + 2P`` are rotated, the rest copied.
+        axis_map: ``[P]`` ints, which position axis drives each pair.
+        scale: factor of cosine and sine.
+        inverse: turn the other way (the transpose; it undoes the rotation where scale is 1).
+        out: where the result goes; `x` itself rotates in place.
+
+    Returns:
+        An array or tensor like `x`. Computed in float32 (float64 for float64), rounded once.
+        Gradients reach `x`, `inv_freq` and floating `positions` (then without `out`).
+
+    Raises:
+        ValueError: shapes, layout or slice that do not fit, an overlapping `out`.
+        TypeError: impossible dtypes.
+
+    Example:
+        >>> import numpy as np
+        >>> import posenc_native as pn
+        >>> inv_freq, _ = pn.rotary_frequencies(4)
+        >>> x = np.ones((1, 1, 2, 4), np.float32)
+        >>> pn.apply_rotary(x, np.array([0, 100]), inv_freq).round(4)[0, 0]
+        array([[ 1.    ,  1.    ,  1.    ,  1.    ],
+               [ 1.3687, -0.3012,  0.356 ,  1.3818]], dtype=float32)
+    """
+    if type(x) is not np.ndarray:
+        operations = late.operations_on(x)
+        if operations is not None:
+            return operations.apply_rotary(
+                x, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse, out
+            )
+        x = arguments.as_operand("apply_rotary", "x", x)
+    if type(positions) is not np.ndarray and positions is not None:
+        positions = position_array("apply_rotary", positions)
+    if type(inv_freq) is not np.ndarray:
+        inv_freq = arguments.as_array("apply_rotary", "inv_freq", inv_freq)
+    if type(axis_map) is not np.ndarray and axis_map is not None:
+        axis_map = arguments.as_array("apply_rotary", "axis_map", axis_map)
+    return backend.implementation.apply_rotary(
+        x, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse, out
+    )
+
+
+@overload
+def apply_rotary_qk(
+    q: npt.NDArray[Number], k: npt.NDArray[Number], positions: npt.ArrayLike | torch.Tensor | None,
+    inv_freq: npt.ArrayLike | torch.Tensor, *, layout: str = ..., pairing: str | int = ...,
+    rotary_start: int = ..., axis_map: npt.ArrayLike | torch.Tensor | None = ...,
+    scale: float = ..., inverse: bool = ..., inplace: bool = ...,
+) -> tuple[npt.NDArray[Number], npt.NDArray[Number]]: ...  # fmt: skip
+@overload
+def apply_rotary_qk(
+    q: torch.Tensor, k: torch.Tensor, positions: npt.ArrayLike | torch.Tensor | None,
+    inv_freq: npt.ArrayLike | torch.Tensor, *, layout: str = ..., pairing: str | int = ...,
+    rotary_start: int = ..., axis_map: npt.ArrayLike | torch.Tensor | None = ...,
+    scale: float = ..., inverse: bool = ..., inplace: bool = ...,
+) -> tuple[torch.Tensor, torch.Tensor]: ...  # fmt: skip
+@overload
+def apply_rotary_qk(
+    q: SupportsArray, k: SupportsArray, positions: npt.ArrayLike | torch.Tensor | None,
+    inv_freq: npt.ArrayLike | torch.Tensor, *, layout: str = ..., pairing: str | int = ...,
+    rotary_start: int = ..., axis_map: npt.ArrayLike | torch.Tensor | None = ...,
+    scale: float = ..., inverse: bool = ..., inplace: bool = ...,
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]: ...  # fmt: skip
+def apply_rotary_qk(
+    q: Any,
+    k: Any,
+    positions: npt.ArrayLike | torch.Tensor | None,
+    inv_freq: npt.ArrayLike | torch.Tensor,
+    *,
+    layout: str = "bhsd",
+    pairing: str | int = "half",
+    rotary_start: int = 0,
+    axis_map: npt.ArrayLike | torch.Tensor | None = None,
+    scale: float = 1.0,
+    inverse: bool = False,
+    inplace: bool = False,
+) -> tuple[Any, Any]:
+    """Rotate the queries and keys of a layer in one call; angles are computed once for both.
+
+    Args:
+        q, k: as x in `apply_rotary`, of one dtype and one shape but for the number of heads.
+        inplace: write the results to `q` and `k`.
+        positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse: as in
+            `apply_rotary`.
+
+    Returns:
+        ``(q, k)`` rotated; the arguments themselves if in place.
+
+    Raises:
+        ValueError, TypeError: as in `apply_rotary`; nothing has been written then.
+
+    Example:
+        >>> import numpy as np
+        >>> import posenc_native as pn
+        >>> inv_freq, _ = pn.rotary_frequencies(64)
+        >>> q, k = np.ones((1, 8, 5, 64), np.float32), np.ones((1, 2, 5, 64), np.float32)
+        >>> rotated_q, rotated_k = pn.apply_rotary_qk(q, k, None, inv_freq)
+        >>> rotated_k.shape
+        (1, 2, 5, 64)
+    """
+    given = None
+    if not type(q) is type(k) is np.ndarray:
+        operations = late.operations_on(q)
+        if operations is not None:
+            return operations.apply_rotary_qk(  # type: ignore[no-any-return]
+                q, k, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse,
+                inplace,
+            )  # fmt: skip
+        given = q, k
+        q, k = arguments.as_operands("apply_rotary_qk", q, k, inplace)
+    if type(positions) is not np.ndarray and positions is not None:
+        positions = position_array("apply_rotary_qk", positions)
+    if type(inv_freq) is not np.ndarray:
+        inv_freq = arguments.as_array("apply_rotary_qk", "inv_freq", inv_freq)
+    if type(axis_map) is not np.ndarray and axis_map is not None:
+        axis_map = arguments.as_array("apply_rotary_qk", "axis_map", axis_map)
+    rotated: tuple[Any, Any] = backend.implementation.apply_rotary_qk(
+        q, k, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale,
+        inverse, inplace,
+    )  # fmt: skip
+    return given if inplace and given else rotated
+
+
+@overload
+def apply_rotary_tables(
+    x: npt.NDArray[Number], cos: Any, sin: Any, *, layout: str = ..., pairing: str | int = ...,
+    rotary_start: int = ..., inverse: bool = ..., compute: str = ...,
+    out: npt.NDArray[Any] | None = ...,
+) -> npt.NDArray[Number]: ...  # fmt: skip
+@overload
+def apply_rotary_tables(
+    x: torch.Tensor, cos: Any, sin: Any, *, layout: str = ..., pairing: str | int = ...,
+    rotary_start: int = ..., inverse: bool = ..., compute: str = ...,
+    out: torch.Tensor | None = ...,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def apply_rotary_tables(
+    x: SupportsArray, cos: Any, sin: Any, *, layout: str = ..., pairing: str | int = ...,
+    rotary_start: int = ..., inverse: bool = ..., compute: str = ...,
+    out: npt.NDArray[Any] | None = ...,
+) -> npt.NDArray[Any]: ...  # fmt: skip
+def apply_rotary_tables(
+    x: Any,
+    cos: Any,
+    sin: Any,
+    *,
+    layout: str = "bhsd",
+    pairing: str | int = "half",
+    rotary_start: int = 0,
+    inverse: bool = False,
+    compute: str = "float32",
+    out: Any = None,
+) -> Any:
+    """Rotate `x` by ready cosines and sines.
+
+    Args:
+        x, layout, pairing, rotary_start, inverse, out: as in `apply_rotary`.
+        cos, sin: ``[s, P]`` or ``[b, s, P]`` (``[t, P]`` for packed tokens), one value a pair, of
+            any of the four float dtypes.
+        compute: "float32": all in float32 (float64 for a float64 `x`), rounded once. "as_written":
+            rounded as the operations of ``x * cos + rotate_half(x) * sin`` on tensors of x's dtype
+            are: cos and sin to that dtype, each product, the sum. That is bit for bit what Llama
+            and its kin in transformers compute in eager mode, forwards and backwards.
+
+    Returns:
+        An array or tensor like `x`. Gradients reach `x`, and `cos` and `sin` if they ask for them.
+
+    Raises:
+        ValueError, TypeError: as in `apply_rotary`.
+
+    Example:
+        >>> import numpy as np
+        >>> import posenc_native as pn
+        >>> inv_freq, _ = pn.rotary_frequencies(4)
+        >>> cos, sin = pn.rotary_tables(3, inv_freq)
+        >>> x = np.ones((3, 4), np.float32)
+        >>> same = pn.apply_rotary(x, None, inv_freq, layout="sd")
+        >>> bool((pn.apply_rotary_tables(x, cos, sin, layout="sd") == same).all())
+        True
+    """
+    if type(x) is not np.ndarray:
+        operations = late.operations_on(x)
+        if operations is not None:
+            return operations.apply_rotary_tables(
+                x, cos, sin, layout, pairing, rotary_start, inverse, compute, out
+            )
+        x = arguments.as_operand("apply_rotary_tables", "x", x)
+    if type(cos) is not np.ndarray:
+        cos = arguments.as_array("apply_rotary_tables", "cos", cos)
+    if type(sin) is not np.ndarray:
+        sin = arguments.as_array("apply_rotary_tables", "sin", sin)
+    return backend.implementation.apply_rotary_tables(
+        x, cos, sin, layout, pairing, rotary_start, inverse, compute, out
+    )
+
+
+@overload
+def apply_rotary_qk_tables(
+    q: npt.NDArray[Number], k: npt.NDArray[Number], cos: Any, sin: Any, *, layout: str = ...,
+    pairing: str | int = ..., rotary_start: int = ..., inverse: bool = ..., compute: str = ...,
+    inplace: bool = ...,
+) -> tuple[npt.NDArray[Number], npt.NDArray[Number]]: ...  # fmt: skip
+@overload
+def apply_rotary_qk_tables(
+    q: torch.Tensor, k: torch.Tensor, cos: Any, sin: Any, *, layout: str = ...,
+    pairing: str | int = ..., rotary_start: int = ..., inverse: bool = ..., compute: str = ...,
+    inplace: bool = ...,
+) -> tuple[torch.Tensor, torch.Tensor]: ...  # fmt: skip
+@overload
+def apply_rotary_qk_tables(
+    q: SupportsArray, k: SupportsArray, cos: Any, sin: Any, *, layout: str = ...,
+    pairing: str | int = ..., rotary_start: int = ..., inverse: bool = ..., compute: str = ...,
+    inplace: bool = ...,
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]: ...  # fmt: skip
+def apply_rotary_qk_tables(
+    q: Any,
+    k: Any,
+    cos: Any,
+    sin: Any,
+    *,
+    layout: str = "bhsd",
+    pairing: str | int = "half",
+    rotary_start: int = 0,
+    inverse: bool = False,
+    compute: str = "float32",
+    inplace: bool = False,
+) -> tuple[Any, Any]:
+    """Rotate the queries and keys of a layer by ready cosines and sines, in one call.
+
+    Args:
+        q, k, inplace: as in `apply_rotary_qk`.
+        cos, sin: as in `apply_rotary_tables`; the same for `q` and `k`.
+        layout, pairing, rotary_start, inverse: as in `apply_rotary`.
+        compute: as in `apply_rotary_tables`.
+
+    Returns:
+        ``(q, k)`` rotated, to the bits of two calls of `apply_rotary_tables`; the arguments
+        themselves if in place. Gradients reach `q` and `k`, and `cos` and `sin` if they ask for
+        them.
+
+    Raises:
+        ValueError, TypeError: as in `apply_rotary`; nothing has been written then.
+
+    Example:
+        >>> import numpy as np
+        >>> import posenc_native as pn
+        >>> inv_freq, _ = pn.rotary_frequencies(64)
+        >>> cos, sin = pn.rotary_tables(np.array([76, 77]), inv_freq)  # once for all layers
+        >>> q, k = np.ones((1, 8, 2, 64), np.float32), np.ones((1, 2, 2, 64), np.float32)
+        >>> rotated_q, rotated_k = pn.apply_rotary_qk_tables(q, k, cos, sin)
+        >>> bool((rotated_k == pn.apply_rotary_tables(k, cos, sin)).all())
+        True
+    """
+    given = None
+    if not type(q) is type(k) is np.ndarray:
+        operations = late.operations_on(q)
+        if operations is not None:
+            return operations.apply_rotary_qk_tables(  # type: ignore[no-any-return]
+                q, k, cos, sin, layout, pairing, rotary_start, inverse, compute, inplace
+            )
+        given = q, k
+        q, k = arguments.as_operands("apply_rotary_qk_tables", q, k, inplace)
+    if type(cos) is not np.ndarray:
+        cos = arguments.as_array("apply_rotary_qk_tables", "cos", cos)
+    if type(sin) is not np.ndarray:
+        sin = arguments.as_array("apply_rotary_qk_tables", "sin", sin)
+    rotated: tuple[Any, Any] = backend.implementation.apply_rotary_qk_tables(
+        q, k, cos, sin, layout, pairing, rotary_start, inverse, compute, inplace
+    )
+    return given if inplace and given else rotated
+
+
+def position_array(function: str, positions: Any) -> npt.NDArray[Any]:
+    """An int n is 0 .. n-1; anything else becomes an array."""
+    if isinstance(positions, (int, np.integer)):
+        count = arguments.size(function, "positions", positions)
+        if count >= 2**60:  # more than any array can have
+            arguments.wrong_value(function, "positions", "a count below 2^60", count)
+        return np.arange(count)
+    return arguments.as_array(function, "positions", positions)

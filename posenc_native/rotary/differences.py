@@ -1,0 +1,313 @@
+"""Where engines differ: what a configuration leaves open, and what others make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from posenc_native.models.config import Configuration, LayerGroup
+from posenc_native.spectra.scaling import rotary_frequencies
+
+from .explanation import LayerExplanation
+from .rotary import Rotary
+from .words import layer_rule, number
+
+# Where engines differ
+
+
+@dataclass(frozen=True)
+class Case:
+    """One group of layers, for the checks below."""
+
+    model: Configuration
+    group: LayerGroup
+    found: LayerExplanation
+
+    @property
+    def scaling(self) -> Mapping[str, Any]:
+        """The scaling of a group that rotates; empty without one."""
+        return (self.found.rotary and self.found.rotary.scaling) or {}
+
+    @property
+    def rope_type(self) -> str:
+        """Of the scaling."""
+        return str(self.scaling.get("rope_type", "default"))
+
+
+_SEVERAL = (
+    "Layers differ in their rotary encoding: one table of cosines for all of them is wrong for "
+    "some."
+)
+
+
+def _float32_phase(rotating: Sequence[Rotary], length: Any) -> list[str]:
+    """How far float32 is off at the longest sequence of the model."""
+    if not isinstance(length, int) or length < 2:
+        return []
+    positions = np.arange(max(length - 64, 0), length)
+    off = 0.0
+    for rotary in rotating:
+        product = np.float32(positions)[:, None] * np.float32(rotary.inv_freq)
+        # float64 is off by 2^-53 of the phase: nothing, beside 2^-24.
+        exact = positions[:, None] * rotary.inv_freq
+        off = max(off, float(np.abs(product.astype(np.float64) - exact).max(initial=0.0)))
+    if off < 1e-3:
+        return []
+    more = ", where not even all positions are distinct" if length > 2**24 else ""
+    text = (
+        f"An angle formed as position * frequency in float32, as most engines form it, is off by "
+        f"up to {number(off)} radians near position {length:,}{more}; in bfloat16 it would be "
+        "meaningless. Here angles are exact at every position."
+    )
+    return [text]
+
+
+_Check = Callable[[Case], Iterator[str]]
+
+CHECKS: list[_Check] = []
+
+
+def _check(function: _Check) -> _Check:
+    CHECKS.append(function)
+    return function
+
+
+@_check
+def _base_unsaid(case: Case) -> Iterator[str]:
+    rotary = case.found.rotary
+    if rotary is None or "inv_freq" in rotary._given or case.model.names_a_base:
+        return
+    yield (
+        f"The configuration names no base: {number(rotary.base)} is what the model's class takes."
+    )
+
+
+@_check
+def _beside_frequencies(case: Case) -> Iterator[str]:
+    weight = case.scaling.get("mscale_all_dim")
+    if not weight:
+        return
+    if case.model.corrects_softmax:
+        yield (
+            "The softmax correction is part of the model, not of the rotary encoding: an engine "
+            "has to apply it too, once. Ports are known to have lost it."
+        )
+    else:
+        yield (
+            "mscale_all_dim is given, but the model's own code corrects no softmax scale by it, as "
+            "DeepSeek's does; an engine that took it for a DeepSeek would."
+        )
+
+
+@_check
+def _attention_factor(case: Case) -> Iterator[str]:
+    if case.rope_type != "yarn" or case.found.rotary is None:
+        return
+    plain = {key: case.scaling[key] for key in case.scaling if key not in _FACTOR_KEYS}
+    usual = rotary_frequencies(case.found.rotary.head_dim // 2 * 2, 10000.0, plain)[1]
+    given = [key for key in _FACTOR_KEYS if case.scaling.get(key) is not None]
+    scale = case.found.rotary.scale
+    if "beta_fast" in case.scaling or "beta_slow" in case.scaling:
+        yield (
+            "beta_fast counts the turns of pairs left alone, beta_slow those of pairs slowed: code "
+            "that has them the other way round (as torchtitan had, #3787) is wrong at every length."
+        )
+    if given and abs(usual - scale) > 1e-9:
+        yield (
+            f"The attention factor {number(scale)} comes from {' and '.join(given)}; an engine "
+            f"that does not read this has {number(usual)} (0.1 ln(factor) + 1): vLLM had, #48621."
+        )
+    mscale, all_dim = (case.scaling.get(key) for key in ("mscale", "mscale_all_dim"))
+    if "attention_factor" not in given and bool(mscale) != bool(all_dim):
+        alone = "mscale" if mscale else "mscale_all_dim"
+        yield (
+            f"{alone} is given without the other: transformers then ignores it and takes "
+            f"{number(usual)}; vLLM's DeepSeek code takes 1 for a missing mscale and 0 for a "
+            "missing mscale_all_dim, and always the ratio."
+        )
+
+
+_FACTOR_KEYS = ("attention_factor", "mscale", "mscale_all_dim")
+
+
+@_check
+def _truncation(case: Case) -> Iterator[str]:
+    if case.rope_type != "yarn" or case.scaling.get("truncate", True):
+        return
+    yield (
+        "truncate is false: the bounds of YaRN's blend are not rounded to whole pairs. ggml always "
+        "rounds them, and so did vLLM and SGLang before they knew the key."
+    )
+    given = case.model.fields.get("rope_parameters") or {}
+    if isinstance(given.get(case.found.layer_type or ""), Mapping):
+        yield (
+            "truncate stands in the entry of a layer type, where transformers 5.23 overlooks it "
+            "(it looks beside the entries) and rounds. Here it counts where it stands."
+        )
+
+
+@_check
+def _lengths(case: Case) -> Iterator[str]:
+    if case.rope_type == "dynamic" and "alpha" not in case.scaling:
+        factor, length = case.scaling["factor"], case.scaling.get("max_position_embeddings", 0)
+        yield (
+            "transformers computes the frequencies anew whenever a sequence grows past those "
+            "before it, so keys in the cache were turned by older ones; vLLM and SGLang compute "
+            f"them once, for {int(length * factor):,} positions, and are not dynamic at all. "
+            "Rotary.from_config(..., seq_len=...) is for the length that you say."
+        )
+    if case.rope_type == "longrope":
+        trained = case.scaling["original_max_position_embeddings"]
+        yield (
+            f"The change to the long factors beyond {trained:,} positions is not agreed on: "
+            "transformers decides by the largest position of each call, for the whole batch, and "
+            "Phi-3 then drops its cache; vLLM decides once at the start, by the longest sequence "
+            "it is to serve, and so uses the long factors for short texts too; SGLang decides for "
+            "each batch. Keys cached before the change were turned by the short factors. "
+            "Rotary.from_config(..., seq_len=...) is for the length that you say."
+        )
+
+
+@_check
+def _long_mscale(case: Case) -> Iterator[str]:
+    if case.model.model_type != "phimoe" or case.rope_type != "longrope":
+        return
+    yield (
+        "transformers 5.23 changes the factor of cosine and sine with the length, but turns by the "
+        "short factors at every length; the code published with the model changes both, as here."
+    )
+
+
+@_check
+def _linear_difference(case: Case) -> Iterator[str]:
+    if case.rope_type != "linear":
+        return
+    yield (
+        "Linear scaling divides frequencies here and in transformers, positions in vLLM: the same "
+        "angle but for rounding, so results differ in the last bits."
+    )
+
+
+@_check
+def _llama3_step(case: Case) -> Iterator[str]:
+    low, high = (case.scaling.get(f"{key}_freq_factor") for key in ("low", "high"))
+    if case.rope_type != "llama3" or low != high:
+        return
+    yield "Equal low and high factors make a step; code that divides by their difference fails."
+
+
+@_check
+def _several_axes(case: Case) -> Iterator[str]:
+    rotary = case.found.rotary
+    if rotary is None or rotary.axis_map is None or case.model.sees:
+        return
+    axes = int(rotary.axis_map.max()) + 1
+    yield (
+        f"Positions have the shape [{axes}, batch, tokens]. Fused kernels that take the first row "
+        "alone drop the others without an error: text works, pictures are misread."
+    )
+    if int((np.diff(rotary.axis_map) != 0).sum()) > 2:
+        yield (
+            "The axes take turns among the pairs. Code written for Qwen2-VL's blocks gives other "
+            "angles; and ggml's IMROPE drives the pairs left over by a fourth row of positions, "
+            "where transformers and vLLM take time."
+        )
+
+
+@_check
+def _share_of_the_head(case: Case) -> Iterator[str]:
+    rotary = case.found.rotary
+    if rotary is None:
+        return
+    if case.rope_type == "proportional":
+        yield (
+            "Proportional: the exponents of the frequencies are over the whole head, and dim i "
+            f"pairs with dim i + {rotary.head_dim // 2}. A partial rotary encoding of the usual "
+            "kind (exponents over the rotated dims, pairs within them) is another one."
+        )
+    if 2 * len(rotary.inv_freq) == rotary.head_dim or rotary.rotary_start:
+        return
+    yield (
+        f"Part of the head is rotated: the exponents are over these {2 * len(rotary.inv_freq)} "
+        "dims. Known errors elsewhere: the share applied twice, ignored together with several "
+        "axes, or the exponents taken over the whole head."
+    )
+
+
+@_check
+def _pairing_difference(case: Case) -> Iterator[str]:
+    rotary, model = case.found.rotary, case.model
+    if rotary is None:
+        return
+    if rotary.pairing == "interleaved":
+        yield (
+            "Neighbouring dims are pairs. Weights converted for pairing by halves have the rows of "
+            "their projections in another order; with the wrong pairing nothing fails, the text is "
+            "only worse."
+        )
+        if model.fields.get("qk_rope_head_dim") == rotary.head_dim:
+            yield (
+                "Code of this model may write the rotated dims in another order than it read them "
+                "(even dims, then odd ones): the same for q and k, so no score changes."
+            )
+    if (rotary.inv_freq < 0).any():
+        yield "The model turns backward: by minus the angle that others take."
+    if rotary.rotary_start:
+        yield (
+            "The rotated dims are the last of the head. DeepSeek-V4 also turns the output of "
+            "attention back at the position of the query, since its values are keys."
+        )
+
+
+@_check
+def _without(case: Case) -> Iterator[str]:
+    if case.found.rotary is not None:
+        return
+    every = case.model.unnumbered_without.get(case.group.layer_type)
+    if every is None:
+        which, numbers = "", "`nope_layers` has their numbers"
+    else:
+        which = f" ({layer_rule(case.group.layer_type, every)})"
+        numbers = (
+            "The configuration does not say how many layers there are (num_hidden_layers), and so "
+            "not which these are"
+            if case.model.layer_count is None
+            else "The configuration does not say which these are (layer_types)"
+        )
+    yield (
+        f"Some layers have no rotary encoding{which}: to rotate all layers alike is a known error, "
+        f"and shows only at length. {numbers}."
+    )
+
+
+@_check
+def _factor_without_a_type(case: Case) -> Iterator[str]:
+    for key in ("rope_parameters", "rope_scaling"):
+        given = case.model.fields.get(key)
+        if not isinstance(given, Mapping) or case.found.rotary is None:
+            continue
+        entries = [entry for entry in (given, *given.values()) if isinstance(entry, Mapping)]
+        for entry in entries:
+            factor = entry.get("factor")
+            if factor is not None and not entry.get("rope_type") and not entry.get("type"):
+                yield (
+                    f"A factor ({factor}) stands in {key} without a rope_type beside it, and is "
+                    "ignored, here as in transformers: nothing is scaled. If the model was trained "
+                    'for a scaling, the file should name it, as "linear" or "yarn".'
+                )
+
+
+@_check
+def _query_temperature(case: Case) -> Iterator[str]:
+    given = case.model.fields.get("rope_parameters") or case.model.fields.get("rope_scaling") or {}
+    beta = given.get("llama_4_scaling_beta") if isinstance(given, Mapping) else None
+    if not beta:
+        return
+    yield (
+        f"llama_4_scaling_beta = {number(beta)}: queries are also multiplied by 1 + beta * ln(1 + "
+        "floor(position / original_max_position_embeddings)). That is not part of the rotation, "
+        "and nothing here does it."
+    )

@@ -1,0 +1,244 @@
+"""What a model's configuration says of its rotary encoding, in plain words.
+
+A sentence for each fact, and remarks where engines are known to read the same configuration in
+different ways: most reports of "the model is a little worse there" are one of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from posenc_native.models.config import Configuration, LayerGroup
+from posenc_native.spectra.scaling import rotary_frequencies, softmax_correction
+
+from .differences import _SEVERAL, CHECKS, Case, _float32_phase
+from .explanation import NOPE, Explanation, LayerExplanation
+from .rotary import Rotary
+from .words import number, times, turn_text
+
+
+def explain(config: Any) -> Explanation:
+    """Say in plain words how a model rotates, and where engines are known to differ on it.
+
+    Args:
+        config: a transformers configuration, its dict, or the path of a config.json, as in
+            `Rotary.from_config`.
+
+    Returns:
+        An ``Explanation``: for each group of layers that rotate alike their `Rotary`, the factor of
+        the softmax scale and sentences about them; the layers without rotary encoding; warnings.
+        ``print(explain(config))`` shows all of it.
+
+    Raises:
+        ValueError, TypeError, OSError: as in `Rotary.from_config`.
+
+    Example:
+        >>> report = explain({"model_type": "llama", "head_dim": 8, "rope_theta": 10000.0})
+        >>> print(report)
+        Rotary encoding of llama
+        Each pair of numbers in a query or key is turned by an angle that grows with the position of
+        its token, so that the product of the two depends on how far apart they are.
+        <BLANKLINE>
+        All layers
+          All 8 dims of a head are rotated, as 4 pairs: dim i with dim i + 4 ("half").
+          A token at position p turns pair k by p * f_k radians; f falls from 1 to 0.001 (base
+          10,000), one turn every 6.3 positions to one every 6,283.
+          No scaling: frequencies and cosines are used as they are.
+    """
+    model = Configuration.read(config, "explain")
+    groups = model.groups()
+    explained = tuple(_explained(model, group, len(groups)) for group in groups)
+    rotating = [found.rotary for found in explained if found.rotary is not None]
+    general = [_SEVERAL] if any(rotary != rotating[0] for rotary in rotating) else []
+    general += _float32_phase(rotating, model.fields.get("max_position_embeddings"))
+    warnings = dict.fromkeys(
+        text
+        for check in CHECKS
+        for group, found in zip(groups, explained, strict=True)
+        for text in check(Case(model, group, found))
+    )
+    model_type = model.model_type if model.fields.get("model_type") else ""
+    nope = () if model.unnumbered_without else model.nope_layers()
+    return Explanation(model_type, explained, nope, (*general, *warnings))
+
+
+# Facts
+
+
+def _explained(model: Configuration, group: LayerGroup, count: int) -> LayerExplanation:
+    layers = group.layers
+    if count == 1 and len(layers) == model.layer_count:
+        layers = ()  # all there are: no need to number them
+    if group.arguments is None:
+        return LayerExplanation(group.layer_type, layers, None, 1.0, (NOPE,))
+    rotary = Rotary(**group.arguments)
+    correction = softmax_correction(rotary.scaling) if model.corrects_softmax else 1.0
+    facts = (
+        _dims(model, rotary),
+        _frequencies(rotary),
+        *_axes(model, rotary),
+        *_scaling(rotary),
+        *_factors(rotary, correction),
+    )
+    return LayerExplanation(group.layer_type, layers, rotary, correction, facts)
+
+
+def _dims(model: Configuration, rotary: Rotary) -> str:
+    pairs = len(rotary.inv_freq)
+    rotated = 2 * pairs
+    latent = model.fields.get("qk_rope_head_dim") == rotary.head_dim
+    if rotated < rotary.head_dim:
+        place = "first" if rotary.rotary_start == 0 else "last"
+        what = f"The {place} {rotated} of the {rotary.head_dim} dims of a head"
+    else:
+        what = f"All {rotated} dims of a head"
+    if latent:
+        what = f"The {rotated} dims that latent attention keeps for the position"
+    if rotary.pairing == "interleaved":
+        partner = 'dim 2i with dim 2i + 1 ("interleaved")'
+    else:
+        partner = f'dim i with dim i + {pairs} ("half")'
+    return f"{what} are rotated, as {pairs} pairs: {partner}."
+
+
+def _frequencies(rotary: Rotary) -> str:
+    turning = np.abs(rotary.inv_freq[rotary.inv_freq != 0])
+    if not len(turning):
+        return "Every frequency is 0: nothing turns."
+    high, low = float(turning.max()), float(turning.min())
+    base = "" if "inv_freq" in rotary._given else f" (base {number(rotary.base)})"
+    still = len(rotary.inv_freq) - len(turning)
+    rest = f"; the other {still} pairs have frequency 0 and stay as they are" if still else ""
+    way = " backward" if (rotary.inv_freq < 0).any() else ""
+    return (
+        f"A token at position p turns pair k{way} by p * f_k radians; f falls from {number(high)} "
+        f"to {number(low)}{base}, one turn every {turn_text(high)} positions to one every "
+        f"{turn_text(low)}{rest}."
+    )
+
+
+def _axes(model: Configuration, rotary: Rotary) -> list[str]:
+    if rotary.axis_map is None:
+        return []
+    counts = np.bincount(rotary.axis_map)
+    names = ("time", "height", "width")[-len(counts) :]
+    shared = ", ".join(f"{count} by {name}" for name, count in zip(names, counts, strict=False))
+    runs = 1 + int((np.diff(rotary.axis_map) != 0).sum())
+    order = "in blocks, one axis after another" if runs == len(counts) else "the axes taking turns"
+    text = (
+        f"Tokens have a position on each of {len(counts)} axes: of the pairs, {shared} are driven, "
+    )
+    if model.sees:
+        return [f"{text}{order}."]
+    equal = "Where they are equal, as for text, this is ordinary rotary encoding."
+    return [f"{text}{order}. {equal}"]
+
+
+def _scaling(rotary: Rotary) -> list[str]:
+    scaling = rotary.scaling
+    if scaling is None:
+        if "inv_freq" in rotary._given:
+            return []
+        return ["No scaling: frequencies and cosines are used as they are."]
+    words = _SCALING_WORDS[scaling["rope_type"]](scaling)
+    plain, _ = rotary_frequencies(2 * len(rotary.inv_freq), rotary.base)
+    ratio = plain / np.where(rotary.inv_freq == 0, np.inf, rotary.inv_freq)
+    if scaling["rope_type"] in ("yarn", "llama3"):
+        factor = ratio.max()
+        kept = int((ratio < 1 + 1e-9).sum())
+        slowed = int((ratio > factor * (1 - 1e-9)).sum()) if factor > 1 + 1e-9 else 0
+        words += (
+            f" Here {kept} pairs keep their frequency, {len(ratio) - kept - slowed} are blended "
+            f"and {slowed} are slowed by {number(float(factor))}."
+        )
+    return [f"Scaling {scaling['rope_type']}: {words}"]
+
+
+def _linear_words(scaling: Mapping[str, Any]) -> str:
+    return f"every frequency is divided by {number(scaling['factor'])}."
+
+
+def _dynamic_words(scaling: Mapping[str, Any]) -> str:
+    if "alpha" in scaling:
+        return (
+            f"the base is stretched once and for all (alpha {number(scaling['alpha'])}); in spite "
+            "of its name nothing depends on the length."
+        )
+    return (
+        f"the base grows with the length once a sequence is longer than "
+        f"{scaling.get('max_position_embeddings'):,} positions (factor "
+        f"{number(scaling['factor'])}); what is shown is for shorter ones."
+    )
+
+
+def _yarn_words(scaling: Mapping[str, Any]) -> str:
+    fast, slow = scaling.get("beta_fast", 32), scaling.get("beta_slow", 1)
+    factor = scaling.get("factor")
+    by = "the ratio of the lengths" if factor is None else number(factor)
+    bounds = "" if scaling.get("truncate", True) else " (bounds not rounded to whole pairs)"
+    return (
+        f"pairs that turn more than {times(fast)} within the "
+        f"{scaling['original_max_position_embeddings']:,} positions of the first training keep "
+        f"their frequency, those that turn less than {times(slow)} are slowed by {by}, "
+        f"those between are blended{bounds}."
+    )
+
+
+def _llama3_words(scaling: Mapping[str, Any]) -> str:
+    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    between = "" if low == high else " those between are blended."
+    return (
+        f"pairs that turn more than {times(high)} within the "
+        f"{scaling['original_max_position_embeddings']:,} positions of the first training keep "
+        f"their frequency, those that turn less than {times(low)} are slowed by "
+        f"{number(scaling['factor'])}{',' if between else '.'}{between}"
+    )
+
+
+def _longrope_words(scaling: Mapping[str, Any]) -> str:
+    short, long = (np.array(scaling[f"{key}_factor"], float) for key in ("short", "long"))
+    return (
+        "every frequency is divided by a number of its own: "
+        f"{number(short.min())} to {number(short.max())} for sequences of up to "
+        f"{scaling['original_max_position_embeddings']:,} positions, {number(long.min())} to "
+        f"{number(long.max())} for longer ones. What is shown is for the shorter."
+    )
+
+
+def _proportional_words(scaling: Mapping[str, Any]) -> str:
+    share = scaling.get("partial_rotary_factor", 1.0)
+    return (
+        f"the frequencies are those of the whole head, of which the first {number(100 * share)} % "
+        "are used."
+    )
+
+
+_SCALING_WORDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "linear": _linear_words,
+    "ntk": lambda scaling: f"the base is stretched (NTK) by {number(scaling['factor'])}.",
+    "ntk_alpha": lambda scaling: _dynamic_words(scaling),
+    "dynamic": _dynamic_words,
+    "yarn": _yarn_words,
+    "llama3": _llama3_words,
+    "longrope": _longrope_words,
+    "proportional": _proportional_words,
+}
+
+
+def _factors(rotary: Rotary, correction: float) -> list[str]:
+    facts = []
+    if rotary.scale != 1:
+        facts.append(
+            f"Cosines and sines are multiplied by {number(rotary.scale)} (the attention factor), "
+            f"so scores grow by {number(rotary.scale**2)}."
+        )
+    if correction != 1:
+        facts.append(
+            f"Beside the rotation the model multiplies the scale of its scores by "
+            f"{number(correction)} (softmax_correction, from mscale_all_dim). No frequency shows "
+            "it: without it attention is too flat."
+        )
+    return facts

@@ -1,0 +1,252 @@
+"""Rotations whose partners turn by different angles, as V-JEPA 2 has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from posenc_native.base import arguments, views
+from posenc_native.base.arguments import is_tensor, wrong_type, wrong_value
+from posenc_native.base.calls import call
+from posenc_native.engines.arrays import Arrays
+
+from .apply import apply_rotary, apply_rotary_qk
+from .rotary import Rotary
+
+if TYPE_CHECKING:
+    import torch
+
+    from posenc_native.base.kinds import Number, SupportsArray
+
+__all__ = [
+    "FullWidthRotary",
+]
+
+
+@dataclass(frozen=True)
+class FullWidthRotary:
+    """A rotation whose partners may turn by different angles: one frequency for each dim.
+
+    With cosines and sines "of full width", as many libraries hold them, every dim has its own:
+
+        (a, b)  ->  (a cos s - b sin s,  b cos t + a sin t),    s = t in a true rotation
+
+    Models have come to be trained with s and t unequal: V-JEPA 2 (`axial_rotary` with tiled), and
+    HunYuan-VL as transformers 5.23 has it. It is two rotations by exact angles, each of which gives
+    one half of the result; gradients are theirs. Immutable, comparable, without buffers.
+
+    With ``inverse`` it is the transpose, as in `apply_rotary`: the map of gradients,
+
+        (a, b)  ->  (a cos s + b sin t,  b cos t - a sin s)
+
+    which, unlike that of a true rotation, does not undo it where s and t differ. It is called as a
+    `Rotary` is, but has no ``tables``: those that `apply_rotary_tables` takes have one cosine and
+    one sine for both partners.
+
+    Attributes:
+        first, second: the `Rotary` of the first partners, by s, and that of the second, by t; alike
+            in head_dim, pairing and slice.
+
+    Raises:
+        ValueError: two that are not alike.
+
+    Example:
+        >>> import numpy as np
+        >>> import posenc_native as pn
+        >>> rope = pn.FullWidthRotary.of_dims(2, [1.0, 0.0], pairing="interleaved")
+        >>> rope.apply(np.ones((1, 2)), np.array([2]), layout="sd").round(4)  # cos 2 - sin 2, 1
+        array([[-1.3254,  1.    ]])
+    """
+
+    first: Rotary
+    second: Rotary
+
+    def __post_init__(self) -> None:
+        shapes = [
+            (rope.head_dim, rope.pairing, rope.rotary_start, len(rope.inv_freq))
+            for rope in (self.first, self.second)
+        ]
+        if shapes[0] != shapes[1]:
+            expected = f"head_dim, pairing, rotary_start and pairs of first, {shapes[0]}"
+            wrong_value("FullWidthRotary", "second", expected, shapes[1])
+
+    def __repr__(self) -> str:
+        return call(self, first=self.first, second=self.second)
+
+    @classmethod
+    def of_dims(
+        cls,
+        head_dim: int,
+        inv_freq: npt.ArrayLike,
+        *,
+        axis_map: npt.ArrayLike | None = None,
+        pairing: str | int = "half",
+        rotary_start: int = 0,
+        scale: float = 1.0,
+    ) -> FullWidthRotary:
+        """From one frequency, and one axis, for each rotated dim.
+
+        Args:
+            head_dim: width of a head.
+            inv_freq: ``[2P]``, radians per position, in the order of the dims.
+            axis_map: ``[2P]`` ints, which position axis drives each dim.
+            pairing, rotary_start, scale: as in `Rotary`.
+
+        Raises:
+            ValueError, TypeError: as in `Rotary`.
+        """
+        function = "FullWidthRotary"
+        head_dim = arguments.size(function, "head_dim", head_dim)
+        frequencies_of_dims = arguments.as_array(function, "inv_freq", inv_freq)
+        if frequencies_of_dims.ndim != 1 or len(frequencies_of_dims) % 2:
+            wrong_value(function, "inv_freq", "shape [2P]", list(frequencies_of_dims.shape))
+        view = views.rotary_view(
+            function, (1, head_dim), "sd", pairing, rotary_start, len(frequencies_of_dims) // 2
+        )
+        axes = None
+        if axis_map is not None:
+            axes = arguments.as_array(function, "axis_map", axis_map)
+            arguments.check_shape(function, "axis_map", axes.shape, frequencies_of_dims.shape)
+
+        def of_partner(values: npt.NDArray[Any], partner: int) -> npt.NDArray[Any]:
+            return values.reshape(-1, 2, view.block // 2)[:, partner].ravel()
+
+        return cls(
+            *(
+                Rotary(
+                    head_dim,
+                    inv_freq=of_partner(frequencies_of_dims, partner),
+                    axis_map=None if axes is None else of_partner(axes, partner),
+                    pairing=pairing,
+                    rotary_start=rotary_start,
+                    scale=scale,
+                )
+                for partner in range(2)
+            )
+        )
+
+    @overload
+    def __call__(
+        self, q: npt.NDArray[Number], k: npt.NDArray[Number],
+        positions: npt.ArrayLike | torch.Tensor | None = ..., *, layout: str = ...,
+        inverse: bool = ..., inplace: bool = ...,
+    ) -> tuple[npt.NDArray[Number], npt.NDArray[Number]]: ...  # fmt: skip
+    @overload
+    def __call__(
+        self, q: torch.Tensor, k: torch.Tensor,
+        positions: npt.ArrayLike | torch.Tensor | None = ..., *, layout: str = ...,
+        inverse: bool = ..., inplace: bool = ...,
+    ) -> tuple[torch.Tensor, torch.Tensor]: ...  # fmt: skip
+    @overload
+    def __call__(
+        self, q: SupportsArray, k: SupportsArray,
+        positions: npt.ArrayLike | torch.Tensor | None = ..., *, layout: str = ...,
+        inverse: bool = ..., inplace: bool = ...,
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]: ...  # fmt: skip
+    def __call__(
+        self,
+        q: Any,
+        k: Any,
+        positions: npt.ArrayLike | torch.Tensor | None = None,
+        *,
+        layout: str = "bhsd",
+        inverse: bool = False,
+        inplace: bool = False,
+    ) -> tuple[Any, Any]:
+        """Rotate queries and keys.
+
+        Args:
+            q, k, positions, layout, inplace: as in `apply_rotary_qk`.
+            inverse: the transpose, which undoes the rotation only where partners turn alike.
+        """
+        function, rope = "FullWidthRotary", self.first
+        given = q, k
+        if not is_tensor(q):
+            q, k = arguments.as_operands(function, q, k, inplace)
+        q_view, k_view = (
+            views.rotary_view(
+                function, tuple(x.shape), layout, rope.pairing, rope.rotary_start,
+                len(rope.inv_freq), argument,
+            )
+            for argument, x in (("q", q), ("k", k))
+        )  # fmt: skip
+        views.check_same_tokens(function, q_view, k_view)
+        if q.dtype != k.dtype:
+            wrong_type(function, "k", f"the dtype of q, {q.dtype}", k.dtype)
+        if inplace and not is_tensor(q):
+            # Turns no pair, but refuses what cannot be written, before q has been.
+            apply_rotary_qk(q, k, None, np.zeros(0), layout=layout, inplace=True)
+        rotated_q = self._rotated(q, positions, layout, inverse)
+        rotated_k = self._rotated(k, positions, layout, inverse)
+        if not inplace:
+            return rotated_q, rotated_k
+        _written(q, q, rotated_q, layout)
+        _written(k, k, rotated_k, layout)
+        return given
+
+    @overload
+    def apply(
+        self, x: npt.NDArray[Number], positions: npt.ArrayLike | torch.Tensor | None = ..., *,
+        layout: str = ..., inverse: bool = ..., out: npt.NDArray[Any] | None = ...,
+    ) -> npt.NDArray[Number]: ...  # fmt: skip
+    @overload
+    def apply(
+        self, x: torch.Tensor, positions: npt.ArrayLike | torch.Tensor | None = ..., *,
+        layout: str = ..., inverse: bool = ..., out: torch.Tensor | None = ...,
+    ) -> torch.Tensor: ...  # fmt: skip
+    @overload
+    def apply(
+        self, x: SupportsArray, positions: npt.ArrayLike | torch.Tensor | None = ..., *,
+        layout: str = ..., inverse: bool = ..., out: npt.NDArray[Any] | None = ...,
+    ) -> npt.NDArray[Any]: ...  # fmt: skip
+    def apply(
+        self,
+        x: Any,
+        positions: npt.ArrayLike | torch.Tensor | None = None,
+        *,
+        layout: str = "bhsd",
+        inverse: bool = False,
+        out: Any = None,
+    ) -> Any:
+        """Rotate one array or tensor.
+
+        Args:
+            x, positions, layout, out: as in `apply_rotary`.
+            inverse: the transpose, which undoes the rotation only where partners turn alike.
+        """
+        if not is_tensor(x):
+            x = arguments.as_operand("FullWidthRotary", "x", x)
+        rotated = self._rotated(x, positions, layout, inverse)
+        return rotated if out is None else _written(out, x, rotated, layout)
+
+    def _rotated(self, x: Any, positions: Any, layout: str, inverse: bool) -> Any:
+        arguments.check_dtype("FullWidthRotary", "x", x.dtype, arguments.FLOAT_DTYPES)
+        arrays = Arrays("FullWidthRotary", x.dtype, None, x=x)
+        of_second, where = self._of_second(arrays), arrays.xp.where
+        if not inverse:  # each gives the half of the result that turns by its angles
+            first = self.first.apply(x, positions, layout=layout)
+            second = self.second.apply(x, positions, layout=layout)
+            return where(of_second, second, first)
+        # Each takes the half of x that its angles have turned.
+        x = arrays.real(x)
+        first = self.first.apply(where(of_second, 0.0, x), positions, layout=layout, inverse=True)
+        second = self.second.apply(where(of_second, x, 0.0), positions, layout=layout, inverse=True)
+        return arrays.rounded(first + second)
+
+    def _of_second(self, arrays: Arrays) -> Any:
+        """Bools [head_dim]: the second partners. Either will do for dims that do not turn."""
+        rope = self.first
+        pairs = len(rope.inv_freq)
+        block = {"half": 2 * pairs, "interleaved": 2}.get(str(rope.pairing), rope.pairing)
+        place = (arrays.arange(rope.head_dim) - rope.rotary_start) % max(int(block), 1)
+        return 2 * place >= block
+
+
+def _written(out: Any, x: Any, result: Any, layout: str) -> Any:
+    """The result in `out`, with the checks of `apply_rotary`, of which no pairs make a copy."""
+    if out is x and is_tensor(x):
+        return x.copy_(result)
+    return apply_rotary(result, None, np.zeros(0), layout=layout, out=out)

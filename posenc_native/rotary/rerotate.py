@@ -1,0 +1,167 @@
+"""Keys that have been rotated already, turned on to other positions or other frequencies.
+
+    stored    R(old position * old frequency) k * old scale
+    wanted    R(new position * new frequency) k * new scale
+    so turn   by new position * new frequency - old position * old frequency
+              and multiply by new scale / old scale
+
+The difference is formed of exact phases, so that a key may be moved any distance, and again and
+again, without an error but the rounding of its own format.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy.typing as npt
+
+from posenc_native.base import arguments, views
+from posenc_native.base.arguments import wrong_value
+from posenc_native.engines.arrays import Arrays
+
+from .apply import apply_rotary
+from .rotary import Rotary
+
+if TYPE_CHECKING:
+    import torch
+
+    from posenc_native.base.kinds import Number, SupportsArray
+
+__all__ = [
+    "rerotate",
+]
+
+
+@overload
+def rerotate(
+    keys: npt.NDArray[Number], positions: npt.ArrayLike | torch.Tensor | None,
+    new_positions: npt.ArrayLike | torch.Tensor | None, rope: Rotary, new_rope: Rotary | None = ...,
+    *, layout: str = ..., out: npt.NDArray[Any] | None = ...,
+) -> npt.NDArray[Number]: ...  # fmt: skip
+@overload
+def rerotate(
+    keys: torch.Tensor, positions: npt.ArrayLike | torch.Tensor | None,
+    new_positions: npt.ArrayLike | torch.Tensor | None, rope: Rotary, new_rope: Rotary | None = ...,
+    *, layout: str = ..., out: torch.Tensor | None = ...,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def rerotate(
+    keys: SupportsArray, positions: npt.ArrayLike | torch.Tensor | None,
+    new_positions: npt.ArrayLike | torch.Tensor | None, rope: Rotary, new_rope: Rotary | None = ...,
+    *, layout: str = ..., out: npt.NDArray[Any] | None = ...,
+) -> npt.NDArray[Any]: ...  # fmt: skip
+def rerotate(
+    keys: Any,
+    positions: npt.ArrayLike | torch.Tensor | None,
+    new_positions: npt.ArrayLike | torch.Tensor | None,
+    rope: Rotary,
+    new_rope: Rotary | None = None,
+    *,
+    layout: str = "bhsd",
+    out: Any = None,
+) -> Any:
+    """Turn cached keys from the positions they were rotated by to new ones.
+
+    For a cache whose oldest tokens are dropped (the rest moves up), a prefix that is used again
+    at another place, and a model that changes its frequencies with the length of the sequence
+    (LongRoPE, dynamic NTK): with `new_rope` the keys get its frequencies and its scale as well.
+
+    Args:
+        keys: rotated by ``rope``, float16, bfloat16, float32 or float64, of any strides.
+        positions: those the keys have been rotated by: None for 0 .. s-1, ``[s]`` or ``[b, s]``;
+            with an axis_map ``[A, s]`` or ``[A, b, s]``. Integers are exact.
+        new_positions: those that they shall have, likewise.
+        rope: the rotation they have been rotated by.
+        new_rope: the one that they shall have; default the same. It must rotate the same dims in
+            the same pairs by the same axes.
+        layout: as in `apply_rotary`.
+        out: where the result goes; `keys` itself for the cache in place.
+
+    Returns:
+        An array or tensor like `keys`, as near to keys rotated by the new positions at once as one
+        more rounding lets it be.
+
+    Raises:
+        ValueError: two rotations that do not turn the same pairs, a scale of 0, and what
+            `apply_rotary` raises.
+        TypeError: as in `apply_rotary`.
+
+    Example:
+        >>> import numpy as np
+        >>> import posenc_native as pn
+        >>> rope = pn.Rotary(64)
+        >>> k = np.random.default_rng(0).standard_normal((1, 2, 10, 64), np.float32)
+        >>> cache = rope.apply(k)
+        >>> cache = cache[:, :, 4:]                                 # the first four tokens go
+        >>> _ = pn.rerotate(cache, np.arange(4, 10), None, rope, out=cache)
+        >>> bool(np.allclose(cache, rope.apply(k[:, :, 4:]), atol=1e-6))
+        True
+
+    Source: rotations add up (Su et al. 2021, arXiv:2104.09864); "context shift" of llama.cpp.
+    """
+    function = "rerotate"
+    new_rope = rope if new_rope is None else new_rope
+    for name, one in (("rope", rope), ("new_rope", new_rope)):
+        if not isinstance(one, Rotary):
+            arguments.wrong_type(function, name, "a posenc_native.Rotary", type(one).__name__)
+    differs = rope._differs(new_rope)
+    if differs is not None and differs != "inv_freq":
+        wrong_value(
+            function, "new_rope", f"the {differs} of rope, {getattr(rope, differs)}",
+            getattr(new_rope, differs),
+        )  # fmt: skip
+    if rope.scale == 0:
+        wrong_value(function, "rope", "a scale that is not 0", rope)
+    if not arguments.is_tensor(keys):
+        keys = arguments.as_operand(function, "keys", keys)
+    xp = Arrays(function, keys=keys, positions=positions, new_positions=new_positions)
+    old, new = (
+        _moved_positions(xp, name, given, keys, layout, rope.axis_map is not None)
+        for name, given in (("positions", positions), ("new_positions", new_positions))
+    )
+    if rope.axis_map is not None and old.shape[0] != new.shape[0]:
+        got = list(new.shape)
+        wrong_value(function, "new_positions", f"{old.shape[0]} axes, as positions have", got)
+    # Those without a batch are the same for all of it.
+    old, new = (
+        points if points.ndim == max(old.ndim, new.ndim) else points[..., None, :]
+        for points in (old, new)
+    )
+    floating = [not _is_integer(points) for points in (old, new)]
+    if any(floating):
+        old, new = xp.wide(old), xp.wide(new)
+    options: dict[str, Any] = {
+        "layout": layout,
+        "pairing": rope.pairing,
+        "rotary_start": rope.rotary_start,
+        "scale": new_rope.scale / rope.scale,
+        "out": out,
+    }
+    inv_freq, axis_map = rope._of(keys)
+    new_inv_freq, _ = new_rope._of(keys)
+    if differs is None and not any(floating):
+        return apply_rotary(keys, new - old, inv_freq, axis_map=axis_map, **options)
+    if axis_map is None:
+        old, new = old[None], new[None]
+        axes = xp.xp.ones_like(inv_freq[None], dtype=bool)
+    else:
+        axes = axis_map == xp.arange(len(old))[:, None]
+    # Phases of both, one forwards and one backwards, are those of a sum over twice the axes.
+    old, new = xp.broadcast(old, new)
+    both = xp.xp.concatenate([xp.xp.where(axes, f, 0.0) for f in (new_inv_freq, -inv_freq)])
+    return apply_rotary(keys, xp.xp.concatenate([new, old]), both[:, None], **options)
+
+
+def _moved_positions(
+    xp: Arrays, name: str, given: Any, keys: Any, layout: str, by_axis: bool
+) -> Any:
+    """Positions as an array or a tensor of int64, or floating as they are."""
+    view = views.rotary_view(xp.function, tuple(keys.shape), layout, "half", 0, 0, "keys")
+    points = xp.arange(view.tokens) if given is None else xp.positions(name, given)
+    before = tuple(points.shape[:1]) if by_axis else ()
+    view.check_tokens(xp.function, name, tuple(points.shape), before=before)
+    return xp.integers(name, points, arguments.INTEGER_DTYPES) if _is_integer(points) else points
+
+
+def _is_integer(points: Any) -> bool:
+    return arguments.dtype_name(points.dtype) in arguments.INTEGER_DTYPES

@@ -1,0 +1,417 @@
+"""How a model rotates, as an immutable description without a buffer."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from posenc_native.base import arguments, views
+from posenc_native.base.calls import call_arguments
+from posenc_native.engines import late
+from posenc_native.models.config import rotary_arguments
+from posenc_native.models.presets import rotary_preset
+from posenc_native.spectra.scaling import rotary_frequencies
+
+from .apply import apply_rotary, apply_rotary_qk, rotary_tables
+
+if TYPE_CHECKING:
+    import torch
+
+    from posenc_native.base.kinds import Number, SupportsArray
+
+__all__ = [
+    "Rotary",
+]
+
+
+class Rotary:
+    """How a model rotates: frequencies, pairing and slice, without any buffer.
+
+    Immutable; can be shared, copied, pickled and compared. Nothing in it is cast by
+    ``model.half()`` or lost on the meta device.
+
+    Args:
+        head_dim: width of a head.
+        base: base of the frequencies (rope_theta).
+        rotary_dim: how many dims are rotated, even; default head_dim.
+        pairing: "half", "interleaved" or a block size; see the module's head.
+        scaling: None or a mapping as in Hugging Face, ``{"rope_type": "yarn", ...}``; see
+            `rotary_frequencies`.
+        axis_map: ``[rotary_dim / 2]`` ints, which position axis drives each pair.
+        rotary_start: first rotated dim.
+        inv_freq: the frequencies themselves, ``[P]`` in radians per position, in place of base,
+            rotary_dim and scaling.
+        scale: factor of cosine and sine; default the attention factor of the scaling.
+
+    Attributes:
+        inv_freq: float64 ``[P]``, P = rotary_dim / 2, radians per position, read-only.
+        scale: factor of cosine and sine.
+
+    Raises:
+        ValueError, TypeError: sizes, names or keys that do not fit.
+
+    Example:
+        >>> import numpy as np
+        >>> import posenc_native as pn
+        >>> rope = pn.Rotary(64, base=500000.0)
+        >>> q, k = np.ones((1, 8, 5, 64), np.float32), np.ones((1, 2, 5, 64), np.float32)
+        >>> q, k = rope(q, k)
+        >>> cos, sin = rope.tables(5)
+        >>> cos.shape
+        (5, 32)
+    """
+
+    __slots__ = ("_elsewhere", "_given", "_tensors", "axis_map", "base", "head_dim", "inv_freq",
+                 "pairing", "rotary_start", "scale", "scaling")  # fmt: skip
+
+    head_dim: int
+    base: float
+    pairing: str | int
+    scaling: Mapping[str, Any] | None
+    axis_map: npt.NDArray[np.int64] | None
+    rotary_start: int
+    inv_freq: npt.NDArray[np.float64]
+    scale: float
+    _given: dict[str, Any]  # inv_freq and scale, if they were arguments
+    _tensors: tuple[torch.Tensor, torch.Tensor | None] | None
+    _elsewhere: dict[torch.device, tuple[torch.Tensor, torch.Tensor | None]]
+
+    def __init__(
+        self,
+        head_dim: int,
+        *,
+        base: float = 10000.0,
+        rotary_dim: int | None = None,
+        pairing: str | int = "half",
+        scaling: Mapping[str, Any] | None = None,
+        axis_map: npt.ArrayLike | None = None,
+        rotary_start: int = 0,
+        inv_freq: npt.ArrayLike | None = None,
+        scale: float | None = None,
+    ) -> None:
+        head_dim = arguments.size("Rotary", "head_dim", head_dim)
+        given = inv_freq is not None
+        if inv_freq is not None:
+            if (base, rotary_dim, scaling) != (10000.0, None, None):
+                got = "inv_freq and one of them"
+                arguments.wrong_value("Rotary", "base, rotary_dim, scaling", "no inv_freq", got)
+            inv_freq = _explicit_frequencies(inv_freq)
+            attention_factor = 1.0
+        else:
+            rotary_dim = arguments.even_size(
+                "Rotary",
+                *(("head_dim", head_dim) if rotary_dim is None else ("rotary_dim", rotary_dim)),
+            )
+            inv_freq, attention_factor = rotary_frequencies(rotary_dim, base, scaling)
+        if scale is not None:
+            scale = arguments.finite_number("Rotary", "scale", scale)
+            if scale == attention_factor:
+                scale = None
+            else:
+                attention_factor = scale
+        # Checks the slice and the pairing.
+        views.rotary_view("Rotary", (1, head_dim), "sd", pairing, rotary_start, len(inv_freq))
+        axes = None
+        if axis_map is not None:
+            axes = np.array(arguments.as_array("Rotary", "axis_map", axis_map))
+            arguments.check_dtype("Rotary", "axis_map", axes.dtype, arguments.INTEGER_DTYPES)
+            arguments.check_shape("Rotary", "axis_map", axes.shape, (len(inv_freq),))
+            axes = axes.astype(np.int64)
+            axes.flags.writeable = False
+        inv_freq.flags.writeable = False
+        values = {
+            "head_dim": head_dim,
+            "base": float(base),
+            "pairing": pairing,
+            "scaling": None if scaling is None else dict(scaling),
+            "axis_map": axes,
+            "rotary_start": int(rotary_start),
+            "inv_freq": inv_freq,
+            "scale": attention_factor,
+            "_given": {
+                **({"inv_freq": tuple(inv_freq.tolist())} if given else {}),
+                **({} if scale is None else {"scale": attention_factor}),
+            },
+            "_tensors": None,
+            "_elsewhere": {},
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        if "torch" in sys.modules:
+            late.torch_operations()
+            self._make_tensors()
+
+    @classmethod
+    def from_config(
+        cls,
+        config: Any,
+        layer_type: str | None = None,
+        *,
+        layer: int | None = None,
+        seq_len: int | None = None,
+    ) -> Rotary:
+        """The rotation of a Hugging Face model; `explain` says in words what it is.
+
+        Args:
+            config: a transformers configuration, its dict, or the path of a config.json.
+            layer_type: which layers, where they differ ("full_attention", "sliding_attention").
+            layer: number of a layer, in place of its type.
+            seq_len: length of the sequence, for scalings that depend on it (dynamic, longrope).
+
+        Raises:
+            ValueError: a key that is missing or makes no sense, its name in the message; layers
+                without rotary encoding (see `nope_layers`).
+
+        Example:
+            >>> import posenc_native as pn
+            >>> pn.Rotary.from_config(
+            ...     {"model_type": "llama", "head_dim": 64, "rope_theta": 500000.0}
+            ... ).base
+            500000.0
+        """
+        return cls(**rotary_arguments(config, layer_type, layer=layer, seq_len=seq_len))
+
+    @classmethod
+    def preset(
+        cls, name: str, layer_type: str | None = None, *, seq_len: int | None = None
+    ) -> Rotary:
+        """The rotation of a published model, by name; `rotary_presets` has the names and facts.
+
+        Args:
+            name: "llama-3.1", "deepseek-v3", "gpt-oss" ...
+            layer_type: which layers, where they differ ("full_attention", "sliding_attention").
+            seq_len: length of the sequence, for scalings that depend on it (LongRoPE).
+
+        Raises:
+            ValueError: a name or layer_type that is not known; the message lists those like it.
+
+        Example:
+            >>> import posenc_native as pn
+            >>> pn.Rotary.preset("gemma-3-27b", "sliding_attention").base
+            10000.0
+        """
+        return cls(**rotary_preset(name).rotary_arguments(layer_type, seq_len))
+
+    @property
+    def rotary_dim(self) -> int:
+        """How many dims of a head are rotated."""
+        return 2 * len(self.inv_freq)
+
+    @overload
+    def __call__(
+        self, q: npt.NDArray[Number], k: npt.NDArray[Number],
+        positions: npt.ArrayLike | torch.Tensor | None = ..., *, layout: str = ...,
+        inverse: bool = ..., inplace: bool = ...,
+    ) -> tuple[npt.NDArray[Number], npt.NDArray[Number]]: ...  # fmt: skip
+    @overload
+    def __call__(
+        self, q: torch.Tensor, k: torch.Tensor,
+        positions: npt.ArrayLike | torch.Tensor | None = ..., *, layout: str = ...,
+        inverse: bool = ..., inplace: bool = ...,
+    ) -> tuple[torch.Tensor, torch.Tensor]: ...  # fmt: skip
+    @overload
+    def __call__(
+        self, q: SupportsArray, k: SupportsArray,
+        positions: npt.ArrayLike | torch.Tensor | None = ..., *, layout: str = ...,
+        inverse: bool = ..., inplace: bool = ...,
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]: ...  # fmt: skip
+    def __call__(
+        self,
+        q: Any,
+        k: Any,
+        positions: npt.ArrayLike | torch.Tensor | None = None,
+        *,
+        layout: str = "bhsd",
+        inverse: bool = False,
+        inplace: bool = False,
+    ) -> tuple[Any, Any]:
+        """Rotate queries and keys: `apply_rotary_qk` with this description."""
+        operations = None if type(q) is np.ndarray else late.operations_on(q)
+        if operations is None:
+            return apply_rotary_qk(
+                q, k, positions, self.inv_freq, layout=layout, pairing=self.pairing,
+                rotary_start=self.rotary_start, axis_map=self.axis_map, scale=self.scale,
+                inverse=inverse, inplace=inplace,
+            )  # fmt: skip
+        tensors = self._tensors
+        if tensors is None or not q.is_cpu:
+            tensors = self._torch(q.device)
+        inv_freq, axis_map = tensors
+        return operations.apply_rotary_qk(  # type: ignore[no-any-return]
+            q, k, positions, inv_freq, layout, self.pairing, self.rotary_start, axis_map,
+            self.scale, inverse, inplace,
+        )  # fmt: skip
+
+    @overload
+    def apply(
+        self, x: npt.NDArray[Number], positions: npt.ArrayLike | torch.Tensor | None = ..., *,
+        layout: str = ..., inverse: bool = ..., out: npt.NDArray[Any] | None = ...,
+    ) -> npt.NDArray[Number]: ...  # fmt: skip
+    @overload
+    def apply(
+        self, x: torch.Tensor, positions: npt.ArrayLike | torch.Tensor | None = ..., *,
+        layout: str = ..., inverse: bool = ..., out: torch.Tensor | None = ...,
+    ) -> torch.Tensor: ...  # fmt: skip
+    @overload
+    def apply(
+        self, x: SupportsArray, positions: npt.ArrayLike | torch.Tensor | None = ..., *,
+        layout: str = ..., inverse: bool = ..., out: npt.NDArray[Any] | None = ...,
+    ) -> npt.NDArray[Any]: ...  # fmt: skip
+    def apply(
+        self,
+        x: Any,
+        positions: npt.ArrayLike | torch.Tensor | None = None,
+        *,
+        layout: str = "bhsd",
+        inverse: bool = False,
+        out: Any = None,
+    ) -> Any:
+        """Rotate one array or tensor: `apply_rotary` with this description."""
+        inv_freq, axis_map = self._of(x)
+        return apply_rotary(
+            x, positions, inv_freq, layout=layout, pairing=self.pairing,
+            rotary_start=self.rotary_start, axis_map=axis_map, scale=self.scale, inverse=inverse,
+            out=out,
+        )  # fmt: skip
+
+    @overload
+    def tables(
+        self, positions: int | npt.NDArray[Any] | Sequence[Any], *,
+        dtype: npt.DTypeLike | None = ...,
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]: ...  # fmt: skip
+    @overload
+    def tables(
+        self, positions: torch.Tensor, *, dtype: Any = ...,
+    ) -> tuple[torch.Tensor, torch.Tensor]: ...  # fmt: skip
+    @overload
+    def tables(
+        self, positions: int | npt.ArrayLike | torch.Tensor, *, dtype: torch.dtype,
+    ) -> tuple[torch.Tensor, torch.Tensor]: ...  # fmt: skip
+    @overload
+    def tables(
+        self, positions: npt.ArrayLike, *, dtype: npt.DTypeLike | None = ...,
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]: ...  # fmt: skip
+    def tables(
+        self, positions: int | npt.ArrayLike | torch.Tensor, *, dtype: Any = None
+    ) -> tuple[Any, Any]:
+        """Cosines and sines: `rotary_tables` with this description."""
+        inv_freq, axis_map = self._of(positions)
+        return rotary_tables(positions, inv_freq, axis_map=axis_map, scale=self.scale, dtype=dtype)
+
+    def _of(self, x: Any) -> tuple[Any, Any]:
+        """inv_freq and axis_map for an array, or for a tensor where it is."""
+        return self._torch(x.device) if arguments.is_tensor(x) else (self.inv_freq, self.axis_map)
+
+    def _torch(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """inv_freq and axis_map as tensors on a device, made once for each."""
+        tensors = self._tensors or self._make_tensors()
+        if tensors[0].device == device:
+            return tensors
+        self._prepare(device)
+        return self._elsewhere.get(device) or self._moved(device)
+
+    @late.constant
+    def _prepare(self, device: torch.device) -> None:
+        """Make the tensors for a device.
+
+        torch.compile runs this for real while it traces: the tensors are then inputs of the graph
+        like others, and not copied in every call of it.
+        """
+        if device not in self._elsewhere:
+            inv_freq, axis_map = self._moved(device)
+            if type(inv_freq) is sys.modules["torch"].Tensor:  # and nothing that traces
+                self._elsewhere[device] = inv_freq, axis_map
+
+    def _make_tensors(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+        import torch
+
+        # The device is named: a model may be built under torch.device("meta"). No inference
+        # tensors: training may follow.
+        with torch.inference_mode(False):
+            inv_freq = torch.tensor(self.inv_freq, device="cpu")
+            axis_map = None if self.axis_map is None else torch.tensor(self.axis_map, device="cpu")
+        # Kept, but not what tracing makes of them.
+        if type(inv_freq) is torch.Tensor and not torch.compiler.is_compiling():
+            object.__setattr__(self, "_tensors", (inv_freq, axis_map))
+        return inv_freq, axis_map
+
+    def _moved(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor | None]:
+        import torch
+
+        inv_freq, axis_map = self._tensors or self._make_tensors()
+        with torch.inference_mode(False):
+            return inv_freq.to(device), None if axis_map is None else axis_map.to(device)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"Rotary is immutable: cannot set {name!r}")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"Rotary is immutable: cannot delete {name!r}")
+
+    def _arguments(self) -> dict[str, Any]:
+        """What __init__ takes to make an equal object."""
+        from_formula = {
+            "base": self.base,
+            "rotary_dim": 2 * len(self.inv_freq),
+            "scaling": self.scaling,
+        }
+        return {
+            "head_dim": self.head_dim,
+            **({} if "inv_freq" in self._given else from_formula),
+            **self._given,
+            "pairing": self.pairing,
+            "axis_map": None if self.axis_map is None else tuple(self.axis_map.tolist()),
+            "rotary_start": self.rotary_start,
+        }
+
+    @late.constant
+    def _differs(self, other: Rotary) -> str | None:
+        """What other pairs, or other frequencies of the same pairs, come from; None if nothing."""
+        for name in ("head_dim", "pairing", "rotary_start", "axis_map"):
+            if self._arguments()[name] != other._arguments()[name]:
+                return name
+        if len(self.inv_freq) != len(other.inv_freq):
+            return "rotary_dim"
+        return None if np.array_equal(self.inv_freq, other.inv_freq) else "inv_freq"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _make_rotary, (self._arguments(),)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Rotary):
+            return NotImplemented
+        return self._arguments() == other._arguments()
+
+    def __hash__(self) -> int:
+        return hash((self.head_dim, self.base, self.pairing, self.rotary_start))
+
+    def __repr__(self) -> str:
+        return f"Rotary({self._written_arguments()})"
+
+    def _written_arguments(self) -> str:
+        """What is between the brackets of the call; more than 8 frequencies are not all there."""
+        values = self._arguments()
+        if values.get("rotary_dim") == self.head_dim:
+            del values["rotary_dim"]
+        return call_arguments(Rotary, **values)
+
+
+def _explicit_frequencies(inv_freq: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    given = arguments.as_array("Rotary", "inv_freq", inv_freq)
+    if given.ndim != 1:
+        arguments.wrong_value("Rotary", "inv_freq", "shape [P]", list(given.shape))
+    if not np.issubdtype(given.dtype, np.number) or np.issubdtype(given.dtype, np.complexfloating):
+        arguments.wrong_type("Rotary", "inv_freq", "numbers", given.dtype)
+    frequencies = np.array(given, dtype=np.float64)
+    if not (np.abs(frequencies) < arguments.FREQUENCY_LIMIT).all():
+        expected = "finite values of magnitude below 2^63"
+        arguments.wrong_value("Rotary", "inv_freq", expected, "larger or NaN")
+    return frequencies
+
+
+def _make_rotary(values: dict[str, Any]) -> Rotary:
+    return Rotary(**values)

@@ -1,0 +1,311 @@
+"""xPos: rotary encoding whose scores decay with the distance of query and key.
+
+    query of position n   rotated, times   zeta_i^( (n - c) / scale_base)
+    key   of position m   rotated, times   zeta_i^(-(m - c) / scale_base)
+    their product         the rotary one,  zeta_i^( (n - m) / scale_base)  of it in pair i
+
+    zeta_i = (2 i + gamma d) / ((1 + gamma) d),   i = 0 .. d / 2 - 1
+
+The centre c cancels in the product. It decides how large the factors of one side get, and whether
+keys that were rotated once stay valid: with a fixed centre they do, with one that follows the
+length they do not.
+
+Source: Sun et al. 2022, "A Length-Extrapolatable Transformer", arXiv:2212.10554.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from posenc_native.base import arguments, views
+from posenc_native.engines.arrays import Arrays
+
+from .apply import apply_rotary_tables, rotary_tables
+
+if TYPE_CHECKING:
+    import torch
+
+    from posenc_native.base.kinds import Number, SupportsArray
+
+__all__ = [
+    "apply_xpos",
+    "xpos_tables",
+]
+
+# Of the natural logarithm of a factor: with it and its inverse in the normal numbers of the format.
+_LIMITS = {"float32": 87.0, "float64": 708.0}
+
+
+def xpos_tables(
+    positions: int | npt.ArrayLike | torch.Tensor,
+    inv_freq: npt.ArrayLike | torch.Tensor,
+    *,
+    center: float | str = 0.0,
+    scale_base: float = 512.0,
+    gamma: float = 0.4,
+    scale: float = 1.0,
+    dtype: Any = None,
+) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+    """Cosines and sines for queries and for keys, for `apply_rotary_tables`.
+
+    Each is computed by itself, not as the inverse of the other, in float64, and rounded once. The
+    factors of pair 0 are the extreme ones: with gamma 0.4 they are within the normal numbers of
+    float32 up to ``|n - c| = 69.4 * scale_base``, which is 35 500 positions for 512. A centre in
+    the middle of the longest sequence makes the most of that. What they multiply overflows sooner
+    where it is float16: from ``8.8 * scale_base`` on for elements of 1.
+
+    Args:
+        positions: an int n for 0 .. n-1, or an array or tensor of any shape.
+        inv_freq: ``[P]``, radians per position; see `posenc_native.rotary_frequencies`. d is 2P.
+        center: c, a position, the same in every call that shares keys; or "length" for half the
+            number of positions (their last axis), rounded down, as rotary-embedding-torch and
+            x-transformers have it for positions from 0.
+        scale_base: number of positions over which pair i decays by zeta_i, > 0.
+        gamma: g in zeta_i, > 0; the smaller, the faster the first pairs decay.
+        scale: factor of all four tables.
+        dtype: float32 (default) or float64, of NumPy or torch.
+
+    Returns:
+        ``(cos, sin)`` of queries and ``(cos, sin)`` of keys, each ``positions.shape + (P,)``.
+
+    Raises:
+        ValueError: shapes that do not fit; numbers that are not positive or finite; positions so
+            far from the centre that a factor or its inverse would not be a normal number (where
+            they can be read without a wait: not on a GPU, not while torch.compile traces).
+        TypeError: impossible dtypes.
+
+    Source: Sun et al. 2022, arXiv:2212.10554.
+
+    Example:
+        >>> import numpy as np
+        >>> import posenc_native as pn
+        >>> inv_freq, _ = pn.rotary_frequencies(4)
+        >>> (cos_q, sin_q), (cos_k, sin_k) = pn.xpos_tables(np.array([0, 512]), inv_freq)
+        >>> bool(np.allclose(np.hypot(cos_q, sin_q)[1], [0.4 / 1.4, 0.9 / 1.4]))
+        True
+        >>> bool(np.allclose(np.hypot(cos_q, sin_q) * np.hypot(cos_k, sin_k), 1))
+        True
+    """
+    function = "xpos_tables"
+    arrays = Arrays(function, dtype, None, positions=positions, inv_freq=inv_freq)
+    points = arrays.points("positions", positions)
+    center = _center(function, center, points.shape[-1] if points.ndim else 0)
+    decay = _decay(arrays, inv_freq, scale_base, gamma)
+    of_q, of_k = _tables(arrays, points, inv_freq, decay, center, scale, (1, -1))
+    return of_q, of_k
+
+
+@overload
+def apply_xpos(
+    q: npt.NDArray[Number], k: npt.NDArray[Number], positions: npt.ArrayLike | torch.Tensor | None,
+    inv_freq: npt.ArrayLike | torch.Tensor, *,
+    k_positions: npt.ArrayLike | torch.Tensor | None = ..., center: float | str = ...,
+    scale_base: float = ..., gamma: float = ..., scale: float = ..., layout: str = ...,
+    pairing: str | int = ..., rotary_start: int = ..., inplace: bool = ...,
+) -> tuple[npt.NDArray[Number], npt.NDArray[Number]]: ...  # fmt: skip
+@overload
+def apply_xpos(
+    q: torch.Tensor, k: torch.Tensor, positions: npt.ArrayLike | torch.Tensor | None,
+    inv_freq: npt.ArrayLike | torch.Tensor, *,
+    k_positions: npt.ArrayLike | torch.Tensor | None = ..., center: float | str = ...,
+    scale_base: float = ..., gamma: float = ..., scale: float = ..., layout: str = ...,
+    pairing: str | int = ..., rotary_start: int = ..., inplace: bool = ...,
+) -> tuple[torch.Tensor, torch.Tensor]: ...  # fmt: skip
+@overload
+def apply_xpos(
+    q: SupportsArray, k: SupportsArray, positions: npt.ArrayLike | torch.Tensor | None,
+    inv_freq: npt.ArrayLike | torch.Tensor, *,
+    k_positions: npt.ArrayLike | torch.Tensor | None = ..., center: float | str = ...,
+    scale_base: float = ..., gamma: float = ..., scale: float = ..., layout: str = ...,
+    pairing: str | int = ..., rotary_start: int = ..., inplace: bool = ...,
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]: ...  # fmt: skip
+def apply_xpos(
+    q: Any,
+    k: Any,
+    positions: npt.ArrayLike | torch.Tensor | None,
+    inv_freq: npt.ArrayLike | torch.Tensor,
+    *,
+    k_positions: npt.ArrayLike | torch.Tensor | None = None,
+    center: float | str = 0.0,
+    scale_base: float = 512.0,
+    gamma: float = 0.4,
+    scale: float = 1.0,
+    layout: str = "bhsd",
+    pairing: str | int = "half",
+    rotary_start: int = 0,
+    inplace: bool = False,
+) -> tuple[Any, Any]:
+    """Rotate queries and keys, and scale them so that scores decay with distance.
+
+    Args:
+        q, k: as x in `posenc_native.apply_rotary`; they may differ in heads and in length.
+        positions: of the queries: None for 0 .. s-1, ``[s]`` or ``[b, s]`` (``[t]`` for packed
+            tokens).
+        inv_freq, scale_base, gamma, scale: as in `xpos_tables`.
+        k_positions: of the keys; None for those of the queries, and for 0 .. s-1 if `positions`
+            is None.
+        center: c, a position; keep it for all calls that share keys. "length" is half the number
+            of keys, rounded down: keys of an earlier call, with fewer of them, do not fit then.
+        layout, pairing, rotary_start: as in `posenc_native.apply_rotary`. The paper's own code is
+            "interleaved".
+        inplace: write the results to `q` and `k`.
+
+    Returns:
+        ``(q, k)``; the arguments themselves if in place. Computed in float32 (float64 for float64)
+        from tables of that format, rounded once. Gradients reach `q` and `k`.
+
+    Raises:
+        ValueError, TypeError: as in `xpos_tables` and `posenc_native.apply_rotary`; nothing has
+            been written then.
+
+    Source: Sun et al. 2022, arXiv:2212.10554; its code is torchscale's ``XPOS``.
+
+    Example:
+        >>> import numpy as np
+        >>> import posenc_native as pn
+        >>> inv_freq, _ = pn.rotary_frequencies(64)
+        >>> q, k = np.ones((1, 8, 5, 64), np.float32), np.ones((1, 2, 5, 64), np.float32)
+        >>> _, cached = pn.apply_xpos(q, k, None, inv_freq)
+        >>> step = q[:, :, :1], k[:, :, :1]  # the next token: its key is appended, as it is
+        >>> new_q, new_k = pn.apply_xpos(*step, np.array([5]), inv_freq)
+        >>> np.concatenate([cached, new_k], 2).shape
+        (1, 2, 6, 64)
+    """
+    function = "apply_xpos"
+    q_and_k = q, k
+    if not arguments.is_tensor(q):
+        q, k = arguments.as_operands(function, q, k, inplace)
+    for argument, x in (("q", q), ("k", k)):
+        if type(x) is not type(q) and not (arguments.is_tensor(x) and arguments.is_tensor(q)):
+            arguments.wrong_type(function, argument, "what q is", type(x).__name__)
+        arguments.check_dtype(function, argument, x.dtype, arguments.FLOAT_DTYPES)
+        if x.dtype != q.dtype:
+            arguments.wrong_type(function, argument, f"the dtype of q, {q.dtype}", x.dtype)
+    arrays = Arrays(
+        function,
+        q.dtype if arguments.dtype_name(q.dtype) == "float64" else "float32",
+        q.device if arguments.is_tensor(q) else None,
+        q=q, k=k, positions=positions, k_positions=k_positions, inv_freq=inv_freq,
+    )  # fmt: skip
+    decay = _decay(arrays, inv_freq, scale_base, gamma)
+    pairs = decay.shape[0]
+    views = [
+        views.rotary_view(function, tuple(x.shape), layout, pairing, rotary_start, pairs, name)
+        for name, x in (("q", q), ("k", k))
+    ]
+    center = _center(function, center, views[1].tokens)
+    same = k_positions is None and (positions is not None or views[0].tokens == views[1].tokens)
+    if k_positions is None:
+        k_positions = positions
+    points = []
+    for name, view, given in zip(
+        ("positions", "k_positions"), views, (positions, k_positions), strict=True
+    ):
+        values = arrays.points(name, view.tokens if given is None else given)
+        view.check_tokens(function, name, tuple(values.shape))
+        points.append(values)
+    if same:
+        of_q, of_k = _tables(arrays, points[0], inv_freq, decay, center, scale, (1, -1))
+    else:
+        (of_q,) = _tables(arrays, points[0], inv_freq, decay, center, scale, (1,))
+        (of_k,) = _tables(arrays, points[1], inv_freq, decay, center, scale, (-1,))
+    if inplace:
+        _check_places(function, q, k, layout)
+    results = [
+        apply_rotary_tables(
+            x, *tables, layout=layout, pairing=pairing, rotary_start=rotary_start,
+            out=x if inplace else None,
+        )
+        for x, tables in ((q, of_q), (k, of_k))
+    ]  # fmt: skip
+    return q_and_k if inplace else (results[0], results[1])
+
+
+def _check_places(function: str, q: Any, k: Any, layout: str) -> None:
+    """ValueError unless both can be written in place: checked before either is."""
+    tensors = arguments.is_tensor(q)
+    if tensors:
+        from posenc_native.engines.tensors.composed.phases import concrete
+        from posenc_native.engines.tensors.following import is_leaf_for_gradient
+        from posenc_native.engines.tensors.results import overlap as _overlap
+
+        if not concrete(q, k):
+            return
+    if _overlap(q, k) if tensors else np.shares_memory(q, k):
+        arguments.wrong_value(function, "k", "no memory in common with q", "an overlap")
+    for name, x in (("q", q), ("k", k)):
+        if tensors and is_leaf_for_gradient(x):
+            expected = "no leaf that requires a gradient, in place"
+            arguments.wrong_value(function, name, expected, "one")
+        # A rotation of no pairs checks its place and writes nothing.
+        data = x.detach() if tensors else x
+        tokens = data.shape[layout.index("t" if "t" in layout else "s")]
+        table = data.new_empty((tokens, 0)) if tensors else np.empty((tokens, 0), np.float32)
+        try:
+            apply_rotary_tables(data, table, table, layout=layout, out=data)
+        except ValueError as error:
+            got = str(error).partition(": ")[2].partition(": ")[2]
+            arguments.wrong_value(function, name, *got.removeprefix("expected ").split(", got ", 1))
+
+
+def _center(function: str, center: float | str, length: int) -> float:
+    """The position of the centre, of so many positions."""
+    if center == "length":
+        return length // 2
+    if isinstance(center, str):
+        arguments.wrong_value(function, "center", "a number or 'length'", repr(center))
+    return arguments.finite_number(function, "center", center)
+
+
+def _decay(arrays: Arrays, inv_freq: Any, scale_base: float, gamma: float) -> Any:
+    """The logarithm of a query's factor for each position from the centre, float64 [P]."""
+    if not arguments.is_tensor(inv_freq):
+        inv_freq = arguments.as_array(arrays.function, "inv_freq", inv_freq)
+    shape = tuple(inv_freq.shape)
+    if len(shape) != 1:
+        arguments.wrong_value(arrays.function, "inv_freq", "shape [P]", list(shape))
+    scale_base = arguments.positive_number(arrays.function, "scale_base", scale_base)
+    gamma = arguments.positive_number(arrays.function, "gamma", gamma)
+    dim = 2 * shape[0]
+    logarithms = [math.log((2 * i + gamma * dim) / ((1 + gamma) * dim)) for i in range(shape[0])]
+    return arrays.constant([logarithm / scale_base for logarithm in logarithms])
+
+
+def _tables(
+    arrays: Arrays,
+    points: Any,
+    inv_freq: Any,
+    decay: Any,
+    center: float,
+    scale: float,
+    signs: tuple[int, ...],
+) -> list[tuple[Any, Any]]:
+    """(cos, sin) of points [...] for each of the signs: 1 for queries, -1 for keys."""
+    function = arrays.function
+    exponents = (points - center)[..., None] * decay
+    limit = _LIMITS[_table_format(arrays)]
+    if arrays.readable and 0 not in exponents.shape:
+        largest = float(abs(exponents).max())
+        if not largest <= limit:
+            reach = limit / float(abs(decay).max())
+            expected = f"within {reach:.0f} of the center, {center:g}, for factors in this format"
+            got = f"one {largest / float(abs(decay).max()):.0f} from it"
+            arguments.wrong_value(function, "positions", expected, got)
+    cos, sin = rotary_tables(points, inv_freq, scale=scale, dtype=arrays.float64)
+    results = []
+    for sign in signs:
+        factors = arrays.xp.exp(sign * exponents)
+        results.append((arrays.rounded(cos * factors), arrays.rounded(sin * factors)))
+    return results
+
+
+def _table_format(arrays: Arrays) -> str:
+    """Name of the format of the tables."""
+    known = [name for name in _LIMITS if arrays.dtype == getattr(arrays.xp, name)]
+    if not known:
+        arguments.wrong_type(arrays.function, "dtype", " or ".join(_LIMITS), arrays.dtype)
+    return known[0]

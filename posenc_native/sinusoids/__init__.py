@@ -1,0 +1,1 @@
+"""Sinusoidal tables: of positions, and of any convention as data."""

@@ -1,0 +1,136 @@
+"""How the cells of a grid become coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from posenc_native.base import arguments
+from posenc_native.base.arguments import as_array, is_tensor, wrong_type, wrong_value
+from posenc_native.base.calls import call
+from posenc_native.engines.arrays import Arrays
+
+__all__ = [
+    "GridCoordinates",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridCoordinates:
+    """How cell i of the n cells of an axis becomes a coordinate.
+
+    ``low + extent * (i + first) / (n - drop)``, or ``low + i + first`` without an extent.
+
+    Args:
+        first: what the first cell counts as: 0, 1 (DETR), 0.5 (centres of cells).
+        extent: the length that n cells are stretched to, one for all axes or one for each; None
+            counts cells.
+        low: the coordinate to begin at.
+        drop: cells that do not count in n: 1 where the ends are on the first and the last cell, a
+            small negative number where the source guards a division.
+        descending: count from the last cell (Transformer-XL).
+
+    Raises:
+        ValueError, TypeError: numbers that are none.
+
+    Example:
+        >>> import posenc_native as pn
+        >>> rows, columns = pn.GridCoordinates(low=-1, extent=2, drop=1).of_shape((2, 3))
+        >>> rows.shape, columns
+        ((2, 1), array([[-1.,  0.,  1.]]))
+    """
+
+    first: float = 0.0
+    extent: float | tuple[float, ...] | None = None
+    low: float = 0.0
+    drop: float = 0.0
+    descending: bool = False
+
+    def __post_init__(self) -> None:
+        function = "GridCoordinates"
+        for name in ("first", "low", "drop"):
+            arguments.finite_number(function, name, getattr(self, name))
+        if isinstance(self.extent, (tuple, list)):
+            extents = [arguments.finite_number(function, "extent", x) for x in self.extent]
+            object.__setattr__(self, "extent", tuple(extents))
+        elif self.extent is not None:
+            arguments.finite_number(function, "extent", self.extent)
+
+    def __repr__(self) -> str:
+        return call(self, **{field.name: getattr(self, field.name) for field in fields(self)})
+
+    def of_shape(
+        self, shape: Sequence[int], *, dtype: Any = None, device: Any = None
+    ) -> tuple[Any, ...]:
+        """Coordinates of a grid of this shape, one array an axis, which broadcast to the shape.
+
+        int64 where whole cells are counted, else float64. A torch dtype or a device makes them
+        tensors; the dtype is that of the table to come and means nothing else.
+        """
+        function = "GridCoordinates"
+        arrays = Arrays(function, dtype, device)
+        lengths = [arguments.length(function, "shape", n) for n in shape]
+        placed = []
+        for axis, n in enumerate(lengths):
+            along = (1,) * axis + (n,) + (1,) * (len(lengths) - 1 - axis)
+            divisor = n - self.drop
+            place = self._place(arrays, axis, arrays.arange(n), n, divisor or 1.0)
+            placed.append(place.reshape(along))
+        return tuple(placed)
+
+    def of_mask(self, mask: Any, axes: int) -> tuple[Any, ...]:
+        """Coordinates ``mask.shape`` of the cells that are there, along each of the last `axes`.
+
+        mask: bools, True where there is something. Along every line of cells, i counts them and n
+        is how many there are.
+        """
+        function = "GridCoordinates"
+        arrays = Arrays(function, mask=mask)
+        mask = point_of(arrays, "mask", mask)
+        if arguments.dtype_name(mask.dtype) != "bool":
+            wrong_type(function, "mask", "bools", mask.dtype)
+        if mask.ndim < axes:
+            wrong_value(function, "mask", f"at least {axes} axes", f"shape {list(mask.shape)}")
+        placed = []
+        for axis in range(axes):
+            counted = arrays.xp.cumsum(mask, axis - axes)
+            last = (..., slice(-1, None), *(slice(None),) * (axes - 1 - axis))
+            n = counted[last]
+            divisor = n - self.drop
+            divisor = arrays.xp.where(divisor == 0, 1, divisor)
+            placed.append(self._place(arrays, axis, counted - 1, n, divisor))
+        return tuple(placed)
+
+    def _place(self, arrays: Arrays, axis: int, i: Any, n: Any, divisor: Any) -> Any:
+        if self.descending:
+            i = n - 1 - i
+        if self.extent is None:
+            offset = self.first + self.low
+            return i + int(offset) if offset == int(offset) else arrays.wide(i) + offset
+        extent = self.extent
+        if isinstance(extent, tuple):
+            if axis >= len(extent):
+                wrong_value("GridCoordinates", "extent", "one for every axis", extent)
+            extent = extent[axis]
+        return (arrays.wide(i) + self.first) * extent / divisor + self.low
+
+
+def concrete(arrays: Arrays, values: Any) -> bool:
+    """Whether values can be looked at without a wait, and are not only traced."""
+    if not arrays.is_torch:
+        return True
+    # Without a device nothing came in, and `readable` does not ask whether torch traces.
+    known = arrays.device is not None and arrays.readable
+    return known and type(values) is arrays.xp.Tensor
+
+
+def point_of(arrays: Arrays, argument: str, value: Any) -> Any:
+    """A coordinate, or a mask, as an array or tensor."""
+    if is_tensor(value):
+        return value
+    array = as_array(arrays.function, argument, value)
+    arguments.check_dtype(
+        arrays.function, argument, array.dtype, (*arguments.POSITION_DTYPES, "bool")
+    )
+    return arrays.xp.tensor(array, device=arrays.device) if arrays.is_torch else array

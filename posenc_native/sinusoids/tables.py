@@ -1,0 +1,250 @@
+"""Sinusoidal tables: written down, added to activations, shifted.
+
+row of position p, dim = 2P, w_i = scale * base^(-i / (P - shift))
+
+interleaved   sin(p w0) cos(p w0) sin(p w1) cos(p w1) ...     "Attention Is All You Need"
+sin_cos       sin(p w0) sin(p w1) ... cos(p w0) cos(p w1) ... tensor2tensor, fairseq, Whisper
+cos_sin       cos(p w0) cos(p w1) ... sin(p w0) sin(p w1) ... DiT, GLIDE
+
+Other conventions, of one coordinate or of several, are a `SinusoidalSpec`, which puts such tables
+together; sinusoidal_presets.py has those of other projects by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from posenc_native.base import arguments
+from posenc_native.base.arguments import as_array, as_dtype, as_operand, is_tensor, is_torch_dtype
+from posenc_native.engines import backend, late, reference
+
+if TYPE_CHECKING:
+    import torch
+
+    from posenc_native.base.kinds import Device, Number, SupportsArray
+
+__all__ = [
+    "add_sinusoidal",
+    "shift_matrix",
+    "sinusoidal",
+]
+
+
+@overload
+def sinusoidal(
+    positions: int | npt.NDArray[Any] | Sequence[Any], dim: int, *, base: float = ...,
+    layout: str = ..., shift: float = ..., scale: float = ..., dtype: npt.DTypeLike | None = ...,
+    device: None = ..., out: npt.NDArray[Any] | None = ...,
+) -> npt.NDArray[Any]: ...  # fmt: skip
+@overload
+def sinusoidal(
+    positions: torch.Tensor, dim: int, *, base: float = ..., layout: str = ..., shift: float = ...,
+    scale: float = ..., dtype: Any = ..., device: Any = ..., out: torch.Tensor | None = ...,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def sinusoidal(
+    positions: int | npt.ArrayLike | torch.Tensor, dim: int, *, base: float = ...,
+    layout: str = ..., shift: float = ..., scale: float = ..., dtype: torch.dtype,
+    device: Any = ..., out: torch.Tensor | None = ...,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def sinusoidal(
+    positions: int | npt.ArrayLike | torch.Tensor, dim: int, *, base: float = ...,
+    layout: str = ..., shift: float = ..., scale: float = ..., dtype: Any = ..., device: Device,
+    out: torch.Tensor | None = ...,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def sinusoidal(
+    positions: npt.ArrayLike, dim: int, *, base: float = ..., layout: str = ..., shift: float = ...,
+    scale: float = ..., dtype: npt.DTypeLike | None = ..., device: None = ...,
+    out: npt.NDArray[Any] | None = ...,
+) -> npt.NDArray[Any]: ...  # fmt: skip
+def sinusoidal(
+    positions: int | npt.ArrayLike | torch.Tensor,
+    dim: int,
+    *,
+    base: float = 10000.0,
+    layout: str = "interleaved",
+    shift: float = 0.0,
+    scale: float = 1.0,
+    dtype: Any = None,
+    device: Any = None,
+    out: Any = None,
+) -> Any:
+    """Table of sines and cosines, exact at every position.
+
+    The angle of pair i at position p is ``p * scale * base ** (-i / (dim / 2 - shift))`` radians.
+    Positions are integers of up to 64 bits or floats of magnitude below 2^63. Results of position
+    p are within ``1.2e-7 + 2^-62 |p|`` of the true value in float32 (the second term counts from
+    2^38 on), correctly rounded in float16 and bfloat16 (but where the true value is within 1e-7 of
+    a rounding boundary), and within ``4e-16 + 2^-60 |p|`` in float64.
+
+    Args:
+        positions: an int n for 0 .. n-1, or an array or tensor of any shape.
+        dim: width of the table, even.
+        base: ratio of the longest to the shortest wavelength, > 0.
+        layout: "interleaved", "sin_cos" or "cos_sin"; see the module's head.
+        shift: 0 for the exponent 2i/dim of the paper, 1 for i/(dim/2 - 1) of tensor2tensor.
+        scale: factor of the angle.
+        dtype: float16, bfloat16, float32 (default) or float64, of NumPy or torch. A torch dtype
+            makes the result a tensor.
+        device: torch device of the result; makes it a tensor.
+        out: array or tensor ``positions.shape + (dim,)`` to write the result to.
+
+    Returns:
+        ``positions.shape + (dim,)``: an array, or a tensor for tensors. Gradients reach floating
+        positions (timesteps, boxes): ``w cos`` and ``-w sin``, exact as the table is, summed in
+        float32 (float64 for float64), of any order.
+
+    Raises:
+        ValueError: odd dim, unknown layout, base <= 0, shift >= dim / 2, positions that are not
+            finite, a mismatched or overlapping `out`, an `out` where positions require a gradient,
+            a result that no memory can hold.
+        TypeError: positions of bool, complex or 16-bit float dtype; an impossible dtype.
+
+    Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.5; the shift is that of
+    tensor2tensor's ``get_timing_signal_1d``.
+
+    Example:
+        >>> import posenc_native as pn
+        >>> pn.sinusoidal(2, 4).round(4)
+        array([[0.    , 1.    , 0.    , 1.    ],
+               [0.8415, 0.5403, 0.01  , 1.    ]], dtype=float32)
+    """
+    if device is not None or is_tensor(positions) or is_tensor(out) or is_torch_dtype(dtype):
+        return late.torch_operations().sinusoidal(
+            positions, dim, base, layout, shift, scale, dtype, device, out
+        )
+    if type(positions) is not np.ndarray and not isinstance(positions, (int, np.integer)):
+        positions = as_array("sinusoidal", "positions", positions)
+    if dtype is not None:
+        dtype = as_dtype("sinusoidal", dtype)
+    return backend.implementation.sinusoidal(positions, dim, base, layout, shift, scale, dtype, out)
+
+
+@overload
+def add_sinusoidal(
+    x: npt.NDArray[Number], positions: npt.ArrayLike | torch.Tensor | None = ..., *,
+    x_scale: float = ..., alpha: float = ..., base: float = ..., layout: str = ...,
+    shift: float = ..., scale: float = ..., out: npt.NDArray[Any] | None = ...,
+) -> npt.NDArray[Number]: ...  # fmt: skip
+@overload
+def add_sinusoidal(
+    x: torch.Tensor, positions: npt.ArrayLike | torch.Tensor | None = ..., *, x_scale: float = ...,
+    alpha: float = ..., base: float = ..., layout: str = ..., shift: float = ...,
+    scale: float = ..., out: torch.Tensor | None = ...,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def add_sinusoidal(
+    x: SupportsArray, positions: npt.ArrayLike | torch.Tensor | None = ..., *, x_scale: float = ...,
+    alpha: float = ..., base: float = ..., layout: str = ..., shift: float = ...,
+    scale: float = ..., out: npt.NDArray[Any] | None = ...,
+) -> npt.NDArray[Any]: ...  # fmt: skip
+def add_sinusoidal(
+    x: Any,
+    positions: npt.ArrayLike | torch.Tensor | None = None,
+    *,
+    x_scale: float = 1.0,
+    alpha: float = 1.0,
+    base: float = 10000.0,
+    layout: str = "interleaved",
+    shift: float = 0.0,
+    scale: float = 1.0,
+    out: Any = None,
+) -> Any:
+    """``x * x_scale + alpha * table`` in one pass; the table is never in memory.
+
+    Args:
+        x: ``[..., seq, dim]``, float16, bfloat16, float32 or float64, of any strides.
+        positions: None for 0 .. seq-1, ``[seq]``, or one for every row, ``x.shape[:-1]``.
+        x_scale: factor of x (the Transformer paper has sqrt(dim)).
+        alpha: factor of the table.
+        base, layout, shift, scale: as in `sinusoidal`.
+        out: where the result goes; `x` itself adds in place.
+
+    Returns:
+        An array or tensor like `x`. The sum is formed in float32 (float64 for float64) and rounded
+        once. Gradients reach `x` and floating positions.
+
+    Raises:
+        ValueError, TypeError: as in `sinusoidal`; also for `x` of fewer than two axes.
+
+    Example:
+        >>> import numpy as np
+        >>> import posenc_native as pn
+        >>> x = np.ones((1, 2, 4), np.float32)
+        >>> pn.add_sinusoidal(x, alpha=0.5).round(4)
+        array([[[1.    , 1.5   , 1.    , 1.5   ],
+                [1.4207, 1.2702, 1.005 , 1.5   ]]], dtype=float32)
+    """
+    if type(x) is not np.ndarray:
+        operations = late.operations_on(x)
+        if operations is not None:
+            return operations.add_sinusoidal(
+                x, positions, x_scale, alpha, base, layout, shift, scale, out
+            )
+        x = as_operand("add_sinusoidal", "x", x)
+    if positions is not None:
+        positions = as_array("add_sinusoidal", "positions", positions)
+    return backend.implementation.add_sinusoidal(
+        x, positions, x_scale, alpha, base, layout, shift, scale, out
+    )
+
+
+def shift_matrix(
+    offset: float,
+    dim: int,
+    *,
+    base: float = 10000.0,
+    layout: str = "interleaved",
+    shift: float = 0.0,
+    scale: float = 1.0,
+) -> npt.NDArray[np.float64]:
+    """The linear map that moves a sinusoidal table by `offset` positions.
+
+    Each pair is turned by its angle at `offset`, which is why attention can learn to look a fixed
+    distance away: ``sinusoidal(p, ...) @ shift_matrix(k, ...) == sinusoidal(p + k, ...)``.
+
+    Args:
+        offset: number of positions, an integer or not.
+        dim, base, layout, shift, scale: as in `sinusoidal`.
+
+    Returns:
+        float64 ``[dim, dim]``.
+
+    Raises:
+        ValueError, TypeError: as in `sinusoidal`.
+
+    Source: Vaswani et al. 2017, section 3.5, spelled out.
+
+    Example:
+        >>> import numpy as np
+        >>> import posenc_native as pn
+        >>> table = pn.sinusoidal(np.array([3, 5]), 8, dtype=np.float64)
+        >>> bool(np.allclose(table[0] @ pn.shift_matrix(2, 8), table[1]))
+        True
+    """
+    function = "shift_matrix"
+    arguments.check_sinusoidal_layout(function, layout)
+    arguments.frequency_parameters(function, dim, base, shift, scale)
+    if not abs(arguments.finite_number(function, "offset", offset)) < 2.0**63:
+        arguments.wrong_value(function, "offset", "a magnitude below 2^63", offset)
+    point = np.asarray(offset)
+    row = reference.sinusoidal(point, dim, base, layout, shift, scale, np.float64, None)
+    pairs = (
+        np.arange(dim).reshape(-1, 2)
+        if layout == "interleaved"
+        else np.arange(dim).reshape(2, -1).T
+    )
+    sines, cosines = pairs.T[::-1] if layout == "cos_sin" else pairs.T
+    matrix = np.zeros((dim, dim))
+    # sin(a + b) = sin a cos b + cos a sin b      cos(a + b) = cos a cos b - sin a sin b
+    matrix[sines, sines] = row[cosines]
+    matrix[cosines, sines] = row[sines]
+    matrix[cosines, cosines] = row[cosines]
+    matrix[sines, cosines] = -row[sines]
+    return matrix

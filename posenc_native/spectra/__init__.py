@@ -1,0 +1,1 @@
+"""Which angle a position makes: frequencies, their scalings, the axes that drive them."""

@@ -1,0 +1,91 @@
+"""Frequencies by the formula ``base^(-i / (dim / 2 - shift))``, exact and rounded once."""
+
+from __future__ import annotations
+
+import decimal
+from decimal import Decimal
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from posenc_native.base import arguments
+from posenc_native.base.arguments import wrong_value
+
+FloatArray = npt.NDArray[np.float64]
+
+# 20 digits for whole turns, 20 for 2^-64 of a turn, 30 in reserve. Overflow gives infinity.
+EXACT = decimal.Context(prec=70, rounding=decimal.ROUND_HALF_EVEN, traps=[])
+
+TWO_PI = Decimal(
+    "6.2831853071795864769252867665590057683943387987502116419498891846156328125724179973"
+)
+
+
+def frequencies(dim: int, base: float = 10000.0, *, shift: float = 0.0) -> FloatArray:
+    """Frequencies of a sinusoidal encoding.
+
+    Args:
+        dim: width of the encoding, even.
+        base: above 0; the longest wavelength is about ``2 * pi * base``.
+        shift: 0 for "Attention Is All You Need", 1 for tensor2tensor, fairseq and Whisper; below
+            ``dim / 2``.
+
+    Returns:
+        float64 [dim // 2], radians a position: ``base ** (-i / (dim / 2 - shift))``, each the
+        nearest float64 to the exact value.
+
+    Raises:
+        ValueError: odd or negative dim, base <= 0, shift >= dim / 2, frequencies of 2^63 and more.
+        TypeError: an argument that is not a number.
+
+    Example:
+        >>> frequencies(8)
+        array([1.   , 0.1  , 0.01 , 0.001])
+
+    Source: Vaswani et al. 2017 (arXiv:1706.03762), section 3.5; `shift` as in
+    ``get_timestep_embedding`` of diffusers.
+    """
+    exact = checked_frequencies("frequencies", dim, base, shift)
+    return np.array([float(frequency) for frequency in exact], dtype=np.float64)
+
+
+def wavelengths(dim: int, base: float = 10000.0, *, shift: float = 0.0) -> FloatArray:
+    """Wavelengths of a sinusoidal encoding, positions a turn.
+
+    Args and errors are those of `frequencies`.
+
+    Returns:
+        float64 [dim // 2]: ``2 * pi / frequency``, each the nearest float64 to the exact value.
+
+    Example:
+        >>> wavelengths(4)
+        array([  6.28318531, 628.31853072])
+    """
+    exact = checked_frequencies("wavelengths", dim, base, shift)
+    with decimal.localcontext(EXACT):
+        return np.array([float(TWO_PI / frequency) for frequency in exact], dtype=np.float64)
+
+
+def checked_frequencies(
+    function: str, dim: object, base: object, shift: object, scale: object = 1.0
+) -> tuple[Decimal, ...]:
+    """``scale * base ** (-i / (dim / 2 - shift))`` to about 68 digits; errors name `function`."""
+    parameters = arguments.frequency_parameters(function, dim, base, shift, scale)
+    exact = _exact_frequencies(*parameters)
+    if any(abs(frequency) >= arguments.FREQUENCY_LIMIT for frequency in exact):
+        got = ", ".join(str(value) for value in parameters[1:])
+        wrong_value(function, "base, shift, scale", "frequencies below 2^63", got)
+    return exact
+
+
+@lru_cache(maxsize=64)
+def _exact_frequencies(dim: int, base: float, shift: float, scale: float) -> tuple[Decimal, ...]:
+    if dim == 0:
+        return ()
+    with decimal.localcontext(EXACT):
+        ratio = Decimal(base) ** (-1 / (Decimal(dim) / 2 - Decimal(shift)))
+        result = [Decimal(scale)]
+        while 2 * len(result) < dim:
+            result.append(result[-1] * ratio)
+        return tuple(result)

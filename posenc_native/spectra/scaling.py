@@ -1,0 +1,519 @@
+"""Frequencies of sinusoidal and rotary encodings; the rotary scalings as a table of rules.
+
+Frequencies are radians a position. Those of the plain formula come from decimal arithmetic with
+guard digits, so the float64 results are correctly rounded; the scalings (linear, NTK, YaRN,
+LongRoPE ...) are then float64 arithmetic on them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+
+from posenc_native.base import arguments
+from posenc_native.base.arguments import wrong_type, wrong_value
+
+from .frequencies import FloatArray, _exact_frequencies
+
+
+def rotary_frequencies(
+    rotary_dim: int,
+    base: float = 10000.0,
+    scaling: Mapping[str, Any] | None = None,
+    *,
+    seq_len: int | None = None,
+) -> tuple[FloatArray, float]:
+    """Frequencies of a rotary encoding, scaled to a longer context where asked.
+
+    Args:
+        rotary_dim: number of rotated dims of a head, even. For rope_type "proportional" the whole
+            head, of which the share ``partial_rotary_factor`` gets a frequency above 0.
+        base: "theta", above 0.
+        scaling: None, or a mapping in the form of Hugging Face configurations with a "rope_type"
+            (older: "type") and the keys of that type:
+
+            ============ ========================================================================
+            default      none
+            linear       factor
+            ntk          factor, mixed_b
+            ntk_alpha    alpha
+            dynamic      factor, max_position_embeddings; with alpha it is ntk_alpha
+            yarn         factor, original_max_position_embeddings, beta_fast (32), beta_slow (1),
+                         truncate (True), attention_factor, or mscale with mscale_all_dim
+            llama3       factor, low_freq_factor, high_freq_factor,
+                         original_max_position_embeddings
+            longrope     short_factor, long_factor (a number for each pair),
+                         original_max_position_embeddings, factor, attention_factor, or short_mscale
+                         with long_mscale
+            proportional partial_rotary_factor (1), factor (1)
+            axial        axes (2): as many equal blocks of pairs, each with the frequencies of a
+                         head of ``rotary_dim / axes`` dims
+            ============ ========================================================================
+
+            A key that is None counts as absent ("truncate" as False: so transformers and vLLM read
+            it). "rope_theta" takes the place of a base left at 10000. "max_position_embeddings" is
+            the top-level value of a configuration, which "yarn" and "longrope" need when they have
+            no "factor". "partial_rotary_factor" is read by "proportional" alone: for all others
+            rotary_dim is the share of the head already.
+        seq_len: length of the sequence, for "dynamic" and "longrope", or as the key "seq_len".
+            Without it they are as for short sequences.
+
+    Returns:
+        ``(inv_freq, attention_factor)``: float64 [rotary_dim // 2] in radians a position, and the
+        factor for both cos and sin. Of the softmax scale see `softmax_correction`.
+
+    Raises:
+        ValueError: odd rotary_dim, unknown rope_type; a key that is missing, unknown to that type
+            or nonsense, which the message names.
+        TypeError: an argument or value of the wrong kind.
+
+    Example:
+        >>> rotary_frequencies(4, scaling={"rope_type": "linear", "factor": 4.0})
+        (array([0.25  , 0.0025]), 1.0)
+
+    Sources: Su et al. 2021 (RoFormer, arXiv:2104.09864); Peng et al. 2023 (YaRN,
+    arXiv:2309.00071); Ding et al. 2024 (LongRoPE, arXiv:2402.13753); ``modeling_rope_utils.py`` of
+    transformers 5, which decides where the papers leave a choice; for "ntk" Su 2023
+    (kexue.fm/archives/9706) and ``NTKScalingRotaryEmbedding`` of vLLM.
+    """
+    function = "rotary_frequencies"
+    rotary_dim = arguments.even_size(function, "rotary_dim", rotary_dim)
+    base = arguments.positive_number(function, "base", base)
+    if scaling is not None and not isinstance(scaling, Mapping):
+        wrong_type(function, "scaling", "a mapping or None", type(scaling).__name__)
+    if seq_len is not None:
+        scaling = {**(scaling or {}), "seq_len": seq_len}
+    return scaled_frequencies(function, rotary_dim, base, scaling)
+
+
+def scaled_frequencies(
+    function: str, dim: int, base: float, scaling: Mapping[str, Any] | None
+) -> tuple[FloatArray, float]:
+    """As `rotary_frequencies`; an odd dim has a frequency for its last, lone dim too.
+
+    Models whose share of a head is an odd number of dims rotate one dim more.
+    """
+    theta, values = _read_scaling(function, base, scaling)
+    return ROTARY_SCALINGS[values.rope_type].compute(dim, theta, values)
+
+
+def rotary_blend(
+    function: str, dim: int, base: float, scaling: Mapping[str, Any] | None
+) -> RotaryBlend | None:
+    """Which pairs a scaling keeps and which it slows; None of one that treats all alike."""
+    theta, values = _read_scaling(function, base, scaling)
+    blend = ROTARY_SCALINGS[values.rope_type].blend
+    return None if blend is None else blend(dim, theta, values)
+
+
+def _read_scaling(
+    function: str, base: float, scaling: Mapping[str, Any] | None
+) -> tuple[float, _Values]:
+    """The base, which a scaling may bring along, and the values of the scaling."""
+    values = _Values(function, scaling)
+    theta = values.number("rope_theta", base)
+    if theta != base and base != 10000.0:
+        wrong_value(function, "base", f"scaling['rope_theta'] = {theta} or none", base)
+    return theta, values
+
+
+def softmax_correction(scaling: Mapping[str, Any] | None) -> float:
+    """What YaRN with "mscale_all_dim" multiplies the softmax scale by, besides its frequencies.
+
+    DeepSeek-V2 and its relatives split YaRN's attention factor: a part goes into cos and sin (the
+    attention_factor of `rotary_frequencies`), the rest into the scale of the scores,
+    ``head_dim ** -0.5 * softmax_correction(scaling)``, because latent attention rotates only some
+    dims of a head. Nothing of it can be seen in the frequencies: leave it out and attention is too
+    flat by this factor.
+
+    It is the model that applies it. Those of transformers with multi-head latent attention do
+    (DeepSeek-V2 and V3, Mistral 4, MiniCPM3, GLM-4.7-Flash, LongCat-Flash ...); others with the
+    same keys, as Ministral 3, do not: see `explain`.
+
+    Args:
+        scaling: as in `rotary_frequencies`.
+
+    Returns:
+        ``(0.1 * mscale_all_dim * ln(factor) + 1) ** 2`` for rope_type "yarn" with a factor above 1
+        and an "mscale_all_dim" other than 0; else 1.0.
+
+    Raises:
+        ValueError, TypeError: as in `rotary_frequencies`.
+
+    Example:
+        >>> round(softmax_correction({"rope_type": "yarn", "factor": 40, "mscale_all_dim": 1.0}), 6)
+        1.873854
+
+    Source: ``DeepseekV3Attention`` of DeepSeek-V3 and transformers 5 (``yarn_apply_mscale``).
+    """
+    values = _Values("softmax_correction", scaling)
+    weight = values.number("mscale_all_dim", 0.0) if values.rope_type == "yarn" else 0.0
+    return _yarn_mscale(_length_ratio(values), weight) ** 2 if weight else 1.0
+
+
+class _Values:
+    """Reads a scaling; a value that is missing or nonsense is an error with its key."""
+
+    def __init__(self, function: str, scaling: Mapping[str, Any] | None) -> None:
+        if scaling is None:
+            scaling = {}
+        if not isinstance(scaling, Mapping):
+            wrong_type(function, "scaling", "a mapping or None", type(scaling).__name__)
+        self.function = function
+        self._given = {key: value for key, value in scaling.items() if value is not None}
+        if "truncate" in scaling and scaling["truncate"] is None:
+            self._given["truncate"] = False
+        self.rope_type = str(self._given.get("rope_type", self._given.get("type", "default")))
+        rule = ROTARY_SCALINGS.get(self.rope_type)
+        if rule is None:
+            expected = f"one of {', '.join(ROTARY_SCALINGS)}"
+            wrong_value(function, "scaling['rope_type']", expected, repr(self.rope_type))
+        for key in scaling:
+            if key not in rule.keys and key not in _KEYS_OF_EVERY_TYPE:
+                expected = f"a key of rope_type {self.rope_type} ({_listed(rule.keys)})"
+                wrong_value(function, "scaling", expected, repr(key))
+        for key in self._given:
+            if key in _POSITIVE or key in _NOT_NEGATIVE:
+                self.number(key)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._given
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """The number at key, which is positive unless the key stands in _NOT_NEGATIVE."""
+        value = arguments.finite_number(self.function, self._name(key), self._get(key, default))
+        if value < 0 or (value == 0 and key in _POSITIVE):
+            self.wrong(key, "a number > 0" if key in _POSITIVE else "a number >= 0", value)
+        return value
+
+    def count(self, key: str, default: int) -> int:
+        """The int at key, 1 or more."""
+        value = arguments.size(self.function, self._name(key), self._get(key, default))
+        if value == 0:
+            self.wrong(key, "an int > 0", value)
+        return value
+
+    def flag(self, key: str, default: bool) -> bool:
+        """The bool at key."""
+        value = self._get(key, default)
+        if not isinstance(value, bool):
+            wrong_type(self.function, self._name(key), "a bool", type(value).__name__)
+        return value
+
+    def numbers(self, key: str, count: int) -> FloatArray:
+        """The list of `count` numbers above 0 at key."""
+        values = self._get(key)
+        if not isinstance(values, (list, tuple, np.ndarray)) or np.shape(values) == ():
+            wrong_type(self.function, self._name(key), "a list", type(values).__name__)
+        if len(values) != count:
+            self.wrong(key, f"{count} numbers, one a frequency", f"{len(values)} of them")
+        name = self._name(key)
+        return np.array([arguments.positive_number(self.function, name, v) for v in values])
+
+    def wrong(self, key: str, expected: str, got: object) -> NoReturn:
+        """Raise the ValueError that names the key."""
+        wrong_value(self.function, self._name(key), expected, got)
+
+    def _get(self, key: str, default: Any = None) -> Any:
+        value = self._given.get(key, default)
+        if value is None:
+            self.wrong(key, f"a value, which {self.rope_type} needs", "none")
+        return value
+
+    @staticmethod
+    def _name(key: str) -> str:
+        return f"scaling[{key!r}]"
+
+
+def _listed(keys: tuple[str, ...]) -> str:
+    return ", ".join(keys) or "it has none"
+
+
+# A rule takes (dim, base, values) and gives (inv_freq, attention_factor).
+_Rule = Callable[[int, float, _Values], tuple[FloatArray, float]]
+
+
+@dataclass(frozen=True)
+class RotaryBlend:
+    """How YaRN and Llama 3 scale: fast pairs keep their frequency, slow ones are slowed.
+
+    Attributes:
+        trained: positions of the first training.
+        fast: (key, turns): pairs that turn more often than this within `trained` are kept, but
+            for YaRN's rounding of the bound to whole pairs.
+        slow: (key, turns): pairs that turn less often are slowed in full, likewise.
+        kept, slowed: [P], the shares of each pair; they add up to 1.
+    """
+
+    trained: float
+    fast: tuple[str, float]
+    slow: tuple[str, float]
+    kept: FloatArray
+    slowed: FloatArray
+
+    def of(self, plain: FloatArray, factor: float) -> FloatArray:
+        """The frequencies, scaled."""
+        return plain / factor * self.slowed + plain * self.kept
+
+
+_Blend = Callable[[int, float, _Values], RotaryBlend]
+
+
+@dataclass(frozen=True)
+class RotaryScaling:
+    """How one rope_type scales the frequencies, the keys that it reads, and what it keeps."""
+
+    compute: _Rule
+    keys: tuple[str, ...]
+    blend: _Blend | None = None
+
+
+# Keys that configurations of every type may have; most types read none of them.
+_KEYS_OF_EVERY_TYPE = (
+    "rope_type",
+    "type",
+    "rope_theta",
+    "partial_rotary_factor",
+    "max_position_embeddings",
+    "original_max_position_embeddings",
+    "mrope_section",
+    "mrope_interleaved",
+    "seq_len",
+)
+
+_POSITIVE = frozenset(
+    {
+        "alpha",
+        "attention_factor",
+        "beta_fast",
+        "beta_slow",
+        "factor",
+        "high_freq_factor",
+        "long_mscale",
+        "low_freq_factor",
+        "max_position_embeddings",
+        "original_max_position_embeddings",
+        "rope_theta",
+        "short_mscale",
+    }
+)
+
+_NOT_NEGATIVE = frozenset(
+    {"mixed_b", "mscale", "mscale_all_dim", "partial_rotary_factor", "seq_len"}
+)
+
+ROTARY_SCALINGS: dict[str, RotaryScaling] = {}
+
+
+def _rope_type(name: str, *keys: str, blend: _Blend | None = None) -> Callable[[_Rule], _Rule]:
+    """Enter the decorated rule, which reads these keys, into ROTARY_SCALINGS."""
+
+    def enter(rule: _Rule) -> _Rule:
+        ROTARY_SCALINGS[name] = RotaryScaling(rule, keys, blend)
+        return rule
+
+    return enter
+
+
+@_rope_type("default")
+def _default(dim: int, base: float, values: _Values) -> tuple[FloatArray, float]:
+    exact = _exact_frequencies(dim, base, 0.0, 1.0)
+    if exact and exact[-1] >= arguments.FREQUENCY_LIMIT:
+        wrong_value(values.function, "base", "frequencies below 2^63", base)
+    return np.array([float(frequency) for frequency in exact], dtype=np.float64), 1.0
+
+
+def _plain(dim: int, base: float, values: _Values) -> FloatArray:
+    return _default(dim, base, values)[0]
+
+
+@_rope_type("linear", "factor")
+def _linear(dim: int, base: float, values: _Values) -> tuple[FloatArray, float]:
+    return _plain(dim, base, values) / values.number("factor"), 1.0
+
+
+@_rope_type("ntk", "factor", "mixed_b")
+def _ntk(dim: int, base: float, values: _Values) -> tuple[FloatArray, float]:
+    factor = values.number("factor")
+    if "mixed_b" not in values:
+        # The base is stretched, and all frequencies are divided so that the lowest is by `factor`.
+        by = factor ** (2 / dim) if dim else 1.0
+        return _plain(dim, _stretched(base, factor, "factor", values), values) / by, 1.0
+    power = values.number("mixed_b")
+    pairs = np.arange(1, (dim + 1) // 2 + 1)
+    return _plain(dim, base, values) / factor ** ((2 * pairs / max(dim, 1)) ** power), 1.0
+
+
+@_rope_type("ntk_alpha", "alpha")
+def _ntk_alpha(dim: int, base: float, values: _Values) -> tuple[FloatArray, float]:
+    return _ntk_stretched(dim, base, values.number("alpha"), "alpha", values), 1.0
+
+
+@_rope_type("dynamic", "factor", "alpha", "max_position_embeddings")
+def _dynamic(dim: int, base: float, values: _Values) -> tuple[FloatArray, float]:
+    if "alpha" in values:  # HunYuan's fixed stretch goes by the same name
+        return _ntk_alpha(dim, base, values)
+    factor = values.number("factor")
+    if "seq_len" not in values:
+        return _default(dim, base, values)
+    trained = values.number("max_position_embeddings")
+    length = max(values.number("seq_len"), trained)
+    alpha = factor * length / trained - (factor - 1)
+    return _ntk_stretched(dim, base, alpha, "factor", values), 1.0
+
+
+def _ntk_stretched(dim: int, base: float, alpha: float, key: str, values: _Values) -> FloatArray:
+    """Frequencies of a base that makes the longest wavelength alpha times as long."""
+    if dim > 2:  # a single pair has frequency base^0, whatever the base
+        base = _stretched(base, alpha, key, values, dim / (dim - 2))
+    return _plain(dim, base, values)
+
+
+def _stretched(
+    base: float, alpha: float, key: str, values: _Values, exponent: float = 1.0
+) -> float:
+    """base * alpha ** exponent; what lies outside of float64 is the fault of the key."""
+    try:
+        stretched = base * float(alpha**exponent)
+    except OverflowError:
+        stretched = math.inf
+    if not 0 < stretched < math.inf:
+        values.wrong(key, "a number that leaves a finite base > 0", alpha)
+    return stretched
+
+
+def _yarn_blend(dim: int, base: float, values: _Values) -> RotaryBlend:
+    trained = values.number("original_max_position_embeddings")
+    if base <= 1:
+        values.wrong("rope_theta", "a base > 1", base)
+    # Pairs that turn more often than beta_fast within the trained length stay as they are, those
+    # that turn less often than beta_slow are interpolated.
+    fast, slow = values.number("beta_fast", 32.0), values.number("beta_slow", 1.0)
+    if fast < slow:
+        values.wrong("beta_fast", f"a number >= beta_slow = {slow:g}", fast)
+
+    def pair_that_turns(times: float) -> float:
+        """The (fractional) pair that makes this many turns within the trained length."""
+        return dim * math.log(trained / (times * 2 * math.pi)) / (2 * math.log(base))
+
+    low, high = pair_that_turns(fast), pair_that_turns(slow)
+    if values.flag("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
+    if low == high:
+        high += 0.001
+    slowed = np.clip((np.arange((dim + 1) // 2) - low) / (high - low), 0, 1)
+    return RotaryBlend(trained, ("beta_fast", fast), ("beta_slow", slow), 1 - slowed, slowed)
+
+
+@_rope_type(
+    "yarn",
+    "factor",
+    "max_position_embeddings",
+    "original_max_position_embeddings",
+    "attention_factor",
+    "beta_fast",
+    "beta_slow",
+    "mscale",
+    "mscale_all_dim",
+    "truncate",
+    blend=_yarn_blend,
+)
+def _yarn(dim: int, base: float, values: _Values) -> tuple[FloatArray, float]:
+    factor = _length_ratio(values)
+    inv_freq = _yarn_blend(dim, base, values).of(_plain(dim, base, values), factor)
+
+    weight, weight_all_dim = (values.number(key, 0.0) for key in ("mscale", "mscale_all_dim"))
+    if "attention_factor" in values:
+        attention_factor = values.number("attention_factor")
+    elif weight and weight_all_dim:
+        attention_factor = _yarn_mscale(factor, weight) / _yarn_mscale(factor, weight_all_dim)
+    else:
+        attention_factor = _yarn_mscale(factor)
+    return inv_freq, attention_factor
+
+
+def _yarn_mscale(factor: float, weight: float = 1.0) -> float:
+    return 0.1 * weight * math.log(factor) + 1 if factor > 1 else 1.0
+
+
+def _llama3_blend(dim: int, base: float, values: _Values) -> RotaryBlend:
+    trained = values.number("original_max_position_embeddings")
+    low, high = values.number("low_freq_factor"), values.number("high_freq_factor")
+    if high < low:
+        values.wrong("high_freq_factor", f"a number >= low_freq_factor = {low:g}", high)
+    turns = trained * _plain(dim, base, values) / (2 * math.pi)
+    if high > low:
+        kept = np.clip((turns - low) / (high - low), 0, 1)
+    else:  # Llama 4 Scout has a step
+        kept = (turns > low).astype(np.float64)
+    return RotaryBlend(
+        trained, ("high_freq_factor", high), ("low_freq_factor", low), kept, 1 - kept
+    )
+
+
+@_rope_type(
+    "llama3", "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings",
+    blend=_llama3_blend,
+)  # fmt: skip
+def _llama3(dim: int, base: float, values: _Values) -> tuple[FloatArray, float]:
+    blend = _llama3_blend(dim, base, values)
+    return blend.of(_plain(dim, base, values), values.number("factor")), 1.0
+
+
+@_rope_type(
+    "longrope",
+    "factor",
+    "attention_factor",
+    "short_factor",
+    "long_factor",
+    "short_mscale",
+    "long_mscale",
+    "max_position_embeddings",
+    "original_max_position_embeddings",
+)
+def _longrope(dim: int, base: float, values: _Values) -> tuple[FloatArray, float]:
+    trained = values.number("original_max_position_embeddings")
+    if trained <= 1:
+        values.wrong("original_max_position_embeddings", "a number > 1", trained)
+    plain = _plain(dim, base, values)
+    length = "long" if values.number("seq_len", 0.0) > trained else "short"
+    factors = {key: values.numbers(f"{key}_factor", len(plain)) for key in ("short", "long")}
+    inv_freq = plain / factors[length]
+    if "attention_factor" in values:
+        return inv_freq, values.number("attention_factor")
+    if "short_mscale" in values or "long_mscale" in values:
+        mscales = {key: values.number(f"{key}_mscale") for key in ("short", "long")}
+        return inv_freq, mscales[length]
+    factor = _length_ratio(values)
+    return inv_freq, math.sqrt(1 + math.log(factor) / math.log(trained)) if factor > 1 else 1.0
+
+
+def _length_ratio(values: _Values) -> float:
+    """The factor, which may be left to the lengths to say."""
+    if "factor" not in values and "max_position_embeddings" in values:
+        trained = values.number("original_max_position_embeddings")
+        return values.number("max_position_embeddings") / trained
+    return values.number("factor")
+
+
+@_rope_type("proportional", "factor", "partial_rotary_factor")
+def _proportional(dim: int, base: float, values: _Values) -> tuple[FloatArray, float]:
+    share = values.number("partial_rotary_factor", 1.0)
+    if share > 1:
+        values.wrong("partial_rotary_factor", "a number <= 1", share)
+    inv_freq = _plain(dim, base, values) / values.number("factor", 1.0)
+    inv_freq[int(share * dim // 2) :] = 0.0
+    return inv_freq, 1.0
+
+
+@_rope_type("axial", "axes")
+def _axial(dim: int, base: float, values: _Values) -> tuple[FloatArray, float]:
+    axes = values.count("axes", 2)
+    if dim % (2 * axes):
+        values.wrong("axes", f"a number of equal blocks of pairs in {dim} dims", axes)
+    return np.tile(_plain(dim // axes, base, values), axes), 1.0
