@@ -11,7 +11,17 @@ from torch import Tensor
 
 from posenc_native.rotary.apply import rotary_tables
 
-__all__ = ["Columns", "Form", "NotServed", "Orders", "Tables", "Wrap", "match_columns", "packed"]
+__all__ = [
+    "Columns",
+    "Form",
+    "NotServed",
+    "Orders",
+    "Tables",
+    "Wrap",
+    "match_columns",
+    "packed",
+    "table_dtype",
+]
 
 
 class NotServed(Exception):
@@ -117,3 +127,8 @@ def packed(cos: Tensor, sin: Tensor, form: Form) -> Any:
     if form.packing == "cos, sin":
         return cos, sin
     return torch.cat((sin, cos) if form.packing == "sin|cos" else (cos, sin), dim=-1)
+
+
+def table_dtype(x: Tensor) -> torch.dtype:
+    """The dtype of exact tables for x: float32, or float64 where x has it."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32

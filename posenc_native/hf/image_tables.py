@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from posenc_native.rotary.apply import rotary_tables
 
-from .forms import NotServed, Orders, Tables, Wrap, match_columns
+from .forms import NotServed, Orders, Tables, Wrap, match_columns, table_dtype
 from .makers import cos_and_sin, table_names, with_marked_frequencies, with_own_buffers
 
 __all__ = ["tables_of_images"]
@@ -73,7 +73,7 @@ def tables_of_images(module: nn.Module, wrap: Wrap) -> Tables:
 
         def forward(self: Any, pixel_values: Tensor) -> tuple[Tensor, Tensor]:
             device = pixel_values.device
-            exact = torch.float64 if pixel_values.dtype == torch.float64 else torch.float32
+            exact = table_dtype(pixel_values)
             if self.training:
                 # The module changes coordinates at random here, and goes on doing so; in float32.
                 shape = pixel_values.new_zeros((), dtype=exact).expand(pixel_values.shape)

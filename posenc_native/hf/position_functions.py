@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from posenc_native.rotary.apply import rotary_tables
 
-from .forms import NotServed, match_columns
+from .forms import NotServed, match_columns, table_dtype
 
 __all__ = ["position_function"]
 
@@ -42,7 +42,7 @@ def position_function(original: Callable[..., Any], sizes: Sequence[int]) -> Cal
         if x.shape[-1] not in found:
             return original(x, pos)  # type: ignore[no-any-return]
         frequencies, angle, partner, sign = (each.to(x.device) for each in found[x.shape[-1]])
-        dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
+        dtype = table_dtype(x)
         cos, sin = rotary_tables(pos, frequencies, dtype=dtype)
         wide = x.to(dtype)
         turned = wide * cos[..., angle] + wide[..., partner] * (sin[..., angle] * sign)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from posenc_native.rotary.apply import rotary_tables
 
-from .forms import Columns, NotServed, Orders, Tables, Wrap, match_columns, packed
+from .forms import Columns, NotServed, Orders, Tables, Wrap, match_columns, packed, table_dtype
 from .makers import cos_and_sin, table_names, with_marked_frequencies, with_own_buffers
 
 __all__ = ["tables_of_positions"]
@@ -214,7 +214,7 @@ class _ExactForward:
         ) -> Any:
             name = first.name if layer_type is None or not first.name else f"{layer_type}_"
             device = position_ids.device
-            dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
+            dtype = table_dtype(x)
             scale = 1.0 if own_scale else getattr(self, name + "attention_scaling", 1.0)
             tokens = position_ids
             if tokens.dtype in (torch.float16, torch.bfloat16):  # a buffer that has been cast

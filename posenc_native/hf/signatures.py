@@ -22,23 +22,23 @@ def is_table(name: str) -> bool:
 
 def takes_tables(function: Any) -> bool:
     """Whether a function has arguments cos and sin, or one that holds both."""
-    if not callable(function) or isinstance(function, type):
-        return False
-    try:
-        names = inspect.signature(function).parameters
-    except (TypeError, ValueError):  # some builtins have none
-        return False
+    names = _argument_names(function)
     return {"cos", "sin"} <= {*names} or any(name.startswith(_ONE_TABLE) for name in names)
 
 
 def takes_positions(function: Any) -> bool:
     """Whether a function has two arguments, heads x and their positions pos."""
+    return _argument_names(function) == ["x", "pos"]
+
+
+def _argument_names(function: Any) -> list[str]:
+    """None of what is not a function, nor of a builtin that does not tell."""
     if not callable(function) or isinstance(function, type):
-        return False
+        return []
     try:
-        return [*inspect.signature(function).parameters] == ["x", "pos"]
-    except (TypeError, ValueError):  # some builtins have none
-        return False
+        return [*inspect.signature(function).parameters]
+    except (TypeError, ValueError):
+        return []
 
 
 @dataclass(frozen=True)

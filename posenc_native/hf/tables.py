@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from posenc_native.rotary.apply import rotary_tables
 
-from .forms import Form, NotServed, Orders, Tables, Wrap, packed
+from .forms import Form, NotServed, Orders, Tables, Wrap, packed, table_dtype
 from .image_tables import tables_of_images
 from .makers import constant_name, forward_arguments
 from .position_tables import tables_of_positions
@@ -82,7 +82,7 @@ def _sine_embedding(module: nn.Module, wrap: Wrap) -> Tables:
             if position_ids is None:
                 last = past_key_values_length + input_ids_shape[1]
                 position_ids = torch.arange(past_key_values_length, last, device=self.weight.device)
-            exact = torch.float64 if self.weight.dtype == torch.float64 else torch.float32
+            exact = table_dtype(self.weight)
             cos, sin = rotary_tables(position_ids, chosen.to(position_ids.device), dtype=exact)
             return torch.cat((sin, cos), dim=-1)
 

@@ -19,6 +19,7 @@ from posenc_native.engines.tensors.recurrent import recurrent as _recurrent  # n
 from posenc_native.sinusoids.tables import sinusoidal
 
 from .absolute import PositionalEncoding
+from .placement import precision_of
 
 
 class LearnedPositionalEncoding(PositionalEncoding):
@@ -211,10 +212,9 @@ class RecurrentPositionalEncoding(PositionalEncoding):
 
         state: ``[hidden]``, the last one before them; None for the start.
         """
-        wide = self.start.dtype == torch.float64
         states: Tensor = recurrent_positions(
             count, self.start if state is None else state, self.weight_hh, self.bias_ih,
-            self.bias_hh, dtype=torch.float64 if wide else torch.float32,
+            self.bias_hh, dtype=precision_of(self.start),
         )  # fmt: skip
         return states
 

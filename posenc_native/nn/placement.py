@@ -20,5 +20,5 @@ def device_of(module: nn.Module, device: Any) -> torch.device:
 
 
 def precision_of(x: Tensor) -> torch.dtype:
-    """What an encoding of x is computed in."""
+    """The dtype in which an encoding of x is computed: float32, or float64 where x has it."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32

@@ -14,7 +14,7 @@ from posenc_native.sinusoids.spec import SinusoidalSpec
 from posenc_native.sinusoids.tables import add_sinusoidal, sinusoidal
 
 from .absolute import PositionalEncoding
-from .placement import device_of
+from .placement import device_of, precision_of
 
 
 class SinusoidalPositionalEncoding(PositionalEncoding):
@@ -308,7 +308,7 @@ class FourierFeatures(nn.Module):
         if x.ndim < 1 or x.shape[-1] != self.in_features:
             expected = f"shape [..., in_features = {self.in_features}]"
             arguments.wrong_value("FourierFeatures", "x", expected, list(x.shape))
-        real = torch.float64 if x.dtype == torch.float64 else torch.float32
+        real = precision_of(x)
         points = x.to(real).log() if self.log else x.to(real)
         # No matrix product: autocast and TF32 would round its inputs.
         turns = torch.zeros((), dtype=real, device=x.device)
