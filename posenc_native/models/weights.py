@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from posenc_native.base import arguments, views
+from posenc_native.base import arguments
 from posenc_native.base.arguments import is_tensor, wrong_value
+from posenc_native.base.views import rotary_view
 
 if TYPE_CHECKING:
     import torch
@@ -368,7 +369,7 @@ def _head_order(
     dims = {}
     for name, pairing in (("source", source), ("to", to)):
         try:
-            view = views.rotary_view(
+            view = rotary_view(
                 function, (1, head_dim), "sd", pairing, start, width // 2, "head_dim"
             )
         except (ValueError, TypeError) as error:

@@ -9,8 +9,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from posenc_native.base import arguments, views
+from posenc_native.base import arguments
 from posenc_native.base.calls import call_arguments
+from posenc_native.base.views import check_frequency_axes
 from posenc_native.rotary.apply import apply_rotary_qk
 from posenc_native.rotary.rotary import Rotary
 from posenc_native.rotary.xpos import apply_xpos, xpos_tables
@@ -144,7 +145,7 @@ class LearnedRotaryEmbedding(nn.Module):
                 got = "inv_freq and one of them"
                 arguments.wrong_value(function, "num_heads, base, rotary_dim", "no inv_freq", got)
             initial = torch.as_tensor(inv_freq).detach().to(torch.float32).clone()
-            views.check_frequency_axes(function, tuple(initial.shape))
+            check_frequency_axes(function, tuple(initial.shape))
         # Checks the slice, the pairing and the axis_map.
         self._like = Rotary(
             head_dim, inv_freq=[0.0] * initial.shape[-1], pairing=pairing, axis_map=axis_map,

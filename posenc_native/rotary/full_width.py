@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from posenc_native.base import arguments, views
+from posenc_native.base import arguments
 from posenc_native.base.arguments import is_tensor, wrong_type, wrong_value
 from posenc_native.base.calls import call
+from posenc_native.base.views import check_same_tokens, rotary_view
 from posenc_native.engines.arrays import Arrays
 
 from .apply import apply_rotary, apply_rotary_qk
@@ -103,7 +104,7 @@ class FullWidthRotary:
         frequencies_of_dims = arguments.as_array(function, "inv_freq", inv_freq)
         if frequencies_of_dims.ndim != 1 or len(frequencies_of_dims) % 2:
             wrong_value(function, "inv_freq", "shape [2P]", list(frequencies_of_dims.shape))
-        view = views.rotary_view(
+        view = rotary_view(
             function, (1, head_dim), "sd", pairing, rotary_start, len(frequencies_of_dims) // 2
         )
         axes = None
@@ -167,13 +168,13 @@ class FullWidthRotary:
         if not is_tensor(q):
             q, k = arguments.as_operands(function, q, k, inplace)
         q_view, k_view = (
-            views.rotary_view(
+            rotary_view(
                 function, tuple(x.shape), layout, rope.pairing, rope.rotary_start,
                 len(rope.inv_freq), argument,
             )
             for argument, x in (("q", q), ("k", k))
         )  # fmt: skip
-        views.check_same_tokens(function, q_view, k_view)
+        check_same_tokens(function, q_view, k_view)
         if q.dtype != k.dtype:
             wrong_type(function, "k", f"the dtype of q, {q.dtype}", k.dtype)
         if inplace and not is_tensor(q):

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy.typing as npt
 
-from posenc_native.base import arguments, views
+from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_value
+from posenc_native.base.views import rotary_view
 from posenc_native.engines.arrays import Arrays
 
 from .apply import apply_rotary
@@ -156,7 +157,7 @@ def _moved_positions(
     xp: Arrays, name: str, given: Any, keys: Any, layout: str, by_axis: bool
 ) -> Any:
     """Positions as an array or a tensor of int64, or floating as they are."""
-    view = views.rotary_view(xp.function, tuple(keys.shape), layout, "half", 0, 0, "keys")
+    view = rotary_view(xp.function, tuple(keys.shape), layout, "half", 0, 0, "keys")
     points = xp.arange(view.tokens) if given is None else xp.positions(name, given)
     before = tuple(points.shape[:1]) if by_axis else ()
     view.check_tokens(xp.function, name, tuple(points.shape), before=before)

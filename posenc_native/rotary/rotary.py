@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from posenc_native.base import arguments, views
+from posenc_native.base import arguments
 from posenc_native.base.calls import call_arguments
+from posenc_native.base.views import rotary_view
 from posenc_native.engines import late
 from posenc_native.models.config import rotary_arguments
 from posenc_native.models.presets import rotary_preset
@@ -114,7 +115,7 @@ class Rotary:
             else:
                 attention_factor = scale
         # Checks the slice and the pairing.
-        views.rotary_view("Rotary", (1, head_dim), "sd", pairing, rotary_start, len(inv_freq))
+        rotary_view("Rotary", (1, head_dim), "sd", pairing, rotary_start, len(inv_freq))
         axes = None
         if axis_map is not None:
             axes = np.array(arguments.as_array("Rotary", "axis_map", axis_map))

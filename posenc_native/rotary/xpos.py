@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from posenc_native.base import arguments, views
+from posenc_native.base import arguments
+from posenc_native.base.views import rotary_view
 from posenc_native.engines.arrays import Arrays
 
 from .apply import apply_rotary_tables, rotary_tables
@@ -194,7 +195,7 @@ def apply_xpos(
     decay = _decay(arrays, inv_freq, scale_base, gamma)
     pairs = decay.shape[0]
     views = [
-        views.rotary_view(function, tuple(x.shape), layout, pairing, rotary_start, pairs, name)
+        rotary_view(function, tuple(x.shape), layout, pairing, rotary_start, pairs, name)
         for name, x in (("q", q), ("k", k))
     ]
     center = _center(function, center, views[1].tokens)
