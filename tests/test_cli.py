@@ -24,8 +24,10 @@ import pytest
 
 import posenc_native
 import posenc_native as pn
-from posenc_native import cli, demo
-from posenc_native.cli import bench, table
+from posenc_native import cli
+from posenc_native.cli import bench, demo, table
+from posenc_native.cli.demo import measure, show
+from posenc_native.cli.demo.exact import exact_cos_sin
 from posenc_native.cli.positions import Positions
 
 LLAMA = {
@@ -466,8 +468,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     files = {
         "benchmarks/__init__.py": "",
         "benchmarks/__main__.py": "import sys\n"
-        "def main(arguments): print(arguments)\n"
-        "if __name__ == '__main__': print('over there', sys.argv[1:], flush=True); sys.exit(3)\n",
+        "print('over there', sys.argv[1:], flush=True); sys.exit(3)\n",
         "requirements/bench.txt": "# some\nnumpy\n\n",
         "scripts/setup.sh": "#!/bin/sh\necho set up: $*\ntest ! -e refuse\n",
         ".venv/bin/python": f'#!/bin/sh\nexec {sys.executable} "$@"\n',
@@ -478,26 +479,32 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         file.write_text(text, encoding="utf-8")
         file.chmod(0o755)
     monkeypatch.setattr(bench, "__file__", str(tmp_path / "posenc_native" / "cli" / "bench.py"))
-    monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delenv("VENV", raising=False)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @pytest.mark.usefixtures("repository")
-def test_bench_passes_its_options_on(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bench_passes_its_options_on(capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
-    with monkeypatch.context() as patched:
-        for name in [n for n in sys.modules if n.partition(".")[0] == "benchmarks"]:
-            patched.delitem(sys.modules, name)
-        try:
-            assert cli.main(["bench", "--filter", "rotary", "--help"]) == 0
-        finally:
-            for name in ("benchmarks", "benchmarks.__main__"):
-                sys.modules.pop(name, None)
-    assert capsys.readouterr().out == "['--filter', 'rotary', '--help']\n"
+    assert cli.main(["bench", "--filter", "rotary", "--help"]) == 3
+    assert capfd.readouterr().out == "over there ['--filter', 'rotary', '--help']\n"
+
+
+def test_bench_stays_where_it_is_started(
+    tmp_path: Path,
+    repository: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Files that options name are those of the folder where they are typed."""
+    pytest.importorskip("torch")
+    main = repository / "benchmarks" / "__main__.py"
+    main.write_text("import os; print(os.getcwd())", encoding="utf-8")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert cli.main(["bench"]) == 0
+    assert capfd.readouterr().out == f"{tmp_path / 'elsewhere'}\n"
 
 
 def test_bench_sets_up_what_is_missing(repository: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -797,10 +804,10 @@ def test_demo(tmp_path: Path) -> None:
 def test_figures_of_a_small_run() -> None:
     needs_everything()
     seen: list[float] = []
-    figures = demo.measure(
+    figures = measure.both_ways(
         b"a short text to read",
         5,
-        demo.Sizes(context=16, moved=8, prefill_repeats=2, decode_repeats=3),
+        measure.Sizes(context=16, moved=8, prefill_repeats=2, decode_repeats=3),
         lambda _, fraction: seen.append(fraction),
     )
     assert all(b >= a - 1e-9 for a, b in itertools.pairwise(seen))
@@ -812,14 +819,14 @@ def test_figures_of_a_small_run() -> None:
     assert ours < 1e-4 * figures.spread
     assert theirs > 10 * ours
     assert all(seconds > 0 for seconds in (*figures.prefill, *figures.decode))
-    for position in demo.SHOWN_POSITIONS:
+    for position in measure.SHOWN_POSITIONS:
         theirs, ours = figures.errors[position]
         assert ours < 1.2e-7
         assert position * 2.0**-27 < theirs < position * 2.0**-22
 
 
 def test_table_says_where_continuations_part() -> None:
-    figures = demo.Figures(
+    figures = measure.Figures(
         tokens=1000,
         spread=2.0,
         difference=0.5,
@@ -827,10 +834,10 @@ def test_table_says_where_continuations_part() -> None:
         moved=(0.5, 1.0),
         prefill=(2.5, 0.05, 25e-6),
         decode=(1e-4, 2e-4, 1e-4),
-        errors=dict.fromkeys(demo.SHOWN_POSITIONS, (0.1, 1e-7)),
+        errors=dict.fromkeys(measure.SHOWN_POSITIONS, (0.1, 1e-7)),
         facts="",
     )
-    same, time, _ = demo.sections(figures)
+    same, time, _ = show.sections(figures)
     assert [row[3] for row in same.rows] == ["2e-01 of spread", "same up to 2", "2.0× more"]
     assert [row[1:] for row in time.rows] == [
         ("2.5 s", "50 ms", "50× faster"),
@@ -843,18 +850,16 @@ def test_exact_cos_sin_is_exact() -> None:
     with mpmath.workprec(300):
         for position in (0, 1, 4096, 131073, 1048583):
             for frequency in (1.0, 0.8145, 3.1e-5, 2.4e-7):
-                cos, sin = demo.exact_cos_sin(position, frequency)
+                cos, sin = exact_cos_sin(position, frequency)
                 angle = mpmath.mpf(position) * mpmath.mpf(frequency)
                 assert abs(cos - mpmath.cos(angle)) <= 2.0**-53
                 assert abs(sin - mpmath.sin(angle)) <= 2.0**-53
 
 
 def test_text_that_ships() -> None:
-    text = (importlib.resources.files(posenc_native) / "data" / demo.DEFAULT_TEXT).read_text(
-        "ascii"
-    )
+    text = (importlib.resources.files(demo) / demo.DEFAULT_TEXT).read_text("ascii")
     assert 1200 <= len(text.split()) <= 2000
-    assert len(text) > demo.FULL.context
+    assert len(text) > measure.FULL.context
 
 
 # --- errors of one line ---------------------------------------------------------------------------

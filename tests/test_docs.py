@@ -20,9 +20,10 @@ WITH_EXAMPLES = sorted(
 
 
 def test_examples_are_found():
-    assert {"sinusoidal", "rotary", "frequencies", "backend", "nn.relative", "plot.tables"} <= set(
-        WITH_EXAMPLES
-    )
+    assert {
+        "sinusoids.tables", "rotary.rotary", "spectra.frequencies", "engines.backend", "nn.biases",
+        "plot.tables",
+    } <= set(WITH_EXAMPLES)  # fmt: skip
 
 
 @pytest.mark.usefixtures("threads")
@@ -32,7 +33,7 @@ def test_examples(name, monkeypatch, request):
         pytest.importorskip("torch")
     if name.startswith("plot."):
         request.getfixturevalue("figures")
-    if NATIVE is None and name in ("backend", "rotary"):
+    if NATIVE is None and name in ("engines.backend", "rotary.apply"):
         pytest.skip("the examples show the native module")
     implementation = pn.engines.backend.implementation if NATIVE is None else NATIVE
     monkeypatch.setattr(pn.engines.backend, "implementation", implementation)

@@ -47,7 +47,7 @@ def test_nothing_heavy_comes_along():
     assert ours
     assert set(brought) - ours - STANDARD == set()
     # What draws, what speaks torch, what is for the command line.
-    for name in ("nn", "flex", "hf", "engines.tensors", "cli", "demo", "plot"):
+    for name in ("nn", "flex", "hf", "engines.tensors", "cli", "plot"):
         assert not any(f"{module}.".startswith(f"posenc_native.{name}.") for module in ours), name
 
 

@@ -7,7 +7,6 @@ off its result for unit vectors; the two dims of a pair need not share an angle.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,20 +14,11 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .hf_tables import NotServed, match_columns
-from .rotary.apply import rotary_tables
+from posenc_native.rotary.apply import rotary_tables
 
-__all__ = ["position_function", "takes_positions"]
+from .forms import NotServed, match_columns, table_dtype
 
-
-def takes_positions(function: Any) -> bool:
-    """Whether a function has two arguments, heads x and their positions pos."""
-    if not callable(function) or isinstance(function, type):
-        return False
-    try:
-        return [*inspect.signature(function).parameters] == ["x", "pos"]
-    except (TypeError, ValueError):  # some builtins have none
-        return False
+__all__ = ["position_function"]
 
 
 def position_function(original: Callable[..., Any], sizes: Sequence[int]) -> Callable[..., Tensor]:
@@ -46,13 +36,13 @@ def position_function(original: Callable[..., Any], sizes: Sequence[int]) -> Cal
         NotServed: it is not a rotation of x by angles pos * frequency.
     """
     title = getattr(original, "__name__", type(original).__name__)
-    found = {size: _probe(original, title, size) for size in sizes if size % 2 == 0}
+    found = {size: _probe_size(original, title, size) for size in sizes if size % 2 == 0}
 
     def rotary(x: Tensor, pos: Tensor) -> Tensor:
         if x.shape[-1] not in found:
             return original(x, pos)  # type: ignore[no-any-return]
         frequencies, angle, partner, sign = (each.to(x.device) for each in found[x.shape[-1]])
-        dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
+        dtype = table_dtype(x)
         cos, sin = rotary_tables(pos, frequencies, dtype=dtype)
         wide = x.to(dtype)
         turned = wide * cos[..., angle] + wide[..., partner] * (sin[..., angle] * sign)
@@ -63,7 +53,7 @@ def position_function(original: Callable[..., Any], sizes: Sequence[int]) -> Cal
     return rotary
 
 
-class _Angles(TorchDispatchMode):
+class _KeepAngles(TorchDispatchMode):
     """Keeps what is given to cos."""
 
     def __init__(self) -> None:
@@ -76,13 +66,13 @@ class _Angles(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _probe(original: Callable[..., Any], title: str, size: int) -> tuple[Tensor, ...]:
+def _probe_size(original: Callable[..., Any], title: str, size: int) -> tuple[Tensor, ...]:
     """Frequencies; for every dim which of them turns it, its partner, and the sign of that."""
     # A head for each dim; far tokens tell low frequencies apart.
     tokens = torch.tensor([1, 2, 5, 13, 40, 111, 1000, 4000])
     unit = torch.eye(size)[None, :, None].expand(1, size, len(tokens), size)
     try:
-        with _Angles() as angles:
+        with _KeepAngles() as angles:
             original(unit[:, :, :1], pos=torch.ones(1))
         result = original(unit, pos=tokens.float())
     except Exception as error:  # whatever a model may raise

@@ -1,15 +1,14 @@
-"""What the rotary functions of a model do, found by calling them.
+"""What a rotary function does, found by calling it.
 
 A rotary function gets heads and tables of cos and sin, and gives rotated heads. Every dim of a head
 that it gives is ``x[a] * cos[.., c] + sign * x[b] * sin[.., d]`` or ``x[a]``. Which a, b, c, d and
-sign is read off one call with unit vectors for heads and whole numbers for tables; where two dims
-share their angle they are a pair, and the function is a rotation of pairs as `apply_rotary_tables`
-makes it. No name of a model or of a function is known to this file.
+sign is read off one call with unit vectors for heads and whole numbers for tables. Two dims that
+share their angle are a pair, and then the function is a rotation of pairs as `apply_rotary_tables`
+makes it. This file knows no name of a model or of a function.
 """
 
 from __future__ import annotations
 
-import inspect
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -18,75 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .hf_tables import Form, NotServed
-from .rotary.apply import apply_rotary_qk_tables, apply_rotary_tables
+from posenc_native.rotary.apply import apply_rotary_qk_tables, apply_rotary_tables
 
-__all__ = ["PIECES", "Rotation", "in_pieces", "probe_function", "rotary_function", "takes_tables"]
+from .forms import Form, NotServed
+from .signatures import RotaryArguments, rotary_arguments
 
-# As a sum of so many numbers of 8 significant bits, a float32 goes through bfloat16 unharmed.
-PIECES = 3
-
-# Where a function may have the axes of its heads.
-_LAYOUTS = ("bhsd", "bshd", "hsd", "shd")
-_SIZES = {"b": 2, "h": 3, "s": 5}
-
-# Names of arguments that are tables, whole or as beginnings.
-_ONE_TABLE = ("freqs_ci", "sinusoidal_pos")
-
-
-@dataclass(frozen=True)
-class _Arguments:
-    """The arguments of a rotary function.
-
-    Attributes:
-        names: all of them, in order.
-        tables: (cos, sin), or the one with both.
-        heads: those that are rotated.
-        positions: those that must be there and say nothing that tables do not.
-        defaults: the others.
-    """
-
-    names: tuple[str, ...]
-    tables: tuple[str, ...]
-    heads: tuple[str, ...]
-    positions: tuple[str, ...]
-    defaults: dict[str, Any]
-
-
-def takes_tables(function: Any) -> bool:
-    """Whether a function has arguments cos and sin, or one that holds both."""
-    if not callable(function) or isinstance(function, type):
-        return False
-    try:
-        names = inspect.signature(function).parameters
-    except (TypeError, ValueError):  # some builtins have none
-        return False
-    return {"cos", "sin"} <= {*names} or any(name.startswith(_ONE_TABLE) for name in names)
-
-
-def _arguments(function: Callable[..., Any]) -> _Arguments:
-    parameters = {
-        name: parameter
-        for name, parameter in inspect.signature(function).parameters.items()
-        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
-    }
-    names = tuple(parameters)
-    tables = tuple(n for n in names if n in ("cos", "sin") or n.startswith(_ONE_TABLE))
-    required = [n for n in names if parameters[n].default is inspect.Parameter.empty]
-    positions = tuple(n for n in required if n == "position_ids")
-    heads = tuple(n for n in names if n not in (*tables, *positions) and n in (*required, "k"))
-    # One side of the tables has the heads, and nothing else.
-    first = [names.index(n) for n in (*heads, *tables)][: len(heads)]
-    together = bool(heads) and first[-1] - first[0] == len(heads) - 1
-    if len(heads) not in (1, 2) or not together:
-        title = getattr(function, "__name__", type(function).__name__)
-        raise NotServed(f"{title} has unknown arguments: {', '.join(names)}")
-    used = {*tables, *heads, *positions}
-    defaults = {n: p.default for n, p in parameters.items() if n not in used}
-    return _Arguments(names, tables, heads, positions, defaults)
-
-
-# --- rotation -------------------------------------------------------------------------------------
+__all__ = ["Rotation", "probe_function"]
 
 
 @dataclass
@@ -160,7 +96,7 @@ class Rotation:
             pairing = "half"
         over = [inplace and _may_be_overwritten(x) for x in heads]
         if len(heads) == 2 and over[0] == over[1] and _alike(*heads):
-            # One tensor for both would be turned twice.
+            # In place, one tensor that is both q and k would be turned twice.
             once = over[0] and heads[0] is not heads[1]
             return self._rotate(heads, cos, sin, layout, pairing, once)
         rotated = [
@@ -215,149 +151,14 @@ def _alike(q: Tensor, k: Tensor) -> bool:
     return q.dtype == k.dtype and of_q[0] == of_k[0] and of_q[-1] == of_k[-1]
 
 
-# --- the function in a model ----------------------------------------------------------------------
-
-
-def rotary_function(
-    original: Callable[..., Any],
-    tables: dict[int, tuple[Form, tuple[int, ...], Rotation | None]],
-    *,
-    inplace: bool = False,
-    pieces: int = 1,
-) -> Callable[..., Any]:
-    """A function with the arguments of a model's own, for exact tables with columns of our choice.
-
-    Calls that say more than heads and tables, or that the rotation does not cover, go to the
-    model's own function, with exact tables in the form that it knows.
-
-    Args:
-        original: the model's function.
-        tables: from the number of columns of a table what it is: its form, the angle of every
-            column that it has, and what the function does with it, if that is known. Another
-            number is an error: the model has cut a table to a size that was meant for its own form.
-        inplace: rotate where q and k are, if no gradient is needed.
-        pieces: the parts of which a table is the sum, side by side (`in_pieces`).
-    """
-    parameters = inspect.signature(original).parameters
-    names = tuple(parameters)
-    defaults = {name: parameter.default for name, parameter in parameters.items()}
-    default_dim = defaults.get("unsqueeze_dim")
-    of_tables = tuple(name for name in names if _is_table(name))
-    cos_and_sin = tuple(sorted(of_tables[:2])) if len(of_tables) > 1 else of_tables
-    packing = next(iter(tables.values()))[0].packing
-    whole = packing == "cos, sin" and pieces == 1
-    uses = {width: _Use(*table) for width, table in tables.items()}
-    rotates = any(use.rotation for use in uses.values())
-    known = _arguments(original) if rotates else None
-    of_heads = known.heads if known else ()
-    ignored = {*of_tables, *of_heads, *(known.positions if known else ()), "unsqueeze_dim"}
-    # A call with heads and tables alone, in their places, is told by its number of arguments.
-    usual = len(of_heads) + len(cos_and_sin)
-    if not known or {*names[:usual]} != {*of_heads, *cos_and_sin}:
-        usual = -1
-    first_head = names.index(of_heads[0]) if known else 0
-    last_head = first_head + len(of_heads)
-    places = [names.index(name) for name in cos_and_sin]
-    first_tensor = next(name for name in names if name not in of_tables)
-
-    def rotary(*args: Any, **kwargs: Any) -> Any:
-        if len(args) == usual and not kwargs:
-            heads, dim, plain = args[first_head:last_head], default_dim, True
-            cos, sin = args[places[0]], args[places[-1]]
-        else:
-            given = dict(zip(names, args, strict=False)) | kwargs
-            heads = tuple(given.get(name) for name in of_heads)
-            dim = given.get("unsqueeze_dim", default_dim)
-            cos, sin = given[cos_and_sin[0]], given[cos_and_sin[-1]]
-            plain = rotates and all(
-                n in ignored or _same(value, defaults.get(n)) for n, value in given.items()
-            )
-        if not whole:
-            cos, sin = _unpacked(cos, sin, packing, pieces)
-        width = cos.shape[-1]
-        if width not in uses:
-            raise ValueError(
-                f"patched model: expected tables of {sorted(uses)} columns, got {width}"
-            )
-        use = uses[width]
-        if plain and use.rotation is not None and heads[-1] is not None:
-            for axis in use.inserted:
-                cos, sin = cos.squeeze(axis), sin.squeeze(axis)
-            layout = use.rotation.layout(heads, cos.shape, dim)
-            if layout is not None:
-                if use.picked is not None:
-                    index = use.picked.to(cos.device)
-                    cos, sin = cos[..., index], sin[..., index]
-                rotated = use.rotation(heads, cos, sin, layout, inplace)
-                return rotated if len(rotated) > 1 else rotated[0]
-        given = dict(zip(names, args, strict=False)) | kwargs
-        index = use.widened.to(cos.device)
-        dtype = None if use.rotation and use.rotation.keeps_dtype else given[first_tensor].dtype
-        for name in of_tables:
-            given[name] = _wide(given[name], packing, pieces, index, dtype)
-        return original(**given)
-
-    rotary.__name__ = getattr(original, "__name__", type(original).__name__)
-    return rotary
-
-
-class _Use:
-    """What is done with tables of one width."""
-
-    def __init__(self, form: Form, columns: tuple[int, ...], rotation: Rotation | None) -> None:
-        self.rotation = rotation
-        self.inserted = form.inserted[::-1]
-        # Which columns are those of the form, and which those that the rotation wants, if not all.
-        self.widened = torch.tensor([columns.index(angle) for angle in form.columns])
-        self.picked: Tensor | None = None
-        if rotation is not None and rotation.order != columns:
-            self.picked = torch.tensor([columns.index(angle) for angle in rotation.order])
-
-
-def _is_table(name: str) -> bool:
-    return name.startswith(("cos", "sin_", *_ONE_TABLE)) or name == "sin"
-
-
-def _same(value: Any, default: Any) -> bool:
-    """Whether an argument is its default; of a tensor that is not asked."""
-    return value is default or (isinstance(value, (bool, int, float, str)) and value == default)
-
-
-def _unpacked(cos: Tensor, sin: Tensor, packing: str, pieces: int) -> tuple[Tensor, Tensor]:
-    """cos and sin out of the arguments of a rotary function; if they are one, it is both."""
-    if packing == "cos, sin":
-        return sum(cos.float().chunk(pieces, dim=-1)), sum(sin.float().chunk(pieces, dim=-1))  # type: ignore[return-value]
-    one, other = cos.chunk(2, dim=-1)
-    return (other, one) if packing == "sin|cos" else (one, other)
-
-
-def _wide(
-    table: Tensor, packing: str, pieces: int, index: Tensor, dtype: torch.dtype | None
-) -> Tensor:
-    """A table in the form that the model's own function knows."""
-    if packing == "cos, sin":
-        if pieces > 1:
-            table, _ = _unpacked(table, table, packing, pieces)
-        return table[..., index].to(dtype or table.dtype)
-    cos, sin = (each[..., index] for each in _unpacked(table, table, packing, pieces))
-    if packing == "complex":
-        return torch.complex(cos, sin)
-    return torch.cat((sin, cos), dim=-1).to(dtype or table.dtype)
-
-
-def in_pieces(table: Tensor) -> Tensor:
-    """A float32 table as `PIECES` tables of bfloat16 numbers side by side, whose sum it is."""
-    pieces = []
-    for _ in range(PIECES):
-        piece = table.bfloat16().float()
-        pieces.append(piece)
-        table = table - piece
-    return torch.cat(pieces, dim=-1)
-
-
 # --- probing --------------------------------------------------------------------------------------
 
-_Row = tuple[int, int, int, int, int]  # a, angle of cos, b, angle of sin, sign
+# The orders in which a function may expect the axes of its heads.
+_LAYOUTS = ("bhsd", "bshd", "hsd", "shd")
+
+_SIZES = {"b": 2, "h": 3, "s": 5}
+
+_Dim = tuple[int, int, int, int, int]  # a, angle of cos, b, angle of sin, sign
 
 
 def probe_function(original: Callable[..., Any], form: Form) -> Rotation:
@@ -367,7 +168,7 @@ def probe_function(original: Callable[..., Any], form: Form) -> Rotation:
         NotServed: it takes other arguments, or does something else.
     """
     title = getattr(original, "__name__", type(original).__name__)
-    probe = _Probe(original, _arguments(original), form)
+    probe = _FunctionProbe(original, rotary_arguments(original), form)
     width, extra = len(form.columns), 6
     # Tables are as wide as what is rotated, or have one column a pair.
     for size in (width, 2 * width):
@@ -380,7 +181,7 @@ def probe_function(original: Callable[..., Any], form: Form) -> Rotation:
         raise NotServed(f"{title} rotates in an unknown way")
     rotation = _as_rotation(rows, form.angles)  # type: ignore[arg-type]
     wider = probe.rows(size + extra)
-    if wider:  # else it takes nothing but heads that fit
+    if wider:  # else it takes only heads that are as wide as what is rotated
         shifted = [row and (row[0] + extra, row[1], row[2] + extra, *row[3:]) for row in rows]
         if wider == [*rows, *[None] * extra]:
             rotation.part = "leading"
@@ -395,11 +196,11 @@ def probe_function(original: Callable[..., Any], form: Form) -> Rotation:
 
 
 @dataclass
-class _Probe:
+class _FunctionProbe:
     """Calls of a rotary function with small tensors."""
 
     original: Callable[..., Any]
-    arguments: _Arguments
+    arguments: RotaryArguments
     form: Form
 
     def shapes(self) -> Iterator[tuple[str, str, Any]]:
@@ -437,17 +238,17 @@ class _Probe:
             return None
         return list(results)
 
-    def rows(self, size: int) -> list[_Row | None] | None:
+    def rows(self, size: int) -> list[_Dim | None] | None:
         """What every dim of a head of this size is made of; None for one that stays as it is.
 
         None if the function does not take such heads.
         """
         title = getattr(self.original, "__name__", type(self.original).__name__)
         width = len(self.form.columns)
-        # Whole numbers that tell columns apart, and from 1.
+        # Whole numbers that differ from each other, and from 1.
         cos = torch.arange(2, width + 2, dtype=torch.float32)
         sin = cos + width
-        # A head for each dim, and one more: no table may have as many columns as there are heads.
+        # A head for each dim, and one more: as many heads as columns could be mixed up with these.
         unit, count = torch.eye(size + 1, size), size + 1
         results = None
         for layout, axes, dim in self.shapes():
@@ -470,7 +271,7 @@ class _Probe:
         return found  # type: ignore[return-value]
 
     def _row(self, column: Tensor) -> tuple[int, ...] | None:
-        """A `_Row` from the share of every dim in one; (a,) where that is 1; None for others."""
+        """A `_Dim` from the share of every dim in one; (a,) where that is 1; None for others."""
         columns, width = self.form.columns, len(self.form.columns)
         shares = {int(i): float(column[i]) for i in column.nonzero()}
         if len(shares) == 1:
@@ -517,7 +318,7 @@ class _Probe:
                 rotation.prefix = fits(layout, axes, dim, extra=2)
 
 
-def _as_rotation(rows: list[_Row], angles: int) -> Rotation:
+def _as_rotation(rows: list[_Dim], angles: int) -> Rotation:
     """The rotation of pairs that gives these dims; of single dims where their angles differ."""
     pairs = len(rows) // 2
     dims = torch.arange(2 * pairs)

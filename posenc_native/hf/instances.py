@@ -1,4 +1,4 @@
-"""Other code in single modules of a model, and how it is taken out again.
+"""Puts other code into single modules of a model, and takes it out again.
 
 A module gets methods in its instance's ``__dict__``, where they hide those of its class, and a
 record of what was put there.
@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from .hf_tables import NotServed
+from .forms import NotServed
 
 __all__ = ["MARK", "Plan", "global_names", "install", "restore", "rewrap", "slot", "with_functions"]
 
@@ -70,8 +70,8 @@ def with_functions(
     """`forward` with other functions under some of its global names."""
 
     def replace(function: types.FunctionType) -> types.FunctionType:
-        # Only what the code names, and no __name__: by that torch.compile would take this dict for
-        # the module of that name and find the original function in it.
+        # Only what the code names, and no __name__: torch.compile would look up the module of that
+        # name in place of this dict, and find the original function there.
         needed = global_names(function.__code__) | {"__builtins__", "__package__"}
         scope = {name: function.__globals__[name] for name in needed & function.__globals__.keys()}
         return _copy_function(function, scope | functions, function.__closure__)
