@@ -17,8 +17,8 @@
 #include <tuple>
 #include <vector>
 
-#include "bindings/huge_pages.h"
-#include "bindings/torch_cuda.h"
+#include "bindings/torch/huge_pages.h"
+#include "bindings/torch/cuda.h"
 #include "core/relative.h"
 #include "core/rotary.h"
 #include "core/sinusoidal.h"

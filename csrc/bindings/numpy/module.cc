@@ -17,8 +17,8 @@
 #include <utility>
 #include <vector>
 
-#include "bindings/tensors.h"
-#include "bindings/threads.h"
+#include "bindings/numpy/tensors.h"
+#include "bindings/numpy/threads.h"
 #include "core/relative.h"
 #include "core/rotary.h"
 #include "core/sinusoidal.h"
