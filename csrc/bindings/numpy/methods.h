@@ -3,9 +3,11 @@
 
 #include <pybind11/pybind11.h>
 
+#include <cstddef>
 #include <exception>
 #include <new>
-#include <utility>
+#include <tuple>
+#include <type_traits>
 
 #include "bindings/numpy/tensors.h"
 #include "core/view.h"
@@ -14,28 +16,53 @@ namespace posenc::numpy {
 
 namespace py = pybind11;
 
-template <typename Result, typename... Handles>
-constexpr std::index_sequence_for<Handles...> positions_of(Result (*)(Handles...)) {
-  return {};
+// How many arguments of the interpreter a parameter of a function takes: a handle one, another type
+// as many as it says; it is made of the place where they begin.
+template <typename Parameter>
+constexpr size_t arguments_of() {
+  if constexpr (std::is_same_v<Parameter, py::handle>) {
+    return 1;
+  } else {
+    return Parameter::kArguments;
+  }
 }
 
-template <auto function, size_t... i>
-PyObject* invoke(PyObject* const* args, std::index_sequence<i...>) {
-  return function(py::handle(args[i])...).release().ptr();
+template <typename Parameter>
+Parameter take(PyObject* const*& next) {
+  PyObject* const* const first = next;
+  next += arguments_of<Parameter>();
+  if constexpr (std::is_same_v<Parameter, py::handle>) {
+    return *first;
+  } else {
+    return Parameter{first};
+  }
 }
 
-// A function of handles as the interpreter calls it. Past pybind11, which looks for an overload by
-// the types of the arguments: that takes longer than to rotate a token.
+template <typename Function>
+struct Signature;
+
+template <typename Result, typename... Parameters>
+struct Signature<Result (*)(Parameters...)> {
+  static constexpr size_t kArguments = (arguments_of<Parameters>() + ...);
+
+  static PyObject* invoke(Result (*function)(Parameters...), PyObject* const* next) {
+    const std::tuple<Parameters...> arguments{take<Parameters>(next)...};  // from left to right
+    return std::apply(function, arguments).release().ptr();
+  }
+};
+
+// A function as the interpreter calls it. Past pybind11, which looks for an overload by the types
+// of the arguments, and without keywords: either takes longer than to rotate a token.
 template <auto function>
 PyObject* call(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count) {
-  constexpr auto each = positions_of(function);
+  using Signature = Signature<decltype(function)>;
   try {
-    if (count != static_cast<Py_ssize_t>(each.size())) {
+    if (count != static_cast<Py_ssize_t>(Signature::kArguments)) {
       PyErr_Format(PyExc_TypeError, "expected %zd arguments, got %zd",
-                   static_cast<Py_ssize_t>(each.size()), count);
+                   static_cast<Py_ssize_t>(Signature::kArguments), count);
       return nullptr;
     }
-    return invoke<function>(args, each);
+    return Signature::invoke(function, args);
   } catch (const tensors::Elsewhere&) {
     return py::reinterpret_borrow<py::object>(Py_NotImplemented).release().ptr();
   } catch (const Error& error) {
