@@ -1,5 +1,5 @@
 // The CUDA kernels run on the host, thread by thread, in the place of the CPU's kernels: for tests
-// on machines without a GPU. Linked with csrc/bindings/numpy it makes a module like
+// on machines without a GPU. Linked with csrc/bindings/numpy.cc it makes a module like
 // posenc_native._core, which all tests of that one can take instead.
 
 #include <algorithm>
