@@ -21,7 +21,8 @@
 namespace posenc::numpy {
 namespace {
 
-// The options of a rotation among the arguments of a function: by position, as they come.
+// The options of a rotation among the arguments of a function. They stay where the interpreter has
+// them, by position: small calls have no time for names.
 template <AnglesFrom from>
 struct Options {
   static constexpr size_t kArguments = RotaryOptionCount(from).all;
