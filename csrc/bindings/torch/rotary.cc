@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <locale>
 #include <sstream>
 #include <string>
@@ -272,6 +273,7 @@ class SchemaWriter {
   void number(const char* name, double value) {
     std::ostringstream number;
     number.imbue(std::locale::classic());
+    number.precision(std::numeric_limits<double>::max_digits10);
     number << value;
     add("float", name, number.str());
   }
