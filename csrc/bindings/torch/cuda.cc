@@ -1,4 +1,4 @@
-#include "bindings/torch_cuda.h"
+#include "bindings/torch/cuda.h"
 
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>

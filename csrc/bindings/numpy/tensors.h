@@ -1,7 +1,7 @@
-// Tensors of torch as arguments of the NumPy module, for calls that are over before torch's
-// dispatcher would have found the operator. Nothing of torch is linked: its tensor type has a table
-// of C functions that exchange descriptions of memory, DLPack's, which is stable across versions
-// and declared below as far as it is needed.
+// Tensors of torch as arguments of the NumPy module: for calls that are over before torch's
+// dispatcher would have found the operator. Nothing of torch is linked. The tensor type carries a
+// table of C functions that describe its memory. It is DLPack's, is stable across versions, and is
+// declared below as far as it is needed.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -51,11 +51,11 @@ struct Exchange {
 
 // --- Tensors
 
-// Thrown where a tensor is none that can be read here, or too large to be worth it: the function
-// returns NotImplemented, nothing has been written, and the caller has an operator for it.
+// Thrown where a tensor cannot be read here, or is too large to be worth it. Nothing has been
+// written; the function returns NotImplemented, and its caller takes the operator.
 struct Elsewhere {};
 
-// torch.Tensor, once torch_ops.py has brought it.
+// torch.Tensor, once the Python package has brought it.
 class Library {
  public:
   static Library& get() {
@@ -63,9 +63,9 @@ class Library {
     return library;
   }
 
-  // What torch_ops.py brings: torch.Tensor, torch.empty_like, torch.is_grad_enabled; functions that
-  // are true where somebody follows what operators do; the names of the module of forward mode.
-  // False if the type does not exchange, or as an unknown version does.
+  // The package brings torch.Tensor, torch.empty_like and torch.is_grad_enabled, functions that are
+  // true where somebody follows what operators do, and the names in the module of forward mode.
+  // Returns false if the type has no such table, or one of an unknown version.
   bool use(py::handle tensor_type, py::handle empty_like, py::handle is_grad_enabled,
            const py::tuple& followers, const py::dict& forward_mode) {
     if (!py::hasattr(tensor_type, "__dlpack_c_exchange_api__")) return false;
