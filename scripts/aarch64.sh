@@ -135,7 +135,8 @@ done
 echo "the bits of $(wc -l <"$work/bits.NEON") results are those of ${compared[*]}"
 
 if (($# == 0)); then
-  set -- tests/test_{errors,sinusoidal,rotary,relative,phase,reference,properties,rotary_backward}.py
+  set -- tests/base/test_errors.py tests/sinusoids/test_tables.py tests/relative/test_relative.py \
+    tests/rotary/test_{rotary,backward}.py tests/engines/test_{phase,reference,properties}.py
 fi
 say "Running tests under the emulator: some minutes"
 cd "$work/repository"
