@@ -59,7 +59,8 @@ def test_command(device: str, work: Path, quick: bool) -> list[str]:
 
     Warnings are no errors there: another torch than the one that is tested daily has its own.
     """
-    names = ["engines/tensors", "nn/test_rotary.py", "hf/test_patch.py"]
+    hf = (f"hf/test_{name}.py" for name in ("patch", "compile", "precision"))
+    names = ["engines/tensors", "nn/test_rotary.py", *hf]
     if quick:
         names = ["engines/tensors/test_cuda.py", "nn/test_rotary.py"]
     files = [work / "tests" / name for name in names]

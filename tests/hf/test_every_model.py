@@ -24,15 +24,6 @@ from posenc_native import hf  # noqa: E402
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Any:
-    """These models are too small to share."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 # What an entry of a configuration becomes, by its name.
 SMALL: dict[str, Any] = {
     **dict.fromkeys(("vocab_size", "audio_vocab_size"), 64),

@@ -1,0 +1,23 @@
+"""What tests of configurations share."""
+
+ORACLE = "the models of transformers are the oracle of the configurations"
+
+SIZES = {"hidden_size": 256, "num_attention_heads": 4, "num_hidden_layers": 2}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 1e6,
+    "factor": 4.0,
+    "original_max_position_embeddings": 32768,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+LONGROPE = {
+    "type": "longrope",
+    "short_factor": [1.0 + i / 32 for i in range(32)],
+    "long_factor": [2.0 + i for i in range(32)],
+}
