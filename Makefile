@@ -91,7 +91,7 @@ gpu-resources:  ## set up, build, print what each CUDA kernel takes: registers, 
 	@$(SETUP) package
 	@$(BIN)/python scripts/gpu_resources.py $(ARGS)
 
-aarch64:  ## build for Arm, compare bits and test under an emulator; ARGS=tests/test_rotary.py
+aarch64:  ## build for Arm, compare bits and test under an emulator; ARGS=tests/rotary
 	@$(SETUP) aarch64 qemu package
 	@TEST_JOBS=$(TEST_JOBS) scripts/aarch64.sh $(ARGS)
 
