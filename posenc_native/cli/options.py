@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from posenc_native.base.arguments import FLOAT_DTYPES, SINUSOIDAL_LAYOUTS
+from posenc_native.base.errors import fault_of
 from posenc_native.models.presets import rotary_presets
 from posenc_native.rotary.rotary import Rotary
 from posenc_native.sinusoids.presets import sinusoidal_presets
@@ -327,10 +328,10 @@ def _sinusoidal_encoding(given: dict[str, Any]) -> SinusoidalSpec:
     try:
         spec = SinusoidalSpec.from_preset(name, dim, **values)
     except (ValueError, TypeError) as error:
-        argument, _, said = str(error).partition(": ")[2].partition(": ")
-        if not (values and said) or argument == "dim":
+        fault = fault_of(error)
+        if not (values and fault) or fault.argument == "dim":
             raise
-        raise UsageError(f"--set: {said}") from None
+        raise UsageError(f"--set: expected {fault.expected}, got {fault.got}") from None
     if len(spec.axis_order) > 1:
         raise UsageError(f"--preset: expected one of one coordinate, got {name!r}, which has more")
     return spec
@@ -369,7 +370,9 @@ def reading_config(path: Path) -> Iterator[None]:
         raise CommandError(f"cannot read {path}: it is nested too deeply") from None
     except (ValueError, TypeError) as error:
         # The name of the function that reads the file says nothing to who typed its path.
-        raise CommandError(f"{path}: {str(error).partition(': ')[2] or error}") from None
+        fault = fault_of(error)
+        said = str(error) if fault is None else str(fault).removeprefix(f"{fault.function}: ")
+        raise CommandError(f"{path}: {said}") from None
 
 
 def _flag(name: str) -> str:

@@ -51,6 +51,19 @@ struct Signature<Result (*)(Parameters...)> {
   }
 };
 
+// The Python exception that the error stands for, made as those of Python code are.
+inline void set_error(const Error& error) {
+  PyObject* const kind = error.kind == Error::kType ? PyExc_TypeError : PyExc_ValueError;
+  try {
+    const py::module_ errors = py::module_::import("posenc_native.base.errors");
+    const py::object fault =
+        errors.attr("Fault")(error.function, error.argument, error.expected, error.got);
+    PyErr_SetObject(kind, errors.attr("error_of")(py::handle(kind), fault).ptr());
+  } catch (py::error_already_set& another) {
+    another.restore();
+  }
+}
+
 // A function as the interpreter calls it. Past pybind11, which looks for an overload by the types
 // of the arguments, and without keywords: either takes longer than to rotate a token.
 template <auto function>
@@ -66,8 +79,7 @@ PyObject* call(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count) {
   } catch (const tensors::Elsewhere&) {
     return py::reinterpret_borrow<py::object>(Py_NotImplemented).release().ptr();
   } catch (const Error& error) {
-    PyErr_SetString(error.kind == Error::kType ? PyExc_TypeError : PyExc_ValueError,
-                    error.message.c_str());
+    set_error(error);
   } catch (py::error_already_set& error) {
     error.restore();
   } catch (const py::builtin_exception& error) {

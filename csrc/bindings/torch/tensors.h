@@ -125,7 +125,7 @@ auto translate_errors(Body body) {
     return body();
   } catch (const Error& error) {
     throw std::runtime_error((error.kind == Error::kType ? "TypeError: " : "ValueError: ") +
-                             error.message);
+                             error.message());
   }
 }
 
