@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import posenc_native as pn
-from posenc_native.engines.reference import rotary, sinusoidal
+from posenc_native.engines.reference import rotary, sinusoids
 from posenc_native.spectra.scaling import rotary_blend
 
 pytest.importorskip("matplotlib", reason="pictures need matplotlib, which is not installed")
@@ -120,7 +120,7 @@ def test_what_is_no_axes(name):
 def test_heatmap_is_the_table(layout):
     ax = pn.plot.heatmap(pn.SinusoidalSpec(64, layout=layout, base=500.0), 30)
     rows = np.arange(30)
-    expected = sinusoidal.sinusoidal(rows, 64, 500.0, layout, 0.0, 1.0, np.dtype(np.float32), None)
+    expected = sinusoids.sinusoidal(rows, 64, 500.0, layout, 0.0, 1.0, np.dtype(np.float32), None)
     assert np.allclose(image(ax), expected, rtol=0, atol=2e-7)
     assert ax.images[0].get_clim() == (-1, 1)
     assert list(ax.images[0].get_extent()) == [-0.5, 63.5, 29.5, -0.5]

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from oracle import DTYPES, HALF_DTYPES, assert_close, assert_same_bits
 
 import posenc_native as pn
-from posenc_native.engines.reference import rotary, sinusoidal
+from posenc_native.engines.reference import rotary, sinusoids
 
 pytestmark = [NEEDS_NATIVE, pytest.mark.usefixtures("low_threshold")]
 
@@ -29,7 +29,7 @@ OFFSETS = st.sampled_from([0, 16, 32, 48])  # bytes, of rows from multiples of 6
 
 def exact_table(positions: Any, dim: int, **options: Any) -> np.ndarray:
     values = {"base": 1e4, "layout": "interleaved", "shift": 0.0, "scale": 1.0, **options}
-    return sinusoidal.sinusoidal(positions, dim, *values.values(), np.float64, None)
+    return sinusoids.sinusoidal(positions, dim, *values.values(), np.float64, None)
 
 
 def assert_table(actual: np.ndarray, positions: Any, dim: int, **options: Any) -> None:
