@@ -26,6 +26,10 @@ from targets import (
 import posenc_native as pn
 from posenc_native.engines import backend as implementations
 
+# Before torch loads OpenMP, here and in programs that tests start: its idle threads would spin for
+# new work, on cores that another process of tests has work for.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 # Calls of 1 MiB have several threads already: the tests of threads need no large arrays.
 for _module in (NATIVE, CUDA_ON_HOST):
     if _module is not None:
