@@ -19,9 +19,10 @@
 
 #include "bindings/tensors.h"
 #include "bindings/threads.h"
-#include "core/relative.h"
+#include "core/lookup.h"
 #include "core/rotary.h"
 #include "core/sinusoidal.h"
+#include "core/toeplitz.h"
 #include "cpu/kernels.h"
 #include "cpu/run.h"
 

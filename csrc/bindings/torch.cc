@@ -19,9 +19,10 @@
 
 #include "bindings/huge_pages.h"
 #include "bindings/torch_cuda.h"
-#include "core/relative.h"
+#include "core/lookup.h"
 #include "core/rotary.h"
 #include "core/sinusoidal.h"
+#include "core/toeplitz.h"
 #include "cpu/kernels.h"
 #include "cpu/run.h"
 
@@ -818,7 +819,7 @@ Tensor relative_gather(const Tensor& x, const OptionalTensor& index, std::option
   return out;
 }
 
-// `order` and `bounds`: see core/relative.h.
+// `order` and `bounds`: see core/lookup.h.
 void relative_scatter_out(const Tensor& grad, const OptionalTensor& index,
                           std::optional<int64_t> start, const OptionalTensor& q_offset,
                           std::optional<int64_t> missing, double scale, const OptionalTensor& order,

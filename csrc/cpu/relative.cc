@@ -10,7 +10,7 @@
 // one: the processor's own requests for memory end with each part, and come too late. So rows are
 // copied in groups, a cache line of each in turn, while the next group is requested.
 //
-// One order of sums for every SIMD target: core/relative.h.
+// One order of sums for every SIMD target: core/lookup.h.
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/relative.cc"
@@ -19,7 +19,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/relative.h"
+#include "core/lookup.h"
 #include "cpu/elements-inl.h"
 #include "cpu/kernels.h"
 #include "cpu/numbers-inl.h"

@@ -7,7 +7,7 @@
 //                            their bias -> scratch, once
 //                            for repetition: the block is one run
 //
-// Sums keep one order, whoever forms them: core/relative.h. One lane is one diagonal.
+// Sums keep one order, whoever forms them: core/toeplitz.h. One lane is one diagonal.
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/relative_toeplitz.cc"
@@ -17,7 +17,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "core/relative.h"
+#include "core/toeplitz.h"
 #include "cpu/elements-inl.h"
 #include "cpu/kernels.h"
 #include "cpu/numbers-inl.h"

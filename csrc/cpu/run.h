@@ -8,9 +8,10 @@
 #include <limits>
 #include <vector>
 
-#include "core/relative.h"
+#include "core/lookup.h"
 #include "core/rotary.h"
 #include "core/sinusoidal.h"
+#include "core/toeplitz.h"
 #include "cpu/kernels.h"
 
 namespace posenc::cpu {

@@ -4,9 +4,10 @@
 
 #include <cuda_runtime_api.h>
 
-#include "core/relative.h"
+#include "core/lookup.h"
 #include "core/rotary.h"
 #include "core/sinusoidal.h"
+#include "core/toeplitz.h"
 
 namespace posenc::cuda {
 

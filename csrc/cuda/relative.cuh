@@ -19,7 +19,8 @@
 
 #include <algorithm>
 
-#include "core/relative.h"
+#include "core/lookup.h"
+#include "core/toeplitz.h"
 #include "cuda/packet.cuh"
 #include "cuda/policy.h"
 
