@@ -22,6 +22,8 @@ cudaError_t diagonal_sums(const ToeplitzArgs& args, cudaStream_t stream);
 cudaError_t relative_gather(const RelativeArgs& args, cudaStream_t stream);
 // With an index, `order` and `bounds` of the arguments are needed.
 cudaError_t relative_scatter(const RelativeArgs& args, cudaStream_t stream);
+// Either of them without an index.
+cudaError_t relative_shift(const RelativeArgs& args, bool scatter, cudaStream_t stream);
 
 // Whether the current device can run them: all are compiled for the same architectures.
 cudaError_t load_kernels();

@@ -15,10 +15,14 @@
 #include <type_traits>
 #include <vector>
 
-#include "cuda/relative.cuh"
+#include "cuda/diagonal_sums.cuh"
+#include "cuda/gather.cuh"
 #include "cuda/rotary.cuh"
 #include "cuda/rotary_gradient.cuh"
+#include "cuda/scatter.cuh"
+#include "cuda/shift.cuh"
 #include "cuda/sinusoidal.cuh"
+#include "cuda/toeplitz.cuh"
 
 namespace {
 
