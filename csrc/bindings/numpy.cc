@@ -644,7 +644,7 @@ struct ToeplitzArguments {
     call.grid_rank = this->q_len.count;
     call.q_len = this->q_len.values;
     call.k_len = this->k_len.values;
-    call.start = this->start.values;
+    call.origin = this->start.values;
   }
 
   ArrayArgument diagonals, q_offset;
@@ -722,7 +722,7 @@ struct RelativeArguments {
     call.index = this->index.pointer();
     call.q_offset = this->q_offset.pointer();
     call.size = integer(function, "size", size);
-    call.start = integer(function, "origin", start);
+    call.origin = integer(function, "origin", start);
     call.has_missing = !missing.is_none();
     if (call.has_missing) call.missing = integer(function, "missing", missing);
     call.scale = number(function, "scale", scale);

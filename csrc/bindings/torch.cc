@@ -667,7 +667,7 @@ class ToeplitzOptions {
     call_.grid_rank = static_cast<int>(q_len_.size());
     call_.q_len = q_len_.data();
     call_.k_len = k_len_.data();
-    call_.start = start_.data();
+    call_.origin = start_.data();
   }
   ToeplitzOptions(const ToeplitzOptions&) = delete;
   ToeplitzOptions& operator=(const ToeplitzOptions&) = delete;
@@ -786,7 +786,7 @@ struct RelativeOptions {
     call.q_offset = pointer(q_offset);
     call.out = &result;
     call.size = result.rank > 0 ? result.shape[result.rank - 1] : 0;
-    call.start = start.value_or(in.rank > 1 ? in.shape[in.rank - 2] - 1 : 0);
+    call.origin = start.value_or(in.rank > 1 ? in.shape[in.rank - 2] - 1 : 0);
     call.has_missing = missing.has_value();
     call.missing = missing.value_or(0);
     call.scale = scale;

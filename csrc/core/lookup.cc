@@ -14,7 +14,7 @@ RelativeArgs make_relative(const RelativeCall& call, const Array& by_column, con
   args.queries = by_key.shape[leading];
   args.keys = by_key.shape[leading + 1];
   args.width = by_column.shape[leading + 1];
-  args.start = call.start;
+  args.origin = call.origin;
   args.dtype = by_key.dtype;
   args.scale = call.scale;
   args.by_column = matrices(by_column, leading);
@@ -56,7 +56,7 @@ int check_relative(const RelativeCall& call, const char* in_name, bool gather, i
   const int64_t width = gather ? in.shape[leading + 1] : call.size;
   if (call.q_offset != nullptr) check_q_offset(function, *call.q_offset, in.shape, leading);
   if (call.index == nullptr) {
-    check_start(function, call.start);
+    check_origin(function, call.origin);
     return in.rank;
   }
   const Array& index = *call.index;
@@ -70,7 +70,7 @@ int check_relative(const RelativeCall& call, const char* in_name, bool gather, i
     fail_value(function, "missing", "none of the columns 0 .. " + std::to_string(width - 1),
                std::to_string(call.missing));
   }
-  check_windows(function, "index", index.shape[0], queries, keys, call.start, call.q_offset);
+  check_windows(function, "index", index.shape[0], queries, keys, call.origin, call.q_offset);
   int64_t at = 0;
   for_each_integer(index, [&](int64_t column) {
     if ((column < 0 || column >= width) && !(call.has_missing && column == call.missing)) {

@@ -42,7 +42,7 @@ struct RelativeArgs {
   Planes planes;
   int64_t queries = 0, keys = 0, width = 0;
   int64_t entries = 0;  // of the index; without an index all integers are entries
-  int64_t start = 0;
+  int64_t origin = 0;
   Positions q_offset;  // of a plane
   int64_t q_offset_strides[kMaxRank] = {};
   ColumnIndex index;
@@ -69,11 +69,11 @@ struct RelativeArgs {
   POSENC_HD int64_t rows() const { return planes.count(0, planes.rank) * queries; }
 
   // The entry of query 0 and key 0 in the plane whose q_offset lies at `offset` (in elements).
-  POSENC_HD int64_t start_at(int64_t offset) const {
-    if (q_offset.data == nullptr) return start;
+  POSENC_HD int64_t origin_at(int64_t offset) const {
+    if (q_offset.data == nullptr) return origin;
     const bool bounded = index.data != nullptr;  // else beyond these no column is there
-    return clamped_start(start, q_offset.at(offset).integer, bounded ? queries - 1 : -keys,
-                         bounded ? entries - keys : width + queries);
+    return clamped_origin(origin, q_offset.at(offset).integer, bounded ? queries - 1 : -keys,
+                          bounded ? entries - keys : width + queries);
   }
 };
 
@@ -88,7 +88,7 @@ struct RelativeCall {
   const Array* bounds = nullptr;
   const Array* out = nullptr;
   int64_t size = 0;  // k_len of gather, width of scatter
-  int64_t start = 0;
+  int64_t origin = 0;
   bool has_missing = false;
   int64_t missing = 0;
   double scale = 1.0;

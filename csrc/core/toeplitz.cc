@@ -40,7 +40,7 @@ void check_grid(const ToeplitzCall& call) {
   }
   for (int axis = 0; axis < call.grid_rank; ++axis) {
     check_windows(function, "diagonals", diagonals.shape[leading_rank(call) + axis],
-                  call.q_len[axis], call.k_len[axis], call.start[axis], call.q_offset);
+                  call.q_len[axis], call.k_len[axis], call.origin[axis], call.q_offset);
   }
 }
 
@@ -117,7 +117,7 @@ ToeplitzArgs make_toeplitz(const ToeplitzCall& call, const Array& shape) {
   args.grid_rank = call.grid_rank;
   std::copy_n(call.q_len, call.grid_rank, args.queries);
   std::copy_n(call.k_len, call.grid_rank, args.keys);
-  std::copy_n(call.start, call.grid_rank, args.start);
+  std::copy_n(call.origin, call.grid_rank, args.origin);
   args.dtype = shape.dtype;
   if (call.scores != nullptr) args.in = matrices(*call.scores, leading);
   if (call.out != nullptr) args.out = matrices(*call.out, leading);

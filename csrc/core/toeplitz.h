@@ -4,7 +4,7 @@
 //   diagonal sums   diagonals[..., e] = sum of grad[..., i, j] over the diagonal       (transpose)
 //
 // Queries and keys of a Toeplitz operation may be the cells of a grid (Swin's windows), in C order:
-// an entry then has one index for each axis of the grid, e_a = start_a + j_a - i_a.
+// an entry then has one index for each axis of the grid, e_a = origin_a + j_a - i_a.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct ToeplitzArgs {
   int kept = 0;
 
   int grid_rank = 1;
-  int64_t queries[kMaxGridRank] = {}, keys[kMaxGridRank] = {}, start[kMaxGridRank] = {};
+  int64_t queries[kMaxGridRank] = {}, keys[kMaxGridRank] = {}, origin[kMaxGridRank] = {};
 
   Dtype dtype = Dtype::kFloat32;  // of the matrices
   Matrices in;                    // scores, or grad; no data: the bias alone
@@ -48,10 +48,10 @@ struct ToeplitzArgs {
   POSENC_HD int64_t repetitions() const { return planes.count(kept, planes.rank); }
 
   // The entry of query 0 and key 0 in the plane whose q_offset lies at `offset` (in elements).
-  POSENC_HD int64_t start_at(int64_t offset) const {
-    if (q_offset.data == nullptr) return start[0];
-    return clamped_start(start[0], q_offset.at(offset).integer, queries[0] - 1,
-                         entries[0] - keys[0]);
+  POSENC_HD int64_t origin_at(int64_t offset) const {
+    if (q_offset.data == nullptr) return origin[0];
+    return clamped_origin(origin[0], q_offset.at(offset).integer, queries[0] - 1,
+                          entries[0] - keys[0]);
   }
 
  private:
@@ -72,7 +72,7 @@ struct ToeplitzCall {
   int grid_rank = 0;
   const int64_t* q_len = nullptr;  // of grid_rank numbers each
   const int64_t* k_len = nullptr;
-  const int64_t* start = nullptr;
+  const int64_t* origin = nullptr;
 };
 
 // Shape of the bias for given diagonals and q_offset: leading axes, q_len, k_len. Returns its rank.

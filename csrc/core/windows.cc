@@ -6,7 +6,7 @@
 namespace posenc {
 namespace {
 
-constexpr int64_t kMaxStart = int64_t{1} << 61;
+constexpr int64_t kMaxOrigin = int64_t{1} << 61;
 
 }  // namespace
 
@@ -31,14 +31,14 @@ void check_size(const char* function, const int64_t* shape, int rank) {
 }
 
 void check_length(const char* function, const std::string& name, int64_t length) {
-  if (length < 0 || length >= kMaxStart) {
+  if (length < 0 || length >= kMaxOrigin) {
     fail_value(function, name, "a length in 0 .. 2^61 - 1", std::to_string(length));
   }
 }
 
-void check_start(const char* function, int64_t start) {
-  if (start <= -kMaxStart || start >= kMaxStart) {
-    fail_value(function, "origin", "an int within 2^61", std::to_string(start));
+void check_origin(const char* function, int64_t origin) {
+  if (origin <= -kMaxOrigin || origin >= kMaxOrigin) {
+    fail_value(function, "origin", "an int within 2^61", std::to_string(origin));
   }
 }
 
@@ -54,15 +54,15 @@ void check_q_offset(const char* function, const Array& q_offset, const int64_t* 
 }
 
 void check_windows(const char* function, const std::string& name, int64_t entries, int64_t queries,
-                   int64_t keys, int64_t start, const Array* q_offset) {
-  check_start(function, start);
+                   int64_t keys, int64_t origin, const Array* q_offset) {
+  check_origin(function, origin);
   if (queries == 0 || keys == 0) return;
   const auto check = [&](int64_t offset) {
     int64_t first = 0;
-    const bool overflow = __builtin_sub_overflow(start, offset, &first);
+    const bool overflow = __builtin_sub_overflow(origin, offset, &first);
     if (!overflow && first >= queries - 1 && first <= entries - keys) return;
     const std::string at =
-        " with query 0 and key 0 at entry " + std::to_string(start) +
+        " with query 0 and key 0 at entry " + std::to_string(origin) +
         (q_offset != nullptr ? " less q_offset = " + std::to_string(offset) : std::string());
     fail_value(function, name,
                "entries for all distances of " + std::to_string(queries) + " queries and " +

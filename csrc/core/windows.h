@@ -1,6 +1,6 @@
 // What all relative operators share: rows that are windows of entries, as distances give them.
 //
-//   entry of query i and key j:   e = start + j - i       start: the entry of query 0 and key 0
+//   entry of query i and key j:   e = origin + j - i       origin: the entry of query 0 and key 0
 //
 //     e    j ->                     A row is a window of the entries; from row to row it moves back
 //     i    3 4 5 6 7                by one. With q_offset, query i is at position q_offset + i: the
@@ -35,10 +35,12 @@ struct Planes {
   }
 };
 
-// start - q_offset. Values that could not be checked, in a GPU's memory, do not lead out of bounds.
-POSENC_HD inline int64_t clamped_start(int64_t start, int64_t q_offset, int64_t low, int64_t high) {
+// origin - q_offset. Values that could not be checked, in a GPU's memory, do not lead out of
+// bounds.
+POSENC_HD inline int64_t clamped_origin(int64_t origin, int64_t q_offset, int64_t low,
+                                        int64_t high) {
   const int64_t first =
-      static_cast<int64_t>(static_cast<uint64_t>(start) - static_cast<uint64_t>(q_offset));
+      static_cast<int64_t>(static_cast<uint64_t>(origin) - static_cast<uint64_t>(q_offset));
   return first < low ? low : first > high ? high : first;
 }
 
@@ -50,8 +52,8 @@ void check_size(const char* function, const int64_t* shape, int rank);
 // 0 .. 2^61 - 1
 void check_length(const char* function, const std::string& name, int64_t length);
 
-// Within 2^61: starts beyond that are of no use, and sums with them cannot overflow.
-void check_start(const char* function, int64_t start);
+// Within 2^61: origins beyond that are of no use, and sums with them cannot overflow.
+void check_origin(const char* function, int64_t origin);
 
 // A call's q_offset: integers for the first leading axes.
 void check_q_offset(const char* function, const Array& q_offset, const int64_t* leading, int rank);
@@ -59,7 +61,7 @@ void check_q_offset(const char* function, const Array& q_offset, const int64_t* 
 // Windows of `queries` rows and `keys` columns stay within the entries, wherever q_offset puts
 // them. `entries` names what has them.
 void check_windows(const char* function, const std::string& name, int64_t entries, int64_t queries,
-                   int64_t keys, int64_t start, const Array* q_offset);
+                   int64_t keys, int64_t origin, const Array* q_offset);
 
 // Calls visit(value) for the values of an integer array that can be looked at.
 template <typename Visit>

@@ -111,11 +111,11 @@ class SumKernel {
       const T* const plane = next;
       next = in_ + plane_offset(planes, args.kept, planes.rank, args.in.plane_strides,
                                 repetition + 1 < repetitions ? repetition + 1 : 0);
-      const int64_t start = args.start_at(q_offset_ + offset(args.q_offset_strides));
+      const int64_t origin = args.origin_at(q_offset_ + offset(args.q_offset_strides));
       for (int64_t row = 0; row < queries; row += kRowBlock) {
         const int64_t end = std::min(row + kRowBlock, queries);
-        const int64_t low = std::max(start - (end - 1), first),
-                      high = std::min(start - row + keys, last);
+        const int64_t low = std::max(origin - (end - 1), first),
+                      high = std::min(origin - row + keys, last);
         if (low >= high) continue;
         const int64_t whole = (low - first) / lanes(D()) * lanes(D());
         std::fill(block_ + whole, block_ + (high - first), Number(0));
@@ -124,7 +124,7 @@ class SumKernel {
           const int64_t ahead =
               later < queries ? distance * stride
                               : next - plane + ((later - queries) / kRows * kRows - i) * stride;
-          sum_rows(args, plane, start - i, i, std::min(kRows, end - i), ahead);
+          sum_rows(args, plane, origin - i, i, std::min(kRows, end - i), ahead);
         }
         add(block_ + (low - first), high - low, total_ + (low - first));
       }
@@ -165,12 +165,12 @@ class SumKernel {
   }
 
   struct Group {
-    const T* origin;  // row 0 at entry 0
+    const T* base;  // row 0 at entry 0
     int64_t row_stride, column_stride, start, keys, rows, ahead;
 
     // Row r at an entry.
     const T* at(int64_t r, int64_t entry) const {
-      return origin + r * (row_stride + column_stride) + entry * column_stride;
+      return base + r * (row_stride + column_stride) + entry * column_stride;
     }
   };
 
@@ -217,7 +217,7 @@ class SumKernel {
   HWY_ATTR HWY_INLINE int64_t sum_whole(const Group& group, int64_t from, int64_t to) {
     const D d;
     const int64_t diagonal = group.row_stride + 1;
-    const T* const row = group.origin;
+    const T* const row = group.base;
     const T* const ahead = row + group.ahead;
     Number* const sums = block_ - first_;
     const int64_t line = std::max(lanes(d), kLineBytes / static_cast<int64_t>(sizeof(T)));
@@ -393,7 +393,7 @@ class SumKernel {
                                 row / grid.queries[2] % grid.queries[1], row % grid.queries[2]};
       int64_t low[3], high[3];
       for (int i = 0; i < 3; ++i) {
-        const int64_t start = grid.start[i] - query[i];
+        const int64_t start = grid.origin[i] - query[i];
         low[i] = std::clamp<int64_t>(box.begin[i] - start, 0, grid.keys[i]);
         high[i] = std::clamp<int64_t>(box.end[i] - start, low[i], grid.keys[i]);
       }

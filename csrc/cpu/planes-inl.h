@@ -30,7 +30,7 @@ HWY_INLINE int64_t plane_offset(const Planes& planes, int first, int last, const
 
 // The axes of a grid, as three; the first ones have size 1 where it has fewer.
 struct Grid {
-  int64_t queries[3] = {1, 1, 1}, keys[3] = {1, 1, 1}, start[3] = {}, entries[3] = {1, 1, 1};
+  int64_t queries[3] = {1, 1, 1}, keys[3] = {1, 1, 1}, origin[3] = {}, entries[3] = {1, 1, 1};
   int64_t dense[3] = {};    // strides of entries in C order
   int64_t strides[3] = {};  // in memory
 
@@ -39,7 +39,7 @@ struct Grid {
     for (int axis = 0; axis < args.grid_rank; ++axis) {
       queries[skipped + axis] = args.queries[axis];
       keys[skipped + axis] = args.keys[axis];
-      start[skipped + axis] = args.start[axis];
+      origin[skipped + axis] = args.origin[axis];
       entries[skipped + axis] = args.entries[axis];
       strides[skipped + axis] = args.entry_strides[axis];
     }
@@ -57,8 +57,8 @@ struct Grid {
                                         const Visit& visit) const {
     const int64_t i2 = row % queries[2], i1 = row / queries[2] % queries[1],
                   i0 = row / queries[2] / queries[1];
-    const int64_t base =
-        (start[0] - i0) * steps[0] + (start[1] - i1) * steps[1] + (start[2] - i2 + from) * steps[2];
+    const int64_t base = (origin[0] - i0) * steps[0] + (origin[1] - i1) * steps[1] +
+                         (origin[2] - i2 + from) * steps[2];
     int64_t j0 = prefix / keys[1], j1 = prefix % keys[1], at = 0;
     for (; prefix < end; ++prefix) {
       visit(base + j0 * steps[0] + j1 * steps[1], at, to - from);

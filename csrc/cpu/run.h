@@ -197,8 +197,8 @@ class IndexRuns {
     }
     int64_t first = 0, last = args.entries;
     if (args.q_offset.data == nullptr) {  // else windows may begin anywhere
-      first = args.start - (args.queries - 1);
-      last = args.start + args.keys;
+      first = args.origin - (args.queries - 1);
+      last = args.origin + args.keys;
     }
     if (first >= last || args.queries == 0 || args.keys == 0) return;
     if (args.width > std::numeric_limits<int32_t>::max()) {

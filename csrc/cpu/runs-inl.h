@@ -47,8 +47,8 @@ HWY_ATTR HWY_INLINE void for_each_plane(const RelativeArgs& args, int64_t begin,
   while (begin < end) {
     const int64_t plane = begin / args.queries, query = begin % args.queries;
     const int64_t count = std::min(args.queries - query, end - begin);
-    const int64_t start = args.start_at(plane_offset(args.planes, args.q_offset_strides, plane));
-    rows(plane, query, count, start - query);
+    const int64_t origin = args.origin_at(plane_offset(args.planes, args.q_offset_strides, plane));
+    rows(plane, query, count, origin - query);
     begin += count;
   }
 }

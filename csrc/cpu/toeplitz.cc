@@ -130,7 +130,7 @@ class ToeplitzKernel {
     diagonals_ = offset(args.diagonal_strides);
     in_ = offset(args.in.plane_strides);
     out_ = offset(args.out.plane_strides);
-    start_ = args.start_at(offset(args.q_offset_strides));
+    origin_ = args.origin_at(offset(args.q_offset_strides));
   }
 
   HWY_ATTR void lay_long_rows(const ToeplitzArgs& args, int64_t query, int64_t rows) {
@@ -142,7 +142,7 @@ class ToeplitzKernel {
       for (int64_t column = 0; column < keys; column += kTileColumns) {
         const int64_t columns = std::min(kTileColumns, keys - column);
         // The window of the last row begins first.
-        const int64_t entry = start_ - (first + count - 1) + column;
+        const int64_t entry = origin_ - (first + count - 1) + column;
         const Bias* window = entries_;
         if (direct) {
           window = static_cast<const Bias*>(args.diagonals) + diagonals_ + entry;
@@ -163,7 +163,7 @@ class ToeplitzKernel {
   }
 
   HWY_ATTR void fill_rows(const ToeplitzArgs& args, int64_t first, int64_t rows, Bias* to) {
-    const int64_t keys = args.keys[0], entry = start_ - (first + rows - 1);
+    const int64_t keys = args.keys[0], entry = origin_ - (first + rows - 1);
     convert_run<kBits>(args.diagonals, args.diagonals_dtype,
                        diagonals_ + entry * args.entry_strides[0], args.entry_strides[0],
                        keys + rows - 1, entries_);
@@ -187,7 +187,7 @@ class ToeplitzKernel {
       if (unrolled_) {
         Bias* at = all;
         for (int64_t i2 = 0; i2 < grid.queries[2]; ++i2) {
-          const Bias* from = entries_ + grid.start[2] - i2;
+          const Bias* from = entries_ + grid.origin[2] - i2;
           for (int64_t i = 0; i < runs; ++i, at += run)
             copy_over(from + i * grid.dense[1], run, at);
         }
@@ -198,9 +198,9 @@ class ToeplitzKernel {
       if (held && unrolled_) {
         const int64_t i2 = row % grid.queries[2], i1 = row / grid.queries[2] % grid.queries[1],
                       i0 = row / grid.queries[2] / grid.queries[1];
-        const Bias* from = all + i2 * runs * run + (grid.start[1] - i1) * run;
+        const Bias* from = all + i2 * runs * run + (grid.origin[1] - i1) * run;
         for (int64_t j0 = 0; j0 < grid.keys[0]; ++j0) {
-          copy_over(from + (grid.start[0] - i0 + j0) * grid.entries[1] * run, grid.keys[1] * run,
+          copy_over(from + (grid.origin[0] - i0 + j0) * grid.entries[1] * run, grid.keys[1] * run,
                     to + j0 * grid.keys[1] * run);
         }
       } else if (held) {
@@ -362,7 +362,7 @@ class ToeplitzKernel {
 
   bool stream_ = false;
   // Of the plane at hand: offsets, and the entry of query 0 and key 0.
-  int64_t diagonals_ = 0, in_ = 0, out_ = 0, start_ = 0;
+  int64_t diagonals_ = 0, in_ = 0, out_ = 0, origin_ = 0;
   int64_t held_ = INT64_MIN;  // the diagonals whose entries are held, of a grid
   bool unrolled_ = false;     // and their runs for each query of the last axis
   HWY_ALIGN Bias entries_[kHeld + kSlack];

@@ -24,9 +24,9 @@
 namespace posenc::cuda {
 
 struct DiagonalSumsPlan {
-  int64_t vectors = 0;     // of the entries
-  bool by_groups = false;  // what a thread sums up before all parts are put together: or a block
-  bool one_start = false;  // the windows of all summed planes are the same
+  int64_t vectors = 0;      // of the entries
+  bool by_groups = false;   // what a thread sums up before all parts are put together: or a block
+  bool one_origin = false;  // the windows of all summed planes are the same
   int threads_x = 1, threads_y = 1;
   int64_t pieces_x = 0, pieces_y = 0;  // of entries, of kept planes
   int64_t grid_x = 0, grid_y = 0;
@@ -67,10 +67,11 @@ class DiagonalSumsThread {
     in_ = offsets[0];
     diagonals_ = offsets[1];
     q_offset_ = offsets[2];
-    start_ = args_.start_at(q_offset_);
+    origin_ = args_.origin_at(q_offset_);
     // Vectors begin where those of rows do that are multiples of a group: with less than a vector.
     const int64_t first =
-        kVector == 1 ? 0 : (start_ & (kVector - 1)) - ((start_ & (kVector - 1)) != 0 ? kVector : 0);
+        kVector == 1 ? 0
+                     : (origin_ & (kVector - 1)) - ((origin_ & (kVector - 1)) != 0 ? kVector : 0);
     block_entry_ = first + piece_x * plan_.threads_x * kVector;
     entry_ = block_entry_ + x_ * kVector;
     total_ = block_ = 0;
@@ -156,12 +157,12 @@ class DiagonalSumsThread {
 
   POSENC_HD void begin_rows() {
     int64_t low = 0, high = args_.queries[0];
-    if (plan_.one_start) {
+    if (plan_.one_origin) {
       // Of the rows that have keys on one of the block's diagonals.
       const int64_t last_entry = block_entry_ + plan_.threads_x * kVector - 1;
-      if (start_ - last_entry > low) low = start_ - last_entry;
-      if (start_ - block_entry_ + args_.keys[0] < high) {
-        high = start_ - block_entry_ + args_.keys[0];
+      if (origin_ - last_entry > low) low = origin_ - last_entry;
+      if (origin_ - block_entry_ + args_.keys[0] < high) {
+        high = origin_ - block_entry_ + args_.keys[0];
       }
     }
     first_part_ = divide(low, part_rows());
@@ -175,14 +176,14 @@ class DiagonalSumsThread {
     int64_t offsets[2] = {in_, q_offset_};
     add_offsets(args_.planes, args_.kept, args_.planes.rank, plane,
                 {args_.in.plane_strides, args_.q_offset_strides}, offsets);
-    const int64_t start = plan_.one_start ? start_ : args_.start_at(offsets[1]);
+    const int64_t origin = plan_.one_origin ? origin_ : args_.origin_at(offsets[1]);
     const T* const data = plane_data(offsets[0]);
     const int64_t first = part * part_rows();
     const int64_t last =
         first + part_rows() < args_.queries[0] ? first + part_rows() : args_.queries[0];
     for (int64_t row = first; row < last; row += kGroupRows) {
       // The key of the first entry in the first row: a multiple of kVector.
-      const int64_t key = entry_ - start + row;
+      const int64_t key = entry_ - origin + row;
       if (key >= args_.keys[0] || key + kGroupRows + kVector - 1 <= 0) continue;
       Number group[kVector] = {};
       if (key >= 0 && key + kGroupRows + (kVector > 1 ? kVector : 0) <= args_.keys[0] &&
@@ -273,7 +274,7 @@ class DiagonalSumsThread {
     for (int axis = kMaxGridRank - 1; axis >= 0; --axis) {
       if (axis >= args_.grid_rank) continue;
       const int64_t outer = axis > 0 ? divide(query, args_.queries[axis]) : 0;
-      const int64_t one = index_[axis] - args_.start[axis] + (query - outer * args_.queries[axis]);
+      const int64_t one = index_[axis] - args_.origin[axis] + (query - outer * args_.queries[axis]);
       if (one < 0 || one >= args_.keys[axis]) return -1;
       key += one * scale;
       scale *= args_.keys[axis];
@@ -321,7 +322,7 @@ class DiagonalSumsThread {
   Number* const parts_;  // [threads_y, threads_x * kVector]
   const int x_, y_;
 
-  int64_t in_, diagonals_, q_offset_, start_;
+  int64_t in_, diagonals_, q_offset_, origin_;
   int64_t block_entry_, entry_;
   int64_t first_part_, plane_parts_, parts_count_;
   int64_t index_[kMaxGridRank];
@@ -331,7 +332,7 @@ class DiagonalSumsThread {
 };
 
 // Whether all summed planes have the same windows.
-inline bool one_start(const ToeplitzArgs& args) {
+inline bool one_origin(const ToeplitzArgs& args) {
   if (args.q_offset.data == nullptr) return true;
   return std::all_of(args.q_offset_strides + args.kept, args.q_offset_strides + args.planes.rank,
                      [](int64_t stride) { return stride == 0; });
@@ -343,8 +344,8 @@ auto visit_diagonal_sums_thread(const ToeplitzArgs& args, const Visit& visit) {
     using T = decltype(type);
     constexpr int kWide = 16 / sizeof(T);
     if (args.grid_rank > 1) return visit(static_cast<DiagonalSumsThread<T, 1, true>*>(nullptr));
-    const bool wide = one_start(args) && aligned(args.in, args.planes, args.queries[0],
-                                                 args.keys[0], args.dtype, kWide);
+    const bool wide = one_origin(args) && aligned(args.in, args.planes, args.queries[0],
+                                                  args.keys[0], args.dtype, kWide);
     return wide ? visit(static_cast<DiagonalSumsThread<T, kWide, false>*>(nullptr))
                 : visit(static_cast<DiagonalSumsThread<T, 1, false>*>(nullptr));
   });
@@ -358,7 +359,7 @@ DiagonalSumsPlan plan_diagonal_sums(const ToeplitzArgs& args, GridLimit limit = 
   constexpr int kWidth = Thread::kWidth;
   // The first vector may begin before the first entry.
   plan.vectors = divide_up(entries + kWidth - 1, kWidth);
-  plan.one_start = one_start(args);
+  plan.one_origin = one_origin(args);
   const bool grid = args.grid_rank > 1;
   const int64_t group_rows = grid ? 1 : kGroupRows;
   const int64_t block_rows = grid ? args.query_count() : kGroupRows * kBlockGroups;

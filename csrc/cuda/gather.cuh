@@ -35,7 +35,7 @@ class GatherThread : RelativeThread<T, kVector> {
     Base::begin(tile, args_.by_column, args_.by_key);
     block_row_ = tile.block_row;
     first_entry_ =
-        this->start_ + tile.block_vector * kVector - (block_row_ + plan_.block_rows(kRows) - 1);
+        this->origin_ + tile.block_vector * kVector - (block_row_ + plan_.block_rows(kRows) - 1);
   }
 
   POSENC_HD void stage() {

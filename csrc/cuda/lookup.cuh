@@ -61,7 +61,7 @@ class RelativeThread {
     from_ = offsets[0];
     to_ = offsets[1] + column * column_stride(to);
     content_ = offsets[2] + column * column_stride(args_.content);
-    start_ = args_.start_at(offsets[3]);
+    origin_ = args_.origin_at(offsets[3]);
     first_repetition_ = tile.repetition;
     working_ = tile.vector < plan_.vectors && first_repetition_ < plan_.repetitions;
   }
@@ -90,7 +90,7 @@ class RelativeThread {
   const TilePlan& plan_;
   const int x_, y_, z_;
 
-  int64_t from_, to_, content_, start_;
+  int64_t from_, to_, content_, origin_;
   int64_t first_repetition_;
   bool working_;
 };

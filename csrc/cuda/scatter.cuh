@@ -61,7 +61,7 @@ class ScatterThread {
     add_offsets(args_.planes, 0, args_.planes.rank, plane,
                 {args_.by_key.plane_strides, args_.by_column.plane_strides, args_.q_offset_strides},
                 offsets);
-    const int64_t first = args_.start_at(offsets[2]) - query;
+    const int64_t first = args_.origin_at(offsets[2]) - query;
     const int64_t from = offsets[0] + query * args_.by_key.row_stride;
     rows_[thread_] = {first, from - first * args_.by_key.column_stride,
                       offsets[1] + query * args_.by_column.row_stride};

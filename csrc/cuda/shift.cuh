@@ -64,7 +64,7 @@ class ShiftThread : RelativeThread<T, kVector> {
     for (int r = 0; r < kRows; ++r) {
       const int64_t one = row + r * plan_.threads_y;
       if (one >= plan_.rows) continue;
-      const int64_t shift = this->start_ - one;
+      const int64_t shift = this->origin_ - one;
       read(place.from + one * from().row_stride, column_ + (parameters_.scatter ? -shift : shift),
            words[r]);
       if (args_.content.data != nullptr) {

@@ -68,7 +68,7 @@ class ToeplitzThread {
     in_ = offsets[0] + column * column_stride(args_.in);
     out_ = offsets[1] + column * column_stride(args_.out);
     diagonals_ = offsets[2];
-    start_ = args_.start_at(offsets[3]);
+    origin_ = args_.origin_at(offsets[3]);
     first_repetition_ = tile.repetition;
     working_ = tile.vector < plan_.vectors && first_repetition_ < plan_.repetitions;
   }
@@ -113,7 +113,7 @@ class ToeplitzThread {
   const TilePlan& plan_;
   const int x_, y_, z_;
 
-  int64_t in_, out_, diagonals_, start_;
+  int64_t in_, out_, diagonals_, origin_;
   int64_t first_repetition_;
   bool working_;
 };
@@ -143,7 +143,7 @@ class ToeplitzTileThread : ToeplitzThread<T, kVector> {
     Base::begin(tile);
     block_row_ = tile.block_row;
     first_entry_ =
-        this->start_ + tile.block_vector * kVector - (block_row_ + plan_.block_rows(kRows) - 1);
+        this->origin_ + tile.block_vector * kVector - (block_row_ + plan_.block_rows(kRows) - 1);
     if (this->working_ && this->adds()) read(row_of(0), first_repetition_);
   }
 
@@ -294,15 +294,15 @@ class ToeplitzRowThread : ToeplitzThread<T, kVector> {
     }
   }
 
-  // ... and of its query: sum of (start_a - i_a) * stride_a.
+  // ... and of its query: sum of (origin_a - i_a) * stride_a.
   POSENC_HD int64_t query_offset(int64_t query) const {
     int64_t offset = 0;
 #pragma unroll
     for (int axis = kMaxGridRank - 1; axis >= 0; --axis) {
       if (axis >= args_.grid_rank) continue;
       const int64_t outer = axis > 0 ? divide(query, args_.queries[axis]) : 0;
-      const int64_t start = axis > 0 ? args_.start[axis] : this->start_;
-      offset += (start - (query - outer * args_.queries[axis])) * args_.entry_strides[axis];
+      const int64_t origin = axis > 0 ? args_.origin[axis] : this->origin_;
+      offset += (origin - (query - outer * args_.queries[axis])) * args_.entry_strides[axis];
       query = outer;
     }
     return offset;
