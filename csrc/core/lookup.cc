@@ -34,6 +34,32 @@ RelativeArgs make_relative(const RelativeCall& call, const Array& by_column, con
   return args;
 }
 
+// An index has an entry for every distance, and leads to columns that are there (but for the one
+// declared missing).
+void check_index(const RelativeCall& call, int64_t queries, int64_t keys, int64_t width) {
+  const char* const function = call.function;
+  const Array& index = *call.index;
+  if (!is_integer(index.dtype)) {
+    fail_type(function, "index", "an integer dtype", index.dtype_name);
+  }
+  if (index.rank != 1) {
+    fail_value(function, "index", "shape [q_len + k_len - 1]", shape_string(index));
+  }
+  if (call.has_missing && call.missing >= 0 && call.missing < width) {
+    fail_value(function, "missing", "none of the columns 0 .. " + std::to_string(width - 1),
+               std::to_string(call.missing));
+  }
+  check_windows(function, "index", index.shape[0], queries, keys, call.origin, call.q_offset);
+  int64_t at = 0;
+  for_each_integer(index, [&](int64_t column) {
+    if ((column < 0 || column >= width) && !(call.has_missing && column == call.missing)) {
+      fail_value(function, "index", "columns 0 .. " + std::to_string(width - 1),
+                 std::to_string(column) + " at [" + std::to_string(at) + "]");
+    }
+    ++at;
+  });
+}
+
 // The arguments that gather and scatter share; writes the shape of the result, returns its rank.
 int check_relative(const RelativeCall& call, const char* in_name, bool gather, int64_t* shape) {
   const char* const function = call.function;
@@ -57,28 +83,9 @@ int check_relative(const RelativeCall& call, const char* in_name, bool gather, i
   if (call.q_offset != nullptr) check_q_offset(function, *call.q_offset, in.shape, leading);
   if (call.index == nullptr) {
     check_origin(function, call.origin);
-    return in.rank;
+  } else {
+    check_index(call, queries, keys, width);
   }
-  const Array& index = *call.index;
-  if (!is_integer(index.dtype)) {
-    fail_type(function, "index", "an integer dtype", index.dtype_name);
-  }
-  if (index.rank != 1) {
-    fail_value(function, "index", "shape [q_len + k_len - 1]", shape_string(index));
-  }
-  if (call.has_missing && call.missing >= 0 && call.missing < width) {
-    fail_value(function, "missing", "none of the columns 0 .. " + std::to_string(width - 1),
-               std::to_string(call.missing));
-  }
-  check_windows(function, "index", index.shape[0], queries, keys, call.origin, call.q_offset);
-  int64_t at = 0;
-  for_each_integer(index, [&](int64_t column) {
-    if ((column < 0 || column >= width) && !(call.has_missing && column == call.missing)) {
-      fail_value(function, "index", "columns 0 .. " + std::to_string(width - 1),
-                 std::to_string(column) + " at [" + std::to_string(at) + "]");
-    }
-    ++at;
-  });
   return in.rank;
 }
 
