@@ -33,7 +33,7 @@ class GatherKernel {
             return static_cast<T*>(m.data) + query * m.row_stride +
                    plane_offset(args.planes, m.plane_strides, plane);
           };
-          const GatherRows<T> all{first(args.by_column),
+          const Rows<T, true> all{first(args.by_column),
                                   args.by_column.row_stride,
                                   args.by_column.column_stride,
                                   args.content.data == nullptr ? nullptr : first(args.content),
@@ -49,7 +49,7 @@ class GatherKernel {
   }
 
  private:
-  RowCopier<T> copier_;
+  RowCopier<T, true> copier_;
 };
 
 template <typename T>

@@ -81,9 +81,9 @@ HWY_ATTR HWY_INLINE void fill(T value, int64_t count, T* to) {
 }
 
 // out = (in + value) * scale of a row, or what of it is there.
-template <typename T, typename Value>
+template <typename T, typename Value, bool kMayAdd>
 struct Result {
-  const T* in;  // null: nothing is added
+  const T* in;  // null, as it always is without kMayAdd: nothing is added
   int64_t in_step;
   T* out;
   int64_t out_step;
@@ -93,9 +93,10 @@ struct Result {
   // `next` is read after the values.
   HWY_ATTR void operator()(const Value* values, const Value* next, int64_t at,
                            int64_t count) const {
-    const T* const from = in == nullptr ? nullptr : in + at * in_step;
+    const bool adds = kMayAdd && in != nullptr;
+    const T* const from = adds ? in + at * in_step : nullptr;
     T* const to = out + at * out_step;
-    if (out_step == 1 && (in == nullptr || in_step == 1)) {
+    if (out_step == 1 && (!adds || in_step == 1)) {
       run(from, values, next, count, to, stream);
       return;
     }
@@ -104,8 +105,8 @@ struct Result {
     HWY_ALIGN T out_part[kPart];
     for (int64_t i = 0; i < count; i += kPart) {
       const int64_t n = std::min(kPart, count - i);
-      if (in != nullptr) collect(from + i * in_step, in_step, n, in_part);
-      run(in == nullptr ? nullptr : in_part, values + i, values + i, n, out_part, false);
+      if (adds) collect(from + i * in_step, in_step, n, in_part);
+      run(adds ? in_part : nullptr, values + i, values + i, n, out_part, false);
       distribute(out_part, n, to + i * out_step, out_step);
     }
   }
@@ -114,11 +115,14 @@ struct Result {
   HWY_ATTR HWY_INLINE void run(const T* from, const Value* values, const Value* next, int64_t count,
                                T* to, bool past_cache) const {
     const Ahead<Value> values_ahead(values, next, count);
-    if (from != nullptr) {
-      run_elements(Combine<T, Value, true, true>{from, values, to, scale,
-                                                 Ahead<T>(from, from + count, count), values_ahead},
-                   count, past_cache);
-      return;
+    if constexpr (kMayAdd) {
+      if (from != nullptr) {
+        const Ahead<T> from_ahead(from, from + count, count);
+        run_elements(
+            Combine<T, Value, true, true>{from, values, to, scale, from_ahead, values_ahead}, count,
+            past_cache);
+        return;
+      }
     }
     if constexpr (std::is_same_v<T, Value>) {
       if (scale == 1) {
@@ -132,20 +136,22 @@ struct Result {
   }
 };
 
-// The rows of a plane that a gather reads and writes: x, what is added, the result.
-template <typename T>
-struct GatherRows {
+// The rows of a plane that are read and written: x, what is added, the result.
+template <typename T, bool kMayAdd>
+struct Rows {
   const T* x;
   int64_t x_row, x_step;
-  const T* in;  // null: nothing is added
+  const T* in;  // as that of Result
   int64_t in_row, in_step;
   T* out;
   int64_t out_row, out_step;
   Real<T> scale;
   bool stream;
 
-  HWY_INLINE Result<T, T> result(int64_t row) const {
-    return {in == nullptr ? nullptr : in + row * in_row,
+  HWY_INLINE bool adds() const { return kMayAdd && in != nullptr; }
+
+  HWY_INLINE Result<T, T, kMayAdd> result(int64_t row) const {
+    return {adds() ? in + row * in_row : nullptr,
             in_step,
             out + row * out_row,
             out_step,
@@ -155,12 +161,12 @@ struct GatherRows {
 };
 
 // Puts rows together from stretches of x.
-template <typename T>
+template <typename T, bool kMayAdd>
 class RowCopier {
  public:
   // `count` rows of one plane; the first begins at `entry`, each further one `move` entries later.
-  HWY_ATTR HWY_INLINE void rows(const RelativeArgs& args, const GatherRows<T>& all, int64_t count,
-                                int64_t entry, int64_t move) {
+  HWY_ATTR HWY_INLINE void rows(const RelativeArgs& args, const Rows<T, kMayAdd>& all,
+                                int64_t count, int64_t entry, int64_t move) {
     // The longest stretch of neighbouring columns.
     IndexRun longest;
     for (int64_t i = 0; i < args.run_count; ++i) {
@@ -168,7 +174,7 @@ class RowCopier {
       if (run.step == 1 && run.column >= 0 && run.length > longest.length) longest = run;
     }
     const bool neighbours = all.x_step == 1 && all.out_step == 1 &&
-                            (all.in == nullptr || all.in_step == 1) &&
+                            (!all.adds() || all.in_step == 1) &&
                             all.out_row * kSize % kLineBytes == 0;
     const int64_t beyond = static_cast<int64_t>(reinterpret_cast<uintptr_t>(all.out) / kSize);
     for (int64_t row = 0; row < count;) {
@@ -212,19 +218,19 @@ class RowCopier {
   static constexpr int64_t kRowsAhead = 4;
 
   // The keys low .. low + count - 1 of kGroup rows, whose windows of x move from row to row.
-  HWY_ATTR HWY_INLINE void group(const GatherRows<T>& all, int64_t row, const T* x, int64_t move,
+  HWY_ATTR HWY_INLINE void group(const Rows<T, kMayAdd>& all, int64_t row, const T* x, int64_t move,
                                  int64_t low, int64_t count) const {
-    GatherRows<T> here = all;
+    Rows<T, kMayAdd> here = all;
     here.x = x;
     here.x_row += move;
-    here.in = all.in == nullptr ? nullptr : all.in + row * all.in_row + low;
+    here.in = all.adds() ? all.in + row * all.in_row + low : nullptr;
     here.out = all.out + row * all.out_row + low;
     for (int64_t at = 0; at < count; at += kTile) {
       const int64_t n = std::min(kTile, count - at);
       const bool more = at + kTile < count;
-      if (all.in != nullptr) {
-        all.stream ? tile<true, true, true>(here, at, n, more)
-                   : tile<false, true, true>(here, at, n, more);
+      if (all.adds()) {
+        all.stream ? tile<true, kMayAdd, true>(here, at, n, more)
+                   : tile<false, kMayAdd, true>(here, at, n, more);
       } else if (all.scale != 1) {
         all.stream ? tile<true, false, true>(here, at, n, more)
                    : tile<false, false, true>(here, at, n, more);
@@ -237,7 +243,7 @@ class RowCopier {
 
   // The elements at .. at + n - 1 of kGroup rows, whole lines; `more` of these rows follow.
   template <bool kStream, bool kAdd, bool kScale>
-  HWY_ATTR HWY_NOINLINE static void tile(const GatherRows<T>& rows, int64_t at, int64_t n,
+  HWY_ATTR HWY_NOINLINE static void tile(const Rows<T, kMayAdd>& rows, int64_t at, int64_t n,
                                          bool more) {
     using Operation = std::conditional_t<kScale, Combine<T, T, kAdd, true>, Copy<T>>;
     constexpr Store kStore = kStream ? Store::kStream : Store::kOrdinary;
@@ -276,11 +282,11 @@ class RowCopier {
   }
 
   // The keys [begin, end) of a row whose first entry is `entry`.
-  HWY_ATTR HWY_INLINE void part(const RelativeArgs& args, const GatherRows<T>& all, int64_t row,
+  HWY_ATTR HWY_INLINE void part(const RelativeArgs& args, const Rows<T, kMayAdd>& all, int64_t row,
                                 int64_t entry, int64_t move, int64_t begin, int64_t end) {
     if (begin >= end) return;
     const T* const x = all.x + row * all.x_row;
-    const Result<T, T> result = all.result(row);
+    const Result<T, T, kMayAdd> result = all.result(row);
     // Whole cache lines are written at once, whatever stretches they come from.
     const int64_t beyond =
         static_cast<int64_t>(reinterpret_cast<uintptr_t>(result.out) / kSize) % kLine;

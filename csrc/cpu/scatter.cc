@@ -45,17 +45,17 @@ class ScatterKernel {
             return static_cast<T*>(m.data) + query * m.row_stride +
                    plane_offset(args.planes, m.plane_strides, plane);
           };
-          const GatherRows<T> all{first(args.by_key),
-                                  args.by_key.row_stride,
-                                  args.by_key.column_stride,
-                                  nullptr,
-                                  0,
-                                  0,
-                                  first(args.by_column),
-                                  args.by_column.row_stride,
-                                  args.by_column.column_stride,
-                                  static_cast<Number>(args.scale),
-                                  args.non_temporal};
+          const Rows<T, false> all{first(args.by_key),
+                                   args.by_key.row_stride,
+                                   args.by_key.column_stride,
+                                   nullptr,
+                                   0,
+                                   0,
+                                   first(args.by_column),
+                                   args.by_column.row_stride,
+                                   args.by_column.column_stride,
+                                   static_cast<Number>(args.scale),
+                                   args.non_temporal};
           if (args.index.data == nullptr) {
             copier_.rows(mirrored, all, count, -entry, 1);
             return;
@@ -69,7 +69,7 @@ class ScatterKernel {
 
  private:
   HWY_ATTR HWY_INLINE void sum_row(const RelativeArgs& args, const T* from, int64_t entry,
-                                   const Result<T, Number>& result) {
+                                   const Result<T, Number, false>& result) {
     for (int64_t first = 0; first < args.width; first += kTile) {
       const int64_t width = std::min(kTile, args.width - first);
       fill(Number(0), width, sums_);
@@ -173,7 +173,7 @@ class ScatterKernel {
   static constexpr int64_t kPartial = 32;
   static constexpr int64_t kTile = 4096;
   HWY_ALIGN Number sums_[kTile + kSlack];
-  RowCopier<T> copier_;
+  RowCopier<T, false> copier_;
 };
 
 template <typename T>
