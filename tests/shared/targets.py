@@ -23,7 +23,7 @@ try:
 except ImportError:
     CUDA_ON_HOST = None
 NEEDS_CUDA_ON_HOST = pytest.mark.skipif(
-    CUDA_ON_HOST is None, reason="built by scripts/setup.sh on machines with nvcc"
+    CUDA_ON_HOST is None, reason="built by scripts/setup.sh"
 )
 NEEDS_NATIVE = pytest.mark.skipif(NATIVE is None, reason="the native module is not built")
 
