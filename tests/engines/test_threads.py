@@ -232,7 +232,9 @@ def test_backends_change_at_any_time(backend):
 
 
 BACKEND_IN_USE = """
+    import sys
     import posenc_native as pn
+    sys.modules["torch"] = None  # `configuration` would import it, which takes seconds
     print(pn.backend.implementation.__name__, pn.backend.configuration()["backend"])
 """
 
@@ -258,7 +260,9 @@ def test_backend_variable_that_is_wrong():
 
 
 TARGET_IN_USE = """
+    import sys
     import posenc_native as pn
+    sys.modules["torch"] = None  # `configuration` would import it, which takes seconds
     print(pn.backend.native.current_target())
     print(pn.backend.configuration()["SIMD target in use"])
     print(pn.sinusoidal(1000, 64).tobytes().hex())
