@@ -41,7 +41,7 @@ def configuration() -> dict[str, str]:
 
 
 def _huge_pages() -> str:
-    """How large results get their memory, csrc/bindings/torch/huge_pages.h: what Linux says of it."""
+    """How large results get their memory (csrc/bindings/torch/huge_pages.h), as Linux says."""
     from pathlib import Path
 
     try:

@@ -234,7 +234,9 @@ def test_backends_change_at_any_time(backend):
 
 
 BACKEND_IN_USE = """
+    import sys
     import posenc_native as pn
+    sys.modules["torch"] = None  # `configuration` would import it, which takes seconds
     print(pn.engines.backend.implementation.__name__, pn.configuration.configuration()["backend"])
 """
 
@@ -260,7 +262,9 @@ def test_backend_variable_that_is_wrong():
 
 
 TARGET_IN_USE = """
+    import sys
     import posenc_native as pn
+    sys.modules["torch"] = None  # `configuration` would import it, which takes seconds
     print(pn.engines.backend.native.current_target())
     print(pn.configuration.configuration()["SIMD target in use"])
     print(pn.sinusoidal(1000, 64).tobytes().hex())

@@ -60,11 +60,16 @@ def in_another_process(made: Any) -> tuple[str, Any, str]:
     return repr(made), table, pn.configuration.configuration()["backend"]
 
 
-@pytest.mark.parametrize("name", ["Rotary", "SinusoidalSpec"])
-def test_a_process_that_is_spawned_has_the_same(name):
-    made = OBJECTS[name]()
+@pytest.fixture(scope="module")
+def spawned():
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        text, table, backend = pool.apply(in_another_process, (made,))
+        yield pool
+
+
+@pytest.mark.parametrize("name", ["Rotary", "SinusoidalSpec"])
+def test_a_process_that_is_spawned_has_the_same(name, spawned):
+    made = OBJECTS[name]()
+    text, table, backend = spawned.apply(in_another_process, (made,))
     assert text == repr(made)
     np.testing.assert_array_equal(table, in_another_process(made)[1])
     assert backend == pn.configuration.configuration()["backend"]
