@@ -77,11 +77,11 @@ bench:  ## set up, build, and compare with peers and the memory limit; ARGS='--f
 
 growth:  ## set up, build, and time as work grows, with a picture; ARGS='--curve dim' for a part
 	@$(SETUP) bench package
-	@$(BIN)/python -m benchmarks.growth $(ARGS)
+	@$(BIN)/python -m benchmarks.studies.growth $(ARGS)
 
 instructions:  ## count the instructions of kernels with valgrind; ARGS=--compare: since the record
 	@$(SETUP) bench valgrind package
-	@$(BIN)/python -m benchmarks.instructions $(ARGS)
+	@$(BIN)/python -m benchmarks.studies.instructions $(ARGS)
 
 # No set-up: a machine with a GPU has its own torch, and often no network.
 gpu:  ## test, check and time on a machine with a GPU; ARGS='--wheel FILE' or '--build'
@@ -91,7 +91,7 @@ gpu-resources:  ## set up, build, print what each CUDA kernel takes: registers, 
 	@$(SETUP) package
 	@$(BIN)/python scripts/gpu_resources.py $(ARGS)
 
-aarch64:  ## build for Arm, compare bits and test under an emulator; ARGS=tests/test_rotary.py
+aarch64:  ## build for Arm, compare bits and test under an emulator; ARGS=tests/rotary
 	@$(SETUP) aarch64 qemu package
 	@TEST_JOBS=$(TEST_JOBS) scripts/aarch64.sh $(ARGS)
 

@@ -14,16 +14,11 @@ from typing import Any
 import torch
 
 import posenc_native as pn
-from benchmarks import (
-    accuracy,
-    contestants,
-    harness,
-    progress,
-    relative_rows,
-    report,
-    rotary_variant_rows,
-    rows,
-)
+from benchmarks.cases import decode, relative, rotary, rotary_variants, sinusoidal
+from benchmarks.clock import harness, progress
+from benchmarks.figures import report
+from benchmarks.peers import contestants
+from benchmarks.studies import accuracy
 
 RESULTS = Path(__file__).with_name("results")
 
@@ -102,7 +97,10 @@ def main(arguments: list[str] | None = None) -> None:
         (number, name, build)
         for number in threads
         for name, build in itertools.chain(
-            *(file.cases(choices, number) for file in (rows, rotary_variant_rows, relative_rows))
+            *(
+                file.cases(choices, number)
+                for file in (rotary, sinusoidal, decode, rotary_variants, relative)
+            )
         )
         if all(text in name for text in wanted)
     ]

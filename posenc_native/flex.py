@@ -68,7 +68,7 @@ def toeplitz_score_mod(
         tensor(8.)
     """
     function = "toeplitz_score_mod"
-    _check_floats(function, "diagonals", diagonals)
+    _check_float_tensor(function, "diagonals", diagonals)
     rows, columns = lengths_of(function, "q_len", q_len), lengths_of(function, "k_len", k_len)
     start, offsets = first_entry(function, diagonals.shape, rows, columns, q_offset, origin)
     first = given_or_default(start, rows)
@@ -81,7 +81,7 @@ def toeplitz_score_mod(
     for axis in range(rank):
         _check_windows(function, "diagonals", counts[axis], rows[axis], columns[axis], first[axis],
                        offsets)  # fmt: skip
-    # One flat axis of entries: a look-up by as few indices as can be.
+    # One flat axis of entries: a look-up by as few indices as possible.
     flat = diagonals.flatten(heads)
 
     def score_mod(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ def toeplitz_score_mod(
                 i, j = i % rows[axis], j % columns[axis]
             entry = entry * counts[axis] + (first[axis] + j - i)
         if offsets is not None:
-            # What could not be looked at does not lead out of the entries.
+            # Offsets whose values could not be checked must not lead out of the entries.
             entry = (entry - (offsets[b] if offsets.ndim else offsets)).clamp(0, counts[0] - 1)
         return score + (flat[h, entry] if heads == 1 else flat[b, h, entry])
 
@@ -136,7 +136,7 @@ def gather_score_mod(
         tensor(10.)
     """
     function = "gather_score_mod"
-    _check_floats(function, "x", x)
+    _check_float_tensor(function, "x", x)
     if x.ndim != 4:
         wrong_value(function, "x", "shape [B, H, q_len, width]", list(x.shape))
     queries, width = x.shape[-2:]
@@ -164,7 +164,7 @@ def gather_score_mod(
     return score_mod
 
 
-def _check_floats(function: str, argument: str, value: object) -> None:
+def _check_float_tensor(function: str, argument: str, value: object) -> None:
     if not isinstance(value, Tensor):
         wrong_type(function, argument, "a tensor", type(value).__name__)
     check_dtype(function, argument, value.dtype, FLOAT_DTYPES)

@@ -2,7 +2,7 @@
 
     python scripts/libraries.py build/.../_torch_ops.so WHEEL...    says it; fails if not
 
-The tests ask the same of the libraries that are installed (tests/test_packaging.py).
+The tests ask the same of the libraries that are installed (tests/packaging/test_libraries.py).
 """
 
 from __future__ import annotations

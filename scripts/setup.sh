@@ -36,7 +36,7 @@ stamps="$venv/.posenc-setup"
 export POSENC_TORCH=${POSENC_TORCH:-ON}
 export POSENC_CUDA=${POSENC_CUDA:-AUTO}
 export CUDAARCHS=${CUDAARCHS:-90} # one is enough to work on; wheels are built for all
-export POSENC_CUDA_ON_HOST=ON     # tests/test_cuda_on_host.py
+export POSENC_CUDA_ON_HOST=ON     # tests/engines/test_cuda_on_host.py
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 
 say() { printf '==> %s\n' "$*"; }

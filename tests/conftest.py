@@ -1,6 +1,7 @@
 """Fixtures that all tests share: what computes, on which SIMD target, with how many threads.
 
-Exact values and tolerances are in oracle.py, strided arrays in arrays.py.
+What else tests share is in shared/, which pytest can import from (pyproject.toml): exact values and
+tolerances in oracle.py, strided arrays in arrays.py, what computes in targets.py ...
 """
 
 from __future__ import annotations
@@ -8,30 +9,26 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from types import ModuleType
 
 import hypothesis
 import pytest
+from targets import (
+    CUDA_ON_HOST,
+    NATIVE,
+    NEEDS_CUDA_ON_HOST,
+    NEEDS_NATIVE,
+    TARGETS,
+    backend_in_use,
+    written_past_the_cache,
+)
 
 import posenc_native as pn
 from posenc_native.engines import backend as implementations
 
-NATIVE = implementations.native
-TARGETS: list[str] = [] if NATIVE is None else NATIVE.available_targets()
-if "AVX3_BF16" in TARGETS:
-    TARGETS.remove("AVX3")  # the same kernels, but for test_bfloat16_instructions.py
-# Bytes of an output that is written past the cache, with `low_threshold`; some to spare.
-LARGE = 5 << 18
-# A module like the native one whose kernels are those of CUDA, run on the host thread by thread.
-try:
-    CUDA_ON_HOST: ModuleType | None = importlib.import_module("posenc_native._cuda_on_host")
-except ImportError:
-    CUDA_ON_HOST = None
-NEEDS_CUDA_ON_HOST = pytest.mark.skipif(
-    CUDA_ON_HOST is None, reason="built by scripts/setup.sh on machines with nvcc"
-)
-NEEDS_NATIVE = pytest.mark.skipif(NATIVE is None, reason="the native module is not built")
+# Before torch loads OpenMP, here and in programs that tests start: its idle threads would spin for
+# new work, on cores that another process of tests has work for.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # Calls of 1 MiB have several threads already: the tests of threads need no large arrays.
 for _module in (NATIVE, CUDA_ON_HOST):
@@ -57,10 +54,6 @@ def figures() -> Iterator[ModuleType]:
     pyplot = importlib.import_module("matplotlib.pyplot")
     yield pyplot
     pyplot.close("all")
-
-
-def backend_in_use() -> str:
-    return "native" if implementations.implementation is NATIVE else "reference"
 
 
 @pytest.fixture(params=[pytest.param("native", marks=NEEDS_NATIVE), "reference"])
@@ -99,17 +92,6 @@ def target(request: pytest.FixtureRequest, native: None) -> Iterator[str]:
     assert NATIVE.set_target(request.param)
     yield request.param
     NATIVE.set_target(before)
-
-
-@contextmanager
-def written_past_the_cache(count: int = 1) -> Iterator[None]:
-    """Within, outputs of so many bytes and more are."""
-    assert NATIVE is not None
-    NATIVE.set_non_temporal_bytes(count)
-    try:
-        yield
-    finally:
-        NATIVE.set_non_temporal_bytes(0)
 
 
 @pytest.fixture

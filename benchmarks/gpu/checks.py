@@ -59,9 +59,11 @@ def test_command(device: str, work: Path, quick: bool) -> list[str]:
 
     Warnings are no errors there: another torch than the one that is tested daily has its own.
     """
-    files = [*sorted((work / "tests").glob("test_torch_*.py")), work / "tests" / "test_hf.py"]
+    hf = (f"hf/test_{name}.py" for name in ("patch", "compile", "precision"))
+    names = ["engines/tensors", "nn/test_rotary.py", *hf]
     if quick:
-        files = [work / "tests" / f"test_torch_{name}.py" for name in ("cuda", "modules")]
+        names = ["engines/tensors/test_cuda.py", "nn/test_rotary.py"]
+    files = [work / "tests" / name for name in names]
     command = [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider",
                "--durations=5", "-W", "default", "-k", device, *map(str, files)]  # fmt: skip
     if not quick and importlib.util.find_spec("xdist"):

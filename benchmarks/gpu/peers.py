@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.contestants import BASE, HEAD_DIM, Options, Row, missing
-from benchmarks.harness import Contestant, Skipped
-from benchmarks.rotary_peers import transformers_rotary
+from benchmarks.clock.harness import Contestant, Skipped
+from benchmarks.peers.contestants import BASE, HEAD_DIM, Options, Row, missing
+from benchmarks.peers.rotary import transformers_rotary
 
 
 def rotary(

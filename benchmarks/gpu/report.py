@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from benchmarks import report
+from benchmarks.clock.harness import Goal
+from benchmarks.figures import report
 from benchmarks.gpu.timing import Result, Timed
-from benchmarks.harness import Goal
 from posenc_native import configuration
 
 _PACKAGES = ("posenc-native", "torch", "triton", "transformers", "liger-kernel", "flash-attn",

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 import posenc_native as pn
-from benchmarks.contestants import BASE, HEAD_DIM, Options, Row
+from benchmarks.clock.harness import Case, Contestant, Goal
 from benchmarks.gpu import peers
-from benchmarks.harness import Case, Contestant, Goal
-from benchmarks.table_peers import recipe_table
+from benchmarks.peers.contestants import BASE, HEAD_DIM, Options, Row
+from benchmarks.peers.tables import recipe_table
 from posenc_native import nn
 
 K_HEADS = 8
@@ -37,7 +37,7 @@ class QueryKey:
         self.target = torch.empty_like(self.memory)
         self.nbytes = self.memory.nbytes
         self.tokens: torch.Tensor | None = None
-        # Addresses, as benchmarks.harness.Buffers has them.
+        # Addresses, as benchmarks.clock.harness.Buffers has them.
         self.work, self.out = self.memory.data_ptr(), self.target.data_ptr()
 
 

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import posenc_native as pn
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "shared"))
 
 import torch_cases
 from torch_cases import FAR, FLOATS, FRACTIONAL, ROTARY_CASES, RotaryCase, random

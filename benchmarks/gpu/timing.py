@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.harness import Case, Contestant, Skipped
+from benchmarks.clock.harness import Case, Contestant, Skipped
 
 # A sample is to take about so long on the device, in at most so many calls: a queue of launches
 # holds 1024, and some peers launch a dozen kernels a call.

@@ -224,7 +224,27 @@ RotaryArgs check_inputs(const RotaryCall& call, const Layout& layout) {
   return args;
 }
 
+// A reader of options: an output has no memory in common with any of their arrays.
+struct NoOverlapWithOptions {
+  const char* function;
+  const char* out_name;
+  const Array& out;
+
+  void array(const char* name, const Array* value) const {
+    if (value != nullptr && may_overlap(out, *value)) {
+      fail_value(function, out_name, std::string("no memory in common with ") + name, "an overlap");
+    }
+  }
+  void optional_array(const char* name, const Array* value) const { array(name, value); }
+  void text(const char* /*name*/, std::string_view /*value*/) const {}
+  void pairing(const char* /*name*/, std::string_view /*value*/) const {}
+  void integer(const char* /*name*/, int64_t /*value*/) const {}
+  void number(const char* /*name*/, double /*value*/) const {}
+  void boolean(const char* /*name*/, bool /*value*/) const {}
+};
+
 void check_outputs(const RotaryCall& call, const Layout& layout, RotaryArgs& args) {
+  RotaryOptions options = call;
   for (int i = 0; i < call.tensor_count; ++i) {
     const Array& out = *call.out[i];
     const char* name = call.out[i] == call.in[i] ? call.names[i] : "out";
@@ -237,15 +257,8 @@ void check_outputs(const RotaryCall& call, const Layout& layout, RotaryArgs& arg
                    "an overlap");
       }
     }
-    const Array* const others[] = {call.positions, call.inv_freq, call.cosine, call.sine,
-                                   call.axis_map};
-    const char* const other_names[] = {"positions", "inv_freq", "cos", "sin", "axis_map"};
-    for (int j = 0; j < 5; ++j) {
-      if (others[j] != nullptr && may_overlap(out, *others[j])) {
-        fail_value(call.function, name, std::string("no memory in common with ") + other_names[j],
-                   "an overlap");
-      }
-    }
+    NoOverlapWithOptions reader{call.function, name, out};
+    options.for_each(options.angles(), reader);
     args.tensors[i].out = out.data;
     args.tensors[i].out_strides = head_strides(out, layout);
   }

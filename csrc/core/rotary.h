@@ -11,6 +11,7 @@
 //   (a, b) of a pair  ->  (a cos - b sin, b cos + a sin)
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 
@@ -111,24 +112,79 @@ struct RotaryGradientArgs {
   }
 };
 
-// What a caller passes, before any check. Optional arrays are null.
-struct RotaryCall {
+enum class AnglesFrom { kPositions, kTables };
+
+// The options of a rotation: what a rotary function takes beside the tensors that it turns.
+//
+// This is their one declaration below Python. The bindings read their arguments by `for_each`, and
+// torch's schemas, defaults included, are made of it. A new option is a field, a line of `for_each`
+// and a check in rotary.cc; a reader gets a new method only for a new kind of value.
+struct RotaryOptions {
+  const Array* positions = nullptr;  // null: 0, 1, 2 ...
+  const Array* inv_freq = nullptr;
+  const Array* axis_map = nullptr;  // may be null
+  const Array* cosine = nullptr;
+  const Array* sine = nullptr;
+  std::string_view layout = "bhsd";   // letters of b, s, h, d or t, h, d in memory-axis order
+  std::string_view pairing = "half";  // or "interleaved", or the block size as a number
+  int64_t rotary_start = 0;
+  double scale = 1.0;
+  bool inverse = false;
+  std::string_view compute = "float32";  // or "as_written"
+
+  // Shows a reader each option with its name, in the order in which all functions take them.
+  template <typename Reader>
+  constexpr void for_each(AnglesFrom angles, Reader& reader) {
+    const bool computed = angles == AnglesFrom::kPositions;
+    if (computed) {
+      reader.optional_array("positions", positions);
+      reader.array("inv_freq", inv_freq);
+    } else {
+      reader.array("cos", cosine);
+      reader.array("sin", sine);
+    }
+    reader.text("layout", layout);
+    reader.pairing("pairing", pairing);
+    reader.integer("rotary_start", rotary_start);
+    if (computed) {
+      reader.optional_array("axis_map", axis_map);
+      reader.number("scale", scale);
+    }
+    reader.boolean("inverse", inverse);
+    if (!computed) reader.text("compute", compute);
+  }
+
+  AnglesFrom angles() const {
+    return cosine != nullptr ? AnglesFrom::kTables : AnglesFrom::kPositions;
+  }
+};
+
+// How many options there are, and how many of them are arrays and texts, whose memory somebody has
+// to hold.
+struct RotaryOptionCount {
+  size_t all = 0, arrays = 0, texts = 0;
+
+  constexpr explicit RotaryOptionCount(AnglesFrom angles) {
+    RotaryOptions options;
+    options.for_each(angles, *this);
+  }
+
+  constexpr void array(const char* /*name*/, const Array* /*value*/) { ++all, ++arrays; }
+  constexpr void optional_array(const char* /*name*/, const Array* /*value*/) { ++all, ++arrays; }
+  constexpr void text(const char* /*name*/, std::string_view /*value*/) { ++all, ++texts; }
+  constexpr void pairing(const char* /*name*/, std::string_view /*value*/) { ++all, ++texts; }
+  constexpr void integer(const char* /*name*/, int64_t /*value*/) { ++all; }
+  constexpr void number(const char* /*name*/, double /*value*/) { ++all; }
+  constexpr void boolean(const char* /*name*/, bool /*value*/) { ++all; }
+};
+
+// What a caller passes, before any check: the options and the tensors in[i] -> out[i].
+struct RotaryCall : RotaryOptions {
   const char* function = "";
   const char* names[2] = {"x", "k"};
   const Array* in[2] = {};
   const Array* out[2] = {};
   int tensor_count = 0;
-  const Array* positions = nullptr;
-  const Array* inv_freq = nullptr;  // or:
-  const Array* cosine = nullptr;
-  const Array* sine = nullptr;
-  const Array* axis_map = nullptr;
-  std::string_view layout;   // letters of b, s, h, d or t, h, d in memory-axis order
-  std::string_view pairing;  // "half", "interleaved" or the block size as a number
-  int64_t rotary_start = 0;
-  double scale = 1.0;
-  bool inverse = false;
-  std::string_view compute = "float32";  // or "as_written"
 };
 
 // Frequencies in turns are left to the caller, who owns their memory (turns_from_frequencies).

@@ -10,16 +10,18 @@ bool Array::empty() const {
   return std::any_of(shape, shape + rank, [](int64_t n) { return n == 0; });
 }
 
+std::string Error::message() const {
+  return function + ": " + argument + ": expected " + expected + ", got " + got;
+}
+
 void fail_value(std::string_view function, std::string_view argument, const std::string& expected,
                 const std::string& got) {
-  throw Error{Error::kValue, std::string(function) + ": " + std::string(argument) + ": expected " +
-                                 expected + ", got " + got};
+  throw Error{Error::kValue, std::string(function), std::string(argument), expected, got};
 }
 
 void fail_type(std::string_view function, std::string_view argument, const std::string& expected,
                const std::string& got) {
-  throw Error{Error::kType, std::string(function) + ": " + std::string(argument) + ": expected " +
-                                expected + ", got " + got};
+  throw Error{Error::kType, std::string(function), std::string(argument), expected, got};
 }
 
 std::string to_string(const int64_t* numbers, int count) {

@@ -61,11 +61,13 @@ struct Array {
   bool empty() const;
 };
 
-// Becomes ValueError or TypeError in Python. Messages read
-// "<function>: <argument>: expected ..., got ...".
+// Becomes ValueError or TypeError in Python, with these fields (posenc_native/base/errors.py).
 struct Error {
   enum Kind { kValue, kType } kind;
-  std::string message;
+  std::string function, argument, expected, got;
+
+  // "<function>: <argument>: expected ..., got ..."
+  std::string message() const;
 };
 
 [[noreturn]] void fail_value(std::string_view function, std::string_view argument,

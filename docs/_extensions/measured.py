@@ -28,7 +28,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from benchmarks import report
+from benchmarks.figures import report
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "amd-epyc-2-cores.json"
 

@@ -12,7 +12,7 @@ in single backticks does, unless it is an argument of what the docstring is abou
 and a public name that no page has this way is a warning. The directive ``head`` shows what a module
 says at its head, as it stands there: pictures in characters, which docstrings refer to.
 
-    ```{head} posenc_native.rotary
+    ```{head} posenc_native.rotary.apply
     ```
 """
 

@@ -9,9 +9,9 @@
     ```
 
 The code stands alone. It is shown above the picture (``:hide-code:`` leaves it out), and tests run
-it like any other block (tests/test_code_blocks.py). Pictures are the figures that pyplot has open
-at its end, then the files .gif and .png that it has written into the working directory, a temporary
-one.
+it like any other block (tests/docs/test_code_blocks.py). Pictures are the figures that pyplot has
+open at its end, then the files .gif and .png that it has written into the working directory, a
+temporary one.
 """
 
 from __future__ import annotations

@@ -16,6 +16,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from .errors import Fault, error_of
+
 FLOAT_DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 FREQUENCY_DTYPES = ("float32", "float64")
@@ -33,12 +35,12 @@ FREQUENCY_LIMIT = (
 
 def wrong_value(function: str, argument: str, expected: str, got: object) -> NoReturn:
     """Raise the ValueError for an argument whose value, shape or name is wrong."""
-    raise ValueError(f"{function}: {argument}: expected {expected}, got {got}")
+    raise error_of(ValueError, Fault(function, argument, expected, str(got)))
 
 
 def wrong_type(function: str, argument: str, expected: str, got: object) -> NoReturn:
     """Raise the TypeError for an argument whose kind or dtype is wrong."""
-    raise TypeError(f"{function}: {argument}: expected {expected}, got {got}")
+    raise error_of(TypeError, Fault(function, argument, expected, str(got)))
 
 
 def dtype_name(dtype: object) -> str:

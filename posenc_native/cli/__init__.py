@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "posenc-native")
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - stays open
     try:
         try:
-            return _run(arguments, program)
+            return _run_command(arguments, program)
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "posenc-native")
         return 141
 
 
-def _run(arguments: Sequence[str] | None, program: str) -> int:
+def _run_command(arguments: Sequence[str] | None, program: str) -> int:
     parser = _parser(program)
     speaker = None
     try:

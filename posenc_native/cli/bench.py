@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import importlib.metadata
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -46,30 +46,31 @@ def repository() -> Path | None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    """Run the benchmarks here if everything is there, else in the repository's environment."""
+    """Run the benchmarks with this interpreter, or with the repository's own if this lacks a part.
+
+    They are a process of their own: the package imports nothing of the repository around it.
+    """
     root = repository()
     if root is None:
         if {"-h", "--help"} & {*options.more}:
             options.parser.print_help()
             return 0
         raise CommandError("the benchmarks are part of the repository, which is not here")
-    if missing := _missing(root / "requirements" / "bench.txt"):
-        import subprocess
-
+    python = sys.executable
+    if missing := _missing_packages(root / "requirements" / "bench.txt"):
         environment = root / os.environ.get("VENV", ".venv")
         print(f"{', '.join(missing)}: not in {sys.prefix}; setting up {environment}", flush=True)
-        if subprocess.run(
-            [root / "scripts" / "setup.sh", "bench", "package"], check=False
-        ).returncode:
+        setup = str(root / "scripts" / "setup.sh")
+        if subprocess.run([setup, "bench", "package"], check=False).returncode:
             raise CommandError("cannot set up what is needed: see above")
-        command = [str(environment / "bin" / "python"), "-m", "benchmarks", *options.more]
-        return subprocess.run(command, cwd=root, check=False).returncode
-    sys.path.insert(0, str(root))
-    importlib.import_module("benchmarks.__main__").main(options.more)
-    return 0
+        python = str(environment / "bin" / "python")
+    # Not in the repository's folder: files that options name are where they are typed.
+    found = os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH"))))
+    command = [python, "-m", "benchmarks", *options.more]
+    return subprocess.run(command, env={**os.environ, "PYTHONPATH": found}, check=False).returncode
 
 
-def _missing(requirements: Path) -> list[str]:
+def _missing_packages(requirements: Path) -> list[str]:
     """The packages of a file of requirements that this interpreter does not have, and torch."""
     lines = requirements.read_text(encoding="utf-8").splitlines()
     names = [line for line in lines if line and not line.startswith("#")]

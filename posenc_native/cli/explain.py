@@ -16,7 +16,7 @@ from posenc_native.rotary.rotary import Rotary
 from . import terminal
 from .options import output_file, reading_config
 from .parser import CommandError, add_command
-from .plot import PICTURES, show
+from .plot import FORMATS, show
 
 _DESCRIPTION = """\
 Reads a Hugging Face config.json and says how the model encodes positions by
@@ -44,10 +44,10 @@ def add(commands: Any) -> None:
     parser.add_argument("path", type=Path, metavar="PATH", help="a config.json, or its folder")
     parser.add_argument(
         "--plot",
-        type=output_file(PICTURES),
+        type=output_file(FORMATS),
         metavar="FILE",
         help="also draw what the scaling does to each frequency: "
-        f"{', '.join(PICTURES)}; a file that is there is replaced",
+        f"{', '.join(FORMATS)}; a file that is there is replaced",
     )
 
 
@@ -64,7 +64,7 @@ def _run(options: argparse.Namespace) -> None:
             rotating.setdefault(group.rotary, []).append(group.layer_type or "")
     if not rotating:
         raise CommandError(f"{options.path}: no layer rotates, there is nothing to draw")
-    show(lambda plot: _draw(plot, rotating), options.plot)
+    show(lambda plot: _draw_frequencies_by_layer(plot, rotating), options.plot)
 
 
 def _print(found: Explanation) -> None:
@@ -87,7 +87,7 @@ def _print(found: Explanation) -> None:
         before = line
 
 
-def _draw(plot: Any, rotating: Mapping[Rotary, list[str]]) -> Any:
+def _draw_frequencies_by_layer(plot: Any, rotating: Mapping[Rotary, list[str]]) -> Any:
     from matplotlib import pyplot
 
     count = len(rotating)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from posenc_native.base.arguments import FLOAT_DTYPES, SINUSOIDAL_LAYOUTS
+from posenc_native.base.errors import fault_of
 from posenc_native.models.presets import rotary_presets
 from posenc_native.rotary.rotary import Rotary
 from posenc_native.sinusoids.presets import sinusoidal_presets
@@ -69,7 +70,7 @@ def positions(text: str) -> Positions:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def _pairing(text: str) -> str | int:
+def _pairing_name_or_size(text: str) -> str | int:
     return int(text) if text.isdecimal() else text
 
 
@@ -192,7 +193,7 @@ _OPTIONS: dict[str, _Option] = {
         ROTARY,
         Rotary,
         {
-            "type": _pairing,
+            "type": _pairing_name_or_size,
             "metavar": "NAME",
             "help": "which dims are a pair: half, interleaved, or a block size",
         },
@@ -267,7 +268,7 @@ def add_encoding(parser: CommandParser, *kinds: str) -> None:
             text = settings["help"]
             if function is not None:
                 default = inspect.signature(function).parameters[name].default
-                text += f" (default: {_shown(default)})"
+                text += f" (default: {_default_in_help(default)})"
             if name == "dim" and len(kinds) > 1:
                 text += f" (default: {_DIM}, if nothing says that it is rotary)"
             group.add_argument(
@@ -287,7 +288,7 @@ def add_encoding(parser: CommandParser, *kinds: str) -> None:
                 )
 
 
-def _shown(default: object) -> str:
+def _default_in_help(default: object) -> str:
     return f"{default:g}" if isinstance(default, float) else str(default)
 
 
@@ -307,14 +308,14 @@ def encoding(options: argparse.Namespace, *kinds: str) -> SinusoidalSpec | Rotar
         if given["preset"] not in known:
             expected = f"a {kind} preset (--list-presets)"
             raise UsageError(f"--preset: expected {expected}, got {given['preset']!r}")
-    return _rotary(given) if rotary else _sinusoidal(given)
+    return _rotary_encoding(given) if rotary else _sinusoidal_encoding(given)
 
 
 def _only_rotary(name: str) -> bool:
     return _OPTIONS[name][0] == ("rotary",)
 
 
-def _sinusoidal(given: dict[str, Any]) -> SinusoidalSpec:
+def _sinusoidal_encoding(given: dict[str, Any]) -> SinusoidalSpec:
     name, values = given.pop("preset", None), dict(given.pop("set", ()))
     given.setdefault("dim", _DIM)
     if name is None:
@@ -327,16 +328,16 @@ def _sinusoidal(given: dict[str, Any]) -> SinusoidalSpec:
     try:
         spec = SinusoidalSpec.from_preset(name, dim, **values)
     except (ValueError, TypeError) as error:
-        argument, _, said = str(error).partition(": ")[2].partition(": ")
-        if not (values and said) or argument == "dim":
+        fault = fault_of(error)
+        if not (values and fault) or fault.argument == "dim":
             raise
-        raise UsageError(f"--set: {said}") from None
+        raise UsageError(f"--set: expected {fault.expected}, got {fault.got}") from None
     if len(spec.axis_order) > 1:
         raise UsageError(f"--preset: expected one of one coordinate, got {name!r}, which has more")
     return spec
 
 
-def _rotary(given: dict[str, Any]) -> Rotary:
+def _rotary_encoding(given: dict[str, Any]) -> Rotary:
     sources = [name for name in _SOURCES if name in given]
     if len(sources) != 1:
         got = " and ".join(map(_flag, sources)) or "none"
@@ -368,8 +369,10 @@ def reading_config(path: Path) -> Iterator[None]:
     except RecursionError:
         raise CommandError(f"cannot read {path}: it is nested too deeply") from None
     except (ValueError, TypeError) as error:
-        # Who types a path need not know which function reads it.
-        raise CommandError(f"{path}: {str(error).partition(': ')[2] or error}") from None
+        # The name of the function that reads the file says nothing to who typed its path.
+        fault = fault_of(error)
+        said = str(error) if fault is None else str(fault).removeprefix(f"{fault.function}: ")
+        raise CommandError(f"{path}: {said}") from None
 
 
 def _flag(name: str) -> str:

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NoReturn
 
+from posenc_native.base.errors import fault_of
+
 from . import terminal
 
-# "sinusoidal: dim: expected an even int, got 7", "...: scaling['factor']: expected ..."
-_LIBRARY_ERROR = re.compile(
-    r"[\w.]+: (?P<argument>\w+)(\['(?P<key>\w+)'\])?: (?P<rest>.+)", re.DOTALL
-)
+# An argument, or an entry of one: dim, scaling['factor'].
+_ARGUMENT = re.compile(r"(?P<name>\w+)(\['(?P<key>\w+)'\])?")
 
 
 class CommandError(Exception):
@@ -108,15 +108,19 @@ def require(module: str, extra: str, why: str) -> ModuleType:
 def in_words_of_the_shell(error: Exception, parser: argparse.ArgumentParser) -> str | None:
     """The message of an error of the library, under the name of the option that is at fault.
 
-    None if it does not have the form of those (`arguments.wrong_value`).
+    None if it is none about an argument.
     """
-    match = _LIBRARY_ERROR.fullmatch(str(error))
-    if match is None:
+    fault = fault_of(error)
+    if fault is None:
         return None
+    match = _ARGUMENT.fullmatch(fault.argument)
+    if match is None:
+        return str(error)
+    said = f"expected {fault.expected}, got {fault.got}"
     for action in parser._actions:
-        if action.dest == match["argument"] and action.option_strings:
+        if action.dest == match["name"] and action.option_strings:
             key = f" {match['key']}:" if match["key"] else ""
-            return f"{'/'.join(action.option_strings)}:{key} {match['rest']}"
+            return f"{'/'.join(action.option_strings)}:{key} {said}"
     return str(error)
 
 

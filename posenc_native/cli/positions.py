@@ -69,7 +69,7 @@ def _part(text: str) -> range | list[int | float]:
     if ":" in text:
         return _range(*text.split(":"))
     try:
-        return [_whole(text)]
+        return [_whole_number(text)]
     except ValueError:
         value = float(text)
         if not abs(value) < 2.0**63:
@@ -78,13 +78,13 @@ def _part(text: str) -> range | list[int | float]:
 
 
 def _range(*ends: str) -> range:
-    found = range(*map(_whole, ends))
+    found = range(*map(_whole_number, ends))
     if found and (found[-1] - found[0]) // found.step >= 2**60:
         raise ValueError("more than any array can have")
     return found
 
 
-def _whole(text: str) -> int:
+def _whole_number(text: str) -> int:
     value = int(text)
     if not -(2**63) <= value < 2**63:
         raise ValueError("beyond 64 bits")

@@ -50,7 +50,7 @@ one of them. The suffix of the file is its format:
 
 Tables larger than memory can be written, but for .safetensors."""
 
-_SINUSOIDAL = """\
+_ABOUT_SINUSOIDAL = """\
 A sinusoidal table [positions, dim]: the Transformer paper's or another
 project's.
 
@@ -66,7 +66,7 @@ _SINUSOIDAL_EXAMPLES = """\
 --dim 8 --positions 0:1000000:100000
 --list-presets"""
 
-_ROTARY = """\
+_ABOUT_ROTARY = """\
 Cosines and sines of a rotary encoding, [positions, pairs] each, of a
 published model by its name, of a config.json, or of numbers. As models have
 it, they are multiplied by the attention factor. Where positions have several
@@ -102,18 +102,18 @@ def add(commands: Any) -> None:
     for kind, run, summary, usage, description, examples in (
         (
             "sinusoidal",
-            _sinusoidal,
+            _write_sinusoidal,
             "sines and cosines to add",
             "--dim N",
-            _SINUSOIDAL,
+            _ABOUT_SINUSOIDAL,
             _SINUSOIDAL_EXAMPLES,
         ),
         (
             "rotary",
-            _rotary,
+            _write_rotary,
             "cosines and sines to turn by",
             "(--head-dim N | --preset NAME | --config PATH)",
-            _ROTARY,
+            _ABOUT_ROTARY,
             _ROTARY_EXAMPLES,
         ),
     ):
@@ -158,7 +158,7 @@ class _Table:
         return self.positions.blocks(max(1, _BLOCK_BYTES // max(1, self.width * 8)))
 
 
-def _sinusoidal(options: argparse.Namespace) -> None:
+def _write_sinusoidal(options: argparse.Namespace) -> None:
     spec: Any = encoding(options, "sinusoidal")
     kind, positions = dtype(options), options.positions
     if positions.count is not None and spec.grid is not None:  # a project's own first n positions
@@ -178,7 +178,7 @@ def _sinusoidal(options: argparse.Namespace) -> None:
     )
 
 
-def _rotary(options: argparse.Namespace) -> None:
+def _write_rotary(options: argparse.Namespace) -> None:
     rope: Any = encoding(options, "rotary")
     kind, pairs = dtype(options), len(rope.inv_freq)
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import is_tensor, wrong_value
+from posenc_native.base.errors import error_of, fault_of
 from posenc_native.base.views import rotary_view
 
 if TYPE_CHECKING:
@@ -373,7 +374,10 @@ def _head_order(
                 function, (1, head_dim), "sd", pairing, start, width // 2, "head_dim"
             )
         except (ValueError, TypeError) as error:
-            raise type(error)(str(error).replace(": pairing:", f": {name}:", 1)) from None
+            fault = fault_of(error)
+            if fault is None or fault.argument != "pairing":
+                raise
+            raise error_of(type(error), fault._replace(argument=name)) from None
         # In order of the pairs: [P, 2].
         dims[name] = start + np.arange(width).reshape(-1, 2, view.block // 2).swapaxes(
             1, 2

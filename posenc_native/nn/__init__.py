@@ -7,25 +7,21 @@ from __future__ import annotations
 from posenc_native.engines import late
 
 from .absolute import (
-    LearnedPositionalEncoding,
     LinearPositionalEncoding,
     NormalizedPositionalEncoding,
     PositionalEncoding,
-    RecurrentPositionalEncoding,
 )
-from .relative import (
+from .biases import (
     FIRE,
     ALiBi,
     ClippedRelativeBias,
     Kerple,
-    RelativePositionalEncoding,
     Sandwich,
-    ShawRelativePosition,
-    SwinRelativeBias,
-    SwinV2RelativeBias,
     T5RelativeBias,
     ToeplitzBias,
 )
+from .learned import LearnedPositionalEncoding, RecurrentPositionalEncoding
+from .query_terms import RelativePositionalEncoding, ShawRelativePosition
 from .rotary import LearnedRotaryEmbedding, RotaryEmbedding, XPos
 from .sinusoidal import (
     FourierFeatures,
@@ -33,6 +29,7 @@ from .sinusoidal import (
     SinusoidalPositionalEncoding,
     TimestepEmbedding,
 )
+from .windows import SwinRelativeBias, SwinV2RelativeBias
 
 late.torch_operations()  # not inside torch.compile, where a first call might import it too late
 

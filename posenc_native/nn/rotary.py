@@ -68,7 +68,7 @@ class RotaryEmbedding(nn.Module):
         inplace: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """q and k, rotated."""
-        # As a method: to call an object takes twice as long.
+        # The method by name: calling the object takes twice as long.
         return self.rope.__call__(q, k, positions, layout=layout, inplace=inplace)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> RotaryEmbedding:
@@ -224,7 +224,7 @@ class XPos(RotaryEmbedding):
             rotary_start=rotary_start,
         )  # fmt: skip
         self.decay: dict[str, Any] = {"center": center, "scale_base": scale_base, "gamma": gamma}
-        xpos_tables(0, self.rope.inv_freq, **self.decay)  # an impossible one shows here
+        xpos_tables(0, self.rope.inv_freq, **self.decay)  # raises for an impossible decay
 
     def forward(
         self,

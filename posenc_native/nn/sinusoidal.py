@@ -14,7 +14,7 @@ from posenc_native.sinusoids.spec import SinusoidalSpec
 from posenc_native.sinusoids.tables import add_sinusoidal, sinusoidal
 
 from .absolute import PositionalEncoding
-from .relative import _device
+from .placement import device_of, precision_of
 
 
 class SinusoidalPositionalEncoding(PositionalEncoding):
@@ -81,11 +81,10 @@ class SinusoidalPositionalEncoding(PositionalEncoding):
         self, positions: int | Tensor, device: Any = None, dtype: torch.dtype | None = None
     ) -> Tensor:
         """``alpha * table``: ``[s, d_model]`` of an int, else ``positions.shape + (d_model,)``."""
-        place = _device(self, device)
+        place = device_of(self, device)
         if not isinstance(positions, Tensor) and arguments.is_symbolic(positions):
-            positions = torch.arange(
-                positions, device=place
-            )  # a count that torch.export keeps open
+            # A count that torch.export keeps open.
+            positions = torch.arange(positions, device=place)
         table: Tensor = sinusoidal(
             positions, self.d_model, dtype=dtype, device=place, **self._spec()
         )
@@ -190,7 +189,7 @@ class SinusoidalEmbedding(nn.Module):
 
 
 class TimestepEmbedding(nn.Module):
-    """What a diffusion model is told of time: ``linear(silu(linear(sinusoids)))``.
+    """The embedding of time in a diffusion model: ``linear(silu(linear(sinusoids)))``.
 
     Args:
         dim: width of the result.
@@ -309,7 +308,7 @@ class FourierFeatures(nn.Module):
         if x.ndim < 1 or x.shape[-1] != self.in_features:
             expected = f"shape [..., in_features = {self.in_features}]"
             arguments.wrong_value("FourierFeatures", "x", expected, list(x.shape))
-        real = torch.float64 if x.dtype == torch.float64 else torch.float32
+        real = precision_of(x)
         points = x.to(real).log() if self.log else x.to(real)
         # No matrix product: autocast and TF32 would round its inputs.
         turns = torch.zeros((), dtype=real, device=x.device)

@@ -62,7 +62,7 @@ def bias(
         -31.5
     """
     function = "plot.bias"
-    given = _read(function, bias, q_len, k_len)
+    given = _read_bias(function, bias, q_len, k_len)
     count = given.heads
     offset = arguments.size(function, "q_offset", q_offset)
     (shown_head,) = read_indices(function, "head", [head], count)
@@ -106,7 +106,7 @@ class _Bias:
         return least, mean, largest
 
 
-def _read(function: str, bias: Any, q_len: int | None, k_len: int | None) -> _Bias:
+def _read_bias(function: str, bias: Any, q_len: int | None, k_len: int | None) -> _Bias:
     values = read_numbers(function, "bias", bias)
     if (q_len is None) != (k_len is None):
         wrong_value(function, "q_len, k_len", "both, or none for a matrix", "one of them")

@@ -67,10 +67,10 @@ def clock(
     """
     function = "plot.clock"
     shown = read_encoding(function, encoding)
-    chosen = _chosen(function, shown, pairs)
+    chosen = _chosen_pairs(function, shown, pairs)
     found = read_position(function, position, shown)
     row = shown.table(found)[0]
-    ax = _axes(function, ax, len(chosen))
+    ax = _axes_of_dials(function, ax, len(chosen))
     _Dials(ax, shown, chosen).turn(found[0], row)
     return ax
 
@@ -113,7 +113,7 @@ def clock_animation(
     """
     function = "plot.clock_animation"
     shown = read_encoding(function, encoding)
-    chosen = _chosen(function, shown, pairs)
+    chosen = _chosen_pairs(function, shown, pairs)
     found = read_positions(function, positions, shown)
     rate = arguments.positive_number(function, "frames_per_second", frames_per_second)
     if rate > 50:
@@ -124,7 +124,7 @@ def clock_animation(
     if not os.path.isdir(folder):
         raise FileNotFoundError(f"{function}: path: no folder {folder}")
     rows = shown.table(found)
-    ax = _axes(function, ax, len(chosen))
+    ax = _axes_of_dials(function, ax, len(chosen))
     figure = ax.figure.canvas.figure  # all of it, of a SubFigure too
     dials = _Dials(ax, shown, chosen)
     frames: list[Image.Image] = []
@@ -143,7 +143,7 @@ def clock_animation(
     return ax
 
 
-def _chosen(function: str, shown: Encoding, pairs: Sequence[int] | None) -> list[int]:
+def _chosen_pairs(function: str, shown: Encoding, pairs: Sequence[int] | None) -> list[int]:
     count = len(shown.pairs)
     if not count:
         wrong_value(function, "encoding", "one with frequencies", f"a {shown.name.lower()}")
@@ -157,7 +157,7 @@ def _chosen(function: str, shown: Encoding, pairs: Sequence[int] | None) -> list
     return chosen
 
 
-def _axes(function: str, ax: Axes | None, count: int) -> Axes:
+def _axes_of_dials(function: str, ax: Axes | None, count: int) -> Axes:
     columns = min(count, _COLUMNS)
     rows = math.ceil(count / columns)
     return drawing.one_axes(function, ax, (max(1.9 * columns, 5.0), 0.7 + 2.45 * rows))

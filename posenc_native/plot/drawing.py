@@ -108,11 +108,11 @@ def set_title(ax: Axes, title: str) -> None:
     """What is shown on the first line; then its parameters, on as many as the width asks for."""
     size = font_manager.FontProperties(size="medium").get_size_in_points()
     wide = max(20, int(points(ax)[0] / (0.52 * size)))  # a letter is half as wide as high
-    lines = [part for line in title.splitlines() for part in _wrapped(line, wide)]
+    lines = [part for line in title.splitlines() for part in _broken_at_commas(line, wide)]
     ax.set_title("\n".join(lines), loc="left", fontsize="medium", color=palette(ax).ink)
 
 
-def _wrapped(line: str, wide: int) -> list[str]:
+def _broken_at_commas(line: str, wide: int) -> list[str]:
     """Lines of so many letters, broken at commas wherever that will do."""
     parts = line.split(", ")
     whole = ", ".join(part if len(part) > wide else part.replace(" ", "\xa0") for part in parts)
@@ -189,7 +189,7 @@ def dimension_ticks(axis: Any, width: float) -> None:
     while width / step > 8:
         step *= 2
     axis.set_major_locator(MultipleLocator(step))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: _whole(value)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: _without_decimals(value)))
 
 
 def position_ticks(axis: Any, labels: Sequence[str] | None = None) -> None:
@@ -197,7 +197,7 @@ def position_ticks(axis: Any, labels: Sequence[str] | None = None) -> None:
 
     def text(value: float, _: Any) -> str:
         if labels is None:
-            return _whole(value)
+            return _without_decimals(value)
         row = round(value)
         return labels[row] if 0 <= row < len(labels) else ""
 
@@ -205,7 +205,7 @@ def position_ticks(axis: Any, labels: Sequence[str] | None = None) -> None:
     axis.set_major_formatter(FuncFormatter(text))
 
 
-def _whole(value: float) -> str:
+def _without_decimals(value: float) -> str:
     return Formatter.fix_minus(f"{value:,.0f}")
 
 

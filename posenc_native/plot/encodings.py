@@ -88,15 +88,15 @@ def read_encoding(function: str, encoding: Any) -> Encoding:
         TypeError: what is none of them.
     """
     if arguments.is_count(encoding):
-        return _sinusoidal(function, SinusoidalSpec(dim=_width(function, encoding)))
+        return _encoding_of_spec(function, SinusoidalSpec(dim=_width(function, encoding)))
     if isinstance(encoding, SinusoidalSpec):
-        return _sinusoidal(function, encoding)
+        return _encoding_of_spec(function, encoding)
     if isinstance(encoding, Rotary):
-        return _rotary(function, encoding)
+        return _encoding_of_rotary(function, encoding)
     if not (arguments.is_array(encoding) or isinstance(encoding, (list, tuple))):
         expected = "an int (the dim of a sinusoidal table), a SinusoidalSpec, a Rotary or a table"
         wrong_type(function, "encoding", expected, type(encoding).__name__)
-    return _ready(function, encoding)
+    return _encoding_of_table(function, encoding)
 
 
 def read_numbers(function: str, argument: str, value: Any) -> FloatArray:
@@ -171,7 +171,7 @@ def _width(function: str, dim: Any) -> int:
     return width
 
 
-def _sinusoidal(function: str, spec: SinusoidalSpec) -> Encoding:
+def _encoding_of_spec(function: str, spec: SinusoidalSpec) -> Encoding:
     if len(spec.axis_order) != 1:
         expected = "a spec of one coordinate, or its table as [cells, dim]"
         wrong_value(function, "encoding", expected, f"{len(spec.axis_order)} coordinates")
@@ -200,7 +200,7 @@ def _sinusoidal(function: str, spec: SinusoidalSpec) -> Encoding:
         sines, cosines = index, index + count
         if spec.layout == "cos_sin":
             sines, cosines = cosines, sines
-    pairs = _pairs(inv_freq, first + sines, first + cosines, spec.dim)
+    pairs = _pairs_of_columns(inv_freq, first + sines, first + cosines, spec.dim)
     width = spec(np.arange(1)).shape[-1] if not spec.logarithm else spec(np.ones(1)).shape[-1]
     grid = spec.grid
 
@@ -214,7 +214,7 @@ def _sinusoidal(function: str, spec: SinusoidalSpec) -> Encoding:
     )  # fmt: skip
 
 
-def _rotary(function: str, rope: Rotary) -> Encoding:
+def _encoding_of_rotary(function: str, rope: Rotary) -> Encoding:
     count = len(rope.inv_freq)
     if not count:
         wrong_value(function, "encoding", "a Rotary that rotates", rope)
@@ -228,11 +228,11 @@ def _rotary(function: str, rope: Rotary) -> Encoding:
         ", equal positions on all axes" if rope.axis_map is not None else ""
     )
     columns = f"cosine of pair 0 .. {count - 1}, then sine"
-    pairs = _pairs(rope.inv_freq, count + index, index, 2 * count)
+    pairs = _pairs_of_columns(rope.inv_freq, count + index, index, 2 * count)
     return Encoding("Rotary: cosines and sines", words, 2 * count, columns, pairs, None, table)
 
 
-def _ready(function: str, given: Any) -> Encoding:
+def _encoding_of_table(function: str, given: Any) -> Encoding:
     values = read_numbers(function, "encoding", given)
     if values.ndim != 2 or 0 in values.shape:
         wrong_value(function, "encoding", "a table [positions, dim]", f"shape {list(values.shape)}")
@@ -243,7 +243,7 @@ def _ready(function: str, given: Any) -> Encoding:
     )
 
 
-def _pairs(
+def _pairs_of_columns(
     inv_freq: FloatArray, sines: IntArray, cosines: IntArray, width: int
 ) -> tuple[Pair, ...]:
     def there(column: int) -> int | None:

@@ -100,7 +100,7 @@ def similarity(
         curves = [_products(shown.table, start, steps, shown.rows) for start in first]
         label = "inner product of two rows"
     ax = drawing.one_axes(function, ax, (8.0, 4.4))
-    _draw(ax, steps, first, curves)
+    _draw_curves(ax, steps, first, curves)
     ax.set(xlabel="offset, positions", ylabel=label)
     drawing.set_title(ax, f"{name}\n{words}, {_agreement(curves)}")
     return ax
@@ -155,7 +155,7 @@ def _products(table: Any, start: Any, steps: npt.NDArray[Any], rows: int | None)
     return result
 
 
-def _draw(
+def _draw_curves(
     ax: Axes, steps: npt.NDArray[Any], first: npt.NDArray[Any], curves: list[FloatArray]
 ) -> None:
     every = max(1, len(steps) // 8)

@@ -132,11 +132,13 @@ def waves(
     if position is not None:
         if dimensions is not None:
             wrong_value(function, "dimensions", "None with position, a row of all of them", "both")
-        return _row(function, shown, position, ax)
-    return _columns(function, shown, read_positions(function, positions, shown), dimensions, ax)
+        return _position_across_dimensions(function, shown, position, ax)
+    return _dimensions_across_positions(
+        function, shown, read_positions(function, positions, shown), dimensions, ax
+    )
 
 
-def _columns(
+def _dimensions_across_positions(
     function: str,
     shown: Encoding,
     positions: npt.NDArray[Any],
@@ -146,7 +148,7 @@ def _columns(
     if not (np.diff(positions) > 0).all():
         wrong_value(function, "positions", "positions that increase", "others")
     if dimensions is None:
-        chosen = _chosen(shown, positions)
+        chosen = _from_short_to_long_waves(shown, positions)
     else:
         chosen = read_indices(function, "dimensions", dimensions, shown.width)
     exact = shown.table(positions)[:, chosen]
@@ -229,7 +231,7 @@ def _mark_wavelength(ax: Axes, wavelength: float, y: float, first: float, last: 
     )  # fmt: skip
 
 
-def _chosen(shown: Encoding, positions: npt.NDArray[Any]) -> list[int]:
+def _from_short_to_long_waves(shown: Encoding, positions: npt.NDArray[Any]) -> list[int]:
     """Five columns: of waves from a twentieth of what is shown to four times as much."""
     there = [(p.wavelength, p.sine) for p in shown.pairs if p.sine is not None and p.inv_freq]
     if not there:
@@ -241,7 +243,9 @@ def _chosen(shown: Encoding, positions: npt.NDArray[Any]) -> list[int]:
     return [there[i][1] for i in sorted(nearest)]
 
 
-def _row(function: str, shown: Encoding, position: int, ax: Axes | None) -> Axes:
+def _position_across_dimensions(
+    function: str, shown: Encoding, position: int, ax: Axes | None
+) -> Axes:
     found = read_position(function, position, shown)
     values = shown.table(found)[0]
     ax = drawing.one_axes(function, ax, (8.0, 3.6))

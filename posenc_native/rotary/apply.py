@@ -8,6 +8,10 @@
     an int b        in each block of b dims, i with i + b/2          several axes, one after another
 
 Source: Su et al. 2021, "RoFormer: Enhanced Transformer with Rotary Position Embedding".
+
+The functions here are the fast path of decoding, which takes about as long as what is written in
+them: the native module, which reads small tensors too (`at_once`), gets the options by position,
+one by one. The record of them, a `Rotation`, is made for whoever looks into it.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from posenc_native.base import arguments
+from posenc_native.base.rotation import Rotation, TableRotation
 from posenc_native.engines import backend, late
 
 if TYPE_CHECKING:
@@ -175,22 +180,32 @@ def apply_rotary(
         array([[ 1.    ,  1.    ,  1.    ,  1.    ],
                [ 1.3687, -0.3012,  0.356 ,  1.3818]], dtype=float32)
     """
+    operations, native = None, backend.implementation
     if type(x) is not np.ndarray:
         operations = late.operations_on(x)
-        if operations is not None:
-            return operations.apply_rotary(
-                x, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse, out
-            )
-        x = arguments.as_operand("apply_rotary", "x", x)
-    if type(positions) is not np.ndarray and positions is not None:
-        positions = position_array("apply_rotary", positions)
-    if type(inv_freq) is not np.ndarray:
-        inv_freq = arguments.as_array("apply_rotary", "inv_freq", inv_freq)
-    if type(axis_map) is not np.ndarray and axis_map is not None:
-        axis_map = arguments.as_array("apply_rotary", "axis_map", axis_map)
-    return backend.implementation.apply_rotary(
-        x, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse, out
-    )
+        if operations is None:
+            x = arguments.as_operand("apply_rotary", "x", x)
+        else:
+            native = operations.at_once(x)
+    if operations is None:
+        if type(positions) is not np.ndarray and positions is not None:
+            positions = _position_array("apply_rotary", positions)
+        if type(inv_freq) is not np.ndarray:
+            inv_freq = arguments.as_array("apply_rotary", "inv_freq", inv_freq)
+        if type(axis_map) is not np.ndarray and axis_map is not None:
+            axis_map = arguments.as_array("apply_rotary", "axis_map", axis_map)
+    if native is not None:
+        result = native.apply_rotary(
+            x, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse, out
+        )
+        if operations is None:
+            return result
+        if result is not NotImplemented:
+            return result if out is None else operations.written(out)
+    rotation = Rotation(
+        positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse
+    )  # fmt: skip
+    return operations.apply_rotary(x, rotation, out)
 
 
 @overload
@@ -237,27 +252,43 @@ def apply_rotary_qk(
         >>> rotated_k.shape
         (1, 2, 5, 64)
     """
-    given = None
+    operations, native, given = None, backend.implementation, None
     if not type(q) is type(k) is np.ndarray:
         operations = late.operations_on(q)
-        if operations is not None:
-            return operations.apply_rotary_qk(  # type: ignore[no-any-return]
-                q, k, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse,
-                inplace,
-            )  # fmt: skip
-        given = q, k
-        q, k = arguments.as_operands("apply_rotary_qk", q, k, inplace)
-    if type(positions) is not np.ndarray and positions is not None:
-        positions = position_array("apply_rotary_qk", positions)
-    if type(inv_freq) is not np.ndarray:
-        inv_freq = arguments.as_array("apply_rotary_qk", "inv_freq", inv_freq)
-    if type(axis_map) is not np.ndarray and axis_map is not None:
-        axis_map = arguments.as_array("apply_rotary_qk", "axis_map", axis_map)
-    rotated: tuple[Any, Any] = backend.implementation.apply_rotary_qk(
-        q, k, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale,
-        inverse, inplace,
+        if operations is None:
+            given = q, k
+            q, k = arguments.as_operands("apply_rotary_qk", q, k, inplace)
+        else:
+            native = operations.at_once(q)
+    if operations is None:
+        if type(positions) is not np.ndarray and positions is not None:
+            positions = _position_array("apply_rotary_qk", positions)
+        if type(inv_freq) is not np.ndarray:
+            inv_freq = arguments.as_array("apply_rotary_qk", "inv_freq", inv_freq)
+        if type(axis_map) is not np.ndarray and axis_map is not None:
+            axis_map = arguments.as_array("apply_rotary_qk", "axis_map", axis_map)
+    if native is not None:
+        rotated: tuple[Any, Any] = native.apply_rotary_qk(
+            q,
+            k,
+            positions,
+            inv_freq,
+            layout,
+            pairing,
+            rotary_start,
+            axis_map,
+            scale,
+            inverse,
+            inplace,
+        )
+        if operations is None:
+            return given if inplace and given else rotated
+        if rotated is not NotImplemented:
+            return operations.both_written(rotated) if inplace else rotated
+    rotation = Rotation(
+        positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse
     )  # fmt: skip
-    return given if inplace and given else rotated
+    return operations.apply_rotary_qk(q, k, rotation, inplace)  # type: ignore[no-any-return]
 
 
 @overload
@@ -305,20 +336,28 @@ def apply_rotary_tables(
         >>> bool((pn.apply_rotary_tables(x, cos, sin, layout="sd") == same).all())
         True
     """
+    operations, native = None, backend.implementation
     if type(x) is not np.ndarray:
         operations = late.operations_on(x)
-        if operations is not None:
-            return operations.apply_rotary_tables(
-                x, cos, sin, layout, pairing, rotary_start, inverse, compute, out
-            )
-        x = arguments.as_operand("apply_rotary_tables", "x", x)
-    if type(cos) is not np.ndarray:
-        cos = arguments.as_array("apply_rotary_tables", "cos", cos)
-    if type(sin) is not np.ndarray:
-        sin = arguments.as_array("apply_rotary_tables", "sin", sin)
-    return backend.implementation.apply_rotary_tables(
-        x, cos, sin, layout, pairing, rotary_start, inverse, compute, out
-    )
+        if operations is None:
+            x = arguments.as_operand("apply_rotary_tables", "x", x)
+        else:
+            native = operations.at_once(x)
+    if operations is None:
+        if type(cos) is not np.ndarray:
+            cos = arguments.as_array("apply_rotary_tables", "cos", cos)
+        if type(sin) is not np.ndarray:
+            sin = arguments.as_array("apply_rotary_tables", "sin", sin)
+    if native is not None:
+        result = native.apply_rotary_tables(
+            x, cos, sin, layout, pairing, rotary_start, inverse, compute, out
+        )
+        if operations is None:
+            return result
+        if result is not NotImplemented:
+            return result if out is None else operations.written(out)
+    rotation = TableRotation(cos, sin, layout, pairing, rotary_start, inverse, compute)
+    return operations.apply_rotary_tables(x, rotation, out)
 
 
 @overload
@@ -367,26 +406,32 @@ def apply_rotary_qk_tables(
         >>> bool((rotated_k == pn.apply_rotary_tables(k, cos, sin)).all())
         True
     """
-    given = None
+    operations, native, given = None, backend.implementation, None
     if not type(q) is type(k) is np.ndarray:
         operations = late.operations_on(q)
-        if operations is not None:
-            return operations.apply_rotary_qk_tables(  # type: ignore[no-any-return]
-                q, k, cos, sin, layout, pairing, rotary_start, inverse, compute, inplace
-            )
-        given = q, k
-        q, k = arguments.as_operands("apply_rotary_qk_tables", q, k, inplace)
-    if type(cos) is not np.ndarray:
-        cos = arguments.as_array("apply_rotary_qk_tables", "cos", cos)
-    if type(sin) is not np.ndarray:
-        sin = arguments.as_array("apply_rotary_qk_tables", "sin", sin)
-    rotated: tuple[Any, Any] = backend.implementation.apply_rotary_qk_tables(
-        q, k, cos, sin, layout, pairing, rotary_start, inverse, compute, inplace
-    )
-    return given if inplace and given else rotated
+        if operations is None:
+            given = q, k
+            q, k = arguments.as_operands("apply_rotary_qk_tables", q, k, inplace)
+        else:
+            native = operations.at_once(q)
+    if operations is None:
+        if type(cos) is not np.ndarray:
+            cos = arguments.as_array("apply_rotary_qk_tables", "cos", cos)
+        if type(sin) is not np.ndarray:
+            sin = arguments.as_array("apply_rotary_qk_tables", "sin", sin)
+    if native is not None:
+        rotated: tuple[Any, Any] = native.apply_rotary_qk_tables(
+            q, k, cos, sin, layout, pairing, rotary_start, inverse, compute, inplace
+        )
+        if operations is None:
+            return given if inplace and given else rotated
+        if rotated is not NotImplemented:
+            return operations.both_written(rotated) if inplace else rotated
+    rotation = TableRotation(cos, sin, layout, pairing, rotary_start, inverse, compute)
+    return operations.apply_rotary_qk_tables(q, k, rotation, inplace)  # type: ignore[no-any-return]
 
 
-def position_array(function: str, positions: Any) -> npt.NDArray[Any]:
+def _position_array(function: str, positions: Any) -> npt.NDArray[Any]:
     """An int n is 0 .. n-1; anything else becomes an array."""
     if isinstance(positions, (int, np.integer)):
         count = arguments.size(function, "positions", positions)

@@ -235,20 +235,11 @@ class Rotary:
         inplace: bool = False,
     ) -> tuple[Any, Any]:
         """Rotate queries and keys: `apply_rotary_qk` with this description."""
-        operations = None if type(q) is np.ndarray else late.operations_on(q)
-        if operations is None:
-            return apply_rotary_qk(
-                q, k, positions, self.inv_freq, layout=layout, pairing=self.pairing,
-                rotary_start=self.rotary_start, axis_map=self.axis_map, scale=self.scale,
-                inverse=inverse, inplace=inplace,
-            )  # fmt: skip
-        tensors = self._tensors
-        if tensors is None or not q.is_cpu:
-            tensors = self._torch(q.device)
-        inv_freq, axis_map = tensors
-        return operations.apply_rotary_qk(  # type: ignore[no-any-return]
-            q, k, positions, inv_freq, layout, self.pairing, self.rotary_start, axis_map,
-            self.scale, inverse, inplace,
+        inv_freq, axis_map = self._of(q)
+        return apply_rotary_qk(
+            q, k, positions, inv_freq, layout=layout, pairing=self.pairing,
+            rotary_start=self.rotary_start, axis_map=axis_map, scale=self.scale, inverse=inverse,
+            inplace=inplace,
         )  # fmt: skip
 
     @overload
@@ -289,6 +280,11 @@ class Rotary:
 
     def _of(self, x: Any) -> tuple[Any, Any]:
         """inv_freq and axis_map for an array, or for a tensor where it is."""
+        if type(x) is np.ndarray:
+            return self.inv_freq, self.axis_map
+        tensors = self._tensors
+        if tensors is not None and type(x) is type(tensors[0]) and x.is_cpu:
+            return tensors
         return self._torch(x.device) if arguments.is_tensor(x) else (self.inv_freq, self.axis_map)
 
     def _torch(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor | None]:

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from posenc_native.base import arguments
+from posenc_native.base.errors import fault_of
 from posenc_native.base.views import rotary_view
 from posenc_native.engines.arrays import Arrays
 
@@ -268,8 +269,9 @@ def _check_places(function: str, q: Any, k: Any, layout: str) -> None:
         try:
             apply_rotary_tables(data, table, table, layout=layout, out=data)
         except ValueError as error:
-            got = str(error).partition(": ")[2].partition(": ")[2]
-            arguments.wrong_value(function, name, *got.removeprefix("expected ").split(", got ", 1))
+            if (fault := fault_of(error)) is None:
+                raise
+            arguments.wrong_value(function, name, fault.expected, fault.got)
 
 
 def _center(function: str, center: float | str, length: int) -> float:

@@ -18,6 +18,7 @@ from .relative import (
     relative_scatter,
     toeplitz_bias,
 )
+from .results import both_written, written
 from .rotary import (
     apply_rotary,
     apply_rotary_qk,
@@ -26,6 +27,7 @@ from .rotary import (
     rotary_tables,
 )
 from .sinusoids import add_sinusoidal, sinusoidal
+from .small import at_once
 
 __all__ = [
     "Tensor",
@@ -35,6 +37,8 @@ __all__ = [
     "apply_rotary_qk",
     "apply_rotary_qk_tables",
     "apply_rotary_tables",
+    "at_once",
+    "both_written",
     "diagonal_sums",
     "diagonals_tensor",
     "relative_gather",
@@ -42,6 +46,7 @@ __all__ = [
     "rotary_tables",
     "sinusoidal",
     "toeplitz_bias",
+    "written",
 ]
 
 if library.LIBRARY is not None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from posenc_native.base.errors import error_from_text
 from posenc_native.engines import backend, reference
 
 from . import cuda
@@ -64,7 +65,7 @@ def raise_ours(error: RuntimeError) -> NoReturn:
     text = str(error)
     for kind in (ValueError, TypeError):
         if text.startswith(f"{kind.__name__}: "):
-            raise kind(text.removeprefix(f"{kind.__name__}: ")) from None
+            raise error_from_text(kind, text.removeprefix(f"{kind.__name__}: ")) from None
     # Past the stable ABI torch's own errors have lost their kind; this one is worth having.
     if "empty" in text and "API call failed" in text:
         raise torch.OutOfMemoryError("posenc_native: no memory for the result") from error

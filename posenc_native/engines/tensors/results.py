@@ -41,6 +41,12 @@ def written(out: Tensor) -> Tensor:
     return out
 
 
+def both_written(tensors: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """As `written`, q and k."""
+    increment_version(tensors)
+    return tensors
+
+
 def copy_out(
     function: str,
     out: Tensor,

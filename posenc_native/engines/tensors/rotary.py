@@ -28,8 +28,8 @@ from .inputs import (
     table_dtype,
 )
 from .library import call, operators_in_use, operators_take, ops, raise_ours
-from .results import check_output, copy_out, no_output_for_gradient, pair_results, written
-from .small import at_once, increment_version
+from .results import check_output, copy_out, no_output_for_gradient, pair_results
+from .small import increment_version
 
 
 def rotary_tables(
@@ -55,18 +55,11 @@ def rotary_tables(
 
 _DEFAULTS = {kind: tuple(kind._field_defaults.values())[2:] for kind in (Rotation, TableRotation)}
 
-# What a small call does not need, the record of its options, is made where it is not one.
 
-
-def apply_rotary(x: Tensor, *call_options: Any) -> Tensor:
-    """`posenc_native.apply_rotary` for tensors; call_options: a Rotation, and out."""
+def apply_rotary(x: Tensor, rotation: Rotation, out: Tensor | None) -> Tensor:
+    """`posenc_native.apply_rotary` for tensors."""
     function = "apply_rotary"
-    if (numpy_module := at_once(x)) is not None:
-        result = numpy_module.apply_rotary(x, *call_options)
-        if result is not NotImplemented:
-            return result if call_options[-1] is None else written(call_options[-1])
-    *options, out = call_options
-    rotation = _read(function, x, Rotation(*options))
+    rotation = _read(function, x, rotation)
     check_output(function, out, x)
     rotation = of_schema(function, rotation)
     angles = (rotation.positions, rotation.inv_freq)
@@ -85,17 +78,11 @@ def apply_rotary(x: Tensor, *call_options: Any) -> Tensor:
     return one_tensor(rotary_gradients.ROTARY, function, x, rotation, out)
 
 
-def apply_rotary_qk(q: Tensor, k: Tensor, *call_options: Any) -> tuple[Tensor, Tensor]:
-    """`posenc_native.apply_rotary_qk` for tensors; call_options: a Rotation, and inplace."""
+def apply_rotary_qk(
+    q: Tensor, k: Tensor, rotation: Rotation, inplace: bool
+) -> tuple[Tensor, Tensor]:
+    """`posenc_native.apply_rotary_qk` for tensors."""
     function = "apply_rotary_qk"
-    if (numpy_module := at_once(q)) is not None:
-        rotated = numpy_module.apply_rotary_qk(q, k, *call_options)
-        if rotated is not NotImplemented:
-            if call_options[-1]:
-                increment_version(rotated)
-            return rotated  # type: ignore[no-any-return]
-    *options, inplace = call_options
-    rotation = Rotation(*options)
     # The checks here take about as long as the rotation of one token: in the order of what decoding
     # needs, and no more.
     if not isinstance(k, Tensor):
@@ -124,15 +111,9 @@ def apply_rotary_qk(q: Tensor, k: Tensor, *call_options: Any) -> tuple[Tensor, T
     return pair_results(function, q, k, rotated, inplace, positions, inv_freq, rotation.axis_map)
 
 
-def apply_rotary_tables(x: Tensor, *call_options: Any) -> Tensor:
-    """`posenc_native.apply_rotary_tables` for tensors; call_options: a TableRotation, and out."""
+def apply_rotary_tables(x: Tensor, rotation: TableRotation, out: Tensor | None) -> Tensor:
+    """`posenc_native.apply_rotary_tables` for tensors."""
     function = "apply_rotary_tables"
-    if (numpy_module := at_once(x)) is not None:
-        result = numpy_module.apply_rotary_tables(x, *call_options)
-        if result is not NotImplemented:
-            return result if call_options[-1] is None else written(call_options[-1])
-    *options, out = call_options
-    rotation = TableRotation(*options)
     cos, sin = rotation.cos, rotation.sin
     for name, table in (("cos", cos), ("sin", sin)):
         if not isinstance(table, Tensor):
@@ -147,20 +128,11 @@ def apply_rotary_tables(x: Tensor, *call_options: Any) -> Tensor:
     return one_tensor(rotary_gradients.FROM_TABLES, function, x, rotation, out)
 
 
-def apply_rotary_qk_tables(q: Tensor, k: Tensor, *call_options: Any) -> tuple[Tensor, Tensor]:
-    """`posenc_native.apply_rotary_qk_tables` for tensors.
-
-    call_options: a TableRotation, and inplace.
-    """
+def apply_rotary_qk_tables(
+    q: Tensor, k: Tensor, rotation: TableRotation, inplace: bool
+) -> tuple[Tensor, Tensor]:
+    """`posenc_native.apply_rotary_qk_tables` for tensors."""
     function = "apply_rotary_qk_tables"
-    if (numpy_module := at_once(q)) is not None:
-        rotated = numpy_module.apply_rotary_qk_tables(q, k, *call_options)
-        if rotated is not NotImplemented:
-            if call_options[-1]:
-                increment_version(rotated)
-            return rotated  # type: ignore[no-any-return]
-    *options, inplace = call_options
-    rotation = TableRotation(*options)
     cos, sin = rotation.cos, rotation.sin
     # As in apply_rotary_qk: what decoding needs, and no more.
     for name, tensor in (("k", k), ("cos", cos), ("sin", sin)):

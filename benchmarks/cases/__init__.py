@@ -1,0 +1,1 @@
+"""What is timed: the cases, a file for each subject."""

@@ -1,0 +1,1 @@
+"""What a run says: text, JSON, pictures."""

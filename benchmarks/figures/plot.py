@@ -1,0 +1,306 @@
+"""`python -m benchmarks.figures.plot results/X.json`: pictures of figures that a run has written.
+
+Beside the figures: X-speed.png and X-accuracy.png of a comparison, X.png of growth curves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import LogLocator
+from PIL import Image
+
+from benchmarks.clock import limits
+
+# A panel each: the first case on the thread that is asked for whose name begins so and ends so.
+PANELS = (
+    ("rotary, q 32 + k 8 heads x", "torch float32, half"),
+    ("rotary, q 32 + k 8 heads x", "torch float32, interleaved"),
+    ("rotary, q 32 + k 8 heads x", "torch bfloat16, half"),
+    ("rotary backward, q 32 + k 8 heads x", "torch bfloat16, half"),
+    ("sinusoidal table, 131072 x 128", "torch float32"),
+    ("decode, 1 x", "torch bfloat16, half"),
+    ("decode, 32 x", "torch float32, half"),
+    ("relative: T5 bias, 16", "torch float32"),
+)
+# Bars are told apart by lightness alone, and by hatching.
+INK = "#222222"
+OURS: dict[str, Any] = {"facecolor": "#10375c", "edgecolor": INK, "linewidth": 0.4}
+PEER: dict[str, Any] = {"facecolor": "#efb366", "edgecolor": "#8a5a1c", "linewidth": 0.4}
+PEER["hatch"] = "////"
+YARDSTICK: dict[str, Any] = {"facecolor": "#dddddd", "edgecolor": INK, "linewidth": 0.4}
+LIMIT: dict[str, Any] = {"color": "#c1121f", "linewidth": 1.3, "zorder": 3.5}
+LIMIT_LINES = dict(zip(limits.KINDS, ("-", "--", "-.", ":", (0, (5, 1, 1, 1))), strict=True))
+LINES = ("#10375c", "#c8553d", "#3c887e", "#8c6bb1", "#b8860b", "#666666")
+MARKERS = "os^Dvx*P<>ph"
+# Light also where the page around is dark.
+PAPER = "#ffffff"
+STYLE = {
+    "font.size": 8.0,
+    "text.color": INK,
+    "axes.edgecolor": "#888888",
+    "axes.labelcolor": INK,
+    "axes.titlesize": 8.5,
+    "axes.titlelocation": "left",
+    "legend.frameon": False,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "figure.facecolor": PAPER,
+    "axes.facecolor": PAPER,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "grid.color": "#e6e6e6",
+    "hatch.linewidth": 0.5,
+}
+
+
+def _figure(width: float, height: float, title: str) -> Figure:
+    figure = Figure((width, height), dpi=100, layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=10, fontweight="bold")
+    return figure
+
+
+def _save(figure: Figure, path: Path) -> Path:
+    figure.savefig(path, metadata={"Software": None})
+    with Image.open(path) as picture:
+        small = picture.convert("RGB").quantize(64)  # half the file, and nothing to be seen of it
+    small.save(path, optimize=True)
+    return path
+
+
+def duration(seconds: float) -> str:
+    """Two digits and a unit."""
+    unit, scale = next(
+        ((unit, scale) for unit, scale in (("s", 1.0), ("ms", 1e-3)) if seconds >= scale),
+        ("µs", 1e-6),
+    )
+    value = seconds / scale
+    return f"{value:.0f} {unit}" if value >= 9.5 else f"{value:.1f} {unit}"
+
+
+# ------------------------------------------------------------------------------------------- speed
+
+
+def panels(figures: dict[str, Any], threads: int) -> list[dict[str, Any]]:
+    """The cases that the picture shows."""
+    found = []
+    for begin, end in PANELS:
+        for case in figures["cases"]:
+            name = re.sub(r", \d+ threads?$", "", case["case"])
+            if case["threads"] == threads and name.startswith(begin) and name.endswith(end):
+                found.append(case)
+                break
+    return found
+
+
+def bars(case: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows that a panel shows, the fastest first: ours in every mode, the best of each peer.
+
+    Of ours the fastest in each mode, of a yardstick the fastest of its name.
+    """
+    best: dict[Any, dict[str, Any]] = {}
+    for row in case["rows"]:
+        if "seconds" not in row or row["contestant"] == "a call of nothing":
+            continue
+        key = ("ours", row["mode"]) if row["ours"] else row["contestant"]
+        if key not in best or row["seconds"] < best[key]["seconds"]:
+            best[key] = row
+    return sorted(best.values(), key=lambda row: row["seconds"])
+
+
+def _bar_label(row: dict[str, Any]) -> str:
+    mode = f", {row['mode']}" if row["mode"] else ""
+    return ("posenc_native" if row["ours"] else row["contestant"]) + mode
+
+
+def _style(row: dict[str, Any]) -> dict[str, Any]:
+    if row["ours"]:
+        return OURS
+    return YARDSTICK if row["yardstick"] else PEER
+
+
+def _draw_case(axes: Any, case: dict[str, Any]) -> None:
+    rows = bars(case)
+    fastest, slowest = rows[0]["seconds"], rows[-1]["seconds"]
+    # A limit that is far below all of them has nothing to say: bytes do not matter.
+    near = {k: v["seconds"] for k, v in case["limits"].items() if v["seconds"] > fastest / 8}
+    for kind, seconds in near.items():
+        axes.axvline(seconds, **LIMIT, linestyle=LIMIT_LINES[kind])
+    # Written over the lines.
+    behind = {"facecolor": PAPER, "edgecolor": "none", "pad": 0.6}
+    for place, row in enumerate(rows):
+        seconds = row["seconds"]
+        axes.barh(place, seconds, height=0.75, zorder=3, **_style(row))
+        text = duration(seconds)
+        axes.text(seconds * 1.07, place, text, va="center", fontsize=7, zorder=4, bbox=behind)
+    axes.set_yticks(range(len(rows)), [_bar_label(row) for row in rows], fontsize=7)
+    axes.invert_yaxis()
+    axes.set_xscale("log")
+    axes.set_xlim(min([fastest, *near.values()]) * 0.6, slowest * 2.2)
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
+    axes.xaxis.set_major_formatter(lambda value, _: duration(value))
+    axes.xaxis.set_minor_formatter("")
+    axes.tick_params(axis="x", labelsize=7)
+    axes.tick_params(axis="y", length=0)
+
+
+def draw_speed(figures: dict[str, Any], path: Path, threads: int) -> Path | None:
+    """Bars of every peer for some cases, and the memory limits as lines; None without a case."""
+    shown = panels(figures, threads)
+    if not shown:
+        return None
+    columns = min(2, len(shown))
+    # Rows of panels are as high as their longest list of bars.
+    bars_of_rows = [
+        max(len(bars(case)) for case in shown[first : first + columns])
+        for first in range(0, len(shown), columns)
+    ]
+    heights = [0.62 + 0.165 * count for count in bars_of_rows]
+    cpu = figures["machine"]["cpu"]
+    figure = _figure(
+        4.9 * columns,
+        0.7 + sum(heights),
+        f"Time on {threads} thread{'s' * (threads > 1)} of {cpu}, logarithmic",
+    )
+    kinds = dict.fromkeys(kind for case in shown for kind in case["limits"])
+    handles = [
+        Patch(label="posenc_native", **OURS),
+        Patch(label="a library", **PEER),
+        Patch(label="a yardstick", **YARDSTICK),
+        *(
+            Line2D([], [], **LIMIT, linestyle=LIMIT_LINES[kind], label=f"memory limit: {kind}")
+            for kind in kinds
+        ),
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=7)
+    grid = figure.subfigures(len(heights), columns, height_ratios=heights, squeeze=False)
+    for case, panel in zip(shown, grid.flat, strict=False):
+        title = re.sub(r"torch |, \d+ threads?$", "", case["case"])
+        panel.suptitle(title, x=0.01, ha="left", fontsize=8.5)
+        _draw_case(panel.subplots(), case)
+    return _save(figure, path)
+
+
+# ---------------------------------------------------------------------------------------- accuracy
+
+
+def draw_accuracy(figures: dict[str, Any], path: Path) -> Path | None:
+    """Errors against positions, a line for each peer; None where no peer has any."""
+    rows = [row for row in figures.get("accuracy", ()) if row["error"] is not None]
+    if not rows:
+        return None
+    quantities = list(dict.fromkeys(row["quantity"] for row in rows))
+    figure = _figure(
+        9.8, 4.4, "Largest error of cosine and sine in float32 (up to 2: anything at all)"
+    )
+    for number, quantity in enumerate(quantities):
+        axes = figure.add_subplot(1, len(quantities), number + 1)
+        of_quantity = [row for row in rows if row["quantity"] == quantity]
+        for place, peer in enumerate(dict.fromkeys(row["peer"] for row in of_quantity)):
+            points = sorted((r["position"], r["error"]) for r in of_quantity if r["peer"] == peer)
+            ours = peer.startswith("posenc_native")
+            axes.plot(
+                *zip(*points, strict=True), label=peer,
+                color=INK if ours else LINES[place % len(LINES)],
+                marker=MARKERS[place % len(MARKERS)], markersize=6.0 if ours else 4.5,
+                markerfacecolor=INK if ours else PAPER, linewidth=2.4 if ours else 1.0,
+                linestyle=("-", "--", ":", "-.")[0 if ours else place % 4],
+            )  # fmt: skip
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set_ylim(1e-8, 5.0)
+        positions = sorted({row["position"] for row in rows})
+        axes.set_xticks(positions, [_short(position) for position in positions])
+        axes.set_xlabel("position")
+        axes.set_title(quantity)
+        axes.grid(True, which="major")
+        axes.legend(fontsize=6.5, loc="lower right", bbox_to_anchor=(1.0, 0.16))
+    return _save(figure, path)
+
+
+def _short(number: float) -> str:
+    for unit, size in (("G", 1 << 30), ("M", 1 << 20), ("k", 1 << 10)):
+        if number >= size and number % size == 0:
+            return f"{number / size:g}{unit}"
+    return f"{number:g}"
+
+
+# ------------------------------------------------------------------------------------------ growth
+
+
+def draw_growth(figures: dict[str, Any], path: Path) -> Path:
+    """A panel for each curve: time per element, that of the memory limit dotted in the colour."""
+    curves = figures["curves"]
+    columns = min(2, len(curves))
+    rows = -(-len(curves) // columns)
+    figure = _figure(
+        4.9 * columns,
+        2.9 * rows + 0.4,
+        "Picoseconds an element as work grows; dotted: the memory limit of the same bytes",
+    )
+    for number, curve in enumerate(curves.values()):
+        axes = figure.add_subplot(rows, columns, number + 1)
+        every = sorted({point["x"] for points in curve["lines"].values() for point in points})
+        # Values that are no powers stand in their order, at equal distances.
+        place_of = {x: x if curve["logarithmic"] else place for place, x in enumerate(every)}
+        for place, (name, points) in enumerate(curve["lines"].items()):
+            x = [place_of[point["x"]] for point in points]
+            colour = LINES[place % len(LINES)]
+            style = {"marker": MARKERS[place % len(MARKERS)], "markersize": 3.0}
+            times = [1e3 * point["nanoseconds"] for point in points]
+            limit = [1e3 * point["limit_nanoseconds"] for point in points]
+            axes.plot(x, times, label=name, color=colour, linewidth=1.1, **style)
+            axes.plot(x, limit, color=colour, linewidth=0.9, linestyle=":")
+        if curve["logarithmic"]:
+            axes.set_xscale("log", base=2)
+            axes.xaxis.set_major_formatter(lambda value, _: _short(value))
+        else:
+            axes.set_xticks(range(len(every)), every, rotation=60, fontsize=6.5)
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.yaxis.set_minor_formatter("")
+        axes.set_xlabel(curve["axis"])
+        axes.set_title(curve["title"])
+        axes.grid(True, which="major")
+        below = -0.22 if curve["logarithmic"] else -0.42
+        axes.legend(fontsize=6.0, ncols=2, loc="upper center", bbox_to_anchor=(0.5, below))
+    return _save(figure, path)
+
+
+def draw(path: Path, threads: int = 1) -> list[Path]:
+    """The pictures of a file of figures, beside it."""
+    figures = json.loads(path.read_text(encoding="utf-8"))
+    with mpl.rc_context(STYLE):
+        if "curves" in figures:
+            return [draw_growth(figures, path.with_suffix(".png"))]
+        suffix = "" if threads == 1 else f"-{threads}-threads"
+        pictures = (
+            draw_speed(figures, path.with_name(f"{path.stem}-speed{suffix}.png"), threads),
+            draw_accuracy(figures, path.with_name(f"{path.stem}-accuracy.png")),
+        )
+    return [picture for picture in pictures if picture]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.figures.plot", description=__doc__)
+    parser.add_argument("figures", type=Path, nargs="+", help="benchmarks/results/X.json")
+    parser.add_argument("--threads", type=int, default=1, help="cases with so many (default: 1)")
+    options = parser.parse_args(arguments)
+    for path in options.figures:
+        for picture in draw(path, options.threads):
+            print(f"{picture}: {picture.stat().st_size / 1000:.0f} kB")
+
+
+if __name__ == "__main__":
+    main()

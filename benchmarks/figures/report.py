@@ -1,0 +1,315 @@
+"""What a run says: the machine, a text table, JSON."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+import statistics
+import subprocess
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from benchmarks.clock import limits
+from benchmarks.clock.harness import Contestant, Result, Skipped
+from posenc_native import configuration
+
+# Other processes that use more cores than this disturb what is timed.
+QUIET = 0.1
+_PACKAGES = (
+    *("posenc-native", "numpy", "torch", "ml_dtypes", "numba", "transformers", "onnx"),
+    *("onnxruntime", "rotary-embedding-torch", "torchtune", "timm", "x-transformers", "jax"),
+)
+
+
+# ---------------------------------------------------------------------------------------- machine
+
+
+def caches() -> dict[str, int]:
+    """Bytes of each cache that the first processor sees, e.g. {"L1 Data": 49152, ...}."""
+    sizes = {}
+    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        level, kind, size = (
+            (index / name).read_text().strip() for name in ("level", "type", "size")
+        )
+        unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(size[-1], 1)
+        sizes[f"L{level} {kind}"] = int(size.rstrip("KMG")) * unit
+    return sizes
+
+
+def last_level_cache() -> int:
+    """Bytes of the largest cache; 32 MiB where the system does not tell."""
+    return max(caches().values(), default=32 << 20)
+
+
+def version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def output(*command: str) -> str | None:
+    """What a command prints; None where it fails or is not there."""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=True, cwd=Path(__file__).parent
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+def _huge_pages() -> str | None:
+    try:
+        text = Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text()
+    except OSError:
+        return None
+    return text[text.index("[") + 1 : text.index("]")]
+
+
+def machine() -> dict[str, Any]:
+    """Everything about this machine and its software that figures depend on."""
+    commit = output("git", "rev-parse", "HEAD")
+    changed = output("git", "status", "--porcelain", "--untracked-files=no")
+    affinity = getattr(os, "sched_getaffinity", None)
+    return {
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "commit": commit and commit + (" and changes" if changed else ""),
+        "cpu": limits.cpu_info().get("model name") or platform.processor() or platform.machine(),
+        "architecture": platform.machine(),
+        "cores": len(affinity(0)) if affinity else os.cpu_count(),
+        "caches": caches(),
+        "transparent_huge_pages": _huge_pages(),
+        "load_average": os.getloadavg()[0],
+        "system": platform.system(),
+        "python": platform.python_version(),
+        "compiler": (output(limits.compiler(), "--version") or "").partition("\n")[0],
+        "packages": {package: version(package) for package in _PACKAGES},
+        "posenc_native": configuration.configuration(),
+    }
+
+
+def machine_name(description: dict[str, Any]) -> str:
+    """A file name for results of such a machine: its processor and the number of its cores."""
+    cpu = re.sub(r"\(R\)|\(TM\)|CPU|@.*", "", description["cpu"])
+    words = re.sub(r"[^a-z0-9]+", "-", cpu.lower()).strip("-")
+    return f"{words}-{description['cores']}-cores"
+
+
+# ------------------------------------------------------------------------------------------- JSON
+
+
+def _spread(times: list[float]) -> list[float]:
+    """The quartiles around the median, or the one value that there is."""
+    if len(times) < 2:
+        return [times[0], times[0]]
+    low, _, high = statistics.quantiles(times, n=4, method="inclusive")
+    return [low, high]
+
+
+def _row(result: Result, contestant: Contestant, times: list[float]) -> dict[str, Any]:
+    seconds = statistics.median(times)
+    row: dict[str, Any] = {
+        "contestant": contestant.name,
+        "ours": contestant.ours,
+        "yardstick": contestant.yardstick,
+        "mode": contestant.mode,
+        "seconds": seconds,
+        "quartiles": _spread(times),
+        "samples": len(times),
+        "calls_per_sample": contestant.calls,
+    }
+    if kind := contestant.limit:
+        row["limit"] = kind
+        row["gigabytes_per_second"] = result.moved(kind) / seconds / 1e9
+        row["times_limit"] = seconds / result.limit(kind)[1]
+    if best := result.best_peer(contestant.mode):
+        peer, peer_seconds = best
+        row["best_peer"] = {
+            "contestant": peer.name,
+            "mode": peer.mode,
+            "seconds": peer_seconds,
+            "times_as_fast": peer_seconds / seconds,
+        }
+    verdicts = (result.verdict(contestant, seconds, goal) for goal in contestant.goals)
+    if goals := [verdict for verdict in verdicts if verdict]:
+        row["goals"] = goals
+    return row
+
+
+def as_json(result: Result) -> dict[str, Any]:
+    """A case with all its figures: seconds are medians of `samples` samples."""
+    case = result.case
+    case_limits = {}
+    for kind, samples in result.limit_samples.items():
+        variant, seconds = result.limit(kind)
+        case_limits[kind] = {
+            "variant": variant,
+            "seconds": seconds,
+            "gigabytes_per_second": result.moved(kind) / seconds / 1e9,
+            "variants": {name: statistics.median(times) for name, times in samples.items()},
+        }
+        if kind in result.limit_samples_alone:
+            case_limits[kind]["times_one_thread"] = result.limit_gain(kind)
+    timed = iter(result.rows)
+    rows = []
+    for contestant in case.contestants:
+        if isinstance(contestant, Skipped):
+            rows.append(
+                {
+                    "contestant": contestant.name,
+                    "mode": contestant.mode,
+                    "skipped": contestant.reason,
+                }
+            )
+        else:
+            rows.append(_row(result, *next(timed)))
+    return {
+        "case": case.name,
+        "threads": case.threads,
+        "bytes": case.buffers[0].nbytes,
+        "buffer_sets": len(case.buffers),
+        "cores_used_by_others": result.others,
+        "limits": case_limits,
+        "rows": rows,
+    }
+
+
+# ------------------------------------------------------------------------------------------- text
+
+# " 48.8 GB/s    1.48 x in-place scale", and a space
+_LIMIT_WIDTH = 37
+
+
+def duration(seconds: float) -> str:
+    """Three digits and a unit."""
+    for unit, scale in (("s ", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)):
+        if seconds >= scale or unit == "ns":
+            value = seconds / scale
+            digits = 0 if value >= 100 else 1 if value >= 10 else 2
+            return f"{value:.{digits}f} {unit}"
+    raise AssertionError
+
+
+def _factor(value: float) -> str:
+    """Two digits, or whole numbers where there are more, and an x."""
+    return f"{value:.0f} x" if value >= 10 else f"{value:.1f} x" if value >= 2 else f"{value:.2f} x"
+
+
+def _line(name: str, mode: str, seconds: float, spread: list[float], rest: str = "") -> str:
+    width = (spread[1] - spread[0]) / 2 / seconds
+    line = f"  {name:<38} {mode:<9} {duration(seconds):>9}  ±{width:4.0%}"
+    return f"{line} {rest}".rstrip()
+
+
+def as_text(case: dict[str, Any]) -> str:
+    """One case of as_json, for the eye."""
+    size, sets = case["bytes"] / 1e6, case["buffer_sets"]
+    many = f"{sets} buffer sets in turn" if sets > 1 else "in cache"
+    lines = [f"{case['case']}: {size:.3g} MB, {many}"]
+    if (others := case["cores_used_by_others"]) and others > QUIET:
+        lines.append(f"  DISTURBED: other processes used {others:.2f} cores meanwhile")
+    for kind, limit in case["limits"].items():
+        rate = f"{limit['gigabytes_per_second']:6.1f} GB/s  {limit['variant']}"
+        if gain := limit.get("times_one_thread"):
+            rate += f"; {gain:.2f} x one thread"
+        lines.append(f"  {'limit: ' + kind:<48} {duration(limit['seconds']):>9}        {rate}")
+    # One of all peers, and one of those whose results are fresh.
+    peers = {
+        (best["contestant"], best["mode"]): best["seconds"]
+        for row in case["rows"]
+        if (best := row.get("best_peer"))
+    }
+    for (peer, mode), seconds in peers.items():
+        lines.append(f"  {f'best peer: {peer}, {mode}':<48} {duration(seconds):>9}")
+    for row in case["rows"]:
+        if reason := row.get("skipped"):
+            lines.append(f"    {row['contestant']:<36} {row['mode']:<9}   skipped: {reason}")
+            continue
+        rest = " " * _LIMIT_WIDTH
+        if "limit" in row:
+            rest = f"{row['gigabytes_per_second']:6.1f} GB/s"
+            rest += f" {row['times_limit']:7.2f} x {row['limit']}"
+        if best := row.get("best_peer"):
+            rest = f"{rest:<{_LIMIT_WIDTH}} {_factor(best['times_as_fast']):>6} as fast"
+        goals = row.get("goals", ())
+        missed = [goal for goal in goals if goal["met"] is False]
+        unjudged = [goal for goal in goals if goal["met"] is None]
+        if goals:
+            rest += "   missed:" if missed else "   goals met" + ", but:" * bool(unjudged)
+        mark = ">" if row["ours"] else "~" if row["yardstick"] else " "
+        name = f"{mark} {row['contestant']}"
+        lines.append(_line(name, row["mode"], row["seconds"], row["quartiles"], rest))
+        lines += [f"{'':53}{goal['figure']:.2f}, not {goal['goal']}" for goal in missed]
+        lines += [f"{'':53}{goal['figure']:.2f}, not judged: {goal['goal']}" for goal in unjudged]
+    return "\n".join(lines) + "\n"
+
+
+def goals_text(cases: list[dict[str, Any]]) -> str:
+    """How many goals are met, and which are not, for the eye."""
+    goals = [
+        (case, row, goal) for case in cases for row in case["rows"] for goal in row.get("goals", ())
+    ]
+    missed = [entry for entry in goals if entry[2]["met"] is False]
+    unjudged = sum(goal["met"] is None for _, _, goal in goals)
+    met = len(goals) - len(missed) - unjudged
+    lines = [f"goals: {met} met, {len(missed)} missed, {unjudged} not judged"]
+    lines += [
+        f"  missed: {goal['goal']}: {goal['figure']:.2f}, {row['contestant']}, {row['mode']}; "
+        f"{case['case']}"
+        for case, row, goal in missed
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def accuracy_text(rows: list[dict[str, Any]]) -> str:
+    """A table of errors for each quantity: peers in rows, positions in columns."""
+    positions = sorted({row["position"] for row in rows})
+    heading = "".join(f"{position:>13,}" for position in positions)
+    lines = ["accuracy: largest error of cos and sin in float32 at positions up to the one named"]
+    for quantity in dict.fromkeys(row["quantity"] for row in rows):
+        lines.append(f"  {quantity:<40}{heading}")
+        of_quantity = [row for row in rows if row["quantity"] == quantity]
+        for peer in dict.fromkeys(row["peer"] for row in of_quantity):
+            found = {row["position"]: row for row in of_quantity if row["peer"] == peer}
+            errors = [found.get(position, {}).get("error") for position in positions]
+            if all(error is None for error in errors):
+                reason = next(row["skipped"] for row in found.values())
+                lines.append(f"    {peer:<38}   skipped: {reason}")
+                continue
+            cells = ("-" if error is None else f"{error:.1e}" for error in errors)
+            lines.append(f"    {peer:<38}" + "".join(f"{cell:>13}" for cell in cells))
+    return "\n".join(lines) + "\n"
+
+
+def machine_text(description: dict[str, Any]) -> str:
+    """The machine, for the eye."""
+    sizes = ", ".join(
+        f"{name} {size / (1 << 20):g} MiB" if size >= 1 << 20 else f"{name} {size >> 10} KiB"
+        for name, size in description["caches"].items()
+    )
+    packages = ", ".join(f"{name} {v}" for name, v in description["packages"].items() if v)
+    built = description["posenc_native"]
+    return (
+        f"{description['cpu']}, {description['cores']} cores, {sizes}\n"
+        f"{description['system']}, Python {description['python']}, {packages}\n"
+        f"posenc_native: {built['backend']}, {built['SIMD target in use']}; "
+        f"torch operators {built['torch operators'].partition(':')[0]}\n"
+        f"{description['compiler']}; {description['date']}, commit {description['commit']}, "
+        f"load average {description['load_average']:.2f}\n"
+    )
+
+
+# ---------------------------------------------------------------------------------------- pictures
+
+
+def draw(path: Path) -> str:
+    """Draw the figures of a file, beside it, and say what has been written."""
+    try:
+        from . import plot
+    except ImportError as error:
+        return f"figures written to {path}; no pictures: {error}"
+    return f"figures written to {', '.join(map(str, (path, *plot.draw(path))))}"

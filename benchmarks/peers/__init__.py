@@ -1,0 +1,1 @@
+"""What this library is compared with, and what rows of any kind are made of."""

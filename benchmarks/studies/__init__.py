@@ -1,0 +1,1 @@
+"""Questions of their own: growth with size, exactness, instructions."""

@@ -1,0 +1,387 @@
+"""`python -m benchmarks.studies.instructions`: what kernels cost in instructions, by valgrind.
+
+Counts do not depend on what else the machine does: they show a change of code where times drown in
+noise. They are no times: an instruction may wait for memory, or not at all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import functools
+import gc
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+import posenc_native as pn
+from benchmarks.clock import limits
+from posenc_native.engines import backend
+
+ROOT = Path(__file__).parents[2]
+RESULTS = Path(__file__).parents[1] / "results"
+_REQUESTS = Path(__file__).with_name("callgrind_requests.cc")
+
+HEAD_DIM = 128
+HEADS = 8
+DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
+# Until then Python still chooses faster forms of its own instructions.
+_WARMUPS = 20
+# A kernel that takes more instructions than this, as a part of what was recorded, has grown.
+TOLERANCE = 0.02
+
+
+# ---------------------------------------------------------------------------------- what is counted
+
+
+Call = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A call, made for one size and for twice that size: the difference is what an element costs.
+
+    What a call costs besides, Python included, is the same for both and falls out.
+    """
+
+    name: str
+    make: Callable[[int], Call]  # gets how many tokens, rows or heads
+    size: int
+    elements: int  # of the result, for each unit of size
+    streamed: bool = False  # stored past the cache, as large results are
+
+
+def _array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Numbers that begin at a cache line, as those of large tensors do."""
+    count = int(np.prod(shape))
+    room = np.zeros(count + 64, dtype)
+    first = -room.ctypes.data % 64 // room.itemsize
+    array = room[first : first + count].reshape(shape)
+    array[...] = np.random.default_rng(0).standard_normal(shape, np.float32)
+    return array
+
+
+def _rotary() -> Iterator[Kernel]:
+    inv_freq = pn.rotary_frequencies(HEAD_DIM, 500000.0)[0]
+
+    def rotate(dtype: Any, pairing: str, in_place: bool, heads: int, tokens: int) -> Call:
+        x = _array((1, heads, tokens, HEAD_DIM), dtype)
+        out = x if in_place else _array(x.shape, dtype)
+        positions = np.arange(tokens) + 4096
+        return lambda: pn.apply_rotary(x, positions, inv_freq, pairing=pairing, out=out)
+
+    def by_tables(dtype: Any, tokens: int) -> Call:
+        x = _array((1, HEADS, tokens, HEAD_DIM), dtype)
+        cos, sin = pn.rotary_tables(np.arange(tokens), inv_freq)
+        return lambda: pn.apply_rotary_tables(x, cos, sin, out=x)
+
+    def backward(dtype: Any, tokens: int) -> Call:
+        native: Any = backend.native
+        grad, x = (_array((1, HEADS, tokens, HEAD_DIM), dtype) for _ in range(2))
+        options = ("bhsd", "half", 0, None, 1.0, False, False)
+        positions = np.arange(tokens)
+        return lambda: native.rotary_backward((grad,), (x,), positions, inv_freq, *options)
+
+    tokens, width = 128, HEADS * HEAD_DIM
+    for name, dtype in DTYPES.items():
+        for pairing in ("half", "interleaved"):
+            for mode in ("in place", "out=", "streamed"):
+                make = functools.partial(rotate, dtype, pairing, mode == "in place", HEADS)
+                label = f"rotary, {name}, {pairing}, {mode}"
+                yield Kernel(label, make, tokens, width, streamed=mode == "streamed")
+    make = functools.partial(rotate, np.float32, "half", True, 1)
+    yield Kernel("rotary, float32, half, in place, one head", make, tokens, HEAD_DIM)
+    for name in ("float32", "bfloat16"):
+        make = functools.partial(by_tables, DTYPES[name])
+        yield Kernel(f"rotary by tables, {name}, half, in place", make, tokens, width)
+        make = functools.partial(backward, DTYPES[name])
+        # Of more tokens, since they are summed in pieces.
+        yield Kernel(f"rotary backward to inv_freq, {name}, half", make, 2 * tokens, width)
+
+
+def _sinusoidal() -> Iterator[Kernel]:
+    dim, rows = 512, 256
+
+    def table(dtype: Any, layout: str, rows: int) -> Call:
+        out = _array((rows, dim), dtype)
+        return lambda: pn.sinusoidal(rows, dim, layout=layout, out=out)
+
+    def add(dtype: Any, rows: int) -> Call:
+        x = _array((rows, dim), dtype)
+        return lambda: pn.add_sinusoidal(x, out=x)
+
+    for name, layout in (*((name, "interleaved") for name in DTYPES), ("float32", "sin_cos")):
+        make = functools.partial(table, DTYPES[name], layout)
+        yield Kernel(f"sinusoidal table, {name}, {layout}, out=", make, rows, dim)
+    for name, dtype in DTYPES.items():
+        make = functools.partial(add, dtype)
+        yield Kernel(f"add_sinusoidal, {name}, in place", make, rows, dim)
+
+
+def _relative() -> Iterator[Kernel]:
+    length = 256
+    heads, matrix = 2, length * length
+    clipped = pn.clipped_index(length, length, 16)
+
+    def bias(dtype: Any, heads: int) -> Call:
+        diagonals = _array((heads, 2 * length - 1), dtype)
+        out = _array((heads, length, length), dtype)
+        return lambda: pn.toeplitz_bias(diagonals, length, length, out=out)
+
+    def add(dtype: Any, heads: int) -> Call:
+        diagonals = _array((heads, 2 * length - 1), dtype)
+        x = _array((heads, length, length), dtype)
+        return lambda: pn.add_toeplitz_bias(x, diagonals, out=x)
+
+    def sums(dtype: Any, heads: int) -> Call:
+        grad = _array((heads, length, length), dtype)
+        return lambda: pn.diagonal_sums(grad)
+
+    def gather(width: int, index: Any, heads: int) -> Call:
+        x = _array((heads, length, width), np.float32)
+        out = _array((heads, length, length), np.float32)
+        return lambda: pn.relative_gather(x, index, length, out=out)
+
+    def scatter(heads: int) -> Call:
+        grad = _array((heads, length, length), np.float32)
+        return lambda: pn.relative_scatter(grad, clipped, 33)
+
+    for name in ("float32", "bfloat16"):
+        for label, function in (
+            (f"toeplitz_bias, {name}, out=", bias),
+            (f"add_toeplitz_bias, {name}, in place", add),
+            (f"diagonal_sums, {name}", sums),
+        ):
+            make = functools.partial(function, DTYPES[name])
+            yield Kernel(label, make, heads, matrix)
+    for label, make in (
+        (
+            "relative_gather, float32, a shift, out=",
+            functools.partial(gather, 2 * length - 1, None),
+        ),
+        ("relative_gather, float32, a clipped index, out=", functools.partial(gather, 33, clipped)),
+        ("relative_scatter, float32, a clipped index", scatter),
+    ):
+        yield Kernel(label, make, heads, matrix)
+
+
+def kernels(wanted: Sequence[str] = ()) -> list[Kernel]:
+    """Those with every text that is wanted in their names."""
+    every = (*_rotary(), *_sinusoidal(), *_relative())
+    return [kernel for kernel in every if all(text in kernel.name for text in wanted)]
+
+
+# ------------------------------------------------------------------------------- inside of valgrind
+
+
+def _run_kernels(library: str, wanted: Sequence[str]) -> None:
+    """Run every kernel in this process, and have callgrind write a file for each call."""
+    requests = ctypes.CDLL(library)
+    native: Any = backend.native
+    pn.set_num_threads(1)
+    gc.disable()
+    for _ in range(2):  # what a first count takes besides is no kernel's
+        requests.start_counting()
+        requests.write_counts(b"nothing")
+    for kernel in kernels(wanted):
+        native.set_non_temporal_bytes(1 if kernel.streamed else 1 << 40)
+        small = kernel.make(1)
+        for _ in range(_WARMUPS):
+            small()
+        for size in (kernel.size, 2 * kernel.size):
+            call = kernel.make(size)
+            call()  # what is made once
+            requests.start_counting()
+            call()
+            requests.write_counts(f"{size} {kernel.name}".encode())
+    print(native.current_target())
+
+
+# ------------------------------------------------------------------------------ outside of valgrind
+
+
+def parse(text: str) -> tuple[str, int] | None:
+    """The name of a count that was asked for and how many instructions; None for other files."""
+    name = re.search(r"^desc: Trigger: Client Request: (.*)$", text, re.M)
+    count = re.search(r"^(?:totals|summary): (\d+)", text, re.M)
+    return (name[1], int(count[1])) if name and count else None
+
+
+def count(wanted: Sequence[str]) -> dict[str, Any]:
+    """Instructions of every kernel on the SIMD target that valgrind shows.
+
+    RuntimeError where valgrind, or a compiler, is missing or fails.
+    """
+    valgrind = shutil.which("valgrind")
+    if valgrind is None:
+        raise RuntimeError(
+            "valgrind is not installed: `make instructions` installs it on Debian and Ubuntu, "
+            "as does  apt-get install valgrind  by hand"
+        )
+    library = limits.compiled(_REQUESTS)
+    single = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    environment = os.environ | single | {"PYTHONHASHSEED": "0", "PYTHONMALLOC": "malloc"}
+    if platform.machine() in ("x86_64", "AMD64"):
+        environment["POSENC_ISA"] = "AVX2"  # the widest that valgrind knows
+    chosen = [argument for text in wanted for argument in ("--filter", text)]
+    with tempfile.TemporaryDirectory() as folder:
+        counts = Path(folder) / "counts"
+        command = [
+            *(valgrind, "--tool=callgrind", f"--callgrind-out-file={counts}", "-q"),
+            *(
+                sys.executable,
+                "-m",
+                "benchmarks.studies.instructions",
+                "--inside",
+                str(library),
+                *chosen,
+            ),
+        ]
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise RuntimeError(f"the kernels fail under valgrind:\n{done.stdout}{done.stderr}")
+        target = done.stdout.strip()
+        found = dict(
+            entry
+            for file in Path(folder).iterdir()
+            if (entry := parse(file.read_text(encoding="utf-8")))
+        )
+    rows = []
+    for kernel in kernels(wanted):
+        once, twice = (found[f"{kernel.size * factor} {kernel.name}"] for factor in (1, 2))
+        rows.append(
+            {
+                "kernel": kernel.name,
+                "instructions_per_element": (twice - once) / (kernel.size * kernel.elements),
+                "instructions_of_a_call": 2 * once - twice,
+            }
+        )
+    version = subprocess.run([valgrind, "--version"], capture_output=True, text=True, check=False)
+    return {
+        "target": target,
+        "valgrind": version.stdout.strip(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "compiler": _compiler(),
+        "kernels": rows,
+    }
+
+
+def _compiler() -> str:
+    """What compiles here; the kernels were, unless they came from elsewhere."""
+    done = subprocess.run(
+        [limits.compiler(), "--version"], capture_output=True, text=True, check=False
+    )
+    return done.stdout.partition("\n")[0]
+
+
+# --------------------------------------------------------------------------------------- the report
+
+
+def as_text(counted: dict[str, Any], recorded: dict[str, Any] | None = None) -> str:
+    """The counts, for the eye; with those of a record and the change since then."""
+    lines = [
+        f"instructions on {counted['target']}, {counted['valgrind']}, {counted['compiler']}",
+        f"  {'':<52} {'an element':>10} {'a call':>9}" + "   recorded    change" * bool(recorded),
+    ]
+    before = _by_name(recorded)
+    for row in counted["kernels"]:
+        line = f"  {row['kernel']:<52} {row['instructions_per_element']:>10.3f}"
+        line += f" {row['instructions_of_a_call']:>9,}"
+        if recorded and (old := before.get(row["kernel"])):
+            line += f" {old:>10.3f} {row['instructions_per_element'] / old - 1:>+9.1%}"
+        elif recorded:
+            line += "   not recorded"
+        lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+def grown(counted: dict[str, Any], recorded: dict[str, Any]) -> list[str]:
+    """The kernels that take more instructions than recorded, beyond TOLERANCE."""
+    before = _by_name(recorded)
+    return [
+        row["kernel"]
+        for row in counted["kernels"]
+        if row["instructions_per_element"]
+        > (1 + TOLERANCE) * before.get(row["kernel"], float("inf"))
+    ]
+
+
+def _by_name(recorded: dict[str, Any] | None) -> dict[str, float]:
+    rows = recorded["kernels"] if recorded else ()
+    return {row["kernel"]: row["instructions_per_element"] for row in rows}
+
+
+def _arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.studies.instructions", description=__doc__
+    )
+    parser.add_argument(
+        "--filter",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="only kernels whose name has TEXT; given again, those that have every TEXT",
+    )
+    parser.add_argument(
+        "--compare",
+        action="store_true",
+        help=f"print the change since the record, and exit with 1 where a kernel grew by more than "
+        f"{100 * TOLERANCE:g} %%; nothing is written",
+    )
+    parser.add_argument(
+        "--json",
+        type=Path,
+        metavar="PATH",
+        help="the record (default: benchmarks/results/instructions-TARGET.json); the text is "
+        "written beside it",
+    )
+    parser.add_argument("--inside", metavar="LIBRARY", help=argparse.SUPPRESS)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    options = _arguments(arguments)
+    if options.inside:
+        _run_kernels(options.inside, options.filter)
+        return
+    try:
+        counted = count(options.filter)
+    except RuntimeError as error:
+        sys.exit(f"python -m benchmarks.studies.instructions: {error}")
+    path = options.json or RESULTS / f"instructions-{counted['target'].lower()}.json"
+    if not options.compare:
+        print(as_text(counted))
+        if options.filter and not options.json:
+            print("part of the kernels: not recorded")
+            return
+        path.write_text(json.dumps(counted, indent=1) + "\n", encoding="utf-8")
+        path.with_suffix(".txt").write_text(as_text(counted), encoding="utf-8")
+        print(f"recorded in {path}")
+        return
+    if not path.exists():
+        sys.exit(f"python -m benchmarks.studies.instructions: nothing is recorded in {path}")
+    recorded = json.loads(path.read_text(encoding="utf-8"))
+    print(as_text(counted, recorded))
+    if recorded["compiler"] != counted["compiler"]:
+        print(f"the record is of another compiler: {recorded['compiler']}")
+    if names := grown(counted, recorded):
+        sys.exit(f"more instructions than recorded: {'; '.join(names)}")
+
+
+if __name__ == "__main__":
+    main()

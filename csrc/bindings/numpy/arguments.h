@@ -1,0 +1,249 @@
+// Arguments of the NumPy module: from objects of Python to core structs, and results in memory of
+// NumPy.
+#pragma once
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "bindings/numpy/tensors.h"
+#include "core/view.h"
+
+namespace posenc::numpy {
+
+namespace py = pybind11;
+
+inline std::string type_name(py::handle object) { return Py_TYPE(object.ptr())->tp_name; }
+
+// ml_dtypes registers bfloat16 with NumPy at run time; its number is known once it was seen.
+inline bool is_bfloat16(const py::dtype& dtype) {
+  static std::atomic<int> number{-1};
+  const int num = dtype.num();
+  if (num == number.load(std::memory_order_relaxed)) return true;
+  if (num < 256 || py::cast<std::string>(dtype.attr("name")) != "bfloat16") return false;
+  number.store(num, std::memory_order_relaxed);
+  return true;
+}
+
+inline Dtype dtype_of(const py::dtype& dtype) {
+  const char order = dtype.byteorder();
+  if (order != '=' && order != '|') return Dtype::kOther;
+  const char kind = dtype.kind();
+  const auto size = dtype.itemsize();
+  if (kind == 'f') {
+    return size == 4   ? Dtype::kFloat32
+           : size == 8 ? Dtype::kFloat64
+           : size == 2 ? Dtype::kFloat16
+                       : Dtype::kOther;
+  }
+  if (kind == 'i') {
+    return size == 8   ? Dtype::kInt64
+           : size == 4 ? Dtype::kInt32
+           : size == 2 ? Dtype::kInt16
+                       : Dtype::kInt8;
+  }
+  if (kind == 'u') {
+    return size == 8   ? Dtype::kUInt64
+           : size == 4 ? Dtype::kUInt32
+           : size == 2 ? Dtype::kUInt16
+                       : Dtype::kUInt8;
+  }
+  return is_bfloat16(dtype) ? Dtype::kBFloat16 : Dtype::kOther;
+}
+
+// `storage` keeps a name that is none of ours.
+inline const char* dtype_name(Dtype dtype, const py::dtype& object,
+                              std::shared_ptr<const std::string>& storage) {
+  static const char* const names[] = {"float16", "bfloat16", "float32", "float64",
+                                      "int8",    "uint8",    "int16",   "uint16",
+                                      "int32",   "uint32",   "int64",   "uint64"};
+  if (dtype != Dtype::kOther) return names[static_cast<int>(dtype)];
+  storage = std::make_shared<const std::string>(py::cast<std::string>(py::str(object)));
+  return storage->c_str();
+}
+
+// A NumPy array, or a tensor, and its description; keeps both alive.
+class ArrayArgument {
+ public:
+  ArrayArgument() = default;
+
+  static ArrayArgument of_tensor(py::object tensor) {
+    ArrayArgument argument;
+    argument.array_ = tensors::Library::get().describe(tensor);
+    argument.object_ = std::move(tensor);
+    return argument;
+  }
+
+  ArrayArgument(const char* function, const char* name, py::array object) {
+    const py::dtype dtype = object.dtype();
+    array_.dtype = dtype_of(dtype);
+    array_.dtype_name = dtype_name(array_.dtype, dtype, storage_);
+    array_.data = const_cast<void*>(object.data());
+    array_.rank = static_cast<int>(object.ndim());
+    if (array_.rank > kMaxRank) {
+      fail_value(function, name, "at most " + std::to_string(kMaxRank) + " axes",
+                 std::to_string(array_.rank));
+    }
+    const py::ssize_t size = array_.dtype == Dtype::kOther ? 1 : item_size(array_.dtype);
+    bool whole = reinterpret_cast<uintptr_t>(array_.data) % static_cast<uintptr_t>(size) == 0;
+    for (int i = 0; i < array_.rank; ++i) {
+      array_.shape[i] = object.shape(i);
+      array_.stride[i] = object.strides(i) / size;
+      whole = whole && object.strides(i) % size == 0;
+    }
+    if (!whole && !array_.empty()) {
+      fail_value(function, name, "aligned memory and strides of whole elements",
+                 "an unaligned view; np.ascontiguousarray makes one that is");
+    }
+    object_ = std::move(object);
+  }
+
+  explicit operator bool() const { return static_cast<bool>(object_); }
+  const Array* pointer() const { return object_ ? &array_ : nullptr; }
+  const Array& array() const { return array_; }
+  const py::object& object() const { return object_; }
+  // Of an array.
+  py::dtype dtype() const { return py::reinterpret_borrow<py::array>(object_).dtype(); }
+
+ private:
+  py::object object_;
+  Array array_;
+  std::shared_ptr<const std::string> storage_;  // does not move when this does
+};
+
+inline py::array require_array(const char* function, const char* name, py::handle object) {
+  if (!py::isinstance<py::array>(object)) {
+    fail_type(function, name, "a NumPy array", type_name(object));
+  }
+  return py::reinterpret_borrow<py::array>(object);
+}
+
+// An array, or what NumPy makes one of; nothing for None.
+inline ArrayArgument optional_array(const char* function, const char* name, py::handle object) {
+  if (object.is_none()) return {};
+  if (py::isinstance<py::array>(object)) {
+    return {function, name, py::reinterpret_borrow<py::array>(object)};
+  }
+  py::array array = py::array::ensure(object);
+  if (!array) {
+    PyErr_Clear();
+    fail_type(function, name, "an array", type_name(object));
+  }
+  return {function, name, std::move(array)};
+}
+
+inline ArrayArgument output_array(const char* function, const char* name, py::handle object) {
+  py::array array = require_array(function, name, object);
+  if (!array.writeable()) fail_value(function, name, "a writable array", "a read-only one");
+  return {function, name, std::move(array)};
+}
+
+// Positions as an array, or a count n for 0 .. n - 1.
+struct PositionsArgument {
+  ArrayArgument array;
+  int64_t count = 0;
+
+  PositionsArgument(const char* function, py::handle object) {
+    if (PyBool_Check(object.ptr())) fail_type(function, "positions", "an int or an array", "bool");
+    if (!py::isinstance<py::array>(object) && PyIndex_Check(object.ptr())) {
+      const auto index = py::reinterpret_steal<py::object>(PyNumber_Index(object.ptr()));
+      if (!index) throw py::error_already_set();
+      int overflow = 0;
+      count = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
+      if (overflow != 0 || count < 0) {
+        fail_value(function, "positions", "a count in 0 .. 2^63 - 1",
+                   py::cast<std::string>(py::str(index)));
+      }
+      return;
+    }
+    if (object.is_none()) fail_type(function, "positions", "an int or an array", "None");
+    array = optional_array(function, "positions", object);
+  }
+};
+
+inline std::string_view text(const char* function, const char* name, py::handle object) {
+  if (!PyUnicode_Check(object.ptr())) fail_type(function, name, "a string", type_name(object));
+  Py_ssize_t size = 0;
+  const char* data = PyUnicode_AsUTF8AndSize(object.ptr(), &size);
+  if (data == nullptr) throw py::error_already_set();
+  return {data, static_cast<size_t>(size)};
+}
+
+// 'half', 'interleaved' or a block size; `storage` keeps the number's text.
+inline std::string_view pairing_text(const char* function, py::handle object,
+                                     std::string& storage) {
+  if (PyUnicode_Check(object.ptr())) {
+    const std::string_view name = text(function, "pairing", object);
+    if (name != "half" && name != "interleaved") {
+      fail_value(function, "pairing", "'half', 'interleaved' or an even block size",
+                 "'" + std::string(name) + "'");
+    }
+    return name;
+  }
+  if (PyBool_Check(object.ptr()) || !PyIndex_Check(object.ptr())) {
+    fail_type(function, "pairing", "'half', 'interleaved' or an int", type_name(object));
+  }
+  storage = py::cast<std::string>(py::str(object));
+  return storage;
+}
+
+inline double number(const char* function, const char* name, py::handle object) {
+  const double value = PyFloat_AsDouble(object.ptr());
+  if (value == -1.0 && PyErr_Occurred()) {
+    PyErr_Clear();
+    fail_type(function, name, "a number", type_name(object));
+  }
+  return value;
+}
+
+inline int64_t integer(const char* function, const char* name, py::handle object) {
+  if (PyBool_Check(object.ptr()) || !PyIndex_Check(object.ptr())) {
+    fail_type(function, name, "an int", type_name(object));
+  }
+  const auto index = py::reinterpret_steal<py::object>(PyNumber_Index(object.ptr()));
+  if (!index) throw py::error_already_set();
+  int overflow = 0;
+  const int64_t value = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
+  if (overflow != 0) {
+    fail_value(function, name, "an int of 64 bits", py::cast<std::string>(py::str(index)));
+  }
+  return value;
+}
+
+inline bool boolean(py::handle object) {
+  const int truth = PyObject_IsTrue(object.ptr());
+  if (truth < 0) throw py::error_already_set();
+  return truth == 1;
+}
+
+inline py::dtype result_dtype(const char* function, py::handle object) {
+  if (object.is_none()) return py::dtype::of<float>();
+  py::dtype dtype = py::dtype::from_args(py::reinterpret_borrow<py::object>(object));
+  const Dtype known = dtype_of(dtype);
+  if (!is_real(known)) {
+    std::shared_ptr<const std::string> storage;
+    fail_type(function, "dtype", "float16, bfloat16, float32 or float64",
+              dtype_name(known, dtype, storage));
+  }
+  return dtype;
+}
+
+inline py::array empty_like(const py::object& x) {
+  // Never released: they may be used until the interpreter is gone.
+  static const py::handle function =
+      py::object(py::module_::import("numpy").attr("empty_like")).release();
+  static const py::handle names = py::make_tuple("subok").release();
+  // Not subok: subclasses would run code of their own on the result.
+  PyObject* const arguments[] = {x.ptr(), Py_False};
+  PyObject* const result = PyObject_Vectorcall(function.ptr(), arguments, 1, names.ptr());
+  if (result == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::array>(result);
+}
+
+}  // namespace posenc::numpy

@@ -1,0 +1,38 @@
+// The NumPy module, posenc_native._core: arrays to core structs, checks, kernels. Functions take
+// their arguments by position; the reference has the same ones in plain NumPy. Those of rotations
+// take tensors as well, for small calls (tensors.h). Tests build the module once more, over the
+// CUDA kernels run on the host (csrc/cuda/on_host.cu).
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <atomic>
+#include <cstdint>
+
+#include "bindings/numpy/methods.h"
+#include "bindings/numpy/run.h"
+#include "bindings/numpy/tensors.h"
+#include "cpu/kernels.h"
+
+PYBIND11_MODULE(POSENC_MODULE, m, pybind11::mod_gil_not_used()) {
+  namespace cpu = posenc::cpu;
+  using namespace posenc::numpy;
+  define_sinusoidal(m);
+  define_rotary(m);
+  define_relative(m);
+  m.def("use_tensors", [](py::handle tensor_type, py::handle empty_like, py::handle is_grad_enabled,
+                          const py::tuple& followers, const py::dict& forward_mode) {
+    return posenc::tensors::Library::get().use(tensor_type, empty_like, is_grad_enabled, followers,
+                                               forward_mode);
+  });
+  m.def("set_num_threads", [](int n) { num_threads.store(n, std::memory_order_relaxed); });
+  m.def("get_num_threads", [] { return num_threads.load(std::memory_order_relaxed); });
+  // For tests: small calls on several threads. 0 restores the default.
+  m.def("set_bytes_per_thread", [](int64_t bytes) {
+    bytes_per_thread.store(bytes > 0 ? bytes : posenc::kBytesPerThread, std::memory_order_relaxed);
+  });
+  m.def("available_targets", &cpu::available_targets);
+  m.def("current_target", &cpu::current_target);
+  m.def("set_target", &cpu::set_target);
+  m.def("set_non_temporal_bytes", &cpu::set_non_temporal_bytes);
+}

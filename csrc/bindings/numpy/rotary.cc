@@ -1,0 +1,257 @@
+// Rotations of NumPy arrays, and of small tensors (tensors.h). Options come by position and are
+// read by the one declaration of them, RotaryOptions::for_each.
+
+#include "core/rotary.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "bindings/numpy/arguments.h"
+#include "bindings/numpy/methods.h"
+#include "bindings/numpy/run.h"
+#include "cpu/kernels.h"
+#include "cpu/run.h"
+
+namespace posenc::numpy {
+namespace {
+
+// The options of a rotation among the arguments of a function. They stay where the interpreter has
+// them, by position: small calls have no time for names.
+template <AnglesFrom from>
+struct Options {
+  static constexpr size_t kArguments = RotaryOptionCount(from).all;
+
+  PyObject* const* arguments;
+};
+using PositionOptions = Options<AnglesFrom::kPositions>;
+using TableOptions = Options<AnglesFrom::kTables>;
+
+constexpr size_t kMaxArrays = std::max(RotaryOptionCount(AnglesFrom::kPositions).arrays,
+                                       RotaryOptionCount(AnglesFrom::kTables).arrays);
+
+// One call of a rotation, and the arrays or tensors behind its options.
+class Rotation {
+ public:
+  // `x`: what is rotated, or the first of two. Arrays go with arrays, tensors with tensors.
+  template <AnglesFrom from>
+  Rotation(const char* function, py::handle x, Options<from> options)
+      : of_tensors_(tensors::Library::get().is_tensor(x)),
+        records_(of_tensors_ && tensors::Library::get().records()) {
+    call_.function = function;
+    Reader reader{*this, options.arguments};
+    call_.for_each(from, reader);
+  }
+  Rotation(const Rotation&) = delete;
+  Rotation& operator=(const Rotation&) = delete;
+
+  // x -> out, or a new array.
+  py::object rotate(py::handle x, py::handle out) {
+    const ArrayArgument from = input("x", x);
+    const ArrayArgument to = out.is_none() ? result(from) : output("out", out);
+    call_.tensor_count = 1;
+    call_.in[0] = &from.array();
+    call_.out[0] = &to.array();
+    rotate();
+    return to.object();
+  }
+
+  // q and k where they are, or to new arrays.
+  py::tuple rotate(py::handle q, py::handle k, py::handle inplace) {
+    const bool in_place = boolean(plain(inplace, {&PyBool_Type}));
+    const auto read = [&](const char* name, py::handle object) {
+      return in_place ? output(name, object) : input(name, object);
+    };
+    const ArrayArgument query = read("q", q), key = read("k", k);
+    call_.names[0] = "q";
+    call_.tensor_count = 2;
+    call_.in[0] = call_.out[0] = &query.array();
+    call_.in[1] = call_.out[1] = &key.array();
+    if (in_place) {
+      rotate();
+      return py::make_tuple(query.object(), key.object());
+    }
+    const ArrayArgument query_out = result(query), key_out = result(key);
+    call_.out[0] = &query_out.array();
+    call_.out[1] = &key_out.array();
+    rotate();
+    return py::make_tuple(query_out.object(), key_out.object());
+  }
+
+  // Gradients of out and x, of both q and k or of one -> those of x, then of frequencies and, if
+  // asked for, of positions.
+  py::tuple rotate_back(py::handle grads, py::handle inputs, bool of_positions) {
+    const auto given_grads = py::cast<py::tuple>(grads), given = py::cast<py::tuple>(inputs);
+    call_.tensor_count = static_cast<int>(given.size());
+    if (call_.tensor_count == 2) call_.names[0] = "q";
+    ArrayArgument in[2], out[2], x[2];
+    const Array* turned[2] = {};
+    py::tuple results(given.size());
+    for (int i = 0; i < call_.tensor_count; ++i) {
+      const size_t at = static_cast<size_t>(i);
+      in[i] = {call_.function, "grad", require_array(call_.function, "grad", given_grads[at])};
+      x[i] = {call_.function, call_.names[i],
+              require_array(call_.function, call_.names[i], given[at])};
+      out[i] = {call_.function, "out", empty_like(in[i].object())};
+      call_.in[i] = &in[i].array();
+      call_.out[i] = &out[i].array();
+      turned[i] = &x[i].array();
+      results[at] = out[i].object();
+    }
+    RotaryGradientArgs args = check_rotary_gradient(call_, turned);
+    const Array& like = *call_.inv_freq;
+    std::vector<py::ssize_t> shape(like.shape, like.shape + like.rank);
+    shape.insert(shape.begin(), std::max<int64_t>(args.pieces(), 1));
+    const auto zeros = [](const std::vector<py::ssize_t>& of) {
+      py::array_t<double> array(of);
+      std::fill(array.mutable_data(), array.mutable_data() + array.size(), 0.0);
+      return array;
+    };
+    py::array_t<double> frequencies = zeros(shape);
+    args.frequency_sums = frequencies.mutable_data();
+    py::object positions = py::none();
+    if (of_positions) {
+      py::array_t<double> sums =
+          zeros({args.position_axes(), args.turned.batch, args.turned.tokens});
+      args.position_sums = sums.mutable_data();
+      positions = std::move(sums);
+    }
+    cpu::rotate_back(args, run_rows);
+    return py::make_tuple(results, frequencies[py::int_(0)], positions);
+  }
+
+ private:
+  // Reads the options of a call, one argument after the other.
+  //
+  // Of a call on tensors it takes only what is plain. What else the operator takes or refuses, the
+  // operator decides, with words of its own: a number may be a tensor, with a gradient.
+  struct Reader {
+    Rotation& rotation;
+    PyObject* const* next;
+
+    void array(const char* name, const Array*& value) {
+      optional_array(name, value);
+      if (value != nullptr) return;
+      if (rotation.of_tensors_) throw tensors::Elsewhere{};
+      fail_type(rotation.call_.function, name, "an array", "None");
+    }
+    void optional_array(const char* name, const Array*& value) {
+      ArrayArgument& array = rotation.arrays_[rotation.array_count_++];
+      array = rotation.option(name, *next++);
+      value = array.pointer();
+    }
+    void text(const char* name, std::string_view& value) {
+      value = numpy::text(rotation.call_.function, name, plain({&PyUnicode_Type}));
+    }
+    void pairing(const char* /*name*/, std::string_view& value) {
+      const py::handle object = plain({&PyUnicode_Type, &PyLong_Type});
+      value = pairing_text(rotation.call_.function, object, rotation.pairing_storage_);
+    }
+    void integer(const char* name, int64_t& value) {
+      value = numpy::integer(rotation.call_.function, name, plain({&PyLong_Type}));
+    }
+    void number(const char* name, double& value) {
+      value = numpy::number(rotation.call_.function, name, plain({&PyFloat_Type, &PyLong_Type}));
+    }
+    void boolean(const char* /*name*/, bool& value) {
+      value = numpy::boolean(plain({&PyBool_Type}));
+    }
+    py::handle plain(std::initializer_list<PyTypeObject*> types) {
+      return rotation.plain(*next++, types);
+    }
+  };
+
+  py::handle plain(py::handle object, std::initializer_list<PyTypeObject*> types) const {
+    if (of_tensors_ &&
+        std::find(types.begin(), types.end(), Py_TYPE(object.ptr())) == types.end()) {
+      throw tensors::Elsewhere{};
+    }
+    return object;
+  }
+
+  ArrayArgument option(const char* name, py::handle object) const {
+    if (!of_tensors_ || object.is_none()) return optional_array(call_.function, name, object);
+    return tensor(object);
+  }
+
+  ArrayArgument tensor(py::handle object) const {
+    const tensors::Library& library = tensors::Library::get();
+    if (!library.is_tensor(object) || (records_ && library.requires_grad(object))) {
+      throw tensors::Elsewhere{};
+    }
+    return ArrayArgument::of_tensor(py::reinterpret_borrow<py::object>(object));
+  }
+
+  ArrayArgument input(const char* name, py::handle object) const {
+    return of_tensors_
+               ? tensor(object)
+               : ArrayArgument(call_.function, name, require_array(call_.function, name, object));
+  }
+
+  ArrayArgument output(const char* name, py::handle object) const {
+    return of_tensors_ ? tensor(object) : output_array(call_.function, name, object);
+  }
+
+  // A new one like it.
+  ArrayArgument result(const ArrayArgument& like) const {
+    if (!of_tensors_) return {call_.function, "out", empty_like(like.object())};
+    const Array& x = like.array();
+    double bytes = static_cast<double>(item_size(x.dtype));
+    for (int i = 0; i < x.rank; ++i) bytes *= static_cast<double>(x.shape[i]);
+    if (bytes >= static_cast<double>(kTensorBytes)) throw tensors::Elsewhere{};
+    return ArrayArgument::of_tensor(tensors::Library::get().empty_like(like.object()));
+  }
+
+  void rotate() const {
+    const RotaryArgs args = check_rotary(call_);
+    of_tensors_ ? cpu::rotate(args, run_rows_of_tensors) : cpu::rotate(args, run_rows);
+  }
+
+  RotaryCall call_;
+  ArrayArgument arrays_[kMaxArrays];
+  size_t array_count_ = 0;
+  std::string pairing_storage_;
+  const bool of_tensors_, records_;
+};
+
+py::object apply_rotary(py::handle x, PositionOptions options, py::handle out) {
+  return Rotation("apply_rotary", x, options).rotate(x, out);
+}
+
+py::tuple apply_rotary_qk(py::handle q, py::handle k, PositionOptions options, py::handle inplace) {
+  return Rotation("apply_rotary_qk", q, options).rotate(q, k, inplace);
+}
+
+py::tuple rotary_backward(py::handle grads, py::handle inputs, PositionOptions options,
+                          py::handle of_positions) {
+  return Rotation("rotary_backward", grads, options)
+      .rotate_back(grads, inputs, boolean(of_positions));
+}
+
+py::object apply_rotary_tables(py::handle x, TableOptions options, py::handle out) {
+  return Rotation("apply_rotary_tables", x, options).rotate(x, out);
+}
+
+py::tuple apply_rotary_qk_tables(py::handle q, py::handle k, TableOptions options,
+                                 py::handle inplace) {
+  return Rotation("apply_rotary_qk_tables", q, options).rotate(q, k, inplace);
+}
+
+}  // namespace
+
+void define_rotary(py::module_& m) {
+  static PyMethodDef methods[] = {method<&apply_rotary>("apply_rotary"),
+                                  method<&apply_rotary_qk>("apply_rotary_qk"),
+                                  method<&rotary_backward>("rotary_backward"),
+                                  method<&apply_rotary_tables>("apply_rotary_tables"),
+                                  method<&apply_rotary_qk_tables>("apply_rotary_qk_tables"),
+                                  {nullptr, nullptr, 0, nullptr}};
+  if (PyModule_AddFunctions(m.ptr(), methods) != 0) throw py::error_already_set();
+}
+
+}  // namespace posenc::numpy

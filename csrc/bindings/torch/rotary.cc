@@ -1,0 +1,353 @@
+// Rotations as operators. They are boxed by hand: RotaryOptions, the one declaration of the
+// options, reads them from torch's stack and writes the schemas.
+
+#include "core/rotary.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <locale>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "bindings/torch/library.h"
+#include "bindings/torch/run.h"
+#include "bindings/torch/tensors.h"
+
+namespace posenc::operators {
+namespace {
+
+// --- Arguments
+
+// The arguments of an operator as torch has them: in the order of the schema. They are ours from
+// the start, so an operator takes all of them before anything else can fail.
+class Stack {
+ public:
+  Stack(StableIValue* values, uint64_t size) : values_(values), size_(size) {}
+
+  template <typename Value>
+  Value take() {
+    STD_TORCH_CHECK(taken_ < size_, "posenc_native: the schema has ", size_, " arguments, no more");
+    return torch::stable::detail::to<Value>(values_[taken_++]);
+  }
+
+  void all_taken() const {
+    STD_TORCH_CHECK(taken_ == size_, "posenc_native: the schema has ", size_,
+                    " arguments, of which ", taken_, " were taken");
+  }
+
+  // Results, in the place of the arguments.
+  template <typename... Values>
+  void give(const Values&... results) {
+    StableIValue* next = values_;
+    ((*next++ = torch::stable::detail::from(results)), ...);
+  }
+
+ private:
+  StableIValue* const values_;
+  const uint64_t size_;
+  uint64_t taken_ = 0;
+};
+
+// One tensor, x, or two, q and k.
+template <size_t count>
+using Tensors = std::array<Tensor, count>;
+
+template <size_t count>
+Tensors<count> take_tensors(Stack& stack) {
+  if constexpr (count == 1) {
+    return {stack.take<Tensor>()};
+  } else {
+    return {stack.take<Tensor>(), stack.take<Tensor>()};  // from left to right
+  }
+}
+
+template <size_t count>
+Tensors<count> new_like(const Tensors<count>& x) {
+  if constexpr (count == 1) {
+    return {operators::new_like(x[0])};
+  } else {
+    return {operators::new_like(x[0]), operators::new_like(x[1])};
+  }
+}
+
+constexpr RotaryOptionCount kPositionOptions(AnglesFrom::kPositions);
+constexpr RotaryOptionCount kTableOptions(AnglesFrom::kTables);
+constexpr size_t kMaxArrays = std::max(kPositionOptions.arrays, kTableOptions.arrays);
+constexpr size_t kMaxTexts = std::max(kPositionOptions.texts, kTableOptions.texts);
+
+// The options of a rotation, and the memory that they point into.
+class Options {
+ public:
+  Options(AnglesFrom from, Stack& stack) {
+    Reader reader{*this, stack};
+    options_.for_each(from, reader);
+  }
+  Options(const Options&) = delete;
+  Options& operator=(const Options&) = delete;
+
+  const RotaryOptions& describe(const Call& call) {
+    for (size_t i = 0; i < array_count_; ++i) {
+      OptionArray& one = arrays_[i];
+      if (!one.tensor) continue;
+      one.array = call.describe(one.name, *one.tensor);
+      *one.option = &one.array;
+    }
+    return options_;
+  }
+
+ private:
+  struct OptionArray {
+    const char* name = nullptr;
+    OptionalTensor tensor;
+    const Array** option = nullptr;
+    Array array;
+  };
+
+  struct Reader {
+    Options& options;
+    Stack& stack;
+
+    void array(const char* name, const Array*& value) { keep(name, stack.take<Tensor>(), value); }
+    void optional_array(const char* name, const Array*& value) {
+      keep(name, stack.take<OptionalTensor>(), value);
+    }
+    void text(const char* /*name*/, std::string_view& value) {
+      std::string& kept = options.texts_[options.text_count_++];
+      kept = stack.take<std::string>();
+      value = kept;
+    }
+    void pairing(const char* name, std::string_view& value) { text(name, value); }
+    void integer(const char* /*name*/, int64_t& value) { value = stack.take<int64_t>(); }
+    void number(const char* /*name*/, double& value) { value = stack.take<double>(); }
+    void boolean(const char* /*name*/, bool& value) { value = stack.take<bool>(); }
+
+    void keep(const char* name, OptionalTensor tensor, const Array*& value) {
+      OptionArray& one = options.arrays_[options.array_count_++];
+      one.name = name;
+      one.tensor = std::move(tensor);
+      one.option = &value;
+    }
+  };
+
+  RotaryOptions options_;
+  OptionArray arrays_[kMaxArrays];
+  std::string texts_[kMaxTexts];
+  size_t array_count_ = 0, text_count_ = 0;
+};
+
+// --- Operators
+
+// The function that messages name.
+constexpr const char* function_name(AnglesFrom from, size_t count) {
+  if (from == AnglesFrom::kTables) {
+    return count == 1 ? "apply_rotary_tables" : "apply_rotary_qk_tables";
+  }
+  return count == 1 ? "apply_rotary" : "apply_rotary_qk";
+}
+
+// The call in[i] -> out[i], as `use` wants it. In place `in` and `out` are the same object.
+template <size_t count, typename Use>
+void with_call(const char* function, const Tensors<count>& in, const Tensors<count>& out,
+               Options& options, const Use& use) {
+  translate_errors([&] {
+    const Call tensors(function, in[0]);
+    RotaryCall call;
+    call.function = function;
+    call.tensor_count = count;
+    if (count == 2) call.names[0] = "q";
+    Array inputs[count], outputs[count];
+    for (size_t i = 0; i < count; ++i) {
+      inputs[i] = tensors.describe(call.names[i], in[i]);
+      call.in[i] = call.out[i] = &inputs[i];
+      if (&in == &out) continue;
+      outputs[i] = tensors.describe("out", out[i]);
+      call.out[i] = &outputs[i];
+    }
+    static_cast<RotaryOptions&>(call) = options.describe(tensors);
+    use(tensors, call);
+  });
+}
+
+enum class Result { kNew, kInPlace, kOut };
+
+template <AnglesFrom from, size_t count, Result result>
+void rotary(StableIValue* values, uint64_t size, uint64_t /*results*/) {
+  Stack stack(values, size);
+  const Tensors<count> in = take_tensors<count>(stack);
+  Options options(from, stack);
+  const auto rotate_to = [&](const Tensors<count>& out) {
+    stack.all_taken();
+    with_call(
+        function_name(from, count), in, out, options,
+        [](const Call& tensors, const RotaryCall& call) { run(tensors, check_rotary(call)); });
+  };
+  if constexpr (result == Result::kInPlace) {
+    rotate_to(in);
+  } else if constexpr (result == Result::kOut) {
+    rotate_to(take_tensors<count>(stack));
+  } else {
+    const Tensors<count> out = new_like(in);
+    rotate_to(out);
+    std::apply([&](const auto&... tensors) { stack.give(tensors...); }, out);
+  }
+}
+
+// Gradients of frequencies and positions, in float64: like inv_freq, and [axes, b, s] if wanted.
+template <size_t count>
+std::tuple<Tensor, Tensor> rotate_back(const Tensors<count>& grad, const Tensors<count>& x,
+                                       const Tensors<count>& grad_x, Options& options,
+                                       bool of_positions) {
+  std::tuple<Tensor, Tensor> result;
+  with_call(
+      function_name(AnglesFrom::kPositions, count), grad, grad_x, options,
+      [&](const Call& tensors, const RotaryCall& call) {
+        Array arrays[count];
+        const Array* given[count];
+        for (size_t i = 0; i < count; ++i) {
+          arrays[i] = tensors.describe(call.names[i], x[i]);
+          given[i] = &arrays[i];
+        }
+        RotaryGradientArgs args = check_rotary_gradient(call, given);
+        // The CPU adds to its sums, and has those of all pieces beside each other.
+        const auto sums = [&](const std::vector<int64_t>& shape) {
+          Tensor tensor = new_tensor(shape, ScalarType::Double, tensors.device);
+          if (tensors.device.is_cpu()) torch::stable::zero_(tensor);
+          return tensor;
+        };
+        std::vector<int64_t> shape(call.inv_freq->shape,
+                                   call.inv_freq->shape + call.inv_freq->rank);
+        shape.insert(shape.begin(),
+                     tensors.device.is_cpu() ? std::max<int64_t>(args.pieces(), 1) : int64_t{1});
+        const Tensor frequencies = sums(shape);
+        const Tensor positions =
+            of_positions ? sums({args.position_axes(), args.turned.batch, args.turned.tokens})
+                         : sums({0});
+        args.frequency_sums = static_cast<double*>(frequencies.data_ptr());
+        args.position_sums = of_positions ? static_cast<double*>(positions.data_ptr()) : nullptr;
+        run(tensors, args);
+        result = {torch::stable::select(frequencies, 0, 0), positions};
+      });
+  return result;
+}
+
+template <size_t count>
+void rotary_backward(StableIValue* values, uint64_t size, uint64_t /*results*/) {
+  Stack stack(values, size);
+  const Tensors<count> grad = take_tensors<count>(stack), x = take_tensors<count>(stack);
+  Options options(AnglesFrom::kPositions, stack);
+  const bool of_positions = stack.take<bool>();
+  stack.all_taken();
+  const Tensors<count> grad_x = new_like(x);
+  const auto [frequencies, positions] = rotate_back(grad, x, grad_x, options, of_positions);
+  if constexpr (count == 1) {
+    stack.give(grad_x[0], frequencies, positions);
+  } else {
+    stack.give(grad_x[0], grad_x[1], frequencies, positions);
+  }
+}
+
+// --- Schemas
+
+// The options in the words of a schema.
+class SchemaWriter {
+ public:
+  explicit SchemaWriter(bool with_defaults) : with_defaults_(with_defaults) {}
+
+  void array(const char* name, const Array* /*value*/) { add("Tensor", name); }
+  // None is the default where arguments before it have one.
+  void optional_array(const char* name, const Array* /*value*/) {
+    has_defaults_ ? add("Tensor?", name, "None") : add("Tensor?", name);
+  }
+  void text(const char* name, std::string_view value) {
+    add("str", name, "\"" + std::string(value) + "\"");
+  }
+  void pairing(const char* name, std::string_view value) { text(name, value); }
+  void integer(const char* name, int64_t value) { add("int", name, std::to_string(value)); }
+  void number(const char* name, double value) {
+    std::ostringstream number;
+    number.imbue(std::locale::classic());
+    number.precision(std::numeric_limits<double>::max_digits10);
+    number << value;
+    add("float", name, number.str());
+  }
+  void boolean(const char* name, bool value) { add("bool", name, value ? "True" : "False"); }
+
+  const std::string& written() const { return text_; }
+
+ private:
+  void add(const char* type, const char* name) {
+    if (!text_.empty()) text_ += ", ";
+    text_ += std::string(type) + " " + name;
+  }
+  void add(const char* type, const char* name, const std::string& value) {
+    add(type, name);
+    if (!with_defaults_) return;
+    text_ += "=" + value;
+    has_defaults_ = true;
+  }
+
+  const bool with_defaults_;
+  bool has_defaults_ = false;
+  std::string text_;
+};
+
+std::string schema_of_options(AnglesFrom from, bool with_defaults) {
+  RotaryOptions defaults;
+  SchemaWriter writer(with_defaults);
+  defaults.for_each(from, writer);
+  return writer.written();
+}
+
+// The operators on one tensor or two whose angles are from positions or tables.
+void define_rotations(Library& m, AnglesFrom from, const std::string& suffix) {
+  // With defaults, because reading an argument takes torch longer than a few of them are worth in
+  // decoding: calls leave out what they need not say.
+  const std::string options = schema_of_options(from, true);
+  const std::string one = "rotary" + suffix, two = "rotary_qk" + suffix;
+  const auto define = [&](const std::string& schema) { m.def(schema.c_str()); };
+  define(one + "(Tensor x, " + options + ") -> Tensor");
+  define(one + "_(Tensor(a!) x, " + options + ") -> ()");
+  define(one + "_out(Tensor x, " + options + ", *, Tensor(a!) out) -> ()");
+  define(two + "(Tensor q, Tensor k, " + options + ") -> (Tensor, Tensor)");
+  define(two + "_(Tensor(a!) q, Tensor(b!) k, " + options + ") -> ()");
+}
+
+}  // namespace
+
+void define_rotary(Library& m) {
+  define_rotations(m, AnglesFrom::kPositions, "");
+  define_rotations(m, AnglesFrom::kTables, "_from_tables");
+  // A backward says everything: no defaults.
+  const std::string options = schema_of_options(AnglesFrom::kPositions, false);
+  m.def(("rotary_backward(Tensor grad, Tensor x, " + options +
+         ", bool of_positions) -> (Tensor, Tensor, Tensor)")
+            .c_str());
+  m.def(("rotary_qk_backward(Tensor grad_q, Tensor grad_k, Tensor q, Tensor k, " + options +
+         ", bool of_positions) -> (Tensor, Tensor, Tensor, Tensor)")
+            .c_str());
+}
+
+void implement_rotary(Library& m) {
+  constexpr AnglesFrom kPositions = AnglesFrom::kPositions, kTables = AnglesFrom::kTables;
+  m.impl("rotary", &rotary<kPositions, 1, Result::kNew>);
+  m.impl("rotary_", &rotary<kPositions, 1, Result::kInPlace>);
+  m.impl("rotary_out", &rotary<kPositions, 1, Result::kOut>);
+  m.impl("rotary_qk", &rotary<kPositions, 2, Result::kNew>);
+  m.impl("rotary_qk_", &rotary<kPositions, 2, Result::kInPlace>);
+  m.impl("rotary_backward", &rotary_backward<1>);
+  m.impl("rotary_qk_backward", &rotary_backward<2>);
+  m.impl("rotary_from_tables", &rotary<kTables, 1, Result::kNew>);
+  m.impl("rotary_from_tables_", &rotary<kTables, 1, Result::kInPlace>);
+  m.impl("rotary_from_tables_out", &rotary<kTables, 1, Result::kOut>);
+  m.impl("rotary_qk_from_tables", &rotary<kTables, 2, Result::kNew>);
+  m.impl("rotary_qk_from_tables_", &rotary<kTables, 2, Result::kInPlace>);
+}
+
+}  // namespace posenc::operators

@@ -1,0 +1,82 @@
+// A checked call, done by the kernels of the device that its tensors are on.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "bindings/torch/cuda.h"
+#include "bindings/torch/tensors.h"
+#include "core/relative.h"
+#include "core/rotary.h"
+#include "core/sinusoidal.h"
+#include "cpu/run.h"
+
+namespace posenc::operators {
+
+// The Runner of cpu/run.h: torch's threads, for what takes longer than to wake them: below, two are
+// no faster than one.
+constexpr int64_t kBytesPerTorchThread = int64_t{1} << 20;
+inline constexpr auto run_rows = [](int64_t rows, int64_t bytes, const auto& run) {
+  if (bytes < 2 * kBytesPerTorchThread) {
+    run(int64_t{0}, rows);
+    return;
+  }
+  const int64_t ranges = std::min(bytes / kBytesPerTorchThread, rows);
+  torch::stable::parallel_for(0, rows, (rows + ranges - 1) / ranges, run);
+};
+
+inline void run([[maybe_unused]] const Call& call, const SinusoidalArgs& args) {
+#ifdef POSENC_CUDA_ARCHITECTURES
+  if (!call.device.is_cpu()) return cuda::run(call.function, call.device.index, args);
+#endif
+  cpu::write_sinusoidal(args, run_rows);
+}
+
+inline void run([[maybe_unused]] const Call& call, const RotaryArgs& args) {
+#ifdef POSENC_CUDA_ARCHITECTURES
+  if (!call.device.is_cpu()) return cuda::run(call.function, call.device.index, args);
+#endif
+  cpu::rotate(args, run_rows);
+}
+
+inline void run([[maybe_unused]] const Call& call, RotaryGradientArgs args) {
+#ifdef POSENC_CUDA_ARCHITECTURES
+  if (!call.device.is_cpu()) {
+    const Tensor workspace =
+        new_tensor({cuda::gradient_workspace(args)}, ScalarType::Byte, call.device);
+    args.workspace = workspace.data_ptr();
+    return cuda::rotate_back(call.function, call.device.index, args);
+  }
+#endif
+  cpu::rotate_back(args, run_rows);
+}
+
+inline void lay_diagonals([[maybe_unused]] const Call& call, const ToeplitzArgs& args) {
+#ifdef POSENC_CUDA_ARCHITECTURES
+  if (!call.device.is_cpu()) return cuda::lay_diagonals(call.function, call.device.index, args);
+#endif
+  cpu::lay_diagonals(args, run_rows);
+}
+
+inline void sum_diagonals([[maybe_unused]] const Call& call, const ToeplitzArgs& args) {
+#ifdef POSENC_CUDA_ARCHITECTURES
+  if (!call.device.is_cpu()) return cuda::sum_diagonals(call.function, call.device.index, args);
+#endif
+  cpu::sum_diagonals(args, run_rows);
+}
+
+inline void gather([[maybe_unused]] const Call& call, const RelativeArgs& args) {
+#ifdef POSENC_CUDA_ARCHITECTURES
+  if (!call.device.is_cpu()) return cuda::gather(call.function, call.device.index, args);
+#endif
+  cpu::gather(args, run_rows);
+}
+
+inline void scatter([[maybe_unused]] const Call& call, const RelativeArgs& args) {
+#ifdef POSENC_CUDA_ARCHITECTURES
+  if (!call.device.is_cpu()) return cuda::scatter(call.function, call.device.index, args);
+#endif
+  cpu::scatter(args, run_rows);
+}
+
+}  // namespace posenc::operators

@@ -1,0 +1,184 @@
+// Tensors of torch, through its stable ABI: their description as core structs, new ones, and errors
+// as torch passes them on.
+#pragma once
+
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+#include <torch/headeronly/core/ScalarType.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "bindings/torch/huge_pages.h"
+#include "core/view.h"
+
+namespace posenc::operators {
+
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+
+struct DtypeEntry {
+  ScalarType torch;
+  Dtype ours;
+  const char* name;
+};
+
+constexpr DtypeEntry kDtypes[] = {
+    {ScalarType::Half, Dtype::kFloat16, "float16"},
+    {ScalarType::BFloat16, Dtype::kBFloat16, "bfloat16"},
+    {ScalarType::Float, Dtype::kFloat32, "float32"},
+    {ScalarType::Double, Dtype::kFloat64, "float64"},
+    {ScalarType::Char, Dtype::kInt8, "int8"},
+    {ScalarType::Byte, Dtype::kUInt8, "uint8"},
+    {ScalarType::Short, Dtype::kInt16, "int16"},
+    {ScalarType::UInt16, Dtype::kUInt16, "uint16"},
+    {ScalarType::Int, Dtype::kInt32, "int32"},
+    {ScalarType::UInt32, Dtype::kUInt32, "uint32"},
+    {ScalarType::Long, Dtype::kInt64, "int64"},
+    {ScalarType::UInt64, Dtype::kUInt64, "uint64"},
+    {ScalarType::Bool, Dtype::kOther, "bool"},
+    {ScalarType::ComplexFloat, Dtype::kOther, "complex64"},
+    {ScalarType::ComplexDouble, Dtype::kOther, "complex128"},
+};
+
+inline DtypeEntry dtype_of(ScalarType type) {
+  for (const DtypeEntry& entry : kDtypes) {
+    if (entry.torch == type) return entry;
+  }
+  return {type, Dtype::kOther, "a dtype that is none of these"};
+}
+
+// Where the first tensor of a call is, and all others have to be.
+struct Device {
+  int32_t type = aoti_torch_device_type_cpu(), index = 0;
+
+  Device() = default;
+  explicit Device(const Tensor& tensor) {
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(tensor.get(), &type));
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(tensor.get(), &index));
+  }
+  bool is_cpu() const { return type == aoti_torch_device_type_cpu(); }
+  bool operator!=(const Device& other) const {
+    return type != other.type || (index != other.index && !is_cpu());
+  }
+  std::string name() const {
+    if (is_cpu()) return "cpu";
+    const char* const kind = type == aoti_torch_device_type_cuda() ? "cuda" : "another kind";
+    return std::string(kind) + ":" + std::to_string(index);
+  }
+};
+
+// One call: its function's name, for messages, and its device.
+struct Call {
+  const char* function;
+  Device device;
+
+  Call(const char* name, const Tensor& first) : function(name), device(first) {}
+
+  Array describe(const char* name, const Tensor& tensor) const {
+    if (const Device other(tensor); other != device) {
+      fail_value(function, name, "a tensor on " + device.name(), other.name());
+    }
+    Array array;
+    const DtypeEntry dtype = dtype_of(tensor.scalar_type());
+    array.dtype = dtype.ours;
+    array.dtype_name = dtype.name;
+    array.readable = device.is_cpu();
+    array.data = tensor.data_ptr();
+    array.rank = static_cast<int>(tensor.dim());
+    if (array.rank > kMaxRank) {
+      fail_value(function, name, "at most " + std::to_string(kMaxRank) + " axes",
+                 std::to_string(array.rank));
+    }
+    const auto sizes = tensor.sizes(), strides = tensor.strides();
+    for (int i = 0; i < array.rank; ++i) {
+      array.shape[i] = sizes[i];
+      array.stride[i] = strides[i];
+    }
+    return array;
+  }
+
+  std::optional<Array> describe(const char* name, const OptionalTensor& tensor) const {
+    if (!tensor.has_value()) return std::nullopt;
+    return describe(name, *tensor);
+  }
+};
+
+inline const Array* pointer(const std::optional<Array>& array) { return array ? &*array : nullptr; }
+
+inline void advise_huge_pages(const Tensor& result) {
+  const auto size = static_cast<int64_t>(result.element_size());
+  posenc::advise_huge_pages(result.data_ptr(), result.numel() * size);
+}
+
+// An error crosses torch as a RuntimeError. Its text begins with the name of the Python exception
+// that it stands for, which the Python package raises.
+template <typename Body>
+auto translate_errors(Body body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    throw std::runtime_error((error.kind == Error::kType ? "TypeError: " : "ValueError: ") +
+                             error.message());
+  }
+}
+
+// All results come from here: past the dispatcher, which would take longer than small calls do.
+inline Tensor allocate(const int64_t* shape, const int64_t* strides, int rank, ScalarType dtype,
+                       const Device& device) {
+  AtenTensorHandle handle;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(
+      rank, shape, strides,
+      static_cast<int32_t>(torch::stable::detail::to<int32_t>(torch::stable::detail::from(dtype))),
+      device.type, device.is_cpu() ? 0 : device.index, &handle));
+  Tensor tensor(handle);
+  if (device.is_cpu()) advise_huge_pages(tensor);
+  return tensor;
+}
+
+inline Tensor new_tensor(const std::vector<int64_t>& shape, ScalarType dtype,
+                         const Device& device) {
+  std::vector<int64_t> strides(shape.size());
+  int64_t stride = 1;
+  for (size_t i = shape.size(); i-- > 0;) {
+    strides[i] = stride;
+    stride *= std::max<int64_t>(shape[i], 1);
+  }
+  return allocate(shape.data(), strides.data(), static_cast<int>(shape.size()), dtype, device);
+}
+
+// Whether a tensor's elements fill their memory: then empty_like keeps its strides.
+inline bool is_dense(const int64_t* shape, const int64_t* strides, int rank) {
+  int axes[kMaxRank], count = 0;
+  for (int i = 0; i < rank; ++i) {
+    if (shape[i] == 0) return false;
+    if (shape[i] > 1) axes[count++] = i;
+  }
+  std::sort(axes, axes + count, [&](int a, int b) { return strides[a] < strides[b]; });
+  int64_t expected = 1;
+  for (int i = 0; i < count; ++i) {
+    if (strides[axes[i]] != expected) return false;
+    expected *= shape[axes[i]];
+  }
+  return true;
+}
+
+// torch.empty_like.
+inline Tensor new_like(const Tensor& x) {
+  const auto shape = x.sizes(), strides = x.strides();
+  const int rank = static_cast<int>(x.dim());
+  if (rank <= kMaxRank && is_dense(shape.data(), strides.data(), rank)) {
+    return allocate(shape.data(), strides.data(), rank, x.scalar_type(), Device(x));
+  }
+  Tensor tensor = torch::stable::empty_like(x);
+  if (tensor.is_cpu()) advise_huge_pages(tensor);
+  return tensor;
+}
+
+}  // namespace posenc::operators

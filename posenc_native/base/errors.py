@@ -1,0 +1,49 @@
+"""What is wrong with a call: fields, of which the text of an error is made.
+
+Errors are plain ValueErrors and TypeErrors; those about an argument have a `Fault` as their
+attribute `fault`, from NumPy, torch and the native module alike.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple, TypeVar
+
+AnyError = TypeVar("AnyError", bound=Exception)
+
+
+class Fault(NamedTuple):
+    """An argument that is not what was expected."""
+
+    function: str
+    argument: str
+    expected: str
+    got: str
+
+    def __str__(self) -> str:
+        return f"{self.function}: {self.argument}: expected {self.expected}, got {self.got}"
+
+
+def error_of(kind: type[AnyError], fault: Fault) -> AnyError:
+    """The error of a kind that says what the fault is."""
+    error = kind(str(fault))
+    error.fault = fault  # type: ignore[attr-defined]
+    return error
+
+
+def fault_of(error: BaseException) -> Fault | None:
+    """The fault of an error about an argument of this library, None of any other error."""
+    fault = getattr(error, "fault", None)
+    return fault if isinstance(fault, Fault) else None
+
+
+# What the operators' errors look like after they have crossed torch, which carries text alone.
+_CROSSED = re.compile(
+    r"(?P<function>\w+): (?P<argument>[^:]+): expected (?P<expected>.+), got (?P<got>.+)", re.DOTALL
+)
+
+
+def error_from_text(kind: type[AnyError], text: str) -> AnyError:
+    """The error that csrc/bindings/torch/tensors.h has made a text of."""
+    found = _CROSSED.fullmatch(text)
+    return kind(text) if found is None else error_of(kind, Fault(**found.groupdict()))

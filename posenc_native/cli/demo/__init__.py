@@ -1,0 +1,125 @@
+"""demo: a real text through a real Llama, rotated by transformers and by this library.
+
+It compares:
+
+- the logits of the whole text, and the greedy continuation from its last token;
+- the logits of the same text moved to a later position. Rotary encoding depends on distances only,
+  so with an exact phase they stay the same;
+- the time of the rotary part alone, the two ways in turns, the median of the runs;
+- the error of cos and sin at single positions, against decimal arithmetic with 60 digits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.resources
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+from posenc_native.cli.options import add_output, at_least_one
+from posenc_native.cli.parser import CommandError, add_command
+
+from . import measure, show
+
+DEFAULT_TEXT = "how_a_sentence_keeps_its_order.txt"
+
+_DESCRIPTION = """\
+Reads a text through a transformers Llama (its own class, random weights from
+a fixed seed, a token is a byte), once as transformers rotates queries and
+keys and once after posenc_native.hf.patch. Prints a table and saves it as a
+picture: how far the logits differ, whether the greedy continuation is the
+same, how long rotary takes in prefill and decode, and how exact cos and sin
+are. Needs posenc-native[demo]."""
+
+_EXAMPLES = """\
+
+--quick --tokens 4
+--text book.txt -o book.png"""
+
+
+def add(commands: Any) -> None:
+    """Add the command."""
+    parser = add_command(
+        commands,
+        "demo",
+        _run,
+        "run a real model on real text, rotated by transformers and by this library",
+        _DESCRIPTION,
+        _EXAMPLES,
+    )
+    parser.add_argument(
+        "--text", type=Path, metavar="FILE", help="a text to read; 4096 bytes of it"
+    )
+    parser.add_argument(
+        "--tokens",
+        type=at_least_one,
+        metavar="N",
+        default=32,
+        help="length of the greedy continuation (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="on 256 bytes, in seconds; its times mean little"
+    )
+    add_output(parser, (".png",), default=Path("posenc_native_demo.png"))
+
+
+def _run(options: argparse.Namespace) -> None:
+    run(options.text, options.out, options.tokens, options.quick)
+
+
+def run(text: Path | None, out: Path, new_tokens: int, quick: bool) -> None:
+    """Run the demonstration, print its table, save its picture.
+
+    Args:
+        text: a text file to read; None for the one that ships with the package.
+        out: where the PNG goes.
+        new_tokens: length of the greedy continuation.
+        quick: a short run on the first few bytes; its times mean little.
+
+    Raises:
+        CommandError: a package or the text is missing; the picture cannot be written.
+    """
+    needed = ("torch", "transformers", "matplotlib", "rich")
+    if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
+        raise CommandError(f"needs {', '.join(missing)}: pip install 'posenc-native[demo]'")
+    data = _read_text(text)
+
+    import rich
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=40),
+        TextColumn("{task.percentage:3.0f} %"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns) as bar:
+        task = bar.add_task("importing torch and transformers", total=1.0)
+        figures = measure.both_ways(
+            data,
+            new_tokens,
+            measure.QUICK if quick else measure.FULL,
+            lambda label, fraction: bar.update(task, description=label, completed=fraction),
+        )
+        try:
+            show.draw(figures, out)
+        except OSError as error:
+            raise CommandError(f"cannot write {out}: {error.strerror or error}") from error
+        bar.update(task, description="done", completed=1.0)
+    rich.print(show.table(figures))
+    print("Rotary depends on distances alone: logits should not move when the whole text does.")
+    print(f"The table as a picture: {out}")
+
+
+def _read_text(text: Path | None) -> bytes:
+    if text is None:
+        return (importlib.resources.files(__package__) / DEFAULT_TEXT).read_bytes()
+    try:
+        data = text.read_bytes()
+    except OSError as error:
+        raise CommandError(f"cannot read {text}: {error.strerror or error}") from error
+    if len(data) < 2:
+        raise CommandError(f"{text} is too short: 2 bytes at least")
+    return data

@@ -1,0 +1,42 @@
+"""Let a loaded transformers model rotate its queries and keys through this library.
+
+::
+
+    from posenc_native import hf
+
+    handle = hf.patch(model)     # generate, train, compile: as before, with an exact phase
+    handle.undo()                # every module is as it was
+
+    with hf.patch(model):        # the same for a while
+        model.generate(...)
+
+What a transformers model does: a rotary-embedding module turns position ids into cos and sin in
+float32 (off by up to ``position * 2**-24``: 8e-3 at 128k), rounds them to the model's dtype, and
+every attention module hands them with q and k to a function of its file, ``apply_rotary_pos_emb``.
+After `patch` the first computes exact cos and sin in float32 (`posenc_native.rotary_tables`), and
+the second calls `posenc_native.apply_rotary_qk_tables`.
+
+Only instances are touched, never a class or a module of transformers. The rotary-embedding module
+gets an instance-level ``forward``; an attention module gets one that is the same code with other
+globals, in which the rotary function is replaced. So everything else those modules do (caches,
+attention backends, scalings that change with the length) is still transformers' own.
+
+No list of models says which coordinate and which frequency drive a column of a table, how a model
+pairs the dimensions of a head, or whether it rotates only a part of them: the files here find that
+out by calling the model's own code (tables.py, functions.py). A part of a model that answers like
+no known form is left alone.
+"""
+
+from __future__ import annotations
+
+try:
+    import torch  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        "posenc_native.hf needs torch (and transformers, for a model): "
+        "pip install 'posenc-native[hf]'"
+    ) from error
+
+from .patching import Patch, patch, unpatch
+
+__all__ = ["Patch", "patch", "unpatch"]

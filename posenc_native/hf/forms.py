@@ -1,0 +1,134 @@
+"""What the tables of a model look like, and what drives each of their columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posenc_native.rotary.apply import rotary_tables
+
+__all__ = [
+    "Columns",
+    "Form",
+    "NotServed",
+    "Orders",
+    "Tables",
+    "Wrap",
+    "match_columns",
+    "packed",
+    "table_dtype",
+]
+
+
+class NotServed(Exception):
+    """A part of a model does something that is not served; the message says what."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """What the tables of a model look like to the function that rotates by them.
+
+    Attributes:
+        columns: for each column, which angle it shows: 0, 1, ... in the order in which they first
+            appear.
+        packing: "cos, sin": two tensors; "complex": one, cos + i sin; "sin|cos": one, sin beside
+            cos.
+        ranks: how many axes a table may have, columns included.
+        inserted: indices of axes of size 1 that are neither batch nor tokens.
+        axes: how many coordinates the positions have as their last axis; 0 where they have none.
+    """
+
+    columns: tuple[int, ...]
+    packing: str = "cos, sin"
+    ranks: tuple[int, ...] = (2, 3)
+    inserted: tuple[int, ...] = ()
+    axes: int = 0
+
+    @property
+    def angles(self) -> int:
+        """How many different angles a table shows."""
+        return max(self.columns) + 1
+
+
+# The angles of a form in the order of the columns that are wanted.
+Orders = dict[Form, tuple[int, ...]]
+
+Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+@dataclass
+class Tables:
+    """How one module makes its tables.
+
+    Attributes:
+        forms: the forms that they may have: several where kinds of layer differ in the width of a
+            head, or where the module takes positions with any number of coordinates.
+        forward: from the orders of these forms and the device where the module is, a forward that
+            gives exact tables in float32, every angle once: (cos, sin), or both side by side where
+            they are one tensor. None if the module's own does, from `buffers`.
+        buffers: what takes the place of buffers of the module.
+    """
+
+    forms: tuple[Form, ...]
+    forward: Callable[[Orders, torch.device], Callable[..., Any]] | None
+    buffers: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The coordinate and the frequency of every angle of a `Form`, int64 [angles]."""
+
+    form: Form
+    axis: Tensor
+    frequency: Tensor
+    frequencies: int  # how many the module has
+
+    def in_order(self, order: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """Axis and frequency of the angles that are asked for."""
+        index = torch.tensor(order)
+        return self.axis[index], self.frequency[index]
+
+
+def match_columns(
+    tables: tuple[Tensor, Tensor], coordinates: Tensor, frequencies: Tensor, **form: Any
+) -> Columns | None:
+    """What drives each column of cos and sin [tokens, width]; None if one has another origin.
+
+    coordinates: [axes, tokens]
+    """
+    # Without their factor, which may change with the length of the text.
+    length = torch.hypot(*tables).clamp_min(1e-6)
+    exact = rotary_tables(coordinates, frequencies, dtype=torch.float64)
+    difference = torch.zeros(())
+    for own, each in zip(tables, exact, strict=True):
+        candidates = each.movedim(0, 1).flatten(1)  # [tokens, axes * frequencies]
+        distance = ((own / length).double()[:, :, None] - candidates[:, None]).abs().amax(dim=0)
+        difference = torch.maximum(difference, distance)
+    if float(difference.min(dim=1).values.max()) > 1e-3:
+        return None
+    nearest = difference.argmin(dim=1).tolist()
+    angles = list(dict.fromkeys(nearest))
+    return Columns(
+        Form(tuple(angles.index(angle) for angle in nearest), **form),
+        torch.tensor(angles) // len(frequencies),
+        torch.tensor(angles) % len(frequencies),
+        len(frequencies),
+    )
+
+
+def packed(cos: Tensor, sin: Tensor, form: Form) -> Any:
+    """Compact tables as a patched module returns them."""
+    for axis in form.inserted:
+        cos, sin = cos.unsqueeze(axis), sin.unsqueeze(axis)
+    if form.packing == "cos, sin":
+        return cos, sin
+    return torch.cat((sin, cos) if form.packing == "sin|cos" else (cos, sin), dim=-1)
+
+
+def table_dtype(x: Tensor) -> torch.dtype:
+    """The dtype of exact tables for x: float32, or float64 where x has it."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32

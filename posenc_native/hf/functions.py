@@ -1,0 +1,152 @@
+"""The function that takes the place of a model's own rotary function."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .forms import Form
+from .rotation import Rotation
+from .signatures import is_table, rotary_arguments
+
+__all__ = ["PIECES", "in_pieces", "rotary_function"]
+
+# A float32 is the sum of three numbers of 8 significant bits, and a cast to bfloat16 keeps these.
+PIECES = 3
+
+
+def rotary_function(
+    original: Callable[..., Any],
+    tables: dict[int, tuple[Form, tuple[int, ...], Rotation | None]],
+    *,
+    inplace: bool = False,
+    pieces: int = 1,
+) -> Callable[..., Any]:
+    """A function with the arguments of a model's own, for exact tables with columns of our choice.
+
+    Calls that say more than heads and tables, or that the rotation does not cover, go to the
+    model's own function, with exact tables in the form that it knows.
+
+    Args:
+        original: the model's function.
+        tables: from the number of columns of a table what it is: its form, the angle of every
+            column that it has, and what the function does with it, if that is known. Another
+            number is an error: the model has cut a table to a size that was meant for its own form.
+        inplace: rotate where q and k are, if no gradient is needed.
+        pieces: the parts of which a table is the sum, side by side (`in_pieces`).
+    """
+    parameters = inspect.signature(original).parameters
+    names = tuple(parameters)
+    defaults = {name: parameter.default for name, parameter in parameters.items()}
+    default_dim = defaults.get("unsqueeze_dim")
+    of_tables = tuple(name for name in names if is_table(name))
+    cos_and_sin = tuple(sorted(of_tables[:2])) if len(of_tables) > 1 else of_tables
+    packing = next(iter(tables.values()))[0].packing
+    whole = packing == "cos, sin" and pieces == 1
+    uses = {width: _TablesInUse(*table) for width, table in tables.items()}
+    rotates = any(use.rotation for use in uses.values())
+    known = rotary_arguments(original) if rotates else None
+    of_heads = known.heads if known else ()
+    ignored = {*of_tables, *of_heads, *(known.positions if known else ()), "unsqueeze_dim"}
+    # The number of positional arguments tells a call that has heads and tables and nothing else.
+    usual = len(of_heads) + len(cos_and_sin)
+    if not known or {*names[:usual]} != {*of_heads, *cos_and_sin}:
+        usual = -1
+    first_head = names.index(of_heads[0]) if known else 0
+    last_head = first_head + len(of_heads)
+    places = [names.index(name) for name in cos_and_sin]
+    first_tensor = next(name for name in names if name not in of_tables)
+
+    def rotary(*args: Any, **kwargs: Any) -> Any:
+        if len(args) == usual and not kwargs:
+            heads, dim, plain = args[first_head:last_head], default_dim, True
+            cos, sin = args[places[0]], args[places[-1]]
+        else:
+            given = dict(zip(names, args, strict=False)) | kwargs
+            heads = tuple(given.get(name) for name in of_heads)
+            dim = given.get("unsqueeze_dim", default_dim)
+            cos, sin = given[cos_and_sin[0]], given[cos_and_sin[-1]]
+            plain = rotates and all(
+                n in ignored or _is_default(value, defaults.get(n)) for n, value in given.items()
+            )
+        if not whole:
+            cos, sin = _cos_and_sin_of(cos, sin, packing, pieces)
+        width = cos.shape[-1]
+        if width not in uses:
+            raise ValueError(
+                f"patched model: expected tables of {sorted(uses)} columns, got {width}"
+            )
+        use = uses[width]
+        if plain and use.rotation is not None and heads[-1] is not None:
+            for axis in use.inserted:
+                cos, sin = cos.squeeze(axis), sin.squeeze(axis)
+            layout = use.rotation.layout(heads, cos.shape, dim)
+            if layout is not None:
+                if use.picked is not None:
+                    index = use.picked.to(cos.device)
+                    cos, sin = cos[..., index], sin[..., index]
+                rotated = use.rotation(heads, cos, sin, layout, inplace)
+                return rotated if len(rotated) > 1 else rotated[0]
+        given = dict(zip(names, args, strict=False)) | kwargs
+        index = use.widened.to(cos.device)
+        dtype = None if use.rotation and use.rotation.keeps_dtype else given[first_tensor].dtype
+        for name in of_tables:
+            given[name] = _as_the_model_has_it(given[name], packing, pieces, index, dtype)
+        return original(**given)
+
+    rotary.__name__ = getattr(original, "__name__", type(original).__name__)
+    return rotary
+
+
+class _TablesInUse:
+    """What is done with tables of one width."""
+
+    def __init__(self, form: Form, columns: tuple[int, ...], rotation: Rotation | None) -> None:
+        self.rotation = rotation
+        self.inserted = form.inserted[::-1]
+        # Indices of columns: `widened` for the form, `picked` for the rotation if it wants others.
+        self.widened = torch.tensor([columns.index(angle) for angle in form.columns])
+        self.picked: Tensor | None = None
+        if rotation is not None and rotation.order != columns:
+            self.picked = torch.tensor([columns.index(angle) for angle in rotation.order])
+
+
+def _is_default(value: Any, default: Any) -> bool:
+    """Whether an argument is its default. Tensors are not compared."""
+    return value is default or (isinstance(value, (bool, int, float, str)) and value == default)
+
+
+def _cos_and_sin_of(cos: Tensor, sin: Tensor, packing: str, pieces: int) -> tuple[Tensor, Tensor]:
+    """cos and sin out of the arguments of a rotary function; if they are one, it is both."""
+    if packing == "cos, sin":
+        return sum(cos.float().chunk(pieces, dim=-1)), sum(sin.float().chunk(pieces, dim=-1))  # type: ignore[return-value]
+    one, other = cos.chunk(2, dim=-1)
+    return (other, one) if packing == "sin|cos" else (one, other)
+
+
+def _as_the_model_has_it(
+    table: Tensor, packing: str, pieces: int, index: Tensor, dtype: torch.dtype | None
+) -> Tensor:
+    """A table in the form that the model's own function knows."""
+    if packing == "cos, sin":
+        if pieces > 1:
+            table, _ = _cos_and_sin_of(table, table, packing, pieces)
+        return table[..., index].to(dtype or table.dtype)
+    cos, sin = (each[..., index] for each in _cos_and_sin_of(table, table, packing, pieces))
+    if packing == "complex":
+        return torch.complex(cos, sin)
+    return torch.cat((sin, cos), dim=-1).to(dtype or table.dtype)
+
+
+def in_pieces(table: Tensor) -> Tensor:
+    """A float32 table as `PIECES` tables of bfloat16 numbers side by side, whose sum it is."""
+    pieces = []
+    for _ in range(PIECES):
+        piece = table.bfloat16().float()
+        pieces.append(piece)
+        table = table - piece
+    return torch.cat(pieces, dim=-1)

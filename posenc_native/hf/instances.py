@@ -1,0 +1,176 @@
+"""Puts other code into single modules of a model, and takes it out again.
+
+A module gets methods in its instance's ``__dict__``, where they hide those of its class, and a
+record of what was put there.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from .forms import NotServed
+
+__all__ = ["MARK", "Plan", "global_names", "install", "restore", "rewrap", "slot", "with_functions"]
+
+MARK = "_posenc_native"  # the attribute of a patched module that says how to restore it
+
+
+def global_names(code: types.CodeType) -> set[str]:
+    """Names of globals and of attributes that a code uses, also in functions inside it."""
+    nested = (global_names(c) for c in code.co_consts if isinstance(c, types.CodeType))
+    return set(code.co_names).union(*nested)
+
+
+@dataclass
+class Plan:
+    """What one module gets: methods, functions, and buffers that must keep their precision."""
+
+    methods: dict[str, Callable[..., Any]] = field(default_factory=dict)
+    statics: dict[str, Callable[..., Any]] = field(default_factory=dict)
+    buffers: dict[str, Tensor] = field(default_factory=dict)  # new values, exact
+    guarded: tuple[str, ...] = ()  # buffers that no .half() may round
+    keep_originals: bool = False  # the buffers mean something else now: put the old ones back
+    note: str = ""
+
+
+# --- the same code with another function in it ----------------------------------------------------
+
+
+def rewrap(
+    function: Callable[..., Any],
+    replace: Callable[[types.FunctionType], Callable[..., Any]],
+) -> Callable[..., Any]:
+    """`replace` applied to the innermost function, with the same decorators around the result."""
+    if not isinstance(function, types.FunctionType):
+        raise NotServed(f"its forward is not a plain function but {function!r}")
+    wrapped = getattr(function, "__wrapped__", None)
+    if wrapped is None:
+        return replace(function)
+    inner = rewrap(wrapped, replace)
+    cells = [
+        types.CellType(inner) if cell.cell_contents is wrapped else cell
+        for cell in function.__closure__ or ()
+    ]
+    if all(cell.cell_contents is not inner for cell in cells):
+        raise NotServed(f"a decorator hides its forward: {function.__qualname__}")
+    outer = _copy_function(function, function.__globals__, tuple(cells))
+    outer.__dict__["__wrapped__"] = inner
+    return outer
+
+
+def with_functions(
+    forward: Callable[..., Any], functions: dict[str, Callable[..., Any]]
+) -> Callable[..., Any]:
+    """`forward` with other functions under some of its global names."""
+
+    def replace(function: types.FunctionType) -> types.FunctionType:
+        # Only what the code names, and no __name__: torch.compile would look up the module of that
+        # name in place of this dict, and find the original function there.
+        needed = global_names(function.__code__) | {"__builtins__", "__package__"}
+        scope = {name: function.__globals__[name] for name in needed & function.__globals__.keys()}
+        return _copy_function(function, scope | functions, function.__closure__)
+
+    return rewrap(forward, replace)
+
+
+def _copy_function(
+    function: types.FunctionType,
+    scope: dict[str, Any],
+    closure: tuple[types.CellType, ...] | None,
+) -> types.FunctionType:
+    result = types.FunctionType(
+        function.__code__, scope, function.__name__, function.__defaults__, closure
+    )
+    for name in ("__kwdefaults__", "__qualname__", "__module__", "__doc__", "__annotations__"):
+        setattr(result, name, getattr(function, name))
+    result.__dict__.update(function.__dict__)
+    return result
+
+
+# --- putting it into a module, and taking it out again --------------------------------------------
+
+
+# Where an instance may hold its forward. A hook of accelerate puts its own into `forward` and keeps
+# the one that it calls in `_old_forward`: it has to stay outside of ours.
+_SLOTS = ("_old_forward", "forward")
+
+
+@dataclass
+class _State:
+    """How to restore one module."""
+
+    put: dict[str, Callable[..., Any]]  # methods and functions that were put in, by name
+    dtypes: dict[str, torch.dtype]  # what the guarded buffers would be without the guard
+    originals: dict[str, Tensor]
+
+
+def slot(module: nn.Module, name: str) -> str:
+    """The instance attribute through which a method of this module is to be replaced."""
+    for place in _SLOTS if name == "forward" else (name,):
+        if place in module.__dict__:
+            if getattr(module.__dict__[place], "__func__", None) is not type(module).forward:
+                raise NotServed(f"its {name} has been replaced by something else already")
+            return place
+    return name
+
+
+def install(module: nn.Module, plan: Plan) -> None:
+    """Put what a plan has into a module."""
+    buffers = cast("dict[str, Tensor]", module._buffers)
+    slots = {name: slot(module, name) for name in plan.methods}
+    module.__dict__[MARK] = _State(
+        put=plan.methods | plan.statics,
+        dtypes={name: buffers[name].dtype for name in plan.guarded},
+        originals={name: buffers[name] for name in plan.buffers if plan.keep_originals},
+    )
+    buffers.update(plan.buffers)
+    for name, method in plan.methods.items():
+        # Bound methods, not closures over the module: copy.deepcopy binds them to the copy.
+        module.__dict__[slots[name]] = types.MethodType(method, module)
+    module.__dict__.update(plan.statics)
+    if plan.guarded:
+        module.__dict__["_apply"] = types.MethodType(_apply_but_keep_precision, module)
+
+
+def restore(module: nn.Module) -> None:
+    """Take out of a module what `install` put there; nothing, if that was never called."""
+    state: _State | None = module.__dict__.pop(MARK, None)
+    if state is None:
+        return
+    module.__dict__.pop("_apply", None)
+    for name, put in state.put.items():
+        for place in _SLOTS if name == "forward" else (name,):  # hooks may have come or gone
+            there = module.__dict__.get(place)
+            if getattr(there, "__func__", there) is put:
+                if place == name:
+                    del module.__dict__[place]
+                else:
+                    module.__dict__[place] = types.MethodType(type(module).forward, module)
+    buffers = cast("dict[str, Tensor]", module._buffers)
+    for name, dtype in state.dtypes.items():
+        # .to() gives back the very tensor where device and dtype are right already.
+        buffers[name] = state.originals.get(name, buffers[name]).to(buffers[name].device, dtype)
+
+
+def _apply_but_keep_precision(
+    self: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = True
+) -> nn.Module:
+    """``Module._apply``, the one place through which ``.half()``, ``.to()`` and ``.cuda()`` go.
+
+    The guarded buffers follow the device and keep their dtype.
+    """
+    state: _State = self.__dict__[MARK]
+    buffers = cast("dict[str, Tensor]", self._buffers)
+    exact = {name: buffers[name] for name in state.dtypes}
+    type(self)._apply(self, fn, recurse)
+    for name, before in exact.items():
+        if buffers[name].dtype != before.dtype:
+            state.dtypes[name] = buffers[name].dtype
+            buffers[name] = before.to(buffers[name].device)
+    return self

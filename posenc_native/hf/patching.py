@@ -1,0 +1,164 @@
+"""`patch` and `unpatch`: a model rotates through this library, and is put back."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from .forms import NotServed
+from .groups import groups_sharing_tables
+from .instances import MARK, Plan, install, restore
+from .planner import Planner
+
+__all__ = ["Patch", "patch", "unpatch"]
+
+
+def patch(model: nn.Module, *, inplace: bool = False) -> Patch:
+    """Make `model` rotate its queries and keys through this library.
+
+    Args:
+        model: a transformers model, or any module that contains one (a wrapper, an adapter).
+            Weights and buffers must be loaded (not on the meta device).
+        inplace: where no gradient is needed, rotate q and k where they are instead of into fresh
+            memory. For long prompts that is several times faster. It is right as long as nothing
+            else uses q and k from before the rotation. No attention module of transformers 5.23
+            that was tried does (112 models, results compared bit for bit), but a forward hook that
+            keeps the output of a ``q_proj`` would see it rotated, hence not the default.
+
+    Returns:
+        A handle: ``.undo()`` restores every module, and it is a context manager that does so at
+        its end. ``.patched`` names the modules that were patched; ``.skipped`` says of every
+        rotary module that was left alone why.
+
+    Raises:
+        TypeError: `model` is not a torch module.
+        ValueError: nothing in it can be patched (the message says what was found), or it is
+            patched already.
+
+    Served is what a probe finds to be a rotation by position, in models that make their tables in
+    one module and rotate in a function:
+
+    - text: Llama, Mistral, Mixtral, Qwen2, Qwen3, Gemma 1 to 4, Phi to Phi-3.5-MoE, GPT-NeoX,
+      StableLM, OLMo, Cohere, GLM, ERNIE 4.5, Falcon, gpt-oss, EXAONE, SmolLM3, ModernBERT and
+      most others, with heads that are rotated in part and every scaling of transformers;
+      DeepSeek-V2 and Llama 4, whose tables are complex; DeepSeek-V3 and other latent attention;
+      GPT-J and CodeGen, which keep a table in every attention module; RoFormer
+    - tokens with a position on several axes: Qwen2-VL, Qwen2.5-VL, Qwen3-VL, GLM-4V, ERNIE 4.5 VL
+      and HunYuan-VL, the last with a composition of torch operations: the two dims of a pair have
+      different axes
+    - vision: the towers of these models, Pixtral, DINOv3, SAM 2 and 3 (also their memory), Gemma
+      4, Llama 4, Kimi, MiniMax-M3, V-JEPA 2 (a composition too)
+
+    A function that does more than rotate (or a call that asks it to) stays the model's own and gets
+    exact tables. Not served, and listed in ``.skipped`` with the reason: frequencies that are
+    learned (Mistral Large 4), tables that are angles for the attention to take the cosine of
+    (CLVP), tables made of lengths or features in place of positions (Wav2Vec2-Conformer,
+    SeamlessM4T, EfficientLoFTR, MusicFlamingo, ESMFold2).
+
+    Frequencies are the float32 values that transformers has, bit for bit, because the checkpoint
+    was trained with them; if ``model.half()`` has rounded them, they are computed anew from the
+    configuration. ``.notes`` tells where they are not what the configuration says. Logits differ
+    from the model's own by what its phase is off.
+
+    - Gradients flow as before. ``state_dict`` is the same before and after.
+    - ``model.half()``, ``.bfloat16()``, ``.to(...)`` may come before or after: frequencies and
+      tables stay float32. In half precision the rotated values are rounded once, not four times.
+    - ``torch.compile(model, fullgraph=True)`` works; patch and undo *before* compiling, or call
+      ``torch.compiler.reset()`` after.
+    - ``copy.deepcopy(model)`` gives a patched model of its own; `unpatch` restores it.
+    - ``pickle`` of a whole model (``torch.save(model)``) does not work while it is patched;
+      ``save_pretrained`` and ``state_dict`` do.
+
+    Example::
+
+        model = AutoModelForCausalLM.from_pretrained(...)
+        handle = posenc_native.hf.patch(model)
+        model.generate(**inputs)
+        handle.undo()
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"patch: model: expected a torch.nn.Module, got {type(model).__name__}")
+    modules = dict(model.named_modules())
+    for name, module in modules.items():
+        if MARK in module.__dict__:
+            raise ValueError(
+                f"patch: model: expected a model that is not patched, got one whose module "
+                f"{name or type(module).__name__!r} is; call .undo() of its handle, or unpatch"
+            )
+    plans: dict[str, Plan] = {}
+    skipped: dict[str, str] = {}
+    planner = Planner(modules, inplace)
+    for members in groups_sharing_tables(modules):
+        # All of a group or nothing: an exact table must never meet a function that is not replaced.
+        try:
+            # The modes that the caller has switched on must not change what probing finds.
+            with torch.no_grad(), torch.device("cpu"), torch.autocast("cpu", enabled=False):
+                plans.update(planner.plan({name: modules[name] for name in members}))
+        except NotServed as reason:
+            skipped.update(dict.fromkeys(members, str(reason)))
+    if not plans:
+        raise ValueError(_nothing_to_patch(model, skipped))
+    for name in plans:
+        install(modules[name], plans[name])
+    patched = {name: modules[name] for name in modules if name in plans}
+    notes = {name: plans[name].note for name in patched if plans[name].note}
+    return Patch(patched, skipped, notes)
+
+
+def unpatch(model: nn.Module) -> None:
+    """Restore every patched module in `model`; one that is not patched stays as it is.
+
+    ``handle.undo()`` does this for the modules it patched; this finds them by itself, for instance
+    in a ``copy.deepcopy`` of a patched model.
+    """
+    for module in model.modules():
+        restore(module)
+
+
+class Patch:
+    """What `patch` did to a model.
+
+    Attributes:
+        patched: names of the modules that were patched, in the order of the model.
+        skipped: name to reason, for rotary and attention modules that were left alone.
+        notes: name to remark, for patched modules with something to know: frequencies that are not
+            those of the configuration (set by hand, or lost while loading), or a rotation that is
+            left to the model's own function, with exact tables.
+    """
+
+    def __init__(
+        self, modules: dict[str, nn.Module], skipped: dict[str, str], notes: dict[str, str]
+    ) -> None:
+        self._modules = list(modules.values())
+        self.patched = tuple(modules)
+        self.skipped = skipped
+        self.notes = notes
+
+    def undo(self) -> None:
+        """Restore every module that was patched. A second call does nothing."""
+        for module in self._modules:
+            restore(module)
+        self._modules = []
+
+    def __enter__(self) -> Patch:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.undo()
+
+    def __repr__(self) -> str:
+        state = "active" if self._modules else "undone"
+        return f"<Patch of {len(self.patched)} modules, {len(self.skipped)} skipped, {state}>"
+
+
+def _nothing_to_patch(model: nn.Module, skipped: dict[str, str]) -> str:
+    if skipped:
+        name, reason = next(iter(skipped.items()))
+        found = f"{len(skipped)} rotary modules that cannot be served, the first {name!r}: {reason}"
+    else:
+        kinds = sorted({type(m).__name__ for m in model.modules()} - set(dir(nn)))
+        found = f"none that does; its classes are {', '.join(kinds) or 'torch.nn only'}"
+    return (
+        f"patch: model: expected a model whose attention calls a rotary function "
+        f"(apply_rotary_pos_emb or another with arguments cos and sin), got {found}"
+    )

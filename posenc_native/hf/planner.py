@@ -1,0 +1,278 @@
+"""What every module of a group gets: a forward, functions, exact buffers."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from posenc_native.rotary.apply import rotary_tables
+from posenc_native.rotary.rotary import Rotary
+
+from .forms import Form, NotServed, Tables
+from .functions import PIECES, in_pieces, rotary_function
+from .groups import RotaryUses, computes_cosines, rotary_uses
+from .instances import Plan, rewrap, slot, with_functions
+from .makers import constant_name, makes_tables, table_names
+from .position_functions import position_function
+from .rotation import Rotation, probe_function
+from .signatures import takes_positions, takes_tables
+from .tables import probe_tables
+
+__all__ = ["Planner"]
+
+# For each number of columns of a table: its form, and the angle of every column.
+_TablesByWidth = dict[int, tuple[Form, tuple[int, ...]]]
+
+
+class Planner:
+    """What every module of a group gets; one for a `patch`, so that nothing is probed twice."""
+
+    def __init__(self, modules: dict[str, nn.Module], inplace: bool) -> None:
+        self._modules = modules
+        self._inplace = inplace
+        self._rotations: dict[tuple[Callable[..., Any], Form], Rotation | str] = {}
+        self._of_kind: dict[Any, Plan] = {}
+
+    def plan(self, members: dict[str, nn.Module]) -> dict[str, Plan]:
+        """From the modules of a group, what each gets.
+
+        Raises:
+            NotServed: the group must be left alone.
+        """
+        makers = {name: module for name, module in members.items() if makes_tables(module)}
+        users = {name: module for name, module in members.items() if name not in makers}
+        for module in members.values():
+            slot(module, "forward")
+        if not makers:
+            return {name: self._without_tables(module) for name, module in users.items()}
+        probed = {name: _probe_maker(module) for name, module in makers.items()}
+        if not users:
+            raise NotServed("no attention module around it calls a rotary function")
+        forms = dict.fromkeys(form for tables, _ in probed.values() for form in tables.forms)
+        if len({form.packing for form in forms}) > 1:
+            raise NotServed("the tables that it may get have different forms")
+        functions = dict.fromkeys(
+            function
+            for module in users.values()
+            for function in rotary_uses(type(module)).functions()
+        )
+        # A module that computes rows of its own and adds them needs the tables in the model's form.
+        whole = any(
+            computes_cosines(type(self._modules[name.rpartition(".")[0]])) for name in makers
+        )
+        orders = {
+            form: form.columns if whole else self._order(form, [*functions]) for form in forms
+        }
+        widths: _TablesByWidth = {}
+        for form, order in orders.items():
+            if widths.setdefault(len(order), (form, order)) != (form, order):
+                raise NotServed("the tables that it may get have different forms")
+        plans = {}
+        for name, (tables, plan) in probed.items():
+            plans[name] = plan
+            if tables.forward is not None:
+                held = itertools.chain(makers[name].buffers(), makers[name].parameters())
+                device = next(held).device
+                wrap = partial(_with_decorators_of, type(makers[name]).forward)
+                plan.methods["forward"] = wrap(tables.forward(orders, device))
+            elif any(order != tuple(range(len(order))) for order in orders.values()):
+                raise NotServed("its constant table is used in an unknown order")
+        for name, module in users.items():
+            plans[name] = self._of_user(type(module), widths)
+        return plans
+
+    def _rotation(self, function: Callable[..., Any], form: Form) -> Rotation | str:
+        """What a function does with tables of a form, or why that is not known."""
+        if (function, form) not in self._rotations:
+            try:
+                found: Rotation | str = probe_function(function, form)
+            except NotServed as reason:
+                found = str(reason)
+            self._rotations[function, form] = found
+        return self._rotations[function, form]
+
+    def _order(self, form: Form, functions: list[Callable[..., Any]]) -> tuple[int, ...]:
+        """The order of the angles of a form that most of what rotates by it can use."""
+        found = (self._rotation(function, form) for function in functions)
+        orders = [r.order for r in found if isinstance(r, Rotation) and r.pairing is not None]
+        return max(orders, key=orders.count, default=tuple(range(form.angles)))
+
+    def _of_user(self, kind: type[nn.Module], widths: _TablesByWidth) -> Plan:
+        """One plan a class: torch.compile then traces every layer of it as the same code."""
+        key = (kind, *widths.values())
+        if key not in self._of_kind:
+            uses, notes = rotary_uses(kind), []
+            replaced = {}
+            for function in uses.functions():
+                if not takes_tables(function):
+                    continue
+                tables: dict[int, tuple[Form, tuple[int, ...], Rotation | None]] = {}
+                for width, (form, order) in widths.items():
+                    rotation = self._rotation(function, form)
+                    if isinstance(rotation, str):
+                        own = "rotated by the model's own function, with exact tables"
+                        notes.append(f"{own}: {rotation}")
+                    known = None if isinstance(rotation, str) else rotation
+                    tables[width] = form, order, known
+                replaced[function] = rotary_function(function, tables, inplace=self._inplace)
+            self._of_kind[key] = _plan_with_functions(
+                kind, uses, replaced, "; ".join(dict.fromkeys(notes))
+            )
+        return self._of_kind[key]
+
+    def _without_tables(self, module: nn.Module) -> Plan:
+        """The plan for an attention module that gets no tables from elsewhere."""
+        kind = type(module)
+        uses = rotary_uses(kind)
+        of_positions = [f for f in uses.functions() if takes_positions(f)]
+        if not of_positions:
+            return _plan_with_own_table(module, self._inplace)
+        # The module rotates a head or a part of one, and has the sizes of these as attributes.
+        sizes = tuple({n for n in vars(module).values() if type(n) is int and 1 < n <= 512})
+        key = (kind, sizes)
+        if key not in self._of_kind:
+            replaced = {function: position_function(function, sizes) for function in of_positions}
+            self._of_kind[key] = _plan_with_functions(kind, uses, replaced)
+        return self._of_kind[key]
+
+
+def _plan_with_functions(
+    kind: type[nn.Module],
+    uses: RotaryUses,
+    replaced: dict[Callable[..., Any], Callable[..., Any]],
+    note: str = "",
+) -> Plan:
+    """The plan for an attention module whose methods find other functions."""
+    methods = {}
+    for name, found in uses.methods.items():
+        functions = {n: replaced[f] for n, f in found.items() if f in replaced}
+        if functions:
+            methods[name] = with_functions(getattr(kind, name), functions)
+    statics = {name: replaced[f] for name, f in uses.statics.items() if f in replaced}
+    return Plan(methods, statics, note=note)
+
+
+def _with_decorators_of(
+    original: Callable[..., Any], forward: Callable[..., Any]
+) -> Callable[..., Any]:
+    """A forward with the decorators of the original around it."""
+    return rewrap(original, lambda _: forward)
+
+
+def _probe_maker(module: nn.Module) -> tuple[Tables, Plan]:
+    """How a rotary-embedding module makes its tables, and its plan but for the forward."""
+    exact = _buffers_before_casting(module)
+    probe = copy.deepcopy(module).cpu()
+    probe._buffers.update({name: buffer.cpu() for name, buffer in exact.items()})
+    tables = probe_tables(probe, partial(_with_decorators_of, type(module).forward))
+    guarded = tuple(name for name in module._buffers if name.endswith("inv_freq"))
+    if not tables.buffers:
+        return tables, Plan(buffers=exact, guarded=guarded, note=_note_on_configuration(probe))
+    device = next(module.buffers()).device
+    buffers = {name: buffer.to(device) for name, buffer in tables.buffers.items()}
+    return tables, Plan(buffers=buffers, guarded=(*buffers,), keep_originals=True)
+
+
+def _buffers_before_casting(module: nn.Module) -> dict[str, Tensor]:
+    """Buffers of a rotary-embedding module that have been cast, again as they were in float32."""
+    exact: dict[str, Tensor] = {}
+    fresh: nn.Module | None = None
+    for name, buffer in module._buffers.items():
+        if buffer is None or not (name.endswith("inv_freq") or name == constant_name(module)):
+            continue
+        if buffer.is_meta:
+            raise NotServed(f"its {name} is on the meta device: load the weights first")
+        if buffer.dtype in (torch.float32, torch.float64, torch.complex64, torch.complex128):
+            continue
+        if fresh is None:
+            try:
+                fresh = cast(nn.Module, cast(Any, type(module))(module.config))
+            except Exception:  # whatever a constructor may raise; then the configuration tells
+                fresh = nn.Module()
+        value = fresh._buffers.get(name)
+        if value is None and name.endswith("inv_freq"):
+            value = _configured_frequencies(module, name)
+        # Values that differ from these were set on purpose: they stay.
+        if value is None or not torch.equal(value.to(buffer.dtype), buffer.cpu()):
+            value = buffer.float()
+        exact[name] = value.to(buffer.device)
+    return exact
+
+
+def _configured_frequencies(module: nn.Module, name: str) -> Tensor | None:
+    """Frequencies as the configuration of a module says, in float32; None if it does not."""
+    layer_type = name.removesuffix("inv_freq").removesuffix("original_").removesuffix("_") or None
+    try:
+        rotary = Rotary.from_config(getattr(module, "config", None), layer_type)
+    except (ValueError, TypeError, KeyError):
+        return None
+    return torch.tensor(rotary.inv_freq, dtype=torch.float32)
+
+
+def _note_on_configuration(module: nn.Module) -> str:
+    """What is to be said about frequencies that are not those of the configuration."""
+    notes = []
+    for name in table_names(module):
+        expected = _configured_frequencies(module, name + "inv_freq")
+        # Those before any scaling that follows the length.
+        own = module._buffers.get(name + "original_inv_freq", module._buffers[name + "inv_freq"])
+        if expected is None or own is None or len(expected) != len(own):
+            continue
+        # Sorted: some modules order their frequencies only in the tables (ERNIE 4.5 VL).
+        own, expected = own.sort(descending=True)[0], expected.sort(descending=True)[0]
+        off = (own - expected).abs() / expected.abs().clamp_min(1e-30)
+        # transformers computes them in float32, in steps each of which may be off by a few units.
+        if float(off.max()) > 1e-5:
+            pair = int(off.argmax())
+            notes.append(
+                f"{name}inv_freq is not that of its configuration: pair {pair} has "
+                f"{float(own[pair]):.6g}, not {float(expected[pair]):.6g}"
+            )
+    return "; ".join(notes)
+
+
+def _plan_with_own_table(module: nn.Module, inplace: bool) -> Plan:
+    """The plan for an attention module with ``embed_positions``: GPT-J, CodeGen.
+
+    That buffer is [positions, sin and cos: 2 * P]; the forward gathers rows of it by position and
+    casts them to the dtype of the model. It gets an exact table instead, in pieces that survive
+    the cast.
+    """
+    kind, table = type(module), module._buffers.get("embed_positions")
+    if table is None or table.ndim != 2 or table.shape[1] % 2:
+        raise NotServed(f"{kind.__name__} has no rotary embedding above it and no embed_positions")
+    if table.is_meta:
+        raise NotServed("its embed_positions is on the meta device: load the weights first")
+    count, width = table.shape
+    # In float32 and in these steps, as transformers.models.gptj does it.
+    frequencies = 1.0 / (10000 ** (torch.arange(0, width, 2, dtype=torch.int64) / width))
+    cos, sin = rotary_tables(torch.arange(count), frequencies)
+    rows = min(count, 64)
+    if not torch.allclose(
+        torch.cat((sin, cos), dim=1)[:rows],
+        table[:rows].float().cpu(),
+        rtol=0,
+        atol=1e-4 if table.dtype in (torch.float32, torch.float64) else 1e-2,
+    ):
+        raise NotServed(f"{kind.__name__} computes its tables in its own way")
+    form, order = Form(tuple(range(width // 2)), ranks=(3,)), tuple(range(width // 2))
+    uses = rotary_uses(kind)
+    functions = {}
+    for function in uses.functions():
+        rotation = probe_function(function, form)
+        if rotation.order != order:
+            raise NotServed(f"{kind.__name__} uses its table in an unknown order")
+        functions[function] = rotary_function(
+            function, {width // 2: (form, order, rotation)}, inplace=inplace, pieces=PIECES
+        )
+    plan = _plan_with_functions(kind, uses, functions)
+    exact = torch.cat((in_pieces(sin), in_pieces(cos)), dim=1).to(table.device)
+    plan.buffers, plan.guarded = {"embed_positions": exact}, ("embed_positions",)
+    plan.keep_originals = True
+    return plan

@@ -1,0 +1,93 @@
+"""Rotary functions that make their tables themselves, from heads and positions.
+
+``rotate(x, pos)`` of V-JEPA 2 forms frequencies, angles, cos and sin in every call. What it takes
+the cosine of at position 1 are its frequencies, to the bit. What it does with cos and sin is read
+off its result for unit vectors; the two dims of a pair need not share an angle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from posenc_native.rotary.apply import rotary_tables
+
+from .forms import NotServed, match_columns, table_dtype
+
+__all__ = ["position_function"]
+
+
+def position_function(original: Callable[..., Any], sizes: Sequence[int]) -> Callable[..., Tensor]:
+    """``original(x, pos)`` with an exact phase.
+
+    x is ``[b, h, s, size]``, pos ``[s]`` or ``[b, h, s]``; computed in float32 (float64 for
+    float64) and rounded once.
+
+    Args:
+        original: the model's function.
+        sizes: the sizes that are wanted. Each has frequencies of its own. Odd ones are left out;
+            x of a size that is not among them goes to the model's own function.
+
+    Raises:
+        NotServed: it is not a rotation of x by angles pos * frequency.
+    """
+    title = getattr(original, "__name__", type(original).__name__)
+    found = {size: _probe_size(original, title, size) for size in sizes if size % 2 == 0}
+
+    def rotary(x: Tensor, pos: Tensor) -> Tensor:
+        if x.shape[-1] not in found:
+            return original(x, pos)  # type: ignore[no-any-return]
+        frequencies, angle, partner, sign = (each.to(x.device) for each in found[x.shape[-1]])
+        dtype = table_dtype(x)
+        cos, sin = rotary_tables(pos, frequencies, dtype=dtype)
+        wide = x.to(dtype)
+        turned = wide * cos[..., angle] + wide[..., partner] * (sin[..., angle] * sign)
+        result: Tensor = turned.to(x.dtype)
+        return result
+
+    rotary.__name__ = title
+    return rotary
+
+
+class _KeepAngles(TorchDispatchMode):
+    """Keeps what is given to cos."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen: list[Tensor] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.cos.default:
+            self.seen.append(args[0])
+        return func(*args, **(kwargs or {}))
+
+
+def _probe_size(original: Callable[..., Any], title: str, size: int) -> tuple[Tensor, ...]:
+    """Frequencies; for every dim which of them turns it, its partner, and the sign of that."""
+    # A head for each dim; far tokens tell low frequencies apart.
+    tokens = torch.tensor([1, 2, 5, 13, 40, 111, 1000, 4000])
+    unit = torch.eye(size)[None, :, None].expand(1, size, len(tokens), size)
+    try:
+        with _KeepAngles() as angles:
+            original(unit[:, :, :1], pos=torch.ones(1))
+        result = original(unit, pos=tokens.float())
+    except Exception as error:  # whatever a model may raise
+        raise NotServed(f"{title} cannot be probed: {error}") from error
+    if len(angles.seen) == 1 and isinstance(result, Tensor) and result.shape == unit.shape:
+        frequencies = angles.seen[0].flatten()
+        shares = result[0].permute(1, 2, 0)  # [token, dim of the result, dim of x]
+        cos = shares.diagonal(dim1=1, dim2=2)
+        others = shares - torch.diag_embed(cos)
+        partner = others[0].abs().argmax(dim=1)
+        sin = others.gather(2, partner[None, :, None].expand(len(tokens), -1, 1))[..., 0]
+        sign = sin[0].sign()
+        columns = match_columns((cos, sin * sign), tokens[None], frequencies)
+        alone = others.abs().sum(dim=2) - sin.abs()
+        if columns is not None and float(alone.max()) < 1e-6:
+            every = columns.frequency[torch.tensor(columns.form.columns)]
+            return frequencies, every, partner, sign
+    raise NotServed(f"{title} rotates in an unknown way")

@@ -1,0 +1,242 @@
+"""Modules that make tables of position ids, with any number of coordinates: nearly all of text."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from posenc_native.rotary.apply import rotary_tables
+
+from .forms import Columns, NotServed, Orders, Tables, Wrap, match_columns, packed, table_dtype
+from .makers import cos_and_sin, table_names, with_marked_frequencies, with_own_buffers
+
+__all__ = ["tables_of_positions"]
+
+# Small enough for float32 phases that are good to 1e-4, far enough to tell close frequencies apart.
+_TOKENS = torch.tensor([1, 2, 5, 13, 40, 111])
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A way to call a rotary-embedding module.
+
+    Attributes:
+        name: what stands before ``inv_freq``.
+        where: which axis of position_ids chooses the coordinate, "first" or "last"; None if there
+            is no such axis.
+        axes: how many coordinates there are.
+        batch: whether the positions have an axis for it.
+    """
+
+    name: str
+    where: str | None
+    axes: int
+    batch: bool = True
+
+    def positions(self, tokens: Tensor) -> Tensor:
+        """[axes, s] or [axes, b, s]; every coordinate has values of its own."""
+        each = torch.stack([tokens + axis * (tokens + 7) for axis in range(self.axes)])
+        return each[:, None] if self.batch else each
+
+    def __call__(self, forward: Callable[..., Any], module: nn.Module, positions: Tensor) -> Any:
+        """What a forward gives for these positions; it may change the module."""
+        if self.where is None:
+            positions = positions[0]
+        elif self.where == "last":
+            positions = positions.movedim(0, -1)
+        kwargs = {"layer_type": self.name[:-1]} if self.name else {}
+        try:
+            return forward(
+                module, torch.zeros(1, dtype=torch.float32), position_ids=positions, **kwargs
+            )
+        except Exception as error:  # whatever a model may raise
+            raise _Rejected(
+                f"{type(module).__name__} cannot be probed with positions "
+                f"{list(positions.shape)}: {error}"
+            ) from error
+
+
+class _Rejected(NotServed):
+    """A module does not take these positions."""
+
+
+def _ways_to_call(name: str) -> Iterator[list[_Call]]:
+    """Ways to call a module; those of one list may all be right."""
+    for axes in (2, 3, 4):
+        yield [_Call(name, "first", axes)]
+    for batch in (True, False):  # some would take a batch and tokens for tokens and coordinates
+        yield [_Call(name, "last", axes, batch) for axes in (2, 3)]
+    yield [_Call(name, None, 1)]
+
+
+def tables_of_positions(module: nn.Module, wrap: Wrap) -> Tables:
+    """How a module makes tables of position_ids; `wrap` as in `probe_tables`.
+
+    Raises:
+        NotServed: in a way that is not known.
+    """
+    kind = type(module).__name__
+    found: dict[_Call, Columns] = {}
+    for name in table_names(module):
+        reason = NotServed(f"{kind} makes tables of an unknown form")
+        for calls in _ways_to_call(name):
+            try:
+                fitting = {call: _match_call(module, call) for call in calls}
+            except _Rejected as rejected:
+                reason = rejected
+                continue
+            fitting = {call: columns for call, columns in fitting.items() if columns}
+            if fitting:
+                found |= cast("dict[_Call, Columns]", fitting)
+                break
+        else:
+            raise reason
+    forms = tuple(dict.fromkeys(columns.form for columns in found.values()))
+    if len({call.where for call in found}) > 1 or len({form.packing for form in forms}) > 1:
+        raise NotServed(f"{kind} makes tables of several forms")
+    orders = {form: tuple(range(form.angles)) for form in forms}
+    # A module whose frequencies follow the length usually keeps them in inv_freq. One that computes
+    # them anew in every call leaves its buffers alone; its factor may differ from its attribute.
+    for buffer, own_scale in itertools.product(("inv_freq", "original_inv_freq"), (False, True)):
+        if any(name + buffer not in module._buffers for name in table_names(module)):
+            continue
+        make = _ExactForward(type(module).forward, found, buffer, own_scale)
+        exact = wrap(make(orders, torch.device("cpu")))
+        if all(
+            _agrees_beyond_trained_length(module, call, columns, exact)
+            for call, columns in found.items()
+        ):
+            return Tables(forms, make)
+    raise NotServed(f"{kind} computes its tables in its own way")
+
+
+def _match_call(module: nn.Module, call: _Call) -> Columns | None:
+    """The columns of the tables that a call gives; None if this is not how to call the module."""
+    positions = call.positions(_TOKENS)
+    tokens = list(positions.shape[1:])
+    for probe in (with_marked_frequencies(module, call.name), with_own_buffers(module)):
+        result = call(type(module).forward, probe, positions)
+        own = cos_and_sin(result, module)
+        shape = list(own[0].shape[:-1])
+        inserted: tuple[int, ...] = ()
+        if len(shape) == len(tokens) + 1 and 1 in shape:
+            inserted = (shape.index(1),)
+            shape.remove(1)
+        if shape != tokens:
+            return None
+        cos, sin = (table.reshape(len(_TOKENS), -1) for table in own)
+        packing = "complex" if isinstance(result, Tensor) else "cos, sin"
+        ranks = (2, 3) if call.where is None else (own[0].ndim,)
+        axes = call.axes if call.where == "last" else 0
+        # As the call has left them: they may follow the length. Some modules read one of the two.
+        for ending in ("inv_freq", "original_inv_freq"):
+            frequencies = probe._buffers.get(call.name + ending)
+            columns = None
+            if frequencies is not None:
+                columns = match_columns(
+                    (cos, sin), positions.reshape(call.axes, -1), frequencies,
+                    packing=packing, ranks=ranks, inserted=inserted, axes=axes,
+                )  # fmt: skip
+            if columns is not None:
+                # If the last coordinate drives no column, the call had one coordinate too many.
+                return columns if int(columns.axis.max()) == call.axes - 1 else None
+    return None
+
+
+def _agrees_beyond_trained_length(
+    module: nn.Module, call: _Call, columns: Columns, exact_forward: Callable[..., Any]
+) -> bool:
+    """Whether exact tables are those of the module, also beyond the trained length.
+
+    There some scalings change frequencies.
+    """
+    form = columns.form
+    beyond = 2 * int(getattr(module, "max_seq_len_cached", 0)) + 3
+    for last in (40, beyond):
+        frequencies = cast(Tensor, module._buffers[call.name + "inv_freq"])
+        # Of the module, in radians. Each further coordinate is up to twice as far and 7 more.
+        phase_error = (last * (2 * call.axes - 1) + 14) * float(frequencies.abs().max()) * 2.0**-23
+        if phase_error > 0.25:
+            continue
+        positions = call.positions(torch.tensor([0, 1, 3, last // 2, last]))
+        theirs = cos_and_sin(
+            call(type(module).forward, with_own_buffers(module), positions), module
+        )
+        ours = call(exact_forward, with_own_buffers(module), positions)
+        cos, sin = ours if form.packing == "cos, sin" else ours.chunk(2, dim=-1)
+        index = torch.tensor(form.columns)
+        scale = max(1.0, float(theirs[0].abs().max()))
+        for a, b in zip(theirs, (cos[..., index], sin[..., index]), strict=True):
+            if a.shape != b.shape or float((a - b).abs().max()) > scale * (1e-5 + phase_error):
+                return False
+    return True
+
+
+@dataclass
+class _ExactForward:
+    """The exact forward of a module that takes positions.
+
+    Attributes:
+        original: its own forward, with decorators.
+        buffer: which of its buffers has the frequencies.
+        own_scale: whether the factor is what its own tables show at position 0.
+    """
+
+    original: Callable[..., Any]
+    columns: dict[_Call, Columns]
+    buffer: str
+    own_scale: bool
+
+    def __call__(self, orders: Orders, device: torch.device) -> Callable[..., Any]:
+        original, buffer, own_scale = self.original, self.buffer, self.own_scale
+        first = next(iter(self.columns))
+        where = first.where
+        form = self.columns[first].form
+        count = first.axes if where == "first" else None
+        # (name, axes) -> which coordinate and which frequency. They are on the device already, so
+        # that no call waits for a copy; the module may still move later.
+        chosen: dict[tuple[str, int], tuple[Tensor | None, Tensor | None]] = {}
+        for call, columns in self.columns.items():
+            axis, frequency = columns.in_order(orders[columns.form])
+            every = torch.equal(frequency, torch.arange(columns.frequencies))
+            chosen[call.name, call.axes] = (
+                None if where is None else axis.to(device),
+                None if every else frequency.to(device),
+            )
+
+        def forward(
+            self: Any, x: Tensor, position_ids: Tensor, layer_type: str | None = None
+        ) -> Any:
+            name = first.name if layer_type is None or not first.name else f"{layer_type}_"
+            device = position_ids.device
+            dtype = table_dtype(x)
+            scale = 1.0 if own_scale else getattr(self, name + "attention_scaling", 1.0)
+            tokens = position_ids
+            if tokens.dtype in (torch.float16, torch.bfloat16):  # a buffer that has been cast
+                tokens = tokens.float()
+            if where == "last":
+                tokens = tokens.movedim(-1, 0)
+            elif count is not None:
+                tokens = tokens.expand(count, -1, -1)
+            axis_map, index = chosen[name, 1 if where is None else tokens.shape[0]]
+            frequencies = getattr(self, name + buffer).to(device)
+            cos, sin = rotary_tables(
+                tokens,
+                frequencies if index is None else frequencies[index.to(device)],
+                axis_map=None if axis_map is None else axis_map.to(device),
+                scale=scale,
+                dtype=dtype,
+            )
+            if own_scale:
+                last = position_ids.max()
+                ends = torch.stack((torch.zeros_like(last), last))[None]
+                factor = original(self, x.new_zeros(1, dtype=dtype), position_ids=ends)[0][0, 0, 0]
+                cos, sin = cos * factor, sin * factor
+            return packed(cos, sin, form)
+
+        return forward

@@ -1,0 +1,344 @@
+"""What a rotary function does, found by calling it.
+
+A rotary function gets heads and tables of cos and sin, and gives rotated heads. Every dim of a head
+that it gives is ``x[a] * cos[.., c] + sign * x[b] * sin[.., d]`` or ``x[a]``. Which a, b, c, d and
+sign is read off one call with unit vectors for heads and whole numbers for tables. Two dims that
+share their angle are a pair, and then the function is a rotation of pairs as `apply_rotary_tables`
+makes it. This file knows no name of a model or of a function.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posenc_native.rotary.apply import apply_rotary_qk_tables, apply_rotary_tables
+
+from .forms import Form, NotServed
+from .signatures import RotaryArguments, rotary_arguments
+
+__all__ = ["Rotation", "probe_function"]
+
+
+@dataclass
+class Rotation:
+    """What a rotary function does with tables of one form.
+
+    Attributes:
+        order: the angles in the order of the columns that it wants: of the pairs of a head, in
+            the order of `apply_rotary_tables`.
+        pairing: "half", "interleaved", a block size; "deinterleaved" takes pairs 2i, 2i + 1 and
+            gives them back as i, i + P (DeepSeek-V3). None: its dims are no pairs, see `mixed`.
+        inverse: whether it turns the other way.
+        mixed: without pairing, for every rotated dim: (a, angle of cos, b, angle of sin, sign).
+        part: of a head that is wider than what is rotated: "leading", "trailing"; "whole": there
+            is no such head.
+        prefix: whether tokens in front that have no row in the tables stay as they are.
+        keeps_dtype: whether float32 tables leave heads in the dtype that they have.
+        dims: how many dims of a head are rotated.
+        rows: `mixed`, transposed.
+        layouts: from (axes of a head tensor, axes of a table without `Form.inserted`,
+            unsqueeze_dim) the layout of the head tensor.
+    """
+
+    order: tuple[int, ...]
+    pairing: str | int | None
+    inverse: bool = False
+    mixed: tuple[tuple[int, int, int, int, int], ...] = ()
+    part: str = "whole"
+    prefix: bool = False
+    keeps_dtype: bool = False
+    dims: int = field(init=False)
+    rows: Tensor = field(init=False)
+    layouts: dict[tuple[int, int, Any], str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.dims = len(self.mixed) if self.pairing is None else 2 * len(self.order)
+        self.rows = torch.tensor(self.mixed, dtype=torch.int64).reshape(-1, 5).T
+
+    def layout(self, heads: tuple[Tensor, ...], table: torch.Size, dim: Any) -> str | None:
+        """The layout of heads that this rotation covers; else None."""
+        layout = self.layouts.get((heads[0].ndim, len(table), dim))
+        if layout is not None:
+            at, rows = layout.index("s"), table[-2]
+            for x in heads:
+                tokens = x.shape[at]
+                if tokens != rows and not (self.prefix and tokens > rows):
+                    return None
+        return layout
+
+    def __call__(
+        self,
+        heads: tuple[Tensor, ...],
+        cos: Tensor,
+        sin: Tensor,
+        layout: str,
+        inplace: bool = False,
+    ) -> tuple[Tensor, ...]:
+        """x, or q and k, rotated; in one call unless they differ in more than their heads."""
+        shape, table, pairing = heads[0].shape, cos.shape, self.pairing
+        if self.part == "whole" and shape[-1] != self.dims:
+            raise ValueError(f"patched model: expected heads of size {self.dims}, got {shape[-1]}")
+        if self.prefix and (extra := shape[layout.index("s")] - table[-2]) > 0:
+            cos = torch.nn.functional.pad(cos, (0, 0, extra, 0), value=1.0)
+            sin = torch.nn.functional.pad(sin, (0, 0, extra, 0))
+        if len(table) == 3 and table[0] == 1 and (layout[0] != "b" or shape[0] != 1):
+            cos, sin = cos[0], sin[0]  # the same positions for the whole batch
+        if pairing is None:
+            return tuple(self._mix(x, cos, sin, layout) for x in heads)
+        if pairing == "deinterleaved":
+            heads = tuple(torch.cat((x[..., ::2], x[..., 1::2]), dim=-1) for x in heads)
+            pairing = "half"
+        over = [inplace and _may_be_overwritten(x) for x in heads]
+        if len(heads) == 2 and over[0] == over[1] and _alike(*heads):
+            # In place, one tensor that is both q and k would be turned twice.
+            once = over[0] and heads[0] is not heads[1]
+            return self._rotate(heads, cos, sin, layout, pairing, once)
+        rotated = [
+            self._rotate((x,), cos, sin, layout, pairing, over_x)
+            for x, over_x in zip(heads, over, strict=True)
+        ]
+        return tuple(x for (x,) in rotated)
+
+    def _rotate(
+        self,
+        heads: tuple[Tensor, ...],
+        cos: Tensor,
+        sin: Tensor,
+        layout: str,
+        pairing: str | int,
+        over: bool,
+    ) -> tuple[Tensor, ...]:
+        start = heads[0].shape[-1] - self.dims if self.part == "trailing" else 0
+        if len(heads) == 2:
+            return apply_rotary_qk_tables(
+                *heads, cos, sin, layout=layout, pairing=pairing, rotary_start=start,
+                inverse=self.inverse, inplace=over,
+            )  # fmt: skip
+        (x,) = heads
+        rotated = apply_rotary_tables(
+            x, cos, sin, layout=layout, pairing=pairing, rotary_start=start, inverse=self.inverse,
+            out=x if over else None,
+        )  # fmt: skip
+        return (rotated,)
+
+    def _mix(self, x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
+        """Dims whose cos and sin have angles of their own; rounded once."""
+        a, of_cos, b, of_sin, sign = self.rows.to(x.device)
+        letters = "bs"[3 - cos.ndim :]
+        shape = [x.shape[i] if n in letters else 1 for i, n in enumerate(layout[:-1])] + [-1]
+        start = x.shape[-1] - self.dims if self.part == "trailing" else 0
+        before, middle, after = x.split((start, self.dims, x.shape[-1] - start - self.dims), dim=-1)
+        middle = middle.to(torch.promote_types(x.dtype, cos.dtype))
+        turned = middle[..., a] * cos[..., of_cos].reshape(shape)
+        turned = turned + middle[..., b] * (sin[..., of_sin] * sign).reshape(shape)
+        return torch.cat((before, turned.to(x.dtype), after), dim=-1)
+
+
+def _may_be_overwritten(x: Tensor) -> bool:
+    """Not what autograd may need, nor a view that shows one value several times."""
+    return not (torch.is_grad_enabled() and x.requires_grad) and 0 not in x.stride()
+
+
+def _alike(q: Tensor, k: Tensor) -> bool:
+    """Whether they differ in heads alone, or in tokens, which is an error with one table."""
+    of_q, of_k = q.shape, k.shape
+    return q.dtype == k.dtype and of_q[0] == of_k[0] and of_q[-1] == of_k[-1]
+
+
+# --- probing --------------------------------------------------------------------------------------
+
+# The orders in which a function may expect the axes of its heads.
+_LAYOUTS = ("bhsd", "bshd", "hsd", "shd")
+
+_SIZES = {"b": 2, "h": 3, "s": 5}
+
+_Dim = tuple[int, int, int, int, int]  # a, angle of cos, b, angle of sin, sign
+
+
+def probe_function(original: Callable[..., Any], form: Form) -> Rotation:
+    """What a rotary function does with tables of one form.
+
+    Raises:
+        NotServed: it takes other arguments, or does something else.
+    """
+    title = getattr(original, "__name__", type(original).__name__)
+    probe = _FunctionProbe(original, rotary_arguments(original), form)
+    width, extra = len(form.columns), 6
+    # Tables are as wide as what is rotated, or have one column a pair.
+    for size in (width, 2 * width):
+        rows = probe.rows(size)
+        if rows is not None:
+            break
+    else:
+        raise NotServed(f"{title} cannot be probed with heads of {width}")
+    if None in rows:
+        raise NotServed(f"{title} rotates in an unknown way")
+    rotation = _as_rotation(rows, form.angles)  # type: ignore[arg-type]
+    wider = probe.rows(size + extra)
+    if wider:  # else it takes only heads that are as wide as what is rotated
+        shifted = [row and (row[0] + extra, row[1], row[2] + extra, *row[3:]) for row in rows]
+        if wider == [*rows, *[None] * extra]:
+            rotation.part = "leading"
+        elif wider == [*[None] * extra, *shifted]:
+            rotation.part = "trailing"
+        else:
+            raise NotServed(f"{title} rotates a part of a head in an unknown way")
+    probe.find_layouts(rotation)
+    if not rotation.layouts:
+        raise NotServed(f"{title} takes heads in an unknown layout")
+    return rotation
+
+
+@dataclass
+class _FunctionProbe:
+    """Calls of a rotary function with small tensors."""
+
+    original: Callable[..., Any]
+    arguments: RotaryArguments
+    form: Form
+
+    def shapes(self) -> Iterator[tuple[str, str, Any]]:
+        """Layouts of heads, axes of tables, and unsqueeze_dim; most cannot be combined."""
+        has_dim = "unsqueeze_dim" in self.arguments.defaults
+        default = self.arguments.defaults.get("unsqueeze_dim")
+        dims = dict.fromkeys((default, 1, 2, 0, -2, -3) if has_dim else (None,))
+        for layout, rank, dim in itertools.product(_LAYOUTS, self.form.ranks, dims):
+            yield layout, "bs" if rank - len(self.form.inserted) == 3 else "s", dim
+
+    def call(self, heads: list[Tensor], cos: Tensor, sin: Tensor, dim: Any) -> list[Tensor] | None:
+        """The rotated heads; None if the function does not take these."""
+        for axis in self.form.inserted:
+            cos, sin = cos.unsqueeze(axis), sin.unsqueeze(axis)
+        names = self.arguments
+        given: dict[str, Any] = dict(zip(names.heads, heads, strict=True))
+        if self.form.packing == "cos, sin":
+            given |= {"cos": cos, "sin": sin}
+        else:
+            one = torch.complex(cos, sin) if self.form.packing == "complex" else None
+            given[names.tables[0]] = torch.cat((sin, cos), dim=-1) if one is None else one
+        for name in names.positions:
+            given[name] = torch.zeros(*cos.shape[:-1], self.form.axes or 1, dtype=torch.int64)
+        if dim is not None:
+            given["unsqueeze_dim"] = dim
+        try:
+            results = self.original(**given)
+        except Exception:  # whatever a model may raise
+            return None
+        results = results if isinstance(results, (tuple, list)) else (results,)
+        if len(results) != len(heads) or any(
+            not isinstance(a, Tensor) or a.shape != b.shape
+            for a, b in zip(results, heads, strict=False)
+        ):
+            return None
+        return list(results)
+
+    def rows(self, size: int) -> list[_Dim | None] | None:
+        """What every dim of a head of this size is made of; None for one that stays as it is.
+
+        None if the function does not take such heads.
+        """
+        title = getattr(self.original, "__name__", type(self.original).__name__)
+        width = len(self.form.columns)
+        # Whole numbers that differ from each other, and from 1.
+        cos = torch.arange(2, width + 2, dtype=torch.float32)
+        sin = cos + width
+        # A head for each dim, and one more: as many heads as columns could be mixed up with these.
+        unit, count = torch.eye(size + 1, size), size + 1
+        results = None
+        for layout, axes, dim in self.shapes():
+            x = unit.reshape([count if letter == "h" else 1 for letter in layout[:-1]] + [size])
+            shape = [1] * len(axes) + [width]
+            heads = [x.clone() for _ in self.arguments.heads]
+            results = self.call(heads, cos.reshape(shape), sin.reshape(shape), dim)
+            if results is not None:
+                break
+        if results is None:
+            return None
+        if any(not torch.equal(result, results[0]) for result in results):
+            raise NotServed(f"{title} rotates q and k in different ways")
+        found = [self._row(column) for column in results[0].reshape(count, size).T]
+        for i, row in enumerate(found):
+            if row == (i,):
+                found[i] = None
+            elif row is None or len(row) == 1:
+                raise NotServed(f"{title} rotates in an unknown way")
+        return found  # type: ignore[return-value]
+
+    def _row(self, column: Tensor) -> tuple[int, ...] | None:
+        """A `_Dim` from the share of every dim in one; (a,) where that is 1; None for others."""
+        columns, width = self.form.columns, len(self.form.columns)
+        shares = {int(i): float(column[i]) for i in column.nonzero()}
+        if len(shares) == 1:
+            ((a, share),) = shares.items()
+            return (a,) if share == 1 else None
+        if len(shares) != 2:
+            return None
+        (a, cos), (b, sin) = sorted(shares.items(), key=lambda share: abs(share[1]))
+        of_cos, of_sin = round(cos) - 2, round(abs(sin)) - 2 - width
+        if cos != of_cos + 2 or not (0 <= of_cos < width and 0 <= of_sin < width):
+            return None
+        return a, columns[of_cos], b, columns[of_sin], 1 if sin > 0 else -1
+
+    def find_layouts(self, rotation: Rotation) -> None:
+        """Fill in layouts, prefix and keeps_dtype by what the function gives for random heads."""
+        random = torch.Generator("cpu").manual_seed(0)
+
+        def numbers(*shape: int) -> Tensor:
+            return torch.randn(shape, generator=random, dtype=torch.float32)
+
+        order, columns = torch.tensor(rotation.order), torch.tensor(self.form.columns)
+        size = rotation.dims + (0 if rotation.part == "whole" else 2)
+
+        def fits(layout: str, axes: str, dim: Any, extra: int = 0, like: Any = None) -> bool:
+            sizes = [_SIZES[n] + (extra if n == "s" else 0) for n in layout[:-1]]
+            heads = [numbers(*sizes, size) for _ in self.arguments.heads]
+            cos, sin = (numbers(*(_SIZES[n] for n in axes), self.form.angles) for _ in range(2))
+            given = heads if like is None else [x.to(like) for x in heads]
+            theirs = self.call(given, cos[..., columns], sin[..., columns], dim)
+            if theirs is None or like is not None:
+                return theirs is not None and theirs[0].dtype == like
+            try:
+                ours = rotation(tuple(heads), cos[..., order], sin[..., order], layout)
+            except ValueError:
+                return False
+            return all(torch.allclose(a, b, 1e-4, 1e-5) for a, b in zip(theirs, ours, strict=True))
+
+        for layout, axes, dim in self.shapes():
+            key = len(layout), len(axes) + 1, dim
+            if key not in rotation.layouts and fits(layout, axes, dim):
+                rotation.layouts[key] = layout
+                rotation.keeps_dtype = fits(layout, axes, dim, like=torch.bfloat16)
+                rotation.prefix = True
+                rotation.prefix = fits(layout, axes, dim, extra=2)
+
+
+def _as_rotation(rows: list[_Dim], angles: int) -> Rotation:
+    """The rotation of pairs that gives these dims; of single dims where their angles differ."""
+    pairs = len(rows) // 2
+    dims = torch.arange(2 * pairs)
+    pairings: dict[str | int, tuple[Tensor, Tensor]] = {
+        "half": (dims.reshape(2, -1), dims.reshape(2, -1)),
+        "interleaved": (dims.reshape(-1, 2).T, dims.reshape(-1, 2).T),
+        "deinterleaved": (dims.reshape(-1, 2).T, dims.reshape(2, -1)),
+    }
+    for blocks in (2, 3, 4):
+        if len(rows) % (2 * blocks) == 0:
+            in_blocks = dims.reshape(blocks, 2, -1).transpose(0, 1).flatten(1)
+            pairings[len(rows) // blocks] = in_blocks, in_blocks
+    for (pairing, (taken, given)), inverse in itertools.product(pairings.items(), (False, True)):
+        order = []
+        for a, b, first, second in torch.cat((taken, given)).T.tolist():
+            angle, sign = rows[first][1], 1 if inverse else -1
+            if rows[first] == (a, angle, b, angle, sign) and (
+                rows[second] == (b, angle, a, angle, -sign)
+            ):
+                order.append(angle)
+        if len(order) == pairs:
+            return Rotation(tuple(order), pairing, inverse)
+    return Rotation(tuple(range(angles)), None, mixed=tuple(rows))

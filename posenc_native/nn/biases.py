@@ -1,0 +1,385 @@
+"""Biases of attention scores by the distance of key and query: ALiBi, T5 and the like."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from posenc_native.base import arguments
+from posenc_native.base.calls import call_arguments
+from posenc_native.relative.alibi import alibi_diagonals, alibi_slopes
+from posenc_native.relative.bias import add_toeplitz_bias, toeplitz_bias
+from posenc_native.relative.kernels import fire_bias, kerple_diagonals, sandwich_diagonals
+from posenc_native.relative.tables import clipped_diagonals, t5_diagonals
+
+from .checks import check_scores, positive_size
+from .placement import device_of
+
+
+class ToeplitzBias(nn.Module):
+    """A bias that depends on key - query alone: the base class of ALiBi, T5 and the like.
+
+    A subclass defines `diagonals`, what the distances are worth. Calling the module adds the bias
+    to scores, without making it; `bias` makes it.
+
+    Shape:
+        scores ``[..., H, q_len, k_len]``; q_offset, the position of the first query, an int or
+        integers for the first axis of the scores (decoding with a cache).
+
+    In a step of decoding, making the diagonals takes longer than adding them. Layers that share a
+    bias, as T5's do, can share its diagonals: ``module(scores, diagonals=module.diagonals(...))``.
+    """
+
+    def diagonals(
+        self, q_len: int, k_len: int, q_offset: int | Tensor = 0, device: Any = None
+    ) -> Tensor:
+        """``[H, q_len + k_len - 1]``, or ``[B, H, ...]`` for q_offset ``[B]``."""
+        raise NotImplementedError
+
+    def forward(
+        self,
+        scores: Tensor,
+        q_offset: int | Tensor = 0,
+        inplace: bool = False,
+        *,
+        diagonals: Tensor | None = None,
+    ) -> Tensor:
+        """Scores with the bias added; written over them if `inplace`.
+
+        diagonals: those of `diagonals`, for scores of these lengths, where they are there already;
+            they have the q_offset in them.
+        """
+        check_scores(type(self).__name__, scores)
+        q_len, k_len = scores.shape[-2:]
+        if diagonals is None:
+            diagonals = self.diagonals(q_len, k_len, q_offset, scores.device)
+        if diagonals.ndim == 3:  # of q_offset [B], which is the first axis of the scores
+            diagonals = diagonals.unflatten(0, (-1, *(1,) * (scores.ndim - 4)))
+        out = scores if inplace else None
+        sum_: Tensor = add_toeplitz_bias(scores, diagonals, out=out)
+        return sum_
+
+    def bias(
+        self,
+        q_len: int,
+        k_len: int,
+        q_offset: int | Tensor = 0,
+        dtype: torch.dtype | None = None,
+        device: Any = None,
+    ) -> Tensor:
+        """The bias itself, ``[..., H, q_len, k_len]``, as an attn_mask for example.
+
+        device: for modules without parameters; of others the result is where these are.
+        """
+        diagonals = self.diagonals(q_len, k_len, q_offset, device)
+        laid: Tensor = toeplitz_bias(diagonals, q_len, k_len, dtype=dtype)
+        return laid
+
+
+class ALiBi(ToeplitzBias):
+    """Attention with linear biases: ``-slope * |distance|``.
+
+    Args:
+        num_heads: H.
+        symmetric: False for ``slope * (key - query)``, the causal form, which rises over future
+            keys and wants a causal mask.
+        learned: the slopes are parameters.
+
+    Raises:
+        ValueError, TypeError: as in `posenc_native.add_toeplitz_bias`.
+
+    Source: Press et al. 2022, "Train Short, Test Long".
+
+    Example:
+        >>> import torch
+        >>> from posenc_native import nn as pnn
+        >>> pnn.ALiBi(8)(torch.zeros(1, 8, 1, 4), q_offset=3)[0, 0]
+        tensor([[-1.5000, -1.0000, -0.5000,  0.0000]])
+    """
+
+    def __init__(self, num_heads: int, *, symmetric: bool = True, learned: bool = False) -> None:
+        super().__init__()
+        slopes = alibi_slopes(num_heads)
+        self.num_heads = len(slopes)
+        self.symmetric = symmetric
+        self.slopes = nn.Parameter(torch.tensor(slopes, dtype=torch.float32)) if learned else None
+        self.diagonals(1, 1)  # raises for a `symmetric` that is no bool
+
+    def diagonals(
+        self, q_len: int, k_len: int, q_offset: int | Tensor = 0, device: Any = None
+    ) -> Tensor:
+        """``[H, q_len + k_len - 1]``, or ``[B, H, ...]`` for q_offset ``[B]``."""
+        values: Tensor = alibi_diagonals(
+            self.num_heads, q_len, k_len, symmetric=self.symmetric, q_offset=q_offset,
+            slopes=self.slopes, device=device_of(self, device),
+        )  # fmt: skip
+        return values
+
+    def extra_repr(self) -> str:
+        """The call, for print(model)."""
+        return call_arguments(
+            type(self), num_heads=self.num_heads, symmetric=self.symmetric,
+            learned=self.slopes is not None,
+        )  # fmt: skip
+
+
+class Kerple(ToeplitzBias):
+    """Kernelised bias with two learned numbers a head: ``-r1 * log(1 + r2 * d)`` of the distance d
+    to earlier keys, or with kind "power" ``-r1 * d ** r2``.
+
+    Args:
+        num_heads: H.
+        kind: "log" or "power".
+
+    Raises:
+        ValueError, TypeError: as in `posenc_native.kerple_diagonals`.
+
+    Source: Chi et al. 2022, "KERPLE"; parameters drawn and bounded as in its code.
+
+    Example:
+        >>> import torch
+        >>> from posenc_native import nn as pnn
+        >>> pnn.Kerple(4)(torch.zeros(2, 4, 8, 8)).shape
+        torch.Size([2, 4, 8, 8])
+    """
+
+    def __init__(self, num_heads: int, *, kind: str = "log") -> None:
+        super().__init__()
+        if kind not in ("log", "power"):
+            arguments.wrong_value("Kerple", "kind", "'log' or 'power'", repr(kind))
+        self.kind = kind
+        num_heads = arguments.size("Kerple", "num_heads", num_heads)
+        self.r1 = nn.Parameter(torch.rand(num_heads) * 2)
+        self.r2 = nn.Parameter(torch.rand(num_heads) * (1 if kind == "log" else 2))
+
+    def diagonals(
+        self, q_len: int, k_len: int, q_offset: int | Tensor = 0, device: Any = None
+    ) -> Tensor:
+        """``[H, q_len + k_len - 1]``, or ``[B, H, ...]`` for q_offset ``[B]``."""
+        r1 = self.r1.clamp(min=0.01)
+        r2 = self.r2.clamp(min=0.01, max=None if self.kind == "log" else 2.0)
+        values: Tensor = kerple_diagonals(r1, r2, q_len, k_len, kind=self.kind, q_offset=q_offset)
+        return values
+
+    def extra_repr(self) -> str:
+        """The call, for print(model)."""
+        return call_arguments(type(self), num_heads=self.r1.shape[0], kind=self.kind)
+
+
+class Sandwich(ToeplitzBias):
+    """Inner products of sinusoidal encodings as a bias, per head scaled down.
+
+    Args:
+        num_heads: H.
+        dim, base: of the sinusoidal encoding.
+
+    Source: Chi et al. 2023, "Dissecting Transformer Length Extrapolation via the Lens of Receptive
+    Field Analysis".
+
+    Example:
+        >>> import torch
+        >>> from posenc_native import nn as pnn
+        >>> pnn.Sandwich(4)(torch.zeros(2, 4, 8, 8)).shape
+        torch.Size([2, 4, 8, 8])
+    """
+
+    def __init__(self, num_heads: int, *, dim: int = 128, base: float = 10000.0) -> None:
+        super().__init__()
+        self.num_heads = arguments.size("Sandwich", "num_heads", num_heads)
+        self.dim = arguments.even_size("Sandwich", "dim", dim)
+        self.base = arguments.positive_number("Sandwich", "base", base)
+
+    def diagonals(
+        self, q_len: int, k_len: int, q_offset: int | Tensor = 0, device: Any = None
+    ) -> Tensor:
+        """``[H, q_len + k_len - 1]``, or ``[B, H, ...]`` for q_offset ``[B]``."""
+        values: Tensor = sandwich_diagonals(
+            self.num_heads, q_len, k_len, dim=self.dim, base=self.base, q_offset=q_offset,
+            device=device_of(self, device),
+        )  # fmt: skip
+        return values
+
+    def extra_repr(self) -> str:
+        """The call, for print(model)."""
+        return call_arguments(type(self), num_heads=self.num_heads, dim=self.dim, base=self.base)
+
+
+class T5RelativeBias(ToeplitzBias):
+    """T5's learned bias of distance buckets.
+
+    Args:
+        num_heads: H.
+        num_buckets: rows of the table.
+        max_distance: from here on distances share a bucket.
+        bidirectional: True in encoders; False in decoders, where future keys share bucket 0.
+
+    The parameter ``weight`` ``[num_buckets, H]`` is ``relative_attention_bias.weight`` of
+    transformers' models.
+
+    Raises:
+        ValueError, TypeError: as in `posenc_native.t5_diagonals`.
+
+    Source: Raffel et al. 2020, "Exploring the Limits of Transfer Learning".
+
+    Example:
+        >>> import torch
+        >>> from posenc_native import nn as pnn
+        >>> pnn.T5RelativeBias(4)(torch.zeros(2, 4, 8, 8)).shape
+        torch.Size([2, 4, 8, 8])
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        num_buckets: int = 32,
+        max_distance: int = 128,
+        bidirectional: bool = True,
+    ) -> None:
+        super().__init__()
+        self.max_distance, self.bidirectional = max_distance, bidirectional
+        num_heads = arguments.size("T5RelativeBias", "num_heads", num_heads)
+        num_buckets = arguments.size("T5RelativeBias", "num_buckets", num_buckets)
+        self.weight = nn.Parameter(torch.randn(num_buckets, num_heads) * 0.02)
+        self.diagonals(1, 1)  # raises for an impossible configuration
+
+    def diagonals(
+        self, q_len: int, k_len: int, q_offset: int | Tensor = 0, device: Any = None
+    ) -> Tensor:
+        """``[H, q_len + k_len - 1]``, or ``[B, H, ...]`` for q_offset ``[B]``."""
+        values: Tensor = t5_diagonals(
+            self.weight, q_len, k_len, bidirectional=self.bidirectional,
+            max_distance=self.max_distance, q_offset=q_offset,
+        )  # fmt: skip
+        return values
+
+    def extra_repr(self) -> str:
+        """The call, for print(model)."""
+        buckets, heads = self.weight.shape
+        return call_arguments(
+            type(self), num_heads=heads, num_buckets=buckets, max_distance=self.max_distance,
+            bidirectional=self.bidirectional,
+        )  # fmt: skip
+
+
+class ClippedRelativeBias(ToeplitzBias):
+    """A learned number for each distance up to a limit, the farther ones sharing the last.
+
+    Args:
+        num_heads: H.
+        left: the farthest key before the query with a number of its own.
+        right: the farthest after it; by default `left`.
+
+    Example:
+        >>> import torch
+        >>> from posenc_native import nn as pnn
+        >>> pnn.ClippedRelativeBias(4, 16)(torch.zeros(2, 4, 8, 8)).shape
+        torch.Size([2, 4, 8, 8])
+    """
+
+    def __init__(self, num_heads: int, left: int, right: int | None = None) -> None:
+        super().__init__()
+        num_heads = arguments.size("ClippedRelativeBias", "num_heads", num_heads)
+        self.left = arguments.size("ClippedRelativeBias", "left", left)
+        right = self.left if right is None else right
+        width = self.left + arguments.size("ClippedRelativeBias", "right", right) + 1
+        self.weight = nn.Parameter(torch.randn(width, num_heads) * 0.02)
+
+    def diagonals(
+        self, q_len: int, k_len: int, q_offset: int | Tensor = 0, device: Any = None
+    ) -> Tensor:
+        """``[H, q_len + k_len - 1]``, or ``[B, H, ...]`` for q_offset ``[B]``."""
+        values: Tensor = clipped_diagonals(
+            self.weight, q_len, k_len, left=self.left, q_offset=q_offset
+        )
+        return values
+
+    def extra_repr(self) -> str:
+        """The call, for print(model)."""
+        width, heads = self.weight.shape
+        right = width - 1 - self.left
+        return call_arguments(
+            type(self), num_heads=heads, left=self.left, right=None if right == self.left else right
+        )
+
+
+class FIRE(nn.Module):
+    """A small network of the distance relative to the position of the query.
+
+    Every row has its own divisor, so that this bias is a matrix, made in each call.
+
+    Args:
+        num_heads: H.
+        hidden: width of the network.
+        c: first value of the learned factor of distances.
+        threshold: positions up to here are divided alike; a learned factor scales it.
+
+    Shape:
+        scores ``[..., H, q_len, k_len]``; q_offset as in `ToeplitzBias`.
+
+    Raises:
+        ValueError, TypeError: as in `posenc_native.fire_bias`.
+
+    Source: Li et al. 2024, "Functional Interpolation for Relative Positions Improves Long Context
+    Transformers".
+
+    Example:
+        >>> import torch
+        >>> from posenc_native import nn as pnn
+        >>> pnn.FIRE(4)(torch.zeros(2, 4, 8, 8)).shape
+        torch.Size([2, 4, 8, 8])
+    """
+
+    def __init__(
+        self, num_heads: int, *, hidden: int = 32, c: float = 0.1, threshold: float = 512.0
+    ) -> None:
+        super().__init__()
+        num_heads = arguments.size("FIRE", "num_heads", num_heads)
+        hidden = positive_size("FIRE", "hidden", hidden)
+        self.threshold = arguments.positive_number("FIRE", "threshold", threshold)
+        self.network = nn.Sequential(nn.Linear(1, hidden), nn.ReLU(), nn.Linear(hidden, num_heads))
+        self.c = nn.Parameter(torch.tensor(arguments.positive_number("FIRE", "c", c)))
+        self.threshold_scale = nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, scores: Tensor, q_offset: int | Tensor = 0) -> Tensor:
+        """Scores with the bias added."""
+        check_scores("FIRE", scores)
+        return add_bias("FIRE", scores, self.bias(scores.shape[-2], scores.shape[-1], q_offset))
+
+    def bias(
+        self,
+        q_len: int,
+        k_len: int,
+        q_offset: int | Tensor = 0,
+        dtype: torch.dtype | None = None,
+    ) -> Tensor:
+        """The bias itself, ``[H, q_len, k_len]``, or ``[B, H, ...]`` for q_offset ``[B]``."""
+        values: Tensor = fire_bias(
+            q_len, k_len, self.network, c=self.c, threshold=self.threshold * self.threshold_scale,
+            q_offset=q_offset,
+        )  # fmt: skip
+        return values if dtype is None else values.to(dtype)
+
+    def extra_repr(self) -> str:
+        """The call, for print(model)."""
+        first, _, last = self.network
+        return call_arguments(
+            type(self), num_heads=last.out_features, hidden=first.out_features,
+            threshold=self.threshold,
+        )  # fmt: skip
+
+
+def add_bias(function: str, scores: Tensor, bias: Tensor, inplace: bool = False) -> Tensor:
+    """Scores plus a bias [H, q_len, k_len] or [B, H, q_len, k_len], as `add_toeplitz_bias` has it:
+    of the scores' shape and dtype, rounded once.
+    """
+    batch = tuple(bias.shape[:-3])
+    if tuple(scores.shape[-3:]) != tuple(bias.shape[-3:]) or (
+        batch and (scores.ndim < 4 or batch not in (tuple(scores.shape[:1]), (1,)))
+    ):
+        letters = ", ".join(map(str, (*batch, "...", *bias.shape[-3:])))
+        arguments.wrong_value(function, "scores", f"shape [{letters}]", list(scores.shape))
+    if batch:
+        bias = bias.unflatten(0, (-1, *(1,) * (scores.ndim - 4)))
+    return scores.add_(bias) if inplace else (scores + bias).to(scores.dtype)

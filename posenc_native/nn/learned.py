@@ -1,0 +1,242 @@
+"""Modules of absolute encodings that are learned: a table, and the states of a GRU."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from posenc_native.absolute.encodings import learned_positions, recurrent_positions
+from posenc_native.absolute.resampling import resample_positions
+from posenc_native.base import arguments
+
+# Imported here: inside torch.compile, a first call would import it too late.
+from posenc_native.engines.tensors.recurrent import recurrent as _recurrent  # noqa: F401
+from posenc_native.sinusoids.tables import sinusoidal
+
+from .absolute import PositionalEncoding
+from .placement import precision_of
+
+
+class LearnedPositionalEncoding(PositionalEncoding):
+    """A learned vector for each position.
+
+    Args:
+        num_positions: the positions 0 .. num_positions - 1 have one; others are an error.
+        d_model, dropout, how, x_scale, batch_first: as in `PositionalEncoding`.
+        offset: rows of the table before that of position 0, for positions from -offset on: 2 in
+            OPT, BART and RoBERTa, where padding has position -1.
+        padding_idx: a row of the table that is 0 at first and gets no gradient: 1 in those.
+        init: how the table begins: "normal" of standard deviation `std` (BERT and GPT-2: 0.02),
+            "truncated_normal" at two of them (ViT), "uniform" in 0 .. 1 (DETR), "zeros", or
+            "sinusoidal", the Transformer paper's table.
+        std: of "normal" and "truncated_normal".
+
+    The parameter ``weight`` ``[offset + num_positions, d_model]`` has the name and the rows that it
+    has in an nn.Embedding.
+
+    Raises:
+        ValueError, TypeError: as in `posenc_native.learned_positions` and `posenc_native.combine`.
+
+    Source: Gehring et al. 2017, "Convolutional Sequence to Sequence Learning", section 3.1.
+
+    Example:
+        >>> import torch
+        >>> from posenc_native import nn as pnn
+        >>> encode = pnn.LearnedPositionalEncoding(512, 64)
+        >>> encode(torch.zeros(2, 10, 64)).shape
+        torch.Size([2, 10, 64])
+        >>> longer = encode.resampled(1024)  # for longer sequences, to be trained further
+        >>> longer.weight.shape
+        torch.Size([1024, 64])
+    """
+
+    def __init__(
+        self,
+        num_positions: int,
+        d_model: int,
+        dropout: float = 0.1,
+        *,
+        offset: int = 0,
+        padding_idx: int | None = None,
+        init: str = "normal",
+        std: float = 0.02,
+        how: str = "add",
+        x_scale: float | str = 1.0,
+        batch_first: bool = True,
+    ) -> None:
+        super().__init__(d_model, dropout, how=how, x_scale=x_scale, batch_first=batch_first)
+        function = "LearnedPositionalEncoding"
+        self.num_positions = arguments.size(function, "num_positions", num_positions)
+        self.offset = arguments.size(function, "offset", offset)
+        rows = self.offset + self.num_positions
+        if padding_idx is not None:
+            padding_idx = arguments.size(function, "padding_idx", padding_idx)
+            if padding_idx >= rows:
+                arguments.wrong_value(function, "padding_idx", f"a row below {rows}", padding_idx)
+        self.padding_idx = padding_idx
+        arguments.check_name(function, "init", init, tuple(_INITIAL_TABLES))
+        self.init, self.std = init, arguments.finite_number(function, "std", std)
+        self.weight = nn.Parameter(torch.empty(rows, self.d_model))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """The table as it begins."""
+        _INITIAL_TABLES[self.init](self)
+        if self.padding_idx is not None:
+            self.weight[self.padding_idx].zero_()
+
+    def encoding(
+        self, positions: int | Tensor, device: Any = None, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        """``[s, d_model]`` of an int s for 0 .. s-1, else ``positions.shape + (d_model,)``."""
+        rows: Tensor = learned_positions(
+            self.weight, positions, offset=self.offset, padding_idx=self.padding_idx
+        )
+        return rows
+
+    def resampled(
+        self, size: int | Sequence[int], *, prefix: int = 0, **options: Any
+    ) -> LearnedPositionalEncoding:
+        """A module like this one for another length or grid, its table resampled.
+
+        size, prefix, options: as in `posenc_native.resample_positions`; the rows before position 0
+            stay as they are, and so do `prefix` more.
+        """
+        weight = resample_positions(
+            self.weight.detach(), size, prefix=self.offset + prefix, **options
+        )
+        module = copy.deepcopy(self)
+        module.num_positions = weight.shape[0] - self.offset
+        module.weight = nn.Parameter(weight, self.weight.requires_grad)
+        return module
+
+    def _arguments(self) -> dict[str, Any]:
+        return {
+            "num_positions": self.num_positions, **super()._arguments(), "offset": self.offset,
+            "padding_idx": self.padding_idx, "init": self.init, "std": self.std,
+        }  # fmt: skip
+
+
+def _truncated_normal(module: LearnedPositionalEncoding) -> None:
+    nn.init.trunc_normal_(module.weight, std=module.std, a=-2 * module.std, b=2 * module.std)
+
+
+def _sinusoidal_rows(module: LearnedPositionalEncoding) -> None:
+    positions = torch.arange(-module.offset, module.num_positions, device=module.weight.device)
+    module.weight.copy_(sinusoidal(positions, module.d_model, dtype=torch.float32))
+
+
+_INITIAL_TABLES: dict[str, Any] = {
+    "normal": lambda module: nn.init.normal_(module.weight, std=module.std),
+    "truncated_normal": _truncated_normal,
+    "uniform": lambda module: nn.init.uniform_(module.weight),
+    "zeros": lambda module: nn.init.zeros_(module.weight),
+    "sinusoidal": _sinusoidal_rows,
+}
+
+
+class RecurrentPositionalEncoding(PositionalEncoding):
+    """States of a GRU that runs from position to position without an input.
+
+    The states are those of `posenc_native.recurrent_positions`, from a learned start; a linear
+    layer makes them d_model wide if they are not. Lengths are not limited: what it does beyond
+    those that it was trained on is for the task to say.
+
+    Args:
+        d_model, dropout, how, x_scale, batch_first: as in `PositionalEncoding`.
+        hidden: width of the state; None for d_model.
+        num_positions: how many positions to run through where positions are given, which are
+            looked up in them. Not needed without positions.
+
+    In decoding, `states` with the last state makes one more encoding from one more step, where
+    Positions run through all of them again.
+
+    Raises:
+        ValueError, TypeError: as in `posenc_native.recurrent_positions` and
+            `posenc_native.combine`.
+
+    Source: see `posenc_native.recurrent_positions`.
+
+    Example:
+        >>> import torch
+        >>> from posenc_native import nn as pnn
+        >>> encode = pnn.RecurrentPositionalEncoding(64, 0.0, hidden=16)
+        >>> whole = encode(torch.zeros(2, 11, 64))
+        >>> states = encode.states(10)
+        >>> step = encode.states(1, states[-1])  # position 10
+        >>> last = encode(torch.zeros(2, 1, 64), encoding=encode.projected(step))
+        >>> torch.allclose(last, whole[:, 10:], atol=1e-6)
+        True
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        dropout: float = 0.1,
+        *,
+        hidden: int | None = None,
+        num_positions: int | None = None,
+        how: str = "add",
+        x_scale: float | str = 1.0,
+        batch_first: bool = True,
+    ) -> None:
+        super().__init__(d_model, dropout, how=how, x_scale=x_scale, batch_first=batch_first)
+        function = "RecurrentPositionalEncoding"
+        width = self.d_model if hidden is None else arguments.size(function, "hidden", hidden)
+        if num_positions is not None:
+            num_positions = arguments.size(function, "num_positions", num_positions)
+        self.num_positions = num_positions
+        self.start = nn.Parameter(torch.empty(width))
+        self.weight_hh = nn.Parameter(torch.empty(3 * width, width))
+        self.bias_ih = nn.Parameter(torch.empty(3 * width))
+        self.bias_hh = nn.Parameter(torch.empty(3 * width))
+        self.output = nn.Linear(width, self.d_model) if width != self.d_model else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Uniform in +-1 / sqrt(hidden), as in torch.nn.GRU, the start like the weights."""
+        bound = 1 / math.sqrt(max(len(self.start), 1))
+        for parameter in (self.start, self.weight_hh, self.bias_ih, self.bias_hh):
+            nn.init.uniform_(parameter, -bound, bound)
+        if self.output is not None:
+            self.output.reset_parameters()
+
+    def states(self, count: int, state: Tensor | None = None) -> Tensor:
+        """``[count, hidden]`` float32 (float64 for float64 parameters): `count` more states.
+
+        state: ``[hidden]``, the last one before them; None for the start.
+        """
+        states: Tensor = recurrent_positions(
+            count, self.start if state is None else state, self.weight_hh, self.bias_ih,
+            self.bias_hh, dtype=precision_of(self.start),
+        )  # fmt: skip
+        return states
+
+    def projected(self, states: Tensor) -> Tensor:
+        """The encodings ``[..., d_model]`` of states ``[..., hidden]``."""
+        if self.output is None:
+            return states
+        weight, bias = self.output.weight, self.output.bias
+        return nn.functional.linear(states, weight.to(states.dtype), bias.to(states.dtype))
+
+    def encoding(
+        self, positions: int | Tensor, device: Any = None, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        """``[s, d_model]`` of an int s for 0 .. s-1, else ``positions.shape + (d_model,)``."""
+        if not isinstance(positions, Tensor):
+            return self.projected(self.states(positions))
+        if self.num_positions is None:
+            expected = "given to the module, to look up positions in so many states"
+            arguments.wrong_value(type(self).__name__, "num_positions", expected, None)
+        rows: Tensor = learned_positions(self.states(self.num_positions), positions)
+        return self.projected(rows)
+
+    def _arguments(self) -> dict[str, Any]:
+        hidden = {} if self.output is None else {"hidden": len(self.start)}
+        return {**super()._arguments(), **hidden, "num_positions": self.num_positions}

@@ -1,0 +1,287 @@
+"""Relative terms in which the query has a say: Transformer-XL, the Conformer, Shaw et al."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from posenc_native.base import arguments
+from posenc_native.base.calls import call_arguments
+from posenc_native.engines.tensors.following import tracing
+from posenc_native.relative.columns import clipped_index
+from posenc_native.relative.distances import relative_positions
+from posenc_native.relative.entries import _signed
+from posenc_native.relative.lookup import relative_gather, relative_scatter
+from posenc_native.sinusoids.tables import sinusoidal
+
+from .checks import positive_size
+from .placement import device_of
+
+
+class RelativePositionalEncoding(nn.Module):
+    """Scores of Transformer-XL and the Conformer: content, and sinusoids of distances.
+
+    ``((q_i + u) . k_j + (q_i + v) . W r_(i - j)) * scale``, where r is the sinusoidal table of
+    distances and u, v, W are learned. No ``[q_len, k_len, d]`` is made, and no distance wraps round
+    into the upper triangle.
+
+    Args:
+        d_model: width of the table of distances, even.
+        num_heads: H.
+        head_dim: by default d_model / num_heads.
+        causal: only keys up to the query get a position score (half the work); the others none, to
+            be masked. As in Transformer-XL; False is the Conformer.
+        layout, base: of the sinusoids, as in `posenc_native.sinusoidal`: "sin_cos" in
+            Transformer-XL, "interleaved" in ESPnet's and NeMo's Conformer.
+        scale: of the sum; by default 1 / sqrt(head_dim).
+
+    Attributes:
+        pos_bias_u, pos_bias_v: parameters, ``[H, head_dim]``.
+        linear_pos: a linear layer, d_model to H * head_dim, without bias.
+
+    Shape:
+        q ``[..., H, q_len, head_dim]``, k ``[..., H, k_len, head_dim]``; the result is
+        ``[..., H, q_len, k_len]``.
+
+    Source: Dai et al. 2019, "Transformer-XL", section 3.3; Gulati et al. 2020, "Conformer".
+
+    Example:
+        >>> import torch
+        >>> from posenc_native import nn as pnn
+        >>> relative = pnn.RelativePositionalEncoding(64, num_heads=4)
+        >>> relative(torch.randn(1, 4, 5, 16), torch.randn(1, 4, 5, 16)).shape
+        torch.Size([1, 4, 5, 5])
+        >>> relative.table(5).shape
+        torch.Size([9, 64])
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int,
+        head_dim: int | None = None,
+        *,
+        causal: bool = False,
+        layout: str = "sin_cos",
+        base: float = 10000.0,
+        scale: float | None = None,
+    ) -> None:
+        super().__init__()
+        function = "RelativePositionalEncoding"
+        arguments.check_sinusoidal_layout(function, layout)
+        self.d_model = arguments.even_size(function, "d_model", d_model)
+        num_heads = positive_size(function, "num_heads", num_heads)
+        if head_dim is None and d_model % num_heads:
+            expected = f"a multiple of num_heads = {num_heads}"
+            arguments.wrong_value(function, "d_model", expected, d_model)
+        head_dim = d_model // num_heads if head_dim is None else head_dim
+        width = positive_size(function, "head_dim", head_dim)
+        self.causal, self.layout = causal, layout
+        self.base = arguments.positive_number(function, "base", base)
+        self.scale = _score_scale(function, scale, width)
+        self.linear_pos = nn.Linear(d_model, num_heads * width, bias=False)
+        self.pos_bias_u = nn.Parameter(torch.zeros(num_heads, width))
+        self.pos_bias_v = nn.Parameter(torch.zeros(num_heads, width))
+
+    def table(
+        self,
+        q_len: int,
+        k_len: int | None = None,
+        q_offset: int = 0,
+        dtype: torch.dtype | None = None,
+        device: Any = None,
+    ) -> Tensor:
+        """Sinusoids of the distances query - key, ``[q_len + k_len - 1, d_model]``, falling.
+
+        The first row is the farthest key before a query, distance q_offset + q_len - 1; where
+        ``causal``, the last is distance 0. For ``[q_len, k_len, d_model]`` see `matrix`.
+        """
+        k_len = q_len if k_len is None else k_len
+        device = device_of(self, device)
+        distances = -relative_positions(q_len, k_len, q_offset=q_offset, device=device)
+        if self.causal:
+            distances = distances[: max(min(q_offset + q_len, distances.shape[0]), 0)]
+        rows: Tensor = sinusoidal(
+            distances, self.d_model, base=self.base, layout=self.layout,
+            dtype=self.linear_pos.weight.dtype if dtype is None else dtype,
+        )  # fmt: skip
+        return rows
+
+    def matrix(self, q_len: int, k_len: int | None = None, q_offset: int = 0) -> Tensor:
+        """The rows of `table` for every query and key, ``[q_len, k_len, d_model]``.
+
+        Large, and for looking at: the scores do not need it.
+        """
+        k_len = q_len if k_len is None else k_len
+        table = self.table(q_len, k_len, q_offset)
+        entries = torch.arange(k_len, device=table.device) - torch.arange(
+            q_len, device=table.device
+        ).unsqueeze(1) + (q_len - 1)  # fmt: skip
+        if self.causal:  # distances that are not there are zeros
+            table = nn.functional.pad(table, (0, 0, 0, q_len + k_len - 1 - table.shape[0]))
+        return table[entries]
+
+    def forward(self, q: Tensor, k: Tensor, q_offset: int | None = None) -> Tensor:
+        """Scaled scores, ``[..., H, q_len, k_len]``.
+
+        q_offset: position of the first query among the keys; by default ``k_len - q_len``, for
+            keys that begin with a memory or a cache.
+        """
+        heads, width = self.pos_bias_u.shape
+        _check_vectors("RelativePositionalEncoding", width, heads, q=q, k=k)
+        q_len, k_len = q.shape[-2], k.shape[-2]
+        q_offset = _first_query_position("RelativePositionalEncoding", q_offset, q_len, k_len)
+        rows = self.linear_pos(self.table(q_len, k_len, q_offset, device=q.device))
+        rows = rows.unflatten(-1, (heads, width)).movedim(0, -1)  # [H, head_dim, distances]
+        content = (q + self.pos_bias_u[:, None]) @ k.mT
+        positions = (q + self.pos_bias_v[:, None]) @ rows
+        scores: Tensor = relative_gather(
+            positions,
+            None,
+            k_len,
+            content=content,
+            scale=self.scale,
+            out=_reusable(content, positions),
+        )
+        return scores
+
+    def extra_repr(self) -> str:
+        """The call, for print(model)."""
+        heads, width = self.pos_bias_u.shape
+        return call_arguments(
+            type(self), d_model=self.d_model, num_heads=heads,
+            head_dim=None if heads * width == self.d_model else width, causal=self.causal,
+            layout=self.layout, base=self.base, scale=_scale_as_given(self.scale, width),
+        )  # fmt: skip
+
+
+class ShawRelativePosition(nn.Module):
+    """Learned vectors for clipped distances, added to keys and values.
+
+    ``score_ij = q_i . (k_j + K[clip(j - i)]) * scale`` and
+    ``out_i = sum p_ij (v_j + V[clip(j - i)])``, with tables K and V of ``left + right + 1`` rows
+    that all heads share.
+
+    Args:
+        head_dim: width of a head.
+        left: the farthest key before the query with a row of its own.
+        right: the farthest after it; by default `left`.
+        values: whether there is a table for the values.
+        scale: of the scores; by default 1 / sqrt(head_dim).
+
+    Shape:
+        q ``[..., H, q_len, head_dim]``, k and v ``[..., H, k_len, head_dim]``.
+
+    Raises:
+        ValueError, TypeError: as in `posenc_native.relative_gather`.
+
+    Source: Shaw et al. 2018, "Self-Attention with Relative Position Representations".
+
+    Example:
+        >>> import torch
+        >>> from posenc_native import nn as pnn
+        >>> shaw = pnn.ShawRelativePosition(16, left=4)
+        >>> q, k, v = (torch.randn(1, 2, 7, 16) for _ in range(3))
+        >>> probabilities = torch.softmax(shaw(q, k), -1)
+        >>> shaw.attend(probabilities, v).shape
+        torch.Size([1, 2, 7, 16])
+    """
+
+    def __init__(
+        self,
+        head_dim: int,
+        left: int,
+        right: int | None = None,
+        *,
+        values: bool = True,
+        scale: float | None = None,
+    ) -> None:
+        super().__init__()
+        function = "ShawRelativePosition"
+        self.left = arguments.size(function, "left", left)
+        self.right = self.left if right is None else arguments.size(function, "right", right)
+        head_dim = positive_size(function, "head_dim", head_dim)
+        self.scale = _score_scale(function, scale, head_dim)
+        shape = (self.left + self.right + 1, head_dim)
+        self.key_table = nn.Parameter(torch.empty(shape))
+        self.value_table = nn.Parameter(torch.empty(shape)) if values else None
+        for table in self.parameters():
+            nn.init.xavier_uniform_(table)
+
+    def _index(self, q_len: int, k_len: int, q_offset: int | None, device: torch.device) -> Tensor:
+        offset = _first_query_position("ShawRelativePosition", q_offset, q_len, k_len)
+        index: Tensor = clipped_index(
+            q_len, k_len, self.left, self.right, q_offset=offset, device=device
+        )
+        return index
+
+    def forward(self, q: Tensor, k: Tensor, q_offset: int | None = None) -> Tensor:
+        """Scaled scores, ``[..., H, q_len, k_len]``.
+
+        q_offset: position of the first query among the keys; by default ``k_len - q_len``.
+        """
+        _check_vectors("ShawRelativePosition", self.key_table.shape[1], None, q=q, k=k)
+        index = self._index(q.shape[-2], k.shape[-2], q_offset, q.device)
+        content, positions = q @ k.mT, q @ self.key_table.mT
+        scores: Tensor = relative_gather(
+            positions, index, k.shape[-2], content=content, scale=self.scale,
+            out=_reusable(content, positions),
+        )  # fmt: skip
+        return scores
+
+    def attend(self, probabilities: Tensor, v: Tensor, q_offset: int | None = None) -> Tensor:
+        """``[..., H, q_len, head_dim]``: the weighted values, with those of the table."""
+        out = probabilities @ v
+        if self.value_table is None:
+            return out
+        q_len, k_len = probabilities.shape[-2:]
+        index = self._index(q_len, k_len, q_offset, v.device)
+        columns: Tensor = relative_scatter(probabilities, index, self.value_table.shape[0])
+        return out + columns @ self.value_table
+
+    def extra_repr(self) -> str:
+        """The call, for print(model)."""
+        width = self.key_table.shape[1]
+        return call_arguments(
+            type(self), head_dim=width, left=self.left,
+            right=None if self.right == self.left else self.right,
+            values=self.value_table is not None, scale=_scale_as_given(self.scale, width),
+        )  # fmt: skip
+
+
+def _reusable(content: Tensor, positions: Tensor) -> Tensor | None:
+    """The content scores as a place for the sum, if autograd wants neither of the two."""
+    wanted = torch.is_grad_enabled() and (content.requires_grad or positions.requires_grad)
+    return None if wanted or tracing() else content
+
+
+def _score_scale(function: str, scale: float | None, head_dim: int) -> float:
+    if scale is None:
+        return 1 / math.sqrt(head_dim)
+    return arguments.finite_number(function, "scale", scale)
+
+
+def _scale_as_given(scale: float, head_dim: int) -> float | None:
+    """The argument scale that stands for this one."""
+    return None if scale == _score_scale("", None, head_dim) else scale
+
+
+def _first_query_position(function: str, q_offset: int | None, q_len: int, k_len: int) -> int:
+    """Position of the first query: the last queries of as many keys, if nothing else is said."""
+    return k_len - q_len if q_offset is None else _signed(function, "q_offset", q_offset)
+
+
+def _check_vectors(function: str, width: int, heads: int | None, **tensors: Tensor) -> None:
+    """ValueError unless the tensors are [..., H, seq, head_dim]."""
+    for name, tensor in tensors.items():
+        if (
+            tensor.ndim < 2 + (heads is not None)
+            or tensor.shape[-1] != width
+            or (heads is not None and tensor.shape[-3] != heads)
+        ):
+            axis = "" if heads is None else f"H = {heads}, "
+            expected = f"shape [..., {axis}seq, head_dim = {width}]"
+            arguments.wrong_value(function, name, expected, list(tensor.shape))

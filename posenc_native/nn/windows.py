@@ -1,0 +1,184 @@
+"""Biases between the patches of a window: Swin, BEiT and Swin v2."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from posenc_native.base import arguments
+from posenc_native.base.calls import call_arguments
+from posenc_native.relative.bias import add_toeplitz_bias, toeplitz_bias
+from posenc_native.relative.windows import swin_diagonals, swin_v2_coordinates
+
+from .biases import add_bias
+from .checks import positive_size
+
+
+class SwinRelativeBias(nn.Module):
+    """Swin's learned bias between the patches of a window; with a class token, BEiT's.
+
+    Args:
+        num_heads: H.
+        window: (rows, columns) of patches, or one number for both.
+        class_token: BEiT's token 0 before the patches, with three more rows in the table: from the
+            class token, to it, and from it to itself.
+
+    The parameter ``relative_position_bias_table`` is that of Swin's and BEiT's checkpoints.
+
+    Shape:
+        scores ``[..., H, N, N]`` for the N patches (and the class token) of a window.
+
+    Raises:
+        ValueError, TypeError: as in `posenc_native.add_toeplitz_bias`.
+
+    Source: Liu et al. 2021, "Swin Transformer"; Bao et al. 2022, "BEiT".
+
+    Example:
+        >>> import torch
+        >>> from posenc_native import nn as pnn
+        >>> pnn.SwinRelativeBias(4, (7, 7))(torch.zeros(2, 4, 49, 49)).shape
+        torch.Size([2, 4, 49, 49])
+    """
+
+    def __init__(
+        self, num_heads: int, window: int | tuple[int, int], *, class_token: bool = False
+    ) -> None:
+        super().__init__()
+        num_heads = arguments.size("SwinRelativeBias", "num_heads", num_heads)
+        self.window = _window_sizes("SwinRelativeBias", window)
+        self.class_token = class_token
+        rows = math.prod(2 * size - 1 for size in self.window) + 3 * class_token
+        self.relative_position_bias_table = nn.Parameter(torch.zeros(rows, num_heads))
+        nn.init.trunc_normal_(self.relative_position_bias_table, std=0.02)
+
+    def diagonals(self) -> Tensor:
+        """``[H, 2 * rows - 1, 2 * columns - 1]``, of the patches."""
+        table = self.relative_position_bias_table
+        patches: Tensor = swin_diagonals(table[:-3] if self.class_token else table, self.window)
+        return patches
+
+    def forward(self, scores: Tensor, inplace: bool = False) -> Tensor:
+        """Scores with the bias added; written over them if `inplace`."""
+        if self.class_token:
+            return add_bias("SwinRelativeBias", scores, self.bias(), inplace)
+        sum_: Tensor = add_toeplitz_bias(
+            scores, self.diagonals(), q_len=self.window, k_len=self.window,
+            out=scores if inplace else None,
+        )  # fmt: skip
+        return sum_
+
+    def bias(self, dtype: torch.dtype | None = None) -> Tensor:
+        """The bias itself, ``[H, N, N]``."""
+        patches: Tensor = toeplitz_bias(self.diagonals(), self.window, self.window, dtype=dtype)
+        if not self.class_token:
+            return patches
+        #   itself | from the class token
+        #   -------+---------------------
+        #   to it  | patches
+        count = patches.shape[-1]
+        rows = self.relative_position_bias_table[-3:].to(patches.dtype)[:, :, None, None]
+        from_class, to_class, itself = rows.unbind()
+        first = torch.cat([itself, from_class.expand(-1, 1, count)], -1)
+        others = torch.cat([to_class.expand(-1, count, 1), patches], -1)
+        return torch.cat([first, others], -2)
+
+    def extra_repr(self) -> str:
+        """The call, for print(model)."""
+        heads = self.relative_position_bias_table.shape[1]
+        return call_arguments(
+            type(self), num_heads=heads, window=self.window, class_token=self.class_token
+        )
+
+
+class SwinV2RelativeBias(nn.Module):
+    """Swin v2's continuous bias: a small network of log-spaced distances, 0 to 16.
+
+    Args:
+        num_heads: H.
+        window: (rows, columns) of patches, or one number for both.
+        pretrained_window: the window that the network was trained with, if another; 0 for the same.
+        hidden: width of the network.
+
+    The network is ``continuous_position_bias_mlp``, as in transformers' checkpoints.
+
+    Shape:
+        scores ``[..., H, N, N]`` for the N patches of a window.
+
+    Source: Liu et al. 2022, "Swin Transformer V2".
+
+    Example:
+        >>> import torch
+        >>> from posenc_native import nn as pnn
+        >>> pnn.SwinV2RelativeBias(4, 8)(torch.zeros(2, 4, 64, 64)).shape
+        torch.Size([2, 4, 64, 64])
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        window: int | tuple[int, int],
+        *,
+        pretrained_window: int | tuple[int, int] | None = None,
+        hidden: int = 512,
+    ) -> None:
+        super().__init__()
+        function = "SwinV2RelativeBias"
+        self.window = self.pretrained_window = _window_sizes(function, window)
+        if pretrained_window is not None:
+            self.pretrained_window = _window_sizes(
+                function, pretrained_window, "pretrained_window", 0
+            )
+        num_heads = arguments.size(function, "num_heads", num_heads)
+        hidden = positive_size(function, "hidden", hidden)
+        self.continuous_position_bias_mlp = nn.Sequential(
+            nn.Linear(len(self.window), hidden),
+            nn.ReLU(inplace=True),
+            nn.Linear(hidden, num_heads, bias=False),
+        )
+        # Raises for windows that do not fit together.
+        swin_v2_coordinates(self.window, self.pretrained_window)
+
+    def diagonals(self) -> Tensor:
+        """``[H, 2 * rows - 1, 2 * columns - 1]``."""
+        weight = self.continuous_position_bias_mlp[0].weight
+        coordinates = swin_v2_coordinates(
+            self.window, self.pretrained_window, dtype=weight.dtype, device=weight.device
+        )
+        table = self.continuous_position_bias_mlp(coordinates).flatten(0, -2)
+        diagonals: Tensor = swin_diagonals(16 * torch.sigmoid(table), self.window)
+        return diagonals
+
+    def forward(self, scores: Tensor, inplace: bool = False) -> Tensor:
+        """Scores with the bias added; written over them if `inplace`."""
+        sum_: Tensor = add_toeplitz_bias(
+            scores, self.diagonals(), q_len=self.window, k_len=self.window,
+            out=scores if inplace else None,
+        )  # fmt: skip
+        return sum_
+
+    def bias(self, dtype: torch.dtype | None = None) -> Tensor:
+        """The bias itself, ``[H, N, N]``."""
+        laid: Tensor = toeplitz_bias(self.diagonals(), self.window, self.window, dtype=dtype)
+        return laid
+
+    def extra_repr(self) -> str:
+        """The call, for print(model)."""
+        first, _, last = self.continuous_position_bias_mlp
+        same = self.pretrained_window == self.window
+        return call_arguments(
+            type(self), num_heads=last.out_features, window=self.window,
+            pretrained_window=None if same else self.pretrained_window, hidden=first.out_features,
+        )  # fmt: skip
+
+
+def _window_sizes(
+    function: str, window: int | tuple[int, ...], argument: str = "window", least: int = 1
+) -> tuple[int, ...]:
+    sizes = tuple(window) if isinstance(window, (tuple, list)) else (window, window)
+    sizes = tuple(arguments.size(function, argument, size) for size in sizes)
+    if not 1 <= len(sizes) <= 3 or min(sizes) < least:
+        expected = f"an int, or one for each of up to 3 axes, at least {least}"
+        arguments.wrong_value(function, argument, expected, window)
+    return sizes

@@ -1,0 +1,146 @@
+"""Errors: what every message says; unaligned memory, and any two views that overlap.
+
+The tables of bad calls are those of the families: test_errors.py in their folders.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from bad_calls import FREQ, Bad, T, V, assert_refused, memory_of, steps, unaligned, x
+from hypothesis import given
+from hypothesis import strategies as st
+from targets import NATIVE, NEEDS_NATIVE
+
+import posenc_native as pn
+
+BAD: dict[str, Bad] = {
+    "backend": Bad("set_backend", lambda: ("cuda",), V, "name"),
+    "no threads": Bad("set_num_threads", lambda: (0,), V, "n"),
+    "threads beyond int": Bad("set_num_threads", lambda: (2**31,), V, "n"),
+    "threads of float": Bad("set_num_threads", lambda: (2.0,), T, "n"),
+    "threads of bool": Bad("set_num_threads", lambda: (True,), T, "n"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_call_says_why_and_writes_nothing(backend, name):
+    assert_refused(BAD[name])
+
+
+def test_the_message_of_the_commonest_mistake(backend):
+    with pytest.raises(ValueError, match=re.escape("apply_rotary: positions: expected shape")) as e:
+        pn.apply_rotary(x(), steps(3, 5), FREQ)
+    for part in ("[s] = [5]", "[b, s] = [2, 5]", "got [3, 5]"):
+        assert part in str(e.value)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "complex64", "float16", ">i4", "U1"])
+def test_the_message_names_the_dtype_that_came(backend, dtype):
+    with pytest.raises(TypeError, match=re.escape(f"got {np.dtype(dtype)}")):
+        pn.apply_rotary(x(5, 8), np.zeros(5, dtype), FREQ, layout="sd")
+    with pytest.raises(TypeError, match=re.escape(f"got {np.dtype(dtype)}")):
+        pn.sinusoidal(np.zeros(5, dtype), 8)
+
+
+@NEEDS_NATIVE
+def test_a_huge_row_is_refused():
+    # Not by the reference, which would first compute every frequency.
+    with pytest.raises(ValueError, match="sinusoidal: positions: expected"):
+        NATIVE.sinusoidal(1, 2**62, 1e4, "interleaved", 0.0, 1.0, None, None)
+
+
+# Unaligned memory: read by the reference, refused by the native module
+
+
+UNALIGNED: dict[str, Callable[[], tuple[str, tuple[Any, ...], dict[str, Any]]]] = {
+    "x": lambda: ("apply_rotary", (unaligned(x()), None, FREQ), {}),
+    "positions": lambda: ("apply_rotary", (x(), unaligned(steps()), FREQ), {}),
+    "inv_freq": lambda: ("apply_rotary", (x(), None, unaligned(FREQ)), {}),
+    "out": lambda: ("apply_rotary", (x(), None, FREQ), {"out": unaligned(x())}),
+    "q": lambda: ("apply_rotary_qk", (unaligned(x()), x(), None, FREQ), {"inplace": True}),
+    "k": lambda: ("apply_rotary_qk", (x(), unaligned(x()), None, FREQ), {}),
+    "cos": lambda: ("apply_rotary_tables", (x(), unaligned(x(5, 2)), x(5, 2)), {}),
+    "sin": lambda: ("apply_rotary_qk_tables", (x(), x(), x(5, 2), unaligned(x(5, 2))), {}),
+    "x of records": lambda: (
+        "apply_rotary",
+        (np.ones((2, 3, 5, 8), [("x", "f4"), ("tag", "u1")])["x"], None, FREQ),
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNALIGNED)
+def test_unaligned_views(backend, name):
+    function, arguments, named = UNALIGNED[name]()
+    if backend == "native":
+        before = memory_of(arguments, named)
+        with pytest.raises(ValueError, match=f"{function}: {name.split()[0]}: .* unaligned"):
+            getattr(pn, function)(*arguments, **named)
+        for array, content in before:
+            assert array.tobytes() == content
+        return
+    copies = [a.copy() if isinstance(a, np.ndarray) else a for a in arguments]
+    expected = getattr(pn, function)(*copies)
+    np.testing.assert_array_equal(getattr(pn, function)(*arguments, **named), expected)
+
+
+# Overlaps of any two views
+
+
+@given(data=st.data())
+def test_overlap_is_an_error_exactly_where_memory_is_shared(backend, data):
+    """Two views of one buffer; NumPy decides whether they have an element in common."""
+    memory = np.random.default_rng(1).standard_normal((6, 7, 8)).astype(np.float32)
+
+    def axis(length: int, count: int) -> slice:
+        step = data.draw(st.sampled_from([1, 1, 2, -1, -2]))
+        reach = (count - 1) * abs(step)
+        first = data.draw(st.integers(0, max(length - 1 - reach, 0)))
+        part = slice(first, first + reach + 1, abs(step))
+        return part if step > 0 else slice(first + reach, first - 1 if first else None, step)
+
+    counts = [data.draw(st.integers(1, 3)) for _ in range(2)] + [4]
+    views = [
+        memory[tuple(axis(length, count) for length, count in zip((6, 7, 8), counts, strict=True))]
+        for _ in range(2)
+    ]
+    if data.draw(st.booleans()) and views[1].shape == views[1].swapaxes(0, 1).shape:
+        views[1] = views[1].swapaxes(0, 1)
+    source, out = views
+    assert source.shape == out.shape == tuple(counts)
+    same = source.ctypes.data == out.ctypes.data and all(
+        one == other or length == 1
+        for one, other, length in zip(source.strides, out.strides, counts, strict=True)
+    )
+    options = {"layout": "hsd", "out": out}
+    if np.shares_memory(source, out) and not same:
+        before = memory.copy()
+        with pytest.raises(ValueError, match="apply_rotary: out: "):
+            pn.apply_rotary(source, None, FREQ, **options)
+        np.testing.assert_array_equal(memory, before)
+    else:
+        expected = pn.apply_rotary(source, None, FREQ, layout="hsd")
+        pn.apply_rotary(source, None, FREQ, **options)
+        np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize("layout", ["bshd", "bhsd"])
+def test_views_side_by_side_are_no_overlap(backend, layout):
+    """Large enough that nobody compares element by element."""
+    packed = np.ones((2, 300, 3, 16, 64), np.float16)
+    q, k, v = (packed[:, :, i] for i in range(3))
+    if layout == "bhsd":
+        q, k, v = (part.swapaxes(1, 2) for part in (q, k, v))
+    pn.apply_rotary(q, None, FREQ, layout=layout, out=v)
+    pn.apply_rotary_qk(q, k, None, FREQ, layout=layout, inplace=True)
+    tables = pn.rotary_tables(300, FREQ)
+    pn.apply_rotary_qk_tables(q, k, *tables, layout=layout, inplace=True)
+    pn.apply_rotary(q[..., ::2], None, FREQ, layout=layout, out=q[..., 1::2])
+    pn.apply_rotary(q[..., :32], None, FREQ, layout=layout, out=q[..., 32:])
+    with pytest.raises(ValueError, match="apply_rotary: out: "):
+        pn.apply_rotary(q[..., :40], None, FREQ, layout=layout, out=q[..., 24:])

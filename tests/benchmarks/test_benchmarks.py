@@ -1,0 +1,399 @@
+"""The benchmark harness runs, and its memory limits do what they say. No time is judged."""
+
+import importlib.util
+import json
+import math
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+
+import numpy as np
+import pytest
+from places import ROOT
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("ml_dtypes")
+
+import posenc_native as pn  # noqa: E402
+from benchmarks.cases import biases, gathers, toeplitz  # noqa: E402
+from benchmarks.clock import harness, limits  # noqa: E402
+from benchmarks.gpu import checks, install  # noqa: E402
+from posenc_native import nn as pnn  # noqa: E402
+
+pytestmark = pytest.mark.skipif(
+    not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="needs a C++ compiler"
+)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("count", [0, 1, 15, 16, 17, 1000, 4096, 5 * 1024 + 3])
+@pytest.mark.parametrize("kind", limits.KINDS)
+def test_every_variant_of_a_memory_limit_does_its_work(kind, count, threads):
+    guard = 8
+    rng = np.random.default_rng(count)
+    # 9 floats in, so that no alignment helps.
+    buffer, source = (
+        rng.standard_normal(guard + 9 + count + guard).astype(np.float32) for _ in range(2)
+    )
+    inner = slice(guard + 9, guard + 9 + (threads if kind == "sum" else count))
+    given = slice(guard + 9, guard + 9 + count)
+    reads = kind not in ("in-place scale", "fill")
+    for variant, name in enumerate(limits.variants(kind)):
+        got, src = buffer.copy(), source.copy()
+        limits.run(
+            kind,
+            variant,
+            got[inner].ctypes.data,
+            src[given].ctypes.data if reads else None,
+            4 * count,
+            value=-2.0,  # a power of two: scaling twice rounds nothing
+            threads=threads,
+            repeats=2,
+        )
+        want = buffer.copy()
+        match kind:
+            case "in-place scale":
+                want[inner] *= 4
+            case "copy":
+                want[inner] = source[inner]
+            case "fill":
+                want[inner] = -2
+            case "in-place add":
+                want[inner] += source[inner]
+                want[inner] += source[inner]
+            case "sum":
+                # Float32 sums of count numbers, in any order: each addition is off by half an ulp.
+                numbers = source[given].astype(np.float64)
+                bound = count * 2.0**-24 * np.abs(numbers).sum()
+                assert abs(got[inner].sum(dtype=np.float64) - numbers.sum()) <= bound, name
+                want[inner] = got[inner]
+        np.testing.assert_array_equal(got, want, err_msg=name)
+        np.testing.assert_array_equal(src, source, err_msg=name)
+
+
+# What has to be there for a peer to be timed.
+PACKAGES = {
+    "transformers (Llama)": "transformers", "rotary-embedding-torch": "rotary_embedding_torch",
+    "x-transformers": "x_transformers", "torchtune": "torchtune", "timm": "timm",
+    "ONNX Runtime": "onnxruntime", "JAX": "jax", "numba": "numba",
+}  # fmt: skip
+
+
+def run_benchmarks(*arguments):
+    command = [sys.executable, "-m", "benchmarks", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def finite_and_positive(*figures):
+    return all(math.isfinite(figure) and figure > 0 for figure in figures)
+
+
+def test_a_quick_run_fills_in_every_row(tmp_path):
+    path = tmp_path / "figures.json"
+    arguments = ("--quick", "--rounds", "2", "--threads", "1")
+    text = run_benchmarks(*arguments, "--json", str(path))
+    names = run_benchmarks(*arguments, "--list").splitlines()
+    figures = json.loads(path.read_text(encoding="utf-8"))
+
+    assert figures["quick"] is True
+    assert {"date", "commit", "cpu", "cores", "caches", "packages"} <= figures["machine"].keys()
+    assert [*(case["case"] for case in figures["cases"]), "accuracy"] == names
+    assert {name.partition(",")[0] for name in names} == {
+        "accuracy",
+        "rotary",
+        "rotary backward",
+        "sinusoidal table",
+        "add sinusoidal",
+        "decode",
+        "rotary: by tables",
+        "rotary: learned for all heads",
+        "rotary: learned for each head",
+        "rotary: learned for each head and axis",
+        "rotary: key cache",
+        "relative: toeplitz bias",
+        "relative: add toeplitz bias",
+        "relative: diagonal sums",
+        "relative: T5 bias",
+        "relative: ALiBi",
+        "relative: shift",
+        "relative: shift and content",
+        "relative: Swin bias",
+        "relative: Shaw scores",
+        "relative: decode",
+    }
+    for case in figures["cases"]:
+        assert case["case"] in text
+        for limit in case["limits"].values():
+            assert finite_and_positive(limit["seconds"], *limit["variants"].values())
+            assert limit["seconds"] == min(limit["variants"].values())
+        modes = {row["mode"] for row in case["rows"] if row.get("ours")}
+        # What is small, and what has only fresh results.
+        fresh = ("decode", "relative: decode", "relative: diagonal sums", "relative: Shaw scores",
+                 "rotary: learned", "relative: shift, forward and backward",
+                 "relative: ALiBi, forward and backward",
+                 "add sinusoidal, forward and backward")  # fmt: skip
+        assert {"fresh"} < modes or case["case"].startswith(fresh)
+        for row in case["rows"]:
+            if "skipped" in row:
+                assert not row.get("ours"), "a row of this library may not be left out"
+                assert row["skipped"]
+                continue
+            assert finite_and_positive(row["seconds"], *row["quartiles"], row["samples"]), row
+            if "limit" in row:
+                assert finite_and_positive(row["gigabytes_per_second"], row["times_limit"]), row
+
+    # A peer is timed or says why not; whoever computes something else does not go unnoticed.
+    peers = [row for case in figures["cases"] for row in case["rows"] if not row.get("ours")]
+    for name in ("transformers (Llama)", "rotary-embedding-torch", "x-transformers", "torchtune",
+                 "timm", "ONNX Runtime", "JAX", "numba", "plain torch", "plain NumPy"):  # fmt: skip
+        of_peer = [row for row in peers if row["contestant"].startswith(name)]
+        assert of_peer, name
+        package = PACKAGES.get(name)
+        if package is None or importlib.util.find_spec(package):
+            assert any("seconds" in row for row in of_peer), f"{name} is there, but never timed"
+    for row in peers:
+        assert "something else" not in row.get("skipped", ""), row
+        assert not re.match(r"\w+(Error|Exception)\b", row.get("skipped", "")), row
+
+    positions = {row["position"] for row in figures["accuracy"]}
+    assert positions == {1 << 12, 1 << 17, 1 << 20, 1 << 24}
+    for row in figures["accuracy"]:
+        if row["error"] is None:
+            assert row["skipped"]
+            assert row["peer"] != "posenc_native"
+        elif row["peer"] == "posenc_native":
+            assert 0 < row["error"] < 1.2e-7
+        else:  # float32 angles: each is off by half a unit of its last place, and more
+            assert 1.2e-7 < row["error"] <= 2
+    for quantity in {row["quantity"] for row in figures["accuracy"]}:
+        of = [row for row in figures["accuracy"] if row["quantity"] == quantity]
+        assert sum(row["peer"] == "posenc_native" for row in of) == len(positions)
+        assert sum(row["peer"] == "plain torch" for row in of) == len(positions)
+
+
+class OneNumber:
+    """Buffers of a case that doubles a number."""
+
+    nbytes = 4096
+
+    def __init__(self):
+        self.x, self.result = np.full(1024, 3.0, np.float32), np.zeros(1024, np.float32)
+        self.work, self.out = self.x.ctypes.data, self.result.ctypes.data
+
+
+def doubling(*contestants, threads=1):
+    job = harness.Job(lambda b: [b.x * 2], lambda b: [b.x], lambda b: [b.result], 1e-6)
+    return harness.Case("doubling", threads, [OneNumber()], list(contestants), job=job)
+
+
+def doubled_fresh(b):
+    return [b.x * 2]
+
+
+def test_what_computes_something_else_is_not_timed():
+    case = doubling(
+        harness.Contestant("right", "fresh", doubled_fresh, "copy", ours=True),
+        harness.Contestant("right", "in place", lambda b: np.multiply(b.x, 2, out=b.x)),
+        harness.Contestant("right", "out=", lambda b: np.multiply(b.x, 2, out=b.result)),
+        harness.Contestant("wrong", "fresh", lambda b: [b.x * 3]),
+        harness.Contestant("nothing", "in place", lambda b: None),
+        harness.Contestant("nothing into", "out=", lambda b: None),
+        harness.Contestant("not a number", "fresh", lambda b: [b.x * np.nan]),
+        harness.Contestant("narrow", "fresh", lambda b: [b.x[:-1] * 2]),
+        harness.Contestant("cannot", "fresh", lambda b: b.y),
+        harness.Contestant("other work", "fresh", lambda b: None, checked=False),
+        harness.Contestant("as pairs", "fresh", lambda b: (b.x, 2), result=lambda r: [r[0] * r[1]]),
+    )
+    result = harness.measure(case, 1)
+    assert [(row.name, row.mode) for row, _ in result.rows] == [
+        ("right", "fresh"), ("right", "in place"), ("right", "out="),
+        ("other work", "fresh"), ("as pairs", "fresh"),
+    ]  # fmt: skip
+    skipped = {
+        row.name: row.reason for row in result.case.contestants if isinstance(row, harness.Skipped)
+    }
+    assert skipped.keys() == {
+        "wrong", "nothing", "nothing into", "not a number", "narrow", "cannot",
+    }  # fmt: skip
+    assert all("something else" in reason for name, reason in skipped.items() if name != "cannot")
+    assert "AttributeError" in skipped["cannot"]
+    with pytest.raises(AssertionError, match="something else"):
+        harness.measure(
+            doubling(harness.Contestant("ours", "fresh", lambda b: [b.x], ours=True)), 1
+        )
+
+
+@pytest.mark.parametrize("first", [1.0, math.nan])
+def test_a_number_that_is_none_is_found_in_any_result(first):
+    job = harness.Job(lambda b: (b.x, b.x), lambda b: b.x, lambda b: b.x, 1e-6)
+    row = harness.Contestant("half of it", "fresh", lambda b: (b.x * first, b.x * (np.nan / first)))
+    case = harness.Case("two results", 1, [OneNumber()], [row], job=job)
+    (judged,) = harness.measure(case, 1).case.contestants
+    assert "something else" in judged.reason
+
+
+def test_goals_are_judged_by_the_rows_of_a_case():
+    def row(name, mode="fresh", **more):
+        return harness.Contestant(name, mode, doubled_fresh, "copy", checked=False, **more)
+
+    mine = row("mine", "in place", ours=True)
+    case = doubling(mine, threads=2)
+    result = harness.Result(
+        case,
+        rows=[
+            (mine, [1e-3]),
+            (row("mine, 1 thread", "in place", ours=True), [1.5e-3]),
+            (row("copy_", yardstick=True), [1e-4]),
+            (row("peer a"), [4e-3]),
+            (row("peer a"), [5e-3]),
+            (row("peer b", "out="), [2e-3]),
+        ],
+        limit_samples={"copy": {"plain": [5e-4]}},
+        limit_samples_alone={"copy": {"plain": [9e-4]}},
+    )
+
+    def judged(contestant, **goal):
+        verdict = result.verdict(contestant, 1e-3, harness.Goal(**goal))
+        return verdict and (round(verdict["figure"], 6), verdict["met"])
+
+    assert judged(mine, at_most=2.5) == (2, True)
+    assert judged(mine, at_most=1.5) == (2, False)
+    assert judged(mine, at_most=900, unit="µs") == (1000, False)
+    # In reused memory the best of any mode counts, in fresh memory the best of the fresh.
+    assert judged(mine, at_least=2) == (2, True)
+    assert judged(row("mine", ours=True), at_least=5) == (4, False)
+    assert judged(mine, at_least=3, of="peer a") == (4, True)
+    assert judged(mine, at_least=3, of="nobody") is None
+    # What torch.compile was left out of is missed, or not judged.
+    result.case.contestants.append(harness.Skipped("peer c", "fresh", "", left_out=True))
+    assert judged(mine, at_least=2) == (2, None)
+    assert judged(mine, at_least=2.5) == (2, False)
+    assert judged(mine, at_least=3, of="peer a") == (4, True)
+    # The limit gains 1.8.
+    assert judged(mine, at_least=1.7, of="mine, 1", where_limit_gains=True) == (1.5, False)
+    assert judged(mine, at_least=1.9, of="mine, 1", where_limit_gains=True) == (1.5, None)
+
+
+def test_relative_peers_do_the_same_work():
+    heads, length = biases.HEADS, 11
+    diagonals = torch.randn(heads, 2 * length - 1)
+    bias = pn.toeplitz_bias(diagonals, length, length)
+    assert torch.equal(toeplitz.by_index(diagonals, length), bias)
+    assert torch.equal(diagonals.unfold(-1, length, 1).flip(-2), bias)
+
+    # Whole numbers, so that no order of the sums rounds.
+    grad = torch.randint(-8, 9, (heads, length, length)).float()
+    steps = torch.arange(length)
+    index = (steps - steps[:, None] + (length - 1)).flatten()
+    sums = pn.diagonal_sums(grad)
+    assert torch.equal(toeplitz.sum_by_shear(grad), sums)
+    assert torch.equal(toeplitz.sum_by_index(grad, index), sums)
+
+    x = torch.randn(1, heads, length, 2 * length - 1)
+    shifted = pn.relative_gather(x, None, length)
+    assert torch.equal(gathers.strided_shift(x), shifted)
+    if shift := gathers.conformer_shift():
+        assert torch.equal(shift(x), shifted)
+
+
+def test_relative_peers_from_transformers_do_the_same_work():
+    pytest.importorskip("transformers")
+    scores = torch.randn(1, biases.HEADS, 300, 300)
+    t5, attention = pnn.T5RelativeBias(biases.HEADS), biases.t5_peer()
+    t5.weight.data.copy_(attention.relative_attention_bias.weight)
+    assert torch.equal(t5(scores), scores + attention.compute_bias(300, 300))
+    if peer := biases.swin_peer():
+        scores = torch.randn(4, 3, 49, 49)
+        swin = pnn.SwinRelativeBias(3, biases.WINDOW)
+        swin.load_state_dict(peer.state_dict())
+        assert torch.equal(swin(scores), scores + peer())
+
+
+def test_the_script_for_gpus_runs_without_one(tmp_path):
+    # All but the tests, which are these.
+    path, logs = tmp_path / "results", tmp_path / "logs"
+    command = [
+        *(sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "--quick", "--installed"),
+        *("--steps", "small run,times,memcheck", "--out", str(path), "--logs", str(logs)),
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary = done.stdout.partition("==> summary")[2]
+    for words in ("install passed", "small run passed", "times passed", "memcheck skipped"):
+        assert words in " ".join(summary.split())
+    assert " 0 differ" in summary
+    assert {log.name for log in logs.iterdir()} >= {"gpu-small-run.log", "gpu-times.log"}
+
+    (file,) = path.glob("gpu-*.json")
+    figures = json.loads(file.read_text(encoding="utf-8"))
+    assert {"date", "device", "cuda", "packages", "posenc_native"} <= figures["machine"].keys()
+    kinds = {case["case"].partition(",")[0] for case in figures["cases"]}
+    assert kinds == {"prefill", "decode", "packed", "backward", "sinusoidal table",
+                     "add sinusoidal", "bias of diagonals", "add bias", "diagonal sums", "shift",
+                     "look-ups", "windows of a grid", "decode with a bias"}  # fmt: skip
+    text = file.with_suffix(".txt").read_text(encoding="utf-8")
+    for case in figures["cases"]:
+        assert case["case"] in text
+        assert case["rows"][0]["contestant"] == "copy"
+        assert any(row["ours"] for row in case["rows"])
+        for row in case["rows"]:
+            assert finite_and_positive(
+                row["microseconds"], row["host_microseconds"], row["of_copy"], *row["quartiles"]
+            ), row
+        for row in case["skipped"]:
+            assert row["reason"]
+
+
+def test_a_failing_step_is_reported_and_the_rest_goes_on(tmp_path):
+    wheel = tmp_path / "posenc_native-0-py3-none-any.whl"
+    wheel.write_bytes(b"no wheel")
+    command = [sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "--wheel", str(wheel)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "install    FAILED" in done.stdout.partition("==> summary")[2]
+
+    environment = install.environment(None)
+    outcome = checks.run(
+        [sys.executable, "-c", "import time; print('begun', flush=True); time.sleep(60)"],
+        cwd=tmp_path, environment=environment, limit=1,
+    )  # fmt: skip
+    assert (outcome.status, outcome.output) == (checks.FAILED, "begun\n")
+    assert outcome.detail == "stopped after 1 s"
+
+
+def test_the_newest_wheel_that_fits_is_taken(tmp_path):
+    tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
+    platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+    assert install.newest_fitting_wheel(tmp_path) is None
+    for age, name in enumerate(
+        [f"0.2-{tag}-{tag}-{platform}", f"0.1-{tag}-{tag}-{platform}", "0.3-cp27-cp27m-win32"]
+    ):
+        path = tmp_path / f"posenc_native-{name}.whl"
+        path.touch()
+        os.utime(path, (age, 1_000_000 + age))
+    assert install.newest_fitting_wheel(tmp_path).name.startswith("posenc_native-0.1-")
+
+
+@pytest.mark.parametrize(
+    ("status", "output", "expected"),
+    [
+        ("passed", "========= ERROR SUMMARY: 0 errors", "passed"),
+        ("FAILED", "========= ERROR SUMMARY: 3 errors", "FAILED"),
+        ("passed", "========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)",
+         "FAILED"),
+        ("FAILED", "small run: 1 differ\n========= ERROR SUMMARY: 0 errors", "FAILED"),
+        ("FAILED", "========= Error: Device not supported. Please refer to the documentation",
+         "skipped"),
+        ("FAILED", "Segmentation fault", "FAILED"),
+        ("passed", "1676 results", "FAILED"),
+    ],
+)  # fmt: skip
+def test_what_compute_sanitizer_says_is_understood(status, output, expected):
+    outcome = checks.judge_sanitizer(checks.Outcome(status, "", output))
+    assert outcome.status == expected
+    assert outcome.detail or output == "Segmentation fault"

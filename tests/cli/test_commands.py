@@ -1,0 +1,266 @@
+"""The commands: version, help, examples, command lines that make no sense, closed output."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command_line import commands, one_line, run
+
+import posenc_native
+import posenc_native as pn
+from posenc_native import cli
+from posenc_native.cli import bench, demo
+
+
+def examples() -> list[str]:
+    found = []
+    for parser in commands():
+        _, _, text = parser.format_help().partition("\nexamples:\n")
+        lines = text.partition("\n\n")[0].splitlines()
+        found += [line.strip() for line in lines]
+    return found
+
+
+def test_version_and_info(tmp_path: Path) -> None:
+    result = run("--version", cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (0, f"posenc_native {posenc_native.__version__}\n")
+    result = run("info", cwd=tmp_path)
+    assert result.returncode == 0
+    for word in ("posenc_native", "SIMD target", "backend", "threads", "torch"):
+        assert word in result.stdout
+    assert not result.stderr
+
+
+def test_info_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["info", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == pn.configuration.configuration()
+
+
+@pytest.mark.parametrize("parser", [*commands()], ids=lambda parser: parser.prog)
+def test_help_teaches(
+    parser: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        bench, "repository", lambda: None
+    )  # whose benchmarks have help of their own
+    assert cli.main([*parser.prog.split()[1:], "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "examples:" in out
+    assert len(out) > 400
+    assert all(action.help for action in parser._actions if action.option_strings), out
+    described, _, rest = out.partition("\nexamples:\n")
+    # Examples are to be copied: they stay whole.
+    for line in (described + rest.partition("\n\n")[2]).splitlines()[1:]:
+        assert len(line) < 80, line
+
+
+def test_help_names_every_command_and_status(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    out = capsys.readouterr().out
+    for word in ("info", "explain", "plot", "table", "demo", "bench", "130", "NO_COLOR"):
+        assert word in out
+
+
+@pytest.mark.parametrize("command", [[], ["plot"], ["table"]])
+def test_no_command_shows_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(command) == 2
+    captured = capsys.readouterr()
+    assert not captured.out
+    assert "examples:" in captured.err
+
+
+@pytest.mark.parametrize("example", examples())
+def test_examples_run(
+    example: str, model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if " plot " in example or " --plot " in example:
+        pytest.importorskip("matplotlib")
+    np.save("q.npy", np.zeros((1, 4, 8, 128), np.float32))
+    Path("book.txt").write_text("a book", encoding="ascii")
+    run_with = []
+    monkeypatch.setattr(demo, "run", lambda *given: run_with.append(given))
+    monkeypatch.setattr(bench, "_run", lambda options: run_with.append(options.more))
+    # The other 67 MB are not for tests.
+    example = example.replace("0:131072", "0:1311")
+    _, *arguments = shlex.split(example.partition("|")[0])
+    if "frequencies" in arguments and "-o" not in arguments:
+        arguments += ["-o", "a_file_instead_of_a_window.png"]
+    assert cli.main(arguments) == 0
+    captured = capsys.readouterr()
+    assert not captured.err
+    assert captured.out or run_with
+    if "-o" in arguments and not run_with:
+        file = Path(arguments[arguments.index("-o") + 1])
+        assert file.stat().st_size > 100
+        assert f"wrote {file}" in captured.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ("dance", ": COMMAND: invalid choice: 'dance'"),
+        ("info --loud", " info: unrecognized arguments: --loud"),
+        ("info --js", " info: unrecognized arguments: --js"),  # no abbreviations
+        ("explain", " explain: the following arguments are required: PATH"),
+        ("demo --tokens 0", " demo: --tokens: expected 1 or more, got 0"),
+        ("demo --tokens many", " demo: --tokens: expected an int, got 'many'"),
+        ("table sinusoidal --positions 3", " table sinusoidal: the following arguments are"),
+        ("table sinusoidal --dim 7 --positions 3", ": --dim: expected a multiple of 2, got 7"),
+        ("table sinusoidal --dim 8 --positions x", ": --positions: expected a count, START:STOP,"),
+        ("table sinusoidal --dim 8 --positions 1:2:0", ": --positions: expected a count,"),
+        ("table sinusoidal --dim 8 --positions 1:2:3:4", ": --positions: expected a count,"),
+        ("table sinusoidal --dim 8 --positions 9223372036854775808", ": --positions: expected"),
+        ("table sinusoidal --dim 8 --positions 3 --base 0", ": --base: expected a number > 0"),
+        ("table sinusoidal --dim 8 --positions 3 --layout x", ": --layout: invalid choice"),
+        ("table sinusoidal --dim 8 --positions 3 --set a=1", ": --set: goes with --preset"),
+        ("table sinusoidal --dim 8 --positions 3 --preset llama-3", ": --preset: expected a sin"),
+        ("table sinusoidal --dim 8 --positions 3 --preset detr", ": --preset: expected one of one"),
+        ("table sinusoidal --dim 8 --positions 9007199254740993,0.5", ": --positions: expected in"),
+        (
+            "table sinusoidal --dim 8 --positions 9007199254740993:9007199254740995,0.5",
+            " of at most",
+        ),
+        (
+            "table sinusoidal --dim 8 --positions 3 --preset whisper --set a=1",
+            ": --set: expected one",
+        ),
+        (
+            "table sinusoidal --dim 8 --positions 3 --preset whisper --set max_timescale=a",
+            ": --set: expected a real number, got str",
+        ),
+        (
+            "table sinusoidal --dim 7 --positions 3 --preset whisper --set max_timescale=5",
+            ": --dim: expected a multiple of 2, got 7",
+        ),
+        (
+            "table sinusoidal --dim 8 --positions 3 --preset whisper --base 5",
+            ": --base: not beside --preset",
+        ),
+        (
+            "table sinusoidal --dim 8 --positions 3 -o t.txt",
+            ": -o/--out: expected a name that ends in .npy, .npz, .csv or .safetensors, got",
+        ),
+        ("table sinusoidal --dim 8 --positions 3 -o no/t.npy", ": -o/--out: cannot write no/t.npy"),
+        (
+            "table sinusoidal --dim 8 --positions 3 --dtype bfloat16 -o t.npy",
+            ": --dtype: expected one of float16, float32, float64 for .npy, got bfloat16",
+        ),
+        ("table rotary --positions 3", " table rotary: expected one of --preset, --config, --head"),
+        ("table rotary --positions 3 --head-dim 8 --preset llama-3", " expected one of --preset,"),
+        ("table rotary --positions 3 --preset llama-3 --base 5", ": --base: not beside --preset"),
+        ("table rotary --positions 3 --preset lama-3", ": --preset: expected a preset like llama"),
+        ("table rotary --positions 3 --preset ?", ": --preset: expected one of --list-presets"),
+        ("table rotary --positions 3 --preset gemma-4", ": --layer-type: expected one of full_att"),
+        ("table rotary --positions 3 --head-dim 8 --scaling yarn", ": --scaling: expected a JSON"),
+        (
+            'table rotary --positions 3 --head-dim 8 --scaling \'{"rope_type": "linear"}\'',
+            ": --scaling: factor: expected a value, which linear needs, got none",
+        ),
+        ("plot heatmap --dim 8 --head-dim 8", ": --dim: is not of a rotary encoding"),
+        ("plot heatmap --size 0.1x0.1", ": --size: there is no room for the picture"),
+        ("plot heatmap --size 900x1 --dpi 100000", ": --size, --dpi: Image size of 90000000x"),
+        ("plot clock --dpi 50 -o c.gif", ": --dpi: a .gif always has 100"),
+        ("plot similarity --dim 8 --q q.npy", ": --q: is not of a sinusoidal encoding, which"),
+        ("plot rotation --head-dim 8 --x x.npy --head -1", ": --head: expected 0 .. 0, got -1"),
+        ("plot rotation --head-dim 8 --x x.npy --head 1", ": --head: expected 0 .. 0, got 1"),
+        ("plot bias --causal", ": --causal: is not of alibi, which this is"),
+        ("plot bias --kind t5 --num-heads 4", ": --num-heads: is not of t5, which this is"),
+        ("plot heatmap --size large", ": --size: expected inches like 8x5, got 'large'"),
+        ("plot clock -o clock.mp4", ": -o/--out: expected a name that ends in .png, .svg, .pdf or"),
+    ],
+)
+def test_command_lines_that_make_no_sense(
+    arguments: str,
+    line: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if "bfloat16" in arguments:
+        pytest.importorskip("ml_dtypes")
+    monkeypatch.chdir(tmp_path)
+    if arguments.startswith("plot"):
+        pytest.importorskip("matplotlib")
+        if " -o " not in arguments:
+            arguments += " -o picture.png"
+        for name in re.findall(r"\w\.npy", arguments):
+            np.save(name, np.zeros((3, 8), np.float32))
+    assert cli.main(shlex.split(arguments)) == 2
+    said = one_line(capsys)
+    assert said.startswith("posenc-native")
+    assert line in said
+    assert not {path.name for path in tmp_path.iterdir()} - {"q.npy", "x.npy"}
+
+
+def test_errors_of_our_own_making_are_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise ValueError("something else")
+
+    monkeypatch.setattr(pn.configuration, "configuration", broken)
+    with pytest.raises(ValueError, match="something else"):
+        cli.main(["info"])
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a shell that closes files")
+def test_closed_output() -> None:
+    command = (
+        f"{shlex.quote(sys.executable)} -m posenc_native table sinusoidal --dim 2 --positions 1"
+    )
+    result = subprocess.run(
+        ["sh", "-c", f"{command} >&-"], stderr=subprocess.PIPE, text=True, check=False
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_backend_that_matplotlib_does_not_know(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    environment = {**os.environ, "MPLBACKEND": "foo"}
+    result = run("plot", "heatmap", "-o", str(tmp_path / "h.png"), env=environment)
+    assert result.returncode == 1
+    (line,) = result.stderr.splitlines()
+    assert "backend: 'foo' is not a valid value" in line
+
+
+def test_interrupt(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo, "run", interrupted)
+    assert cli.main(["demo"]) == 130
+    assert one_line(capsys) == "posenc-native demo: interrupted"
+
+
+def test_broken_pipe_is_quiet() -> None:
+    command = [sys.executable, "-m", "posenc_native", "table", "sinusoidal", "--dim", "8"]
+    with subprocess.Popen(
+        [*command, "--positions", "1000000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().startswith(b"position,dim_0")
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 141
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, of Linux")
+def test_full_disk() -> None:
+    with open("/dev/full", "w", encoding="ascii") as full:
+        result = subprocess.run(
+            [sys.executable, "-m", "posenc_native", "table", "sinusoidal", "--dim", "8",
+             "--positions", "5"],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert result.returncode == 1
+    assert result.stderr.splitlines() == [
+        "python -m posenc_native table sinusoidal: cannot use the output: No space left on device"
+    ]

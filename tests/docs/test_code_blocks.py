@@ -1,0 +1,331 @@
+"""The code of README.md and of docs/ runs, block by block; sybil finds the blocks.
+
+- ```` ```python ```` runs, as a doctest where it begins with >>>. The blocks of a page share their
+  names, from top to bottom; those of README.md stand alone.
+- ```` ```{picture} ```` runs alone, as it does when the page is built.
+- ```` ```console ````: after `$ `, commands of this package run; other programs are in NOT_RUN,
+  with the reason. So are those in blocks that are shown by their indentation.
+- ```` ```json ```` has to be JSON, ```` ```text ```` is what something prints.
+- `<!-- skip: next "reason" -->` before a block leaves it out, and pytest says so; with
+  `if(condition, reason="reason")`, which sees the names of the page, where the condition holds.
+
+A block of any other language fails; so does code where no block is looked for: in
+reStructuredText, in HTML, in a directive with colons, after a prompt in ```` ```text ````. Files
+that docs/ includes from elsewhere have none.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from unittest import SkipTest
+
+import pytest
+from places import ROOT
+
+pytest.importorskip("sybil", reason="requirements/test.txt has it")
+
+from sybil import Document, Example, Region, Sybil
+from sybil.evaluators.doctest import DocTestEvaluator
+from sybil.evaluators.python import PythonEvaluator
+from sybil.parsers.abstract.doctest import DocTestStringParser
+from sybil.parsers.markdown import (
+    CodeBlockParser,
+    PythonCodeBlockParser,
+    SkipParser,
+)
+from sybil.parsers.myst.lexers import DirectiveLexer
+
+import posenc_native as pn
+
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
+# Their code is commands of a working copy, shown by indentation, which nobody runs.
+INCLUDED = [
+    *(ROOT / name for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *(ROOT / name / "README.md" for name in ("benchmarks", "examples")),
+]
+
+# What a page may tell its reader to run although no test does, and why.
+NOT_RUN = {
+    "apt-get": "installs system packages",
+    "make": "sets up the repository; continuous integration runs the targets",
+    "pip": "installs packages",
+}
+LANGUAGES = {"python", "console", "json", "text"}
+# Directives that hold no code.
+DIRECTIVES = {
+    *("toctree", "reference", "head", "measured", "include", "math"),
+    *("note", "warning", "tip", "figure", "image"),
+}
+COLON_DIRECTIVE = re.compile(r"^ *:{3,} *\{([\w:-]+)\}", re.M)
+PROMPT = re.compile(r"^(>>>|\$) ", re.M)
+REASON = r'("[^"]+"|if\(.+, reason="[^"]+"\))'
+# What shows that a block needs a package.
+IMPORTS = {
+    "torch": r"import torch|from torch\b|from posenc_native import .*(nn|flex|hf)\b",
+    "transformers": r"from transformers\b",
+    "matplotlib": r"(from|import) matplotlib\b|pn\.plot\b",
+    "mpmath": r"import mpmath",
+    "ml_dtypes": r"import ml_dtypes",
+    "onnx": r"import onnx",
+    "rotary_embedding_torch": r"from rotary_embedding_torch\b",
+    "x_transformers": r"from x_transformers\b",
+}
+# ... or that a command does.
+COMMANDS = {"demo": ("torch", "transformers", "matplotlib"), "plot": ("matplotlib",)}
+MISSING = [name for name in IMPORTS if importlib.util.find_spec(name) is None]
+COMMAND_SECONDS = 120
+# What a page calls path/to/model.
+MODEL = '{"model_type": "llama", "head_dim": 64, "rope_theta": 500000.0, "num_hidden_layers": 2}'
+
+
+# --- What blocks do
+
+
+def skip_without_packages(example: Example, source: str) -> None:
+    """A page is left out from where it first imports a package that is not installed."""
+    for name in MISSING:
+        if re.search(IMPORTS[name], source):
+            example.namespace["missing"] = f"from here on the page needs {name}, not installed here"
+            raise SkipTest(example.namespace["missing"])
+
+
+class Python(PythonEvaluator):
+    def __call__(self, example: Example) -> None:
+        skip_without_packages(example, example.parsed)
+        super().__call__(example)
+
+
+class PythonAlone(Python):
+    def __call__(self, example: Example) -> None:
+        names = dict(example.namespace)
+        example.namespace.clear()
+        try:
+            super().__call__(example)
+        finally:
+            example.namespace.clear()
+            example.namespace.update(names)
+
+
+class PythonDocTest(DocTestEvaluator):
+    def __call__(self, example: Example) -> str:
+        skip_without_packages(example, example.parsed.source)
+        return super().__call__(example)
+
+
+def python_blocks(evaluator: PythonEvaluator) -> PythonCodeBlockParser:
+    parser = PythonCodeBlockParser()
+    parser.codeblock_parser = CodeBlockParser("python", evaluator)
+    parser.doctest_parser = DocTestStringParser(PythonDocTest())
+    return parser
+
+
+def pictures(document: Document) -> Iterable[Region]:
+    for region in DirectiveLexer("picture")(document):
+        region.parsed = region.lexemes["source"]
+        region.evaluator = PythonAlone()
+        yield region
+
+
+def run_console(example: Example) -> str | None:
+    for command in commands(example.parsed):
+        if program(command) in NOT_RUN:
+            continue
+        words = shlex.split(command, comments=True)
+        if words[0] == "posenc-native":
+            words[:1] = ["python", "-m", "posenc_native"]
+        if words[:3] != ["python", "-m", "posenc_native"]:
+            return f"neither a command of this package nor in NOT_RUN: {command}"
+        for name in COMMANDS.get(words[3], ()):
+            if name in MISSING:
+                raise SkipTest(f"`posenc-native {words[3]}` needs {name}, not installed here")
+        done = subprocess.run(
+            [sys.executable, *words[1:]],
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_SECONDS,
+            check=False,
+            env=os.environ | {"PYTHONPATH": str(ROOT), "MPLBACKEND": "Agg"},
+        )
+        if done.returncode:
+            return f"{command}: exit status {done.returncode}\n{done.stdout}{done.stderr}"
+    return None
+
+
+def commands(source: str) -> list[str]:
+    """What follows `$ `; a line that ends in a backslash goes on in the next one."""
+    lines = source.replace("\\\n", " ").splitlines()
+    return [line[2:] for line in lines if line.startswith("$ ")]
+
+
+def program(command: str) -> str:
+    """`make` of ``VARIABLE=value make docs``."""
+    words = shlex.split(command, comments=True)
+    return next(word for word in words if not re.match(r"[A-Z_]+=", word))
+
+
+def check_json(example: Example) -> None:
+    json.loads(example.parsed)
+
+
+# --- The blocks
+
+
+def parse(page: Path) -> list[Example]:
+    sybil = Sybil(
+        parsers=[
+            python_blocks(PythonAlone() if page == README else Python()),
+            pictures,
+            CodeBlockParser("console", run_console),
+            CodeBlockParser("json", check_json),
+            SkipParser(),
+        ]
+    )
+    return list(sybil.parse(page).examples())
+
+
+BLOCKS = [(page, example) for page in PAGES for example in parse(page)]
+
+
+@pytest.fixture(scope="module")
+def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Path]:
+    """A directory for each page, with a model in it: a block may read what one before it wrote."""
+    found = {page: tmp_path_factory.mktemp(page.stem) for page in PAGES}
+    for directory in found.values():
+        model = directory / "path" / "to" / "model"
+        model.mkdir(parents=True)
+        (model / "config.json").write_text(MODEL, encoding="utf-8")
+    return found
+
+
+@pytest.fixture
+def no_windows(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    if "matplotlib" in MISSING:
+        yield
+        return
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    from matplotlib import pyplot
+
+    pyplot.switch_backend("Agg")
+    yield
+    pyplot.close("all")
+
+
+@pytest.mark.usefixtures("no_windows", "threads")
+@pytest.mark.parametrize(
+    ("page", "example"),
+    BLOCKS,
+    ids=[f"{page.relative_to(ROOT)}:{example.line}" for page, example in BLOCKS],
+)
+def test_block_runs(
+    page: Path,
+    example: Example,
+    directories: dict[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(directories[page])
+    monkeypatch.setattr(
+        pn.engines.backend, "implementation", pn.engines.backend.implementation
+    )  # put back
+    if reason := example.namespace.get("missing"):
+        pytest.skip(reason)
+    example.evaluate()
+
+
+def test_readme_has_code() -> None:
+    assert sum(page == README for page, _ in BLOCKS) >= 3
+
+
+# --- No block that nobody runs
+
+
+def unknown(page: Path) -> list[str]:
+    """What looks like code and is neither run, nor left out with a reason."""
+    from markdown_it import MarkdownIt
+
+    text = page.read_text(encoding="utf-8")
+    found = [
+        comment
+        for comment in re.findall(r"<!--.*?-->", text, re.S)
+        if "skip" in comment and not re.fullmatch(rf"<!-- skip: next {REASON} -->", comment)
+    ]
+    found += [f":::{name}" for name in COLON_DIRECTIVE.findall(text) if name not in DIRECTIVES]
+    for token in MarkdownIt().parse(text):
+        if token.type == "fence":
+            directive = re.match(r"\{([\w:-]+)\}", token.info)
+            name, known = (
+                (directive[1], DIRECTIVES | {"picture"}) if directive else (token.info, LANGUAGES)
+            )
+            prompts = PROMPT.search(token.content)
+            if name not in known or {"console": not prompts, "text": prompts}.get(name):
+                found.append(f"```{token.info}")
+        elif token.type == "html_block":
+            found += re.findall(r"<(?:pre|code)\b", token.content)
+        elif token.type == "code_block":
+            lines = [line for line in token.content.splitlines() if line.strip()]
+            found += [line for line in lines if program(line) not in NOT_RUN]
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_every_block_is_known(page: Path) -> None:
+    assert unknown(page) == []
+
+
+def test_included_pages_are_all_known() -> None:
+    named = [
+        (page.parent / name).resolve()
+        for page in PAGES
+        for name in re.findall(r"^```\{include\} (\S+)", page.read_text(encoding="utf-8"), re.M)
+    ]
+    assert sorted(named) == sorted(INCLUDED)
+
+
+@pytest.mark.parametrize("page", INCLUDED, ids=lambda page: str(page.relative_to(ROOT)))
+def test_included_pages_have_no_code_to_run(page: Path) -> None:
+    assert parse(page) == []
+
+
+def test_what_is_not_known_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "```python\n1\n```\n<!-- skip: next -->\n```python\n1\n```\n```py\n1\n```\n"
+        "```\n1\n```\n```{code-block} python\n1\n```\n\nText:\n\n    make docs\n    rm -r docs\n\n"
+        ":::{code-block} python\n1\n:::\n:::{note}\n:::\n```{eval-rst}\n```\n"
+        "```console\nrm -r docs\n```\n```text\n>>> 1\n```\n\n<pre>1</pre>\n",
+        encoding="utf-8",
+    )
+    assert unknown(page) == [
+        *("<!-- skip: next -->", ":::code-block"),
+        *("```py", "```", "```{code-block} python"),
+        "rm -r docs",
+        *("```{eval-rst}", "```console", "```text", "<pre"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        "```python\nassert False\n```",
+        "```python\n>>> 1 + 1\n3\n```",
+        "```{picture}\n:alt: nothing\n\nassert False\n```",
+        "```json\n{1: 2}\n```",
+        "```console\n$ posenc-native no-such-command\n```",
+        "```console\n$ rm -r docs\n```",
+    ],
+    ids=["python", "doctest", "picture", "json", "command", "program"],
+)
+def test_a_block_that_fails_is_found(block: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(block + "\n", encoding="utf-8")
+    (example,) = parse(page)
+    with pytest.raises((AssertionError, ValueError)):
+        example.evaluate()

@@ -1,0 +1,258 @@
+"""The programs in examples/ run in a short form, from an empty folder, and say what is so."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from places import ROOT
+
+EXAMPLES = ROOT / "examples"
+PROGRAMS = (
+    "which_encoding",
+    "patched_generation.py",
+    "vision_transformer.py",
+    "time_series.py",
+    "export.py",
+)
+
+
+def run(folder: Path, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(EXAMPLES / program), *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def need(*modules: str) -> None:
+    for module in modules:
+        pytest.importorskip(module, reason=f"the example needs {module}, which is not installed")
+
+
+def output(folder: Path, program: str, *arguments: str) -> str:
+    result = run(folder, program, *arguments)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def error_line(folder: Path, program: str, *arguments: str) -> str:
+    result = run(folder, program, *arguments)
+    assert result.returncode == 1
+    (line,) = result.stderr.splitlines()
+    return line
+
+
+def test_every_example_is_listed_and_tested() -> None:
+    readme = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    there = {path.name for path in EXAMPLES.iterdir()} - {"README.md", "data", "results"}
+    there -= {"__pycache__", ".mypy_cache", ".ruff_cache"}
+    assert there == set(PROGRAMS)
+    for program in PROGRAMS:
+        assert f"python examples/{program}" in readme
+
+
+# --- which_encoding -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Any, Any]]:
+    """model, experiment and figure of which_encoding, by names that it alone uses."""
+    need("torch")
+    names = ("model", "experiment", "figure")
+    before = {name: sys.modules.pop(name, None) for name in names}
+    monkeypatch.syspath_prepend(str(EXAMPLES / "which_encoding"))
+    yield tuple(__import__(name) for name in names)  # type: ignore[misc]
+    for name in names:
+        sys.modules.pop(name, None)
+    sys.modules.update({name: module for name, module in before.items() if module is not None})
+
+
+def test_which_encoding_runs(tmp_path: Path) -> None:
+    need("torch", "matplotlib")
+    out = output(tmp_path, "which_encoding", "--quick", "--out", "a.png", "--seeds", "2")
+    rows = [line for line in out.splitlines() if "±" in line]
+    assert len(rows) == 8  # the six, and two that were adapted
+    (learned,) = (row for row in rows if re.search("learned [^r]*$", row))
+    assert learned.count("-") == 3  # a table has no rows for 2x, 4x and beyond
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    figures = json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))
+    assert len(figures["runs"]) == 12
+    again = output(tmp_path, "which_encoding", "--redraw", "a.json", "--out", "b.png")
+    assert [line for line in again.splitlines() if "±" in line] == rows
+    assert (tmp_path / "b.png").read_bytes() == (tmp_path / "a.png").read_bytes()
+
+
+def test_which_encoding_says_what_is_wrong(tmp_path: Path) -> None:
+    need("torch", "matplotlib")
+    short = tmp_path / "short.txt"
+    short.write_text("too short", encoding="utf-8")
+    line = error_line(tmp_path, "which_encoding", "--text", "short.txt")
+    assert line == "which_encoding: short.txt: expected at least 5131 characters, got 9"
+    line = error_line(tmp_path, "which_encoding", "--out", "nowhere/a.png")
+    assert line == "which_encoding: --out: no folder nowhere"
+    line = error_line(tmp_path, "which_encoding", "--redraw", "short.txt")
+    assert line == "which_encoding: short.txt: expected figures that this program wrote"
+    result = run(tmp_path, "which_encoding", "--out", "figures.json")  # where the figures go
+    assert result.returncode == 2
+    assert "expected a name that ends in .png, .svg or .pdf, got figures.json" in result.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"short.txt"}
+
+
+def test_models_differ_in_their_encoding_only(modules: tuple[Any, Any, Any]) -> None:
+    import torch
+
+    model, _, figure = modules
+    weights = []
+    for encoding in figure.STYLES:
+        torch.manual_seed(0)
+        state = model.Transformer(30, 16, encoding, d=16, heads=2, depth=1).state_dict()
+        extra = {name for name in state if name.startswith(("at_input", "bias"))}
+        assert bool(extra) == (encoding in ("learned", "T5"))
+        weights.append({name: state[name] for name in state.keys() - extra})
+    for other in weights[1:]:
+        torch.testing.assert_close(other, weights[0], rtol=0, atol=0)
+
+
+def test_vectors_at_the_input_begin_as_large_as_embeddings(modules: tuple[Any, Any, Any]) -> None:
+    import torch
+
+    model, _, _ = modules
+    torch.manual_seed(0)
+    for encoding in ("learned", "sinusoidal"):
+        net = model.Transformer(30, 64, encoding, d=64, heads=2, depth=1)
+        added = net.at_input(torch.zeros(1, 64, 64))
+        ratio = added.square().mean().sqrt() / net.embed.weight.square().mean().sqrt()
+        assert 0.6 < ratio < 1.1, encoding
+
+
+def test_models_see_no_later_characters(modules: tuple[Any, Any, Any]) -> None:
+    import torch
+
+    model, _, figure = modules
+    tokens = torch.arange(12)[None]
+    changed = torch.cat([tokens[:, :7], tokens[:, 7:].flip(1)], 1)
+    for encoding in figure.STYLES:
+        net = model.Transformer(30, 16, encoding, d=16, heads=2, depth=2).eval()
+        with torch.no_grad():
+            one, other = net(tokens), net(changed)
+        torch.testing.assert_close(one[:, :7], other[:, :7])
+        assert not torch.allclose(one[:, 7:], other[:, 7:])
+
+
+def test_every_length_is_asked_for_the_same_characters(modules: tuple[Any, Any, Any]) -> None:
+    import torch
+    from torch.nn import functional as F
+
+    _, experiment, _ = modules
+    seen = []
+
+    def model(tokens: Any) -> Any:  # knows nothing but the last character; notes what it is shown
+        seen.append(tokens.flatten())
+        return 5.0 * F.one_hot(tokens, 30).float()
+
+    settings = experiment.Settings(length=8)
+    text = torch.randint(30, (8 * 4 * 3 + 17,), generator=torch.Generator().manual_seed(0))
+    losses = [experiment.evaluate(model, text, factor, settings)[0] for factor in (1, 2, 4)]
+    for tokens in seen:
+        assert torch.equal(tokens, text[:96])
+    assert losses == [losses[0]] * 3
+
+
+def test_adapted_models(modules: tuple[Any, Any, Any]) -> None:
+    import torch
+
+    model, experiment, _ = modules
+    learned = model.Transformer(30, 16, "learned", d=16, heads=2, depth=1)
+    assert learned.can_read(16)
+    assert not learned.can_read(17)
+    longer = experiment.adapt(learned, 4, 16)
+    assert longer.at_input.weight.shape == (64, 16)
+    assert learned.at_input.weight.shape == (16, 16)
+    rotary = model.Transformer(30, 16, "rotary", d=16, heads=2, depth=1)
+    stretched = experiment.adapt(rotary, 4, 16)
+    ratio = stretched.rope.rope.inv_freq / rotary.rope.rope.inv_freq
+    assert ratio[0] == 1
+    assert ratio[-1] == pytest.approx(0.25)
+    assert experiment.adapt(model.Transformer(30, 16, "ALiBi", d=16), 4, 16) is None
+    tokens = torch.arange(16)[None]
+    torch.testing.assert_close(experiment.adapt(rotary, 1, 16)(tokens), rotary(tokens))
+
+
+def test_committed_figures_are_those_of_the_readme(modules: tuple[Any, Any, Any]) -> None:
+    _, experiment, figure = modules
+    figures = experiment.load(EXAMPLES / "results" / "which_encoding.json")
+    readme = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    heads, rows = figure.table(figures)
+    for cells in (heads, *rows):
+        assert f"| {' | '.join(cells)} |" in readme
+    assert (EXAMPLES / "results" / "which_encoding.png").stat().st_size < 200_000
+
+
+def test_text_is_what_its_note_says() -> None:
+    text = (EXAMPLES / "data" / "northanger_abbey.txt").read_bytes()
+    assert text.isascii()
+    assert not re.search(rb"gutenberg|signet|a note on the text", text, re.I)  # none but Austen
+    assert text.startswith(b"NORTHANGER ABBEY")
+    assert text.endswith(b"No. 97, Vol. II, Rambler.\n\n")  # her last footnote
+    assert len(text) < 450_000
+
+
+# --- the others -----------------------------------------------------------------------------------
+
+
+def test_patched_generation(tmp_path: Path) -> None:
+    need("torch", "transformers")
+    out = output(tmp_path, "patched_generation.py", "--quick")
+    assert "5 modules patched, 0 left alone" in out
+    assert "patched: 8 of 8 tokens are the same" in out
+    assert "undone: 8 of 8 tokens are the same" in out
+    assert len(re.findall(r"\d ms a token", out)) == 2
+    line = error_line(tmp_path, "patched_generation.py", "--model", "nowhere")
+    assert line.startswith("patched_generation: --model: expected a folder with a config.json")
+
+
+def test_vision_transformer(tmp_path: Path) -> None:
+    need("torch")
+    out = output(tmp_path, "vision_transformer.py", "--quick")
+    errors = [float(e) for e in re.findall(r"^  .*x (?:32|48).* (\d\.\d+)$", out, re.M)]
+    assert len(errors) == 4
+    assert all(np.isfinite(errors))
+
+
+def test_time_series(tmp_path: Path) -> None:
+    out = output(tmp_path, "time_series.py")
+    errors = [float(error) for error in re.findall(r"columns   (\d\.\d\d)$", out, re.M)]
+    raw, hour, day, both, week = errors
+    assert raw > hour > day > both > week  # every line of the table is better than the one above
+    assert week < 0.3
+    spreads = [float(s) for s in re.findall(r"times to (\S+)$", out, re.M)]
+    assert len(spreads) == 5
+    assert max(spreads) < 1e-13
+    assert re.search(r"7 days +1\.000", out)
+    assert "600 times" in output(tmp_path, "time_series.py", "--quick")
+
+
+@pytest.mark.parametrize(
+    "quick", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["exported", "compiled"]
+)
+def test_export(tmp_path: Path, quick: bool) -> None:
+    need("torch")
+    if not quick and not shutil.which("g++"):
+        pytest.skip("AOTInductor needs a C++ compiler, and there is no g++")
+    out = output(tmp_path, "export.py", "--folder", ".", *(["--quick"] if quick else []))
+    assert "posenc_native.rotary_qk" in out
+    assert "posenc_native.add_sinusoidal" in out
+    names = ["decoder.pt2"] + ([] if quick else ["decoder_aoti.pt2"])
+    for name in names:
+        assert (tmp_path / name).stat().st_size > 0
+        for length in (2, 50, 333):
+            assert re.search(rf"{name}: {length} tokens, largest difference", out)
+    line = error_line(tmp_path, "export.py", "--folder", "nowhere", "--quick")
+    assert line.startswith("export: ")
+    assert "nowhere" in line

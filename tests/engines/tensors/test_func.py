@@ -1,0 +1,294 @@
+"""torch.func: gradients of gradients, Jacobians, vmap, calls of modules as functions."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch_cases  # noqa: E402
+from gradient_cases import FUNCTIONS, IN_PLACE, close, each_function, f_for, inv_freq  # noqa: E402
+from torch_cases import FAR, random  # noqa: E402
+
+import posenc_native as pn  # noqa: E402
+from posenc_native import nn as pnn  # noqa: E402
+
+device = torch_cases.device
+
+
+def rotate_sd(x, f=None, **options):
+    f = f_for(x) if f is None else f
+    return pn.apply_rotary(x, None, f, layout="sd", **options)
+
+
+def jacobian_by_columns(f, x):
+    """The Jacobian of a linear f, column by column, without autograd."""
+    units = torch.eye(x.numel(), dtype=x.dtype, device=x.device)
+    columns = [f(e.view_as(x)).flatten() for e in units]
+    return torch.stack(columns, 1).reshape(*x.shape, *x.shape)
+
+
+@torch_cases.needs_operators
+def test_func_grad_and_its_gradient(device):
+    x = random((2, 3, 5, 8), torch.float64, device)
+    for function in FUNCTIONS.values():
+
+        def loss(x, function=function):
+            return (function(x, inv_freq(device=device)) ** 3).sum()
+
+        tracked = x.clone().requires_grad_()
+        (expected,) = torch.autograd.grad(loss(tracked), tracked, create_graph=True)
+        close(torch.func.grad(loss)(x), expected.detach())
+
+        def squared(x, loss=loss):
+            return (torch.func.grad(loss)(x) ** 2).sum()
+
+        (second,) = torch.autograd.grad((expected**2).sum(), tracked)
+        close(torch.func.grad(squared)(x), second)
+
+
+@torch_cases.needs_operators
+@pytest.mark.parametrize("write", IN_PLACE.values(), ids=IN_PLACE)
+def test_func_grad_in_place(write, device):
+    def loss(x):
+        y = x * 2
+        write(y, inv_freq(device=device))
+        return (y**3).sum()
+
+    x = random((2, 3, 5, 8), torch.float64, device)
+    tracked = x.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(loss(tracked), tracked)
+    close(torch.func.grad(loss)(x), expected)
+
+
+@torch_cases.needs_operators
+def test_jacrev_is_the_matrix_of_the_rotation(device):
+    x = random((3, 8), torch.float64, device)
+    close(torch.func.jacrev(rotate_sd)(x), jacobian_by_columns(rotate_sd, x))
+    cos, sin = pn.rotary_tables(3, inv_freq(device=device), dtype=torch.float64)
+
+    def by_tables(x):
+        return pn.apply_rotary_tables(x, cos, sin, layout="sd")
+
+    close(torch.func.jacrev(by_tables)(x), jacobian_by_columns(by_tables, x))
+
+    def q_and_k(x):
+        return pn.apply_rotary_qk(x, x * 2, None, inv_freq(device=device), layout="sd")[1]
+
+    close(torch.func.jacrev(q_and_k)(x), jacobian_by_columns(q_and_k, x))
+
+    def q_and_k_by_tables(x):
+        return pn.apply_rotary_qk_tables(x, x * 2, cos, sin, layout="sd")[1]
+
+    close(torch.func.jacrev(q_and_k_by_tables)(x), jacobian_by_columns(q_and_k_by_tables, x))
+
+
+@pytest.mark.usefixtures("backend")
+@pytest.mark.parametrize("requires_grad", [False, True], ids=["plain", "grad"])
+@each_function
+def test_forward_mode_is_right_or_refused(function, requires_grad, device):
+    f = inv_freq(device=device)
+    x = random((2, 3, 5, 8), torch.float64, device, requires_grad=requires_grad)
+    tangent = random((2, 3, 5, 8), torch.float64, device, seed=1)
+    zero = function(torch.zeros_like(tangent), f)  # the part that does not depend on x
+    expected = function(tangent, f) - zero
+    with contextlib.suppress(NotImplementedError, RuntimeError):
+        _, result = torch.func.jvp(lambda x: function(x, f), (x,), (tangent,))
+        close(result, expected)
+    with contextlib.suppress(NotImplementedError, RuntimeError):
+        jacobian = torch.func.jacfwd(lambda x: function(x, f).sum())(x)
+        close(jacobian, torch.func.jacrev(lambda x: function(x, f).sum())(x))
+    forward = torch.autograd.forward_ad
+    with contextlib.suppress(NotImplementedError, RuntimeError), forward.dual_level():
+        dual = function(forward.make_dual(x, tangent), f)
+        assert forward.unpack_dual(dual).tangent is not None
+        close(forward.unpack_dual(dual).tangent, expected)
+
+
+# vmap against a loop: (f(x, positions), shape of an example of x, of positions or None)
+MAPPED = {
+    "hsd": (lambda x, p: pn.apply_rotary(x, p, f_for(x), layout="hsd"), (3, 5, 8), (5,)),
+    "sd": (lambda x, p: pn.apply_rotary(x, p, f_for(x), layout="sd"), (5, 8), (5,)),
+    "bhsd [s]": (lambda x, p: pn.apply_rotary(x, p, f_for(x)), (2, 3, 5, 8), (5,)),
+    "bhsd [b, s]": (lambda x, p: pn.apply_rotary(x, p, f_for(x)), (2, 3, 5, 8), (2, 5)),
+    "sbhd [b, s]": (
+        lambda x, p: pn.apply_rotary(x, p, f_for(x), layout="sbhd"),
+        (5, 2, 3, 8),
+        (2, 5),
+    ),
+    "thd": (lambda x, p: pn.apply_rotary(x, p, f_for(x), layout="thd"), (5, 3, 8), (5,)),
+    "options": (
+        lambda x, p: pn.apply_rotary(
+            x, p, f_for(x, 4), layout="hsd", pairing="interleaved", rotary_start=2, scale=2.0,
+            inverse=True,
+        ),
+        (3, 5, 8),
+        (5,),
+    ),
+    "axis_map [A, s]": (
+        lambda x, p: pn.apply_rotary(x, p, f_for(x), layout="hsd", axis_map=[0, 1, 1, 0]),
+        (3, 5, 8),
+        (2, 5),
+    ),
+    "axis_map [A, b, s]": (
+        lambda x, p: pn.apply_rotary(x, p, f_for(x), axis_map=[0, 1, 1, 0]),
+        (2, 3, 5, 8),
+        (2, 2, 5),
+    ),
+    "qk": (
+        lambda x, p: pn.apply_rotary_qk(x, x[:, :1] * 2, p, f_for(x))[1],
+        (2, 3, 5, 8),
+        (2, 5),
+    ),
+    "tables": (
+        lambda x, p: pn.apply_rotary_tables(x, *pn.rotary_tables(p, f_for(x))),
+        (2, 3, 5, 8),
+        (2, 5),
+    ),
+    "qk by tables": (
+        lambda x, p: pn.apply_rotary_qk_tables(
+            x, x[:, :1] * 2, *pn.rotary_tables(p, f_for(x)), pairing="interleaved", inverse=True
+        )[1],
+        (2, 3, 5, 8),
+        (2, 5),
+    ),
+    "rotary_tables": (
+        lambda x, p: x[0, 0, 0, 0] * pn.rotary_tables(p, f_for(x), axis_map=[0, 1, 1, 0])[1],
+        (2, 3, 5, 8),
+        (2, 5),
+    ),
+    "sinusoidal": (lambda x, p: x[0, 0] * pn.sinusoidal(p, 8), (5, 8), (2, 5)),
+    "add [s]": (lambda x, p: pn.add_sinusoidal(x, p, x_scale=2.0), (2, 5, 8), (5,)),
+    "add [b, s]": (lambda x, p: pn.add_sinusoidal(x, p), (2, 5, 8), (2, 5)),
+    "Rotary": (lambda x, p: pn.Rotary(8)(x, x * 2, p, layout="hsd")[1], (3, 5, 8), (5,)),
+}  # fmt: skip
+each_mapped = pytest.mark.parametrize(("function", "shape", "points"), MAPPED.values(), ids=MAPPED)
+
+
+def looped(function, x, positions, x_dim, p_dim):
+    """What vmap promises, spelled out."""
+    count = x.shape[x_dim] if x_dim is not None else positions.shape[p_dim]
+    return torch.stack(
+        [
+            function(
+                x if x_dim is None else x.select(x_dim, i),
+                positions if p_dim is None else positions.select(p_dim, i),
+            )
+            for i in range(count)
+        ]
+    )
+
+
+def mapped_arguments(shape, points, x_dim, p_dim, device, count=4):
+    x_shape, p_shape = list(shape), list(points)
+    if x_dim is not None:
+        x_shape.insert(x_dim % (len(shape) + 1), count)
+    if p_dim is not None:
+        p_shape.insert(p_dim % (len(points) + 1), count)
+    positions = torch.arange(torch.Size(p_shape).numel(), device=device).reshape(p_shape)
+    return random(x_shape, torch.float64, device), positions * 17 - 40
+
+
+@each_mapped
+@pytest.mark.parametrize(
+    ("x_dim", "p_dim"), [(0, None), (None, 0), (0, 0), (1, -1), (-1, 1), (2, None)]
+)
+def test_vmap_is_a_loop(function, shape, points, x_dim, p_dim, device):
+    x, positions = mapped_arguments(shape, points, x_dim, p_dim, device)
+    mapped = torch.vmap(function, in_dims=(x_dim, p_dim))(x, positions)
+    assert torch.equal(mapped, looped(function, x, positions, x_dim, p_dim))
+
+
+def test_vmap_in_out_dims_and_nested(device):
+    function, shape, points = MAPPED["hsd"]
+    x, positions = mapped_arguments(shape, points, 1, None, device)
+    mapped = torch.vmap(function, in_dims=(1, None), out_dims=2)(x, positions)
+    assert torch.equal(mapped, looped(function, x, positions, 1, None).movedim(0, 2))
+    whole = random((2, 3, 5, 8), torch.float64, device)
+    nested = torch.vmap(torch.vmap(rotate_sd))(whole)
+    assert torch.equal(nested, pn.apply_rotary(whole, None, inv_freq(device=device)))
+    mixed = torch.vmap(torch.vmap(rotate_sd, in_dims=1, out_dims=1), in_dims=3, out_dims=3)
+    x = random((5, 3, 8, 2), torch.float64, device)
+    expected = pn.apply_rotary(x.permute(3, 1, 0, 2), None, inv_freq(device=device))
+    assert torch.equal(mixed(x), expected.permute(2, 1, 3, 0))
+
+
+def test_vmap_of_scalars_makes_rows(device):
+    positions, f = torch.tensor(FAR, device=device), inv_freq(device=device)
+    rows = torch.vmap(lambda p: pn.sinusoidal(p, 8))(positions)
+    assert torch.equal(rows, pn.sinusoidal(positions, 8))
+    cos, sin = torch.vmap(lambda p: pn.rotary_tables(p, f))(positions)
+    expected = pn.rotary_tables(positions, f)
+    assert torch.equal(cos, expected[0])
+    assert torch.equal(sin, expected[1])
+
+
+def test_vmap_over_tables_that_differ(device):
+    x = random((4, 2, 3, 5, 8), torch.float64, device)
+    cos = random((5, 4, 4), torch.float64, device, seed=1)
+    sin = random((4, 2, 5, 4), torch.float64, device, seed=2)
+    apply = torch.vmap(pn.apply_rotary_tables, in_dims=(0, 1, 0))
+    expected = [pn.apply_rotary_tables(x[i], cos[:, i], sin[i]) for i in range(4)]
+    assert torch.equal(apply(x, cos, sin), torch.stack(expected))
+    k = random((2, 1, 5, 8), torch.float64, device, seed=3)  # the same for all
+    apply = torch.vmap(pn.apply_rotary_qk_tables, in_dims=(0, None, 1, 0))
+    pairs = [pn.apply_rotary_qk_tables(x[i], k, cos[:, i], sin[i]) for i in range(4)]
+    for mapped, each in zip(apply(x, k, cos, sin), zip(*pairs, strict=True), strict=True):
+        assert torch.equal(mapped, torch.stack(each))
+
+
+@torch_cases.needs_operators
+@each_mapped
+def test_vmap_of_grad_gives_gradients_of_every_example(function, shape, points, device):
+    x, positions = mapped_arguments(shape, points, 0, 0, device)
+
+    def loss(x, p):
+        return (function(x, p) ** 3).sum()
+
+    per_example = torch.vmap(torch.func.grad(loss))(x, positions)
+    tracked = x.clone().requires_grad_()
+    total = sum(loss(tracked[i], positions[i]) for i in range(len(x)))
+    (expected,) = torch.autograd.grad(total, tracked)
+    close(per_example, expected)
+
+
+@torch_cases.needs_operators
+def test_vmap_over_frequencies(device):
+    x = random((2, 5, 8), torch.float64, device)
+    frequencies = inv_freq(device=device) * torch.tensor([[1.0], [0.5]], device=device)
+    each = torch.vmap(lambda x, f: rotate_sd(x, f))(x, frequencies)
+    close(each, torch.stack([rotate_sd(y, f) for y, f in zip(x, frequencies, strict=True)]))
+    cos, _ = torch.vmap(lambda f: pn.rotary_tables(5, f, dtype=torch.float64))(frequencies)
+    close(cos, torch.cos(torch.arange(5, device=device)[:, None] * frequencies[:, None]))
+
+
+@torch_cases.needs_operators
+def test_functional_call_gives_gradients_of_a_model(device):
+    torch.manual_seed(0)
+    linear = torch.nn.Linear(8, 8, dtype=torch.float64, device=device)
+    rope = pnn.RotaryEmbedding(8)
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.rope = linear, rope
+
+        def forward(self, x):
+            q, k = self.rope(self.linear(x), x, layout="bsd")
+            return (q @ k.transpose(-1, -2)).square().sum()
+
+    model = Model()
+    x = random((3, 5, 8), torch.float64, device)
+
+    def loss(parameters, x):
+        return torch.func.functional_call(model, parameters, (x,))
+
+    parameters = {name: p.detach() for name, p in model.named_parameters()}
+    one = torch.func.grad(loss)(parameters, x)
+    each = torch.vmap(torch.func.grad(loss), in_dims=(None, 0))(parameters, x.unsqueeze(1))
+    model(x).backward()
+    for name, parameter in model.named_parameters():
+        close(one[name], parameter.grad)
+        torch.testing.assert_close(each[name].sum(0), parameter.grad)

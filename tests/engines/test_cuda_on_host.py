@@ -1,0 +1,568 @@
+"""The CUDA kernels on the host: what a GPU's threads do, one after another.
+
+posenc_native._cuda_on_host is the native module with the kernels of csrc/cuda in the place of the
+CPU's (csrc/cuda/on_host.cu, compiled by nvcc): the same checks before them, the same launch
+geometry, on a grid so small that blocks do several pieces, and shared memory that is not a number
+until it is written. All tests with the `target` fixture run over it too. Here are the shapes where
+such kernels break, compared bit by bit with the CPU's kernels.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from arrays import aligned_rows
+from oracle import DTYPES, assert_close, assert_same_bits
+from places import CSRC
+from targets import CUDA_ON_HOST, NATIVE, NEEDS_CUDA_ON_HOST, NEEDS_NATIVE, TARGETS
+
+pytestmark = [NEEDS_NATIVE, NEEDS_CUDA_ON_HOST]
+FUSED = [target for target in TARGETS if target not in ("SSE2", "SSSE3", "SSE4")]
+
+
+@pytest.fixture(autouse=True)
+def fused_multiply_add():
+    """The CPU on a target that fuses multiplications and additions, as the GPU does."""
+    if not FUSED:
+        pytest.skip("this processor has no fused multiply-add, which GPUs have")
+    before = NATIVE.current_target()
+    assert NATIVE.set_target(FUSED[0])
+    yield
+    NATIVE.set_target(before)
+
+
+def frequencies(pairs: int) -> np.ndarray:
+    return 1e4 ** (-np.arange(pairs) / max(pairs, 1))
+
+
+def numbers(dtype: str, *shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(DTYPES[dtype])
+
+
+def both(name: str, *arguments: Any) -> tuple[Any, Any]:
+    """What the CUDA kernels and the CPU's give, each from its own copy of the arguments."""
+    results = []
+    for module in (CUDA_ON_HOST, NATIVE):
+        copies = [a.copy() if isinstance(a, np.ndarray) else a for a in arguments]
+        results.append(getattr(module, name)(*copies))
+    return results[0], results[1]
+
+
+def assert_rotations_agree(
+    q: np.ndarray, k: np.ndarray, positions: Any, inv_freq: np.ndarray, layout: str, pairing: Any,
+    start: int = 0, axis_map: Any = None, scale: float = 1.0, inverse: bool = False,
+) -> None:  # fmt: skip
+    """q with k, q alone, from tables; functional and in place."""
+    options = (layout, pairing, start, axis_map, scale, inverse)
+    for inplace in (False, True):
+        for ours, theirs in zip(
+            *both("apply_rotary_qk", q, k, positions, inv_freq, *options, inplace), strict=True
+        ):
+            assert_same_bits(ours, theirs)
+    assert_same_bits(*both("apply_rotary", q, positions, inv_freq, *options, None))
+    if positions is not None:
+        for dtype in (np.float16, np.float32, np.float64):
+            cos, sin = NATIVE.rotary_tables(positions, inv_freq, axis_map, scale, np.dtype(dtype))
+            for compute in ("float32", "as_written"):
+                tables = (cos, sin, layout, pairing, start, inverse, compute)
+                assert_same_bits(*both("apply_rotary_tables", q, *tables, None))
+                for inplace in (False, True):
+                    pairs = both("apply_rotary_qk_tables", q, k, *tables, inplace)
+                    for ours, theirs in zip(*pairs, strict=True):
+                        assert_same_bits(ours, theirs)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+@pytest.mark.parametrize(
+    "dim", [32, 36, 40, 64, 72, 80, 96, 112, 128, 160, 192, 256, 320, 512, 576]
+)
+def test_head_sizes(dim, pairing, dtype):
+    q, k = numbers(dtype, 1, 5, 4, dim), numbers(dtype, 1, 5, 1, dim)
+    positions = np.array([0, 7, 131072, 2**31, -3])
+    assert_rotations_agree(q, k, positions, frequencies(dim // 2), "bshd", pairing)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("q_heads", "k_heads"), [(1, 1), (32, 8), (7, 3), (130, 1), (1, 64), (3, 0)]
+)
+@pytest.mark.parametrize("tokens", [1, 3, 17])
+def test_numbers_of_heads_and_tokens(tokens, q_heads, k_heads, dtype):
+    q, k = numbers(dtype, q_heads, tokens, 64), numbers(dtype, k_heads, tokens, 64)
+    assert_rotations_agree(q, k, None, frequencies(32), "hsd", "half")
+
+
+SLICES = [(0, 16), (32, 16), (48, 8), (8, 24), (5, 12), (0, 4), (64, 0), (2, 31)]
+PAIRINGS = ["half", "interleaved", 8, 4]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("start", "pairs", "pairing"),
+    [
+        (start, pairs, pairing)
+        for (start, pairs), pairing in itertools.product(SLICES, PAIRINGS)
+        if isinstance(pairing, str) or 2 * pairs % pairing == 0
+    ],
+)
+def test_slices_of_a_head(start, pairs, pairing, dtype):
+    q, k = numbers(dtype, 2, 9, 3, 64), numbers(dtype, 2, 9, 2, 64)
+    positions = np.arange(18).reshape(2, 9) * 1001
+    assert_rotations_agree(q, k, positions, frequencies(pairs), "bshd", pairing, start)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+def test_rows_at_any_address(pairing, dtype):
+    for offset in range(0, 17, DTYPES[dtype].itemsize):
+        shape = (3, 11, 64)
+        views = [aligned_rows(shape, DTYPES[dtype], offset) for _ in range(2)]
+        x = numbers(dtype, *shape)
+        for view, module in zip(views, (CUDA_ON_HOST, NATIVE), strict=True):
+            view.array[...] = x
+            out = view.array
+            module.apply_rotary(
+                out, None, frequencies(32), "hsd", pairing, 0, None, 1.0, False, out
+            )
+            view.assert_rest_untouched()
+        assert_same_bits(views[0].array, views[1].array)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_any_strides(dtype):
+    base = numbers(dtype, 2, 9, 5, 140)
+    cases = [
+        base[:, :, :, :128],
+        base[:, ::-1, :, 3:131],
+        base[..., 0:128:2],
+        base[..., ::-1][..., :128],
+        base.transpose(0, 2, 1, 3)[:, :, :, 8:136],
+        np.broadcast_to(base[:1, :, :, :64], (2, 9, 5, 64)),
+    ]
+    for x, pairing in itertools.product(cases, ["half", "interleaved"]):
+        arguments = (None, frequencies(x.shape[-1] // 2), "bshd", pairing, 0, None, 1.0, False)
+        results = [
+            module.apply_rotary(x, *arguments, np.empty(x.shape, x.dtype))
+            for module in (CUDA_ON_HOST, NATIVE)
+        ]
+        assert_same_bits(*results)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("axes_dtype", ["int8", "int64", "uint16"])
+def test_an_axis_for_each_pair(axes_dtype, dtype):
+    rng = np.random.default_rng(1)
+    q, k = numbers(dtype, 2, 6, 4, 64), numbers(dtype, 2, 6, 2, 64)
+    axis_map = rng.integers(0, 3, 32).astype(axes_dtype)
+    for positions in (rng.integers(-(10**9), 10**9, (3, 2, 6)), rng.uniform(-1e4, 1e4, (3, 6))):
+        assert_rotations_agree(
+            q, k, positions, frequencies(32), "bshd", "half", 0, axis_map, 0.7, True
+        )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "shape", [(4, 32), (1, 32), (2, 4, 32), (3, 1, 32), (90, 4, 32), (12, 1, 32)]
+)
+def test_frequencies_of_heads_and_axes(shape, dtype):
+    """Of many axes, fewer pairs at a time have room in shared memory."""
+    rng = np.random.default_rng(1)
+    q, k = numbers(dtype, 2, 6, 4, 70), numbers(dtype, 2, 6, 4, 70)
+    axes = shape[:1] if len(shape) == 3 else ()
+    inv_freq = rng.uniform(-1, 1, shape)
+    for positions in (rng.integers(-(10**9), 10**9, (*axes, 2, 6)), rng.uniform(-9, 9, (*axes, 6))):
+        for pairing in ("half", "interleaved"):
+            options = ("bshd", pairing, 3, None, 0.7, True)
+            pairs = both("apply_rotary_qk", q, k, positions, inv_freq, *options, False)
+            for ours, theirs in zip(*pairs, strict=True):
+                assert_same_bits(ours, theirs)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(16,), (1, 16), (6, 16), (2, 1, 16), (2, 6, 16)])
+def test_gradients_of_angles_in_whole_numbers(shape, dtype):
+    """Their sums are exact in any order: the same bits as the CPU's. What turns nothing keeps them
+    whole.
+    """
+    q, k, grad_q, grad_k = (
+        np.round(np.random.default_rng(i).standard_normal((2, 300, 6, 40)) * 4).astype(
+            DTYPES[dtype]
+        )
+        for i in range(4)
+    )
+    axes = shape[:1] if len(shape) == 3 else ()
+    positions = np.arange(math.prod(axes) * 600).reshape(*axes, 2, 300) % 9
+    frequencies = (np.arange(math.prod(shape)) % 7.0).reshape(shape)
+    for points, inv_freq in ((0 * positions, frequencies), (positions, 0 * frequencies)):
+        for pairing, inverse in (("half", False), ("interleaved", True)):
+            options = ("bshd", pairing, 5, None, 1.0, inverse, True)
+            for tensors in (((grad_q, grad_k), (q, k)), ((grad_q,), (q,))):
+                (ours, *our_sums), (theirs, *their_sums) = both(
+                    "rotary_backward", *tensors, points, inv_freq, *options
+                )
+                for a, b in zip((*ours, *our_sums), (*theirs, *their_sums), strict=True):
+                    assert_same_bits(a, b)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(0, 3, 8), (2, 0, 8), (2, 3, 0)])
+def test_nothing_to_do(shape, dtype):
+    x = numbers(dtype, *shape)
+    inv_freq = frequencies(shape[-1] // 2)
+    options = ("hsd", "half", 0, None, 1.0, False, None)
+    assert_same_bits(*both("apply_rotary", x, None, inv_freq, *options))
+    rows = ("sin_cos", 0.0, 1.0, np.dtype(DTYPES[dtype]), None)
+    assert_same_bits(*both("sinusoidal", np.zeros(shape[:2]), shape[-1], 1e4, *rows))
+    options = (1.0, 1.0, 1e4, "interleaved", 0.0, 1.0, None)
+    assert_same_bits(*both("add_sinusoidal", x, None, *options))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", ["interleaved", "sin_cos", "cos_sin"])
+@pytest.mark.parametrize("dim", [2, 6, 16, 30, 126, 512, 4098, 8192, 8194, 20000])
+def test_tables(dim, layout, dtype):
+    """Wide ones take two launches: a sequence of frequencies has 4096 pairs at most."""
+    spec = (dim, 1e4, layout, 1.0 if dim > 2 else 0.0, -0.3, np.dtype(DTYPES[dtype]), None)
+    for positions in (37, np.array([[2**40, -5, 0], [1, 2, 10**6]]), np.array([0.25, -1e6])):
+        assert_same_bits(*both("sinusoidal", positions, *spec))
+    x = numbers(dtype, 3, 2, 7, dim)
+    options = (3.0, 0.5, 1e4, layout, 0.0, 1.0, None)
+    for positions in (None, np.arange(7) * 99, np.arange(42).reshape(3, 2, 7)):
+        assert_same_bits(*both("add_sinusoidal", x, positions, *options))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_many_rows_and_many_repetitions(dtype):
+    table = (64, 1e4, "interleaved", 0.0, 1.0, np.dtype(DTYPES[dtype]), None)
+    assert_same_bits(*both("sinusoidal", 5001, *table))
+    options = (1.0, 1.0, 1e4, "sin_cos", 0.0, 1.0, None)
+    assert_same_bits(*both("add_sinusoidal", numbers(dtype, 301, 1, 32), None, *options))
+    assert_same_bits(*both("add_sinusoidal", numbers(dtype, 2, 1, 301, 16), None, *options))
+
+
+# Relative encodings
+
+
+def assert_relative_agree(
+    planes: tuple[int, int], queries: int, keys: int, dtype: str, of: str = "float32"
+) -> None:
+    """Everything on diagonals [H, D] or [B, H, D] and on matrices [B, H, q, k]."""
+    batch, heads = planes
+    entries, lengths = queries + keys - 1, ((queries,), (keys,), (queries - 1,))
+    scores = numbers(dtype, batch, heads, queries, keys)
+    for shape in ((heads, entries), (batch, heads, entries)):
+        diagonals = numbers(of, *shape)
+        for out in (None, np.empty_like(scores)):
+            assert_same_bits(*both("add_toeplitz_bias", scores, diagonals, *lengths, None, out))
+        assert_same_bits(
+            *both("toeplitz_bias", diagonals, *lengths, None, np.dtype(DTYPES[dtype]), None)
+        )
+        assert_same_bits(*both("diagonal_sums", scores, shape, *lengths, None))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("keys", [1, 7, 8, 16, 64, 72, 136, 512, 520, 1040])
+@pytest.mark.parametrize("queries", [1, 7, 8, 9, 33, 257])
+def test_toeplitz_sizes(queries, keys, dtype):
+    assert_relative_agree((1, 2), queries, keys, dtype)
+
+
+@pytest.mark.parametrize("of", DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("planes", [(1, 1), (3, 2), (70, 1), (9, 5)])
+def test_toeplitz_planes(planes, dtype, of):
+    for queries, keys in ((16, 24), (2, 40), (11, 5)):
+        assert_relative_agree(planes, queries, keys, dtype, of)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("queries", "keys"), [(2050, 8), (8, 4104), (700, 700)])
+def test_large_matrices(queries, keys, dtype):
+    assert_relative_agree((1, 1), queries, keys, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("q_len", "k_len"),
+    [
+        ((7, 7), (7, 7)),
+        ((8, 8), (8, 8)),
+        ((3, 5), (4, 8)),
+        ((1, 9), (9, 1)),
+        ((2, 3, 4), (4, 2, 4)),
+    ],
+)
+@pytest.mark.parametrize("batch", [1, 5, 130])
+def test_toeplitz_grids(batch, q_len, k_len, dtype):
+    entries = tuple(q + k + 2 for q, k in zip(q_len, k_len, strict=True))
+    start = tuple(q + 1 for q in q_len)
+    scores = numbers(dtype, batch, 2, math.prod(q_len), math.prod(k_len))
+    lengths = (q_len, k_len, start, None)
+    for of in ("float32", dtype):
+        diagonals = numbers(of, 2, *entries)
+        assert_same_bits(*both("add_toeplitz_bias", scores, diagonals, *lengths, None))
+        bias = ("toeplitz_bias", diagonals, *lengths, np.dtype(DTYPES[dtype]), None)
+        assert_same_bits(*both(*bias))
+    assert_same_bits(*both("diagonal_sums", scores, (2, *entries), *lengths))
+    assert_same_bits(*both("diagonal_sums", scores, (batch, 2, *entries), *lengths))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("queries", [1, 8, 20])
+def test_windows_of_each_plane(queries, dtype):
+    """q_offset of batch rows, and of heads, whose sums are then over different windows."""
+    rng = np.random.default_rng(queries)
+    keys, entries = 24, 90
+    scores = numbers(dtype, 3, 2, queries, keys)
+    x = numbers(dtype, 3, 2, queries, entries)
+    origin = entries - keys
+    index = rng.integers(0, 40, entries)
+    for shape in ((3,), (3, 2)):
+        q_offset = rng.integers(0, origin - queries + 2, shape)
+        lengths = ((queries,), (keys,), (origin,), q_offset)
+        for diagonals in (numbers("float32", 2, entries), numbers("float32", 3, 2, entries)):
+            assert_same_bits(*both("add_toeplitz_bias", scores, diagonals, *lengths, None))
+            assert_same_bits(*both("diagonal_sums", scores, diagonals.shape, *lengths))
+        assert_same_bits(
+            *both("toeplitz_bias", numbers("float32", 2, entries), (queries,), (keys,), (origin,),
+                  q_offset.reshape(3, -1)[:, 0], np.dtype(DTYPES[dtype]), None)
+        )  # fmt: skip
+        for columns in (None, index):
+            options = (origin, q_offset, None, scores, 0.5, None)
+            assert_same_bits(*both("relative_gather", x, columns, keys, *options))
+        assert_same_bits(
+            *both("relative_scatter", scores, None, entries, origin, q_offset, None, 0.5, None)
+        )
+        assert_scatters_agree(scores, index, 40, origin, q_offset)
+
+
+def assert_scatters_agree(
+    grad: np.ndarray, index: np.ndarray, width: int, start: int, q_offset: Any = None
+) -> None:
+    """As near as sums in another order are; and to the bit what they were the last time."""
+    options = (index, width, start, q_offset, -1, 0.5, None)
+    ours, theirs = both("relative_scatter", grad, *options)
+    assert_same_bits(ours, CUDA_ON_HOST.relative_scatter(grad, *options))
+    of_magnitudes = (np.abs(grad.astype(np.float64)), *options)
+    assert_close(ours, theirs, 64 * NATIVE.relative_scatter(*of_magnitudes))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("queries", [1, 8, 33])
+@pytest.mark.parametrize(("keys", "width"), [(8, 8), (64, 100), (72, 79), (13, 1), (300, 331)])
+def test_gather_and_shift_sizes(keys, width, queries, dtype):
+    x, content = numbers(dtype, 2, queries, width), numbers(dtype, 2, queries, keys)
+    rng = np.random.default_rng(keys)
+    index = rng.integers(-1, width, queries + keys - 1)
+    for added, scale in ((None, 1.0), (None, 0.3), (content, 0.125)):
+        options = (None, -1, added, scale, None)
+        for columns, start in ((index, queries - 1), (None, queries - 1), (None, -3)):
+            assert_same_bits(*both("relative_gather", x, columns, keys, start, *options))
+        options = (None, width, queries - 1, None, None, scale, None)
+        assert_same_bits(*both("relative_scatter", content, *options))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", [1, 3, 40, 257, 600])
+def test_lists_of_every_length(width, dtype):
+    """A thread's, a warp's, the block's: most columns once, and what is clipped in two of them."""
+    for queries, keys in ((1, 900), (20, 700), (700, 9)):
+        entries = queries + keys - 1
+        grad = numbers(dtype, 2, queries, keys)
+        clipped = np.clip(np.arange(entries) - entries // 2 + width // 2, 0, width - 1)
+        rng = np.random.default_rng(width)
+        for index in (clipped, rng.integers(-1, width, entries)):
+            assert_scatters_agree(grad, index, width, queries - 1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_relative_rows_at_any_address(dtype):
+    lengths = ((9,), (24,), (8,), None)
+    x, diagonals = numbers(dtype, 2, 9, 24), numbers("float64", 2, 32)
+    wide, index = numbers(dtype, 2, 9, 32), np.arange(32)[::-1] // 2
+    for offset in range(0, 17, DTYPES[dtype].itemsize):
+        there = aligned_rows(x.shape, DTYPES[dtype], offset)
+        there.array[...] = x
+        source = aligned_rows(wide.shape, DTYPES[dtype], offset)
+        source.array[...] = wide
+        for name, arguments in {
+            "diagonal_sums": (there.array, (2, 32), *lengths),
+            "relative_gather": (source.array, None, 24, 8, None, None, None, 1.0),
+            "relative_scatter": (there.array, None, 32, 8, None, None, 1.0),
+        }.items():
+            more = () if name == "diagonal_sums" else (None,)
+            ours, theirs = (getattr(m, name)(*arguments, *more) for m in (CUDA_ON_HOST, NATIVE))
+            assert_same_bits(ours, theirs)
+        out = aligned_rows(x.shape, DTYPES[dtype], offset)
+        for name, arguments in {
+            "toeplitz_bias": (diagonals, *lengths, None),
+            "add_toeplitz_bias": (x, diagonals, *lengths),
+            "relative_gather": (source.array, index, 24, 8, None, None, there.array, 2.0),
+        }.items():
+            expected = getattr(NATIVE, name)(*arguments, np.empty_like(x))
+            getattr(CUDA_ON_HOST, name)(*arguments, out.array)
+            assert_same_bits(out.array, expected)
+        out.assert_rest_untouched()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_relative_with_any_strides(dtype):
+    base = numbers(dtype, 3, 2, 20, 60)
+    lengths = ((20,), (24,), (21,), None)
+    diagonals = numbers("float32", 2, 100)[:, ::-2]
+    index = (np.arange(200)[::-4] % 24)[:50]
+    for x in (
+        base[..., 3:27],
+        base[..., ::-2][..., :24],
+        base[::-1, :, ::-1, 8:32],
+        base.transpose(1, 0, 2, 3)[[0, 1]].transpose(1, 0, 2, 3)[..., :24],
+        base[:, :, :, 0:24].copy().transpose(0, 1, 3, 2).copy().transpose(0, 1, 3, 2),
+        np.broadcast_to(base[:1, :, :1, :24], (3, 2, 20, 24)),
+    ):
+        calls = {
+            "add_toeplitz_bias": (x, diagonals, *lengths, None),
+            "diagonal_sums": (x, diagonals.shape, *lengths),
+            "relative_gather": (x, None, 30, 19, None, None, None, 1.0, None),
+            "relative_scatter": (x, None, 40, 21, None, None, 0.5, None),
+        }
+        for name, arguments in calls.items():
+            ours, theirs = (getattr(module, name)(*arguments) for module in (CUDA_ON_HOST, NATIVE))
+            assert_same_bits(ours, theirs)
+        arguments = (x, index, 30, 20, None, None, None, 1.0, None)
+        ours, theirs = (module.relative_gather(*arguments) for module in (CUDA_ON_HOST, NATIVE))
+        assert_same_bits(ours, theirs)
+        assert_scatters_agree(x, index, 24, 21)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("planes", "queries", "keys"), [(0, 3, 8), (2, 0, 8), (2, 3, 0)])
+def test_nothing_to_lay_down_or_look_up(planes, queries, keys, dtype):
+    scores = numbers(dtype, planes, queries, keys)
+    lengths = ((queries,), (keys,), (max(queries, 1) - 1,), None)
+    diagonals = numbers("float32", planes, 10)
+    assert_same_bits(*both("add_toeplitz_bias", scores, diagonals, *lengths, None))
+    assert_same_bits(*both("diagonal_sums", scores, diagonals.shape, *lengths))
+    for index in (None, np.arange(10)):
+        options = (lengths[2][0], None, None)
+        x = numbers(dtype, planes, queries, 10)
+        assert_same_bits(*both("relative_gather", x, index, keys, *options, None, 1.0, None))
+        assert_same_bits(*both("relative_scatter", scores, index, 10, *options, 1.0, None))
+
+
+# Index ranges beyond 2^31, without memory for them
+
+
+def far_rows(directory: Path, dtype: str, rows: int, stride: int) -> np.ndarray:
+    """[rows, 64] of zeros, the rows `stride` elements apart in a file that is mostly a hole."""
+    itemsize = DTYPES[dtype].itemsize
+    path = directory / "far"
+    path.touch()
+    os.truncate(path, ((rows - 1) * stride + 64) * itemsize)
+    memory = np.memmap(path, np.uint8, "r+").view(DTYPES[dtype])
+    return np.lib.stride_tricks.as_strided(memory, (rows, 64), (stride * itemsize, itemsize))
+
+
+@pytest.mark.parametrize("rows", ["tokens", "heads"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_rows_more_than_two_to_the_31_elements_apart(rows, dtype, tmp_path):
+    x = numbers(dtype, 3, 64)
+    far = far_rows(tmp_path, dtype, 3, 2**31 + 24)
+    far[...] = x
+    layout, near, there = ("sd", x, far) if rows == "tokens" else ("hsd", x[:, None], far[:, None])
+    options = (layout, "half", 0, None, 1.0, False)
+    expected = NATIVE.apply_rotary(near, None, frequencies(32), *options, None)
+    CUDA_ON_HOST.apply_rotary(there, None, frequencies(32), *options, there)
+    assert_same_bits(there.copy(), expected)
+    spec = (64, 1e4, "interleaved", 0.0, 1.0)
+    CUDA_ON_HOST.sinusoidal(3, *spec, None, far)
+    assert_same_bits(far.copy(), NATIVE.sinusoidal(3, *spec, np.dtype(DTYPES[dtype]), None))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_relative_rows_more_than_two_to_the_31_elements_apart(dtype, tmp_path):
+    x, diagonals = numbers(dtype, 9, 64), numbers("float32", 72)
+    far = far_rows(tmp_path, dtype, 9, 2**31 + 24)
+    far[...] = x
+    lengths, options = ((9,), (64,), (8,), None), (8, None, None)
+    expected = NATIVE.diagonal_sums(x, (72,), *lengths)
+    assert_same_bits(CUDA_ON_HOST.diagonal_sums(far, (72,), *lengths), expected)
+    index = np.arange(72) % 64
+    for columns in (None, index):
+        ours, theirs = (
+            module.relative_gather(there, columns, 64, *options, None, 1.0, None)
+            for module, there in ((CUDA_ON_HOST, far), (NATIVE, x))
+        )
+        assert_same_bits(ours, theirs)
+        ours, theirs = (
+            module.relative_scatter(there, columns, 64, *options, 1.0, None)
+            for module, there in ((CUDA_ON_HOST, far), (NATIVE, x))
+        )
+        assert_close(ours, theirs, 8 * np.abs(theirs.astype(np.float64)) + 1)
+    CUDA_ON_HOST.add_toeplitz_bias(far, diagonals, *lengths, far)
+    assert_same_bits(far.copy(), NATIVE.add_toeplitz_bias(x, diagonals, *lengths, None))
+
+
+def test_pieces_beyond_the_two_to_the_31st(tmp_path):
+    """The last piece of a launch of 2^33 + 5 rows, all of which lie in the same place."""
+    nvcc = shutil.which(os.environ.get("CUDACXX", "nvcc"))
+    if nvcc is None or not CSRC.is_dir():
+        pytest.skip("needs nvcc and the C++ sources")
+    program = tmp_path / "last_piece"
+    source = Path(__file__).with_name("last_piece.cu")
+    core = [CSRC / "core" / name for name in ("angles.cc", "sinusoidal.cc", "view.cc")]
+    flags = ["-std=c++17", "-I", CSRC, "-Xcompiler=-ffp-contract=off", "-arch=sm_90"]
+    subprocess.run([nvcc, *flags, source, *core, "-o", program], check=True)
+    output = subprocess.run([program], stdout=subprocess.PIPE, check=True).stdout
+    numbers = np.frombuffer(output, np.float32)
+    rotated, table = numbers[:128].reshape(2, 64)
+    last = np.array([2**33 + 4])
+    x = np.arange(64, dtype=np.float32)[None]
+    options = ("sd", "half", 0, None, 1.0, False)
+    inv_freq = 1.0 / (1.0 + np.arange(32))
+    assert_same_bits(rotated[None], NATIVE.apply_rotary(x, last, inv_freq, *options, None))
+    spec = (64, 1e4, "interleaved", 0.0, 1.0)
+    assert_same_bits(table[None], NATIVE.sinusoidal(last, *spec, np.dtype(np.float32), None))
+    # x is the same in all rows, and so is what a piece of n of them sums up, but for positions.
+    turned, sums = numbers[128:192], numbers[192:224]
+    n, of_position = int(numbers[224]), numbers[225]
+    assert 0 < n <= 512
+    rows, grad = (np.broadcast_to(row, (n, 64)) for row in (x, x[:, ::-1]))
+    places = np.arange(2**33 + 5 - n, 2**33 + 5)
+    options = ("sd", "half", 0, None, 1.0, False, True)
+    (of_x,), of_frequencies, of_positions = NATIVE.rotary_backward(
+        (grad,), (rows,), places, inv_freq, *options
+    )
+    assert_same_bits(turned, of_x[-1])
+    magnitude = 2 * 63.0 * 63.0 * 2  # of a cross product, at most
+    assert np.abs(sums - of_frequencies).max() < magnitude * 2**33 * n * (n + 8) * 2**-24
+    assert abs(of_position - of_positions[0, 0, -1]) < magnitude * inv_freq.sum() * 40 * 2**-24
+    rest = numbers[226:]
+    bias, shifted, gathered = rest[: 3 * 320].reshape(3, 1, 5, 64)
+    scattered, sums = rest[3 * 320 : -64].reshape(5, 80), rest[-64:]
+    # The last of 2048 rows of 80 numbers are the last five of the call.
+    base = (np.arange(2048 * 80) % 4099).astype(np.float32)
+    x = base.reshape(2048, 80)[-5:]
+    grid = ((5,), (64,), (4,))
+    expected = NATIVE.add_toeplitz_bias(
+        np.ascontiguousarray(x[None, :, :64]), base[None, :68], *grid, None, None
+    )
+    assert_same_bits(bias, expected)
+    options = (4, None, None, None, 1.0, None)
+    assert_same_bits(shifted[0], NATIVE.relative_gather(x, None, 64, *options))
+    index = 79 - np.arange(68) % 80
+    assert_same_bits(gathered[0], NATIVE.relative_gather(x, index, 64, *options))
+    index = np.arange(68)
+    expected = NATIVE.relative_scatter(x[:, :64], index, 80, 4, None, None, 1.0, None)
+    assert_same_bits(scattered, expected)
+    grad = base.reshape(2048, 80)[None, :64, :64]
+    expected = NATIVE.diagonal_sums(grad, (1, 127), (64,), (64,), (63,), None)
+    assert_same_bits(sums, expected[0, -64:])

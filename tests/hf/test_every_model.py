@@ -1,0 +1,167 @@
+"""`posenc_native.hf.patch` on every model of the installed transformers that has rotary encoding.
+
+Takes minutes: `make test PYTEST_ARGS='-m slow'`. Configurations are shrunk by the names of their
+entries; a model whose configuration does not take that is passed over and counted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from posenc_native import hf  # noqa: E402
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+
+# What an entry of a configuration becomes, by its name.
+SMALL: dict[str, Any] = {
+    **dict.fromkeys(("vocab_size", "audio_vocab_size"), 64),
+    **dict.fromkeys(("hidden_size", "embed_dim", "d_model", "dim", "n_embd", "ffn_dim"), 64),
+    **dict.fromkeys(("embedding_size", "embedding_dim", "out_hidden_size", "output_dim"), 64),
+    **dict.fromkeys(("projection_dim", "intermediate_size"), 64),
+    **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size"), 16),
+    **dict.fromkeys(("num_hidden_layers", "num_layers", "n_layer", "depth"), 2),
+    **dict.fromkeys(("encoder_layers", "decoder_layers", "num_key_value_heads"), 2),
+    **dict.fromkeys(("num_attention_heads", "num_heads", "n_head"), 4),
+    **dict.fromkeys(("head_dim", "q_lora_rank", "kv_lora_rank", "v_head_dim"), 16),
+    **dict.fromkeys(("qk_rope_head_dim", "qk_nope_head_dim", "rotary_dim", "patch_size"), 8),
+    **dict.fromkeys(("n_routed_experts", "num_experts", "num_local_experts"), 4),
+    **dict.fromkeys(("moe_num_experts",), 4),
+    **dict.fromkeys(("num_experts_per_tok",), 2),
+    **dict.fromkeys(("n_group", "topk_group", "bos_token_id"), 1),
+    **dict.fromkeys(("max_position_embeddings", "n_positions"), 4096),
+    **dict.fromkeys(("num_channels", "in_channels"), 3),
+    "image_size": 32,
+    "mlp_ratio": 1,
+    "pad_token_id": 0,
+}
+MOST_PARAMETERS = 3e7
+
+# Rotary embeddings that are not served, and why.
+LEFT_ALONE = {
+    "ClvpRotaryPositionalEmbedding": "takes no position_ids",
+    "MistralLarge4TextRotaryEmbedding": "parameters or other buffers",
+}
+# A relative encoding, which has sines, too, and no rotary function.
+NOT_ROTARY = re.compile(r"RelPositionalEncoding$")
+
+
+def shrunk(kind: type, depth: int = 0) -> dict[str, Any]:
+    """Arguments for a small configuration."""
+    names = {entry.name for entry in dataclasses.fields(kind)}
+    given = {name: value for name, value in SMALL.items() if name in names}
+    for name, sub in (getattr(kind, "sub_configs", None) or {}).items():
+        if name in names and depth < 3 and dataclasses.is_dataclass(sub):
+            try:
+                given[name] = sub(**shrunk(sub, depth + 1))
+            except Exception:  # whatever a configuration may raise: it stays large
+                continue
+    return given
+
+
+def modeling_files() -> list[str]:
+    root = Path(transformers.__file__).parent / "models"
+    pattern = re.compile(r"def \w*(apply_\w*rot|rotate_queries|rotate_half)", re.I)
+    files = sorted(root.glob("*/modeling_*.py"))
+    return [f"{f.parent.name}.{f.stem}" for f in files if pattern.search(f.read_text())]
+
+
+def small_models(name: str) -> Iterator[Any]:
+    """Small models of a file, without heads; each has a part that no smaller one had."""
+    module = importlib.import_module(f"transformers.models.{name}")
+    seen: set[type] = set()
+    for kind in sorted(
+        vars(module).values(), key=lambda value: len(getattr(value, "__name__", ""))
+    ):
+        if not (inspect.isclass(kind) and issubclass(kind, transformers.PreTrainedModel)):
+            continue
+        config = getattr(kind, "config_class", None)
+        if kind.__module__ != module.__name__ or config is None:
+            continue
+        if re.search(r"PreTrainedModel$|For[A-Z]", kind.__name__):
+            continue
+        try:
+            values = config(**shrunk(config))
+            with torch.device("meta"):
+                model = kind._from_config(values)
+            parts = {type(part) for part in model.modules()}
+            size = sum(parameter.numel() for parameter in model.parameters())
+            if parts <= seen or size > MOST_PARAMETERS:
+                continue
+            model = kind._from_config(values)
+        except Exception:  # whatever a model may raise
+            continue
+        seen |= parts
+        yield model.eval()
+
+
+def rotary_parts(model: Any) -> dict[str, str]:
+    """Modules that look like a rotary embedding, by their class."""
+    return {
+        name: type(module).__name__
+        for name, module in model.named_modules()
+        if re.search(r"Ro(tary|pe|PE)\w*Embedding$", type(module).__name__)
+    }
+
+
+def hidden_states(model: Any) -> Any:
+    """What a model makes of ids of tokens; None if it wants something else."""
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        if parameter.ndim > 1 and parameter.requires_grad:
+            torch.nn.init.normal_(parameter, 0.0, 0.1)
+    ids = torch.randint(3, 64, (2, 12), generator=torch.Generator().manual_seed(1))
+    try:
+        with torch.no_grad():
+            result = model(input_ids=ids)[0]
+    except Exception:  # whatever a model may raise
+        return None
+    return result if isinstance(result, torch.Tensor) and result.isfinite().all() else None
+
+
+def test_every_model() -> None:
+    served: set[str] = set()
+    compared: set[str] = set()
+    wrong: list[str] = []
+    for name in modeling_files():
+        for model in small_models(name):
+            embeddings = rotary_parts(model)
+            if not embeddings:
+                continue
+            before = hidden_states(model)
+            try:
+                handle = hf.patch(model)
+                patched, skipped = handle.patched, handle.skipped
+            except ValueError as error:
+                patched, skipped = (), dict.fromkeys(embeddings, str(error))
+            for part, kind in embeddings.items():
+                if part in patched:
+                    served.add(f"{name}.{kind}")
+                    continue
+                reason = skipped.get(part, "not mentioned")
+                # Layers of other kinds than attention, or a configuration that is not small enough.
+                harmless = re.search("no attention|none that|split_sizes|'NoneType'", reason)
+                if LEFT_ALONE.get(kind, "?") not in reason and not harmless:
+                    wrong.append(f"{name}: {part}: {kind}: {reason}")
+            if before is not None and patched:
+                # Positions below 12: hardly any phase error.
+                difference = (hidden_states(model) - before).abs().max()
+                if difference > 1e-4 * before.std():
+                    wrong.append(f"{name}: {type(model).__name__}: off by {difference}")
+                compared.add(name)
+            hf.unpatch(model)
+            assert not any("_posenc_native" in m.__dict__ for m in model.modules())
+    assert not wrong, "\n".join(wrong)
+    assert len(served) > 150, len(served)
+    assert len(compared) > 80, len(compared)

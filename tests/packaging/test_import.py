@@ -1,0 +1,71 @@
+"""What `import posenc_native` brings along: no warning, no framework, little of anything.
+
+What it takes in time is for a command to say, not for a test:
+``python -X importtime -c "import posenc_native"``.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import posenc_native as pn
+
+# Of the standard library, beside what NumPy imports itself in one version or another;
+# importlib.util finds an editable install.
+STANDARD = {"__future__", "_bisect", "_decimal", "bisect", "copy", "dataclasses", "decimal",
+            "inspect", "numbers", "ast", "dis", "opcode", "_opcode", "tokenize", "token",
+            "linecache", "importlib.machinery", "importlib.util", "importlib._abc", "copyreg",
+            "keyword", "reprlib", "textwrap", "annotationlib", "_opcode_metadata"}  # fmt: skip
+
+
+def run(program: str, *options: str) -> str:
+    command = [sys.executable, *options, "-c", textwrap.dedent(program)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+def test_without_a_warning():
+    run("import posenc_native", "-W", "error", "-X", "dev")
+
+
+def test_nothing_heavy_comes_along():
+    brought = run(
+        """
+        import sys, numpy, numpy.typing
+        before = set(sys.modules)
+        import posenc_native
+        print(*sorted(set(sys.modules) - before))
+        """
+    ).split()
+    ours = {name for name in brought if name.partition(".")[0] == "posenc_native"}
+    assert ours
+    assert set(brought) - ours - STANDARD == set()
+    # What draws, what speaks torch, what is for the command line.
+    for name in ("nn", "flex", "hf", "engines.tensors", "cli", "plot"):
+        assert not any(f"{module}.".startswith(f"posenc_native.{name}.") for module in ours), name
+
+
+@pytest.mark.parametrize("name", ["flex", "hf", "nn"])
+def test_modules_for_torch_come_when_they_are_asked_for(name):
+    pytest.importorskip("torch")
+    program = f"""
+        import sys, posenc_native as pn
+        assert "torch" not in sys.modules
+        print(pn.{name}.__name__, "torch" in sys.modules)
+        """
+    assert run(program) == f"posenc_native.{name} True\n"
+
+
+def test_public_names_are_all_there():
+    assert set(pn.__all__) <= set(dir(pn))
+    assert len(set(pn.__all__)) == len(pn.__all__)
+    for name in set(pn.__all__) - {"flex", "hf", "nn", "plot"}:  # which need torch, matplotlib
+        assert hasattr(pn, name), name
+    with pytest.raises(AttributeError, match="no attribute 'rotray'"):
+        _ = pn.rotray

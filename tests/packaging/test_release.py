@@ -1,0 +1,112 @@
+"""What a release says of itself agrees, and its recipe names the wheels that it is to make."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tarfile
+
+import pytest
+from places import ROOT
+
+
+def text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+VERSION = re.search(r'^version = "(.+)"$', text("pyproject.toml"), re.M)[1]
+
+
+def test_the_newest_entry_of_the_changelog_is_this_version_or_to_come():
+    entries = re.findall(r"^## \[(.+?)\]( - \d{4}-\d\d-\d\d)?$", text("CHANGELOG.md"), re.M)
+    first, date = entries[0]
+    assert (first, bool(date)) in {("Unreleased", False), (VERSION, True)}
+    assert all(date for _, date in entries[1:])
+    assert f" {VERSION}," in text("CHANGELOG.md") or VERSION in dict(entries)
+
+
+def test_the_citation():
+    """Of the form 1.2.0, https://citation-file-format.github.io."""
+    yaml = pytest.importorskip("yaml", reason="needs PyYAML")
+    citation = yaml.safe_load(text("CITATION.cff"))
+    assert {"cff-version", "message", "title", "authors"} <= set(citation)
+    assert set(citation) <= {"cff-version", "message", "title", "authors", "abstract", "type",
+                             "version", "license", "keywords", "date-released"}  # fmt: skip
+    assert citation["cff-version"] == "1.2.0"
+    assert citation["type"] == "software"
+    assert str(citation["version"]) == VERSION
+    assert citation["authors"] == [{"name": "The posenc_native developers"}]
+    assert f'license = "{citation["license"]}"' in text("pyproject.toml")
+
+
+LICENCE = re.search(r'^license = "(.+)"$', text("pyproject.toml"), re.M)[1]
+
+
+def test_the_licence_is_one_everywhere():
+    assert f'SPDX-License-Identifier = "{LICENCE}"' in text("REUSE.toml")
+    assert text(f"LICENSES/{LICENCE}.txt") == text("LICENSE")
+    assert "Highway" in text("NOTICE")
+
+
+def test_the_sdist_has_all_that_the_tests_and_the_documentation_read(tmp_path):
+    pytest.importorskip("scikit_build_core", reason="needs scikit-build-core")
+    list_files = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(list_files, cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("no working copy of git")
+    build = "import sys; from scikit_build_core.build import build_sdist as b; b(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", build, tmp_path], cwd=ROOT, check=True)
+    (file,) = tmp_path.iterdir()
+    with tarfile.open(file) as archive:
+        files = {entry.name.partition("/")[2] for entry in archive if entry.isfile()}
+    there = {name for name in listed.stdout.splitlines() if (ROOT / name).is_file()}
+    assert files - {"PKG-INFO"} == {name for name in there if not name.startswith(".ci/")}
+    assert f"LICENSES/{LICENCE}.txt" in files  # a link here, a file of its own there
+
+
+PYTHONS = re.findall(r'"Programming Language :: Python :: 3\.(\d+)"', text("pyproject.toml"))
+
+
+@pytest.mark.parametrize(
+    ("platform", "arch", "tag"),
+    [
+        ("linux", "x86_64", "manylinux_x86_64"),
+        ("linux", "aarch64", "manylinux_aarch64"),
+        ("macos", "arm64", "macosx_arm64"),
+    ],
+)
+def test_wheels_of_a_release(platform, arch, tag):
+    pytest.importorskip("cibuildwheel", reason="needs cibuildwheel, Python 3.11 or newer")
+    command = [sys.executable, "-m", "cibuildwheel", "--platform", platform, "--archs", arch]
+    done = subprocess.run(
+        [*command, "--print-build-identifiers", str(ROOT)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [f"cp3{minor}-{tag}" for minor in PYTHONS]
+
+
+def test_the_recipe_names_files_that_are_there():
+    recipe = text("pyproject.toml").partition("[tool.cibuildwheel]")[2]
+    for name in re.findall(r"\{project\}/([\w./]+)", recipe):
+        assert (ROOT / name).exists(), name
+
+
+def test_the_headers_of_a_release_are_those_that_cmake_names():
+    """scripts/release_libraries.sh reads both from there."""
+    cmake = text("cmake/Highway.cmake")
+    assert len(re.findall(r"URL (https[^ ]*)$", cmake, re.M)) == 1
+    assert len(re.findall(r"URL_HASH SHA256=([0-9a-f]{64})$", cmake, re.M)) == 1
+
+
+@pytest.mark.parametrize("name", ["ci.yml", "release.yml"])
+def test_workflows_can_do_no_more_than_they_have_to(name):
+    yaml = pytest.importorskip("yaml", reason="needs PyYAML")
+    workflow = yaml.safe_load(text(f".github/workflows/{name}"))
+    assert workflow["permissions"] == {"contents": "read"}
+    for title, job in workflow["jobs"].items():
+        assert job.get("permissions", {}) == ({"id-token": "write"} if title == "publish" else {})
+        for step in job["steps"]:
+            assert ("run" in step) != ("uses" in step)
+            assert "uses" not in step or "@" in step["uses"]

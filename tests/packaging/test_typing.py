@@ -1,0 +1,80 @@
+"""Type checkers find in the package what a user's code relies on: typing_snippet.py.
+
+pyright is basedpyright's, which carries all it needs in its wheel: the one on PyPI under its own
+name downloads itself from npm when it first runs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from places import ROOT
+
+pytest.importorskip("torch")
+SNIPPET = Path(__file__).with_name("typing_snippet.py")
+# Some of what a user may do wrong, and how each checker has to answer it.
+WRONG = """
+import numpy as np
+import posenc_native as pn
+from typing_extensions import assert_type
+
+x = np.ones((3, 8), np.float32)
+assert_type(pn.apply_rotary(x, None, x), str)
+pn.sinusoidal(3, 8, layuot="sin_cos")
+"""
+
+
+def mypy(*arguments: object) -> subprocess.CompletedProcess[str]:
+    pytest.importorskip("mypy", reason="needs mypy")
+    # Of the package errors are not shown, as where it is installed.
+    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent"]
+    command += ["--config-file=", "--python-version=3.10", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+
+
+def pyright(tmp_path: Path, snippet: Path) -> list[str]:
+    pytest.importorskip("basedpyright", reason="needs basedpyright")
+    configuration = tmp_path / "pyrightconfig.json"
+    configuration.write_text(
+        json.dumps(
+            {
+                "include": [str(snippet)],
+                "typeCheckingMode": "strict",
+                "extraPaths": [str(ROOT)],
+                "pythonVersion": "3.10",
+                "reportUnnecessaryTypeIgnoreComment": "error",
+                "enableTypeIgnoreComments": False,
+                "reportUnusedExpression": "none",
+            }
+        )
+    )
+    command = [sys.executable, "-m", "basedpyright", "--outputjson", "-p", str(configuration)]
+    command += ["--pythonpath", sys.executable]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    report = json.loads(done.stdout)
+    assert report["summary"]["filesAnalyzed"] == 1
+    return [
+        f"{error['range']['start']['line'] + 1}: {error['message']}"
+        for error in report["generalDiagnostics"]
+    ]
+
+
+def test_mypy_strict():
+    done = mypy(SNIPPET)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_pyright_strict(tmp_path):
+    assert pyright(tmp_path, SNIPPET) == []
+
+
+def test_mistakes_are_seen(tmp_path):
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text(WRONG)
+    assert set(re.findall(r"wrong.py:(\d+): error", mypy(wrong).stdout)) == {"7", "8"}
+    assert {error.partition(":")[0] for error in pyright(tmp_path, wrong)} >= {"7", "8"}

@@ -1,0 +1,114 @@
+"""Heatmaps show the table."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import posenc_native as pn
+from posenc_native.engines import reference
+
+pytest.importorskip("matplotlib", reason="pictures need matplotlib, which is not installed")
+
+from matplotlib import colormaps
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from plot_calls import LEARNED, LLAMA, YARN, curves_and_dots, image, title
+
+from posenc_native.plot import drawing
+
+pytestmark = pytest.mark.usefixtures("figures")
+
+
+@pytest.mark.parametrize("layout", ["interleaved", "sin_cos", "cos_sin"])
+def test_heatmap_is_the_table(layout):
+    ax = pn.plot.heatmap(pn.SinusoidalSpec(64, layout=layout, base=500.0), 30)
+    rows = np.arange(30)
+    expected = reference.sinusoidal(rows, 64, 500.0, layout, 0.0, 1.0, np.dtype(np.float32), None)
+    assert np.allclose(image(ax), expected, rtol=0, atol=2e-7)
+    assert ax.images[0].get_clim() == (-1, 1)
+    assert list(ax.images[0].get_extent()) == [-0.5, 63.5, 29.5, -0.5]
+    assert title(ax) == f"Sinusoidal table dim 64, base 500, {layout}, positions 0 .. 29"
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("dimension", "position")
+    assert ax.images[0].colorbar.ax.get_ylabel() == "value"
+
+
+def test_heatmap_of_positions_elsewhere():
+    neighbours = pn.plot.heatmap(16, np.arange(1000, 1010))
+    assert list(neighbours.images[0].get_extent()) == [-0.5, 15.5, 1009.5, 999.5]
+    some = np.array([0, 10, 10**12])
+    ax = pn.plot.heatmap(16, some)
+    assert np.array_equal(image(ax), pn.sinusoidal(some, 16))
+    ax.get_figure().canvas.draw()
+    labels = {t.get_position()[1]: t.get_text() for t in ax.get_yticklabels()}
+    assert [labels[row] for row in (0, 1, 2)] == ["0", "10", "1,000,000,000,000"]
+
+
+def test_heatmap_of_cells_of_a_grid():
+    grid = pn.GridCoordinates(first=0.5, extent=2 * math.pi)
+    spec = pn.SinusoidalSpec(8, grid=grid)
+    ax = pn.plot.heatmap(spec, 6)
+    assert np.array_equal(image(ax), spec(6))
+    assert "positions 0.5236 … 5.76" in title(ax)
+    assert np.array_equal(image(pn.plot.heatmap(spec, [0.25])), spec(np.array([0.25])))
+    _, dots = curves_and_dots(pn.plot.waves(spec, 6, dimensions=[0]))
+    assert np.array_equal(dots[0].get_ydata(), spec(6)[:, 0])
+    assert np.array_equal(dots[0].get_xdata(), 2 * math.pi * (np.arange(6) + 0.5) / 6)
+
+
+def test_heatmap_of_a_rotary():
+    ax = pn.plot.heatmap(pn.Rotary(64, base=100.0, scaling=YARN), 20)
+    rope = pn.Rotary(64, base=100.0, scaling=YARN)
+    assert np.array_equal(image(ax), np.concatenate(rope.tables(20), -1))
+    assert ax.images[0].get_clim()[1] == pytest.approx(rope.scale, rel=1e-6)
+    assert ax.get_xlabel() == "cosine of pair 0 .. 31, then sine"
+    assert "scaling yarn factor 4" in title(ax)
+
+
+def test_heatmap_of_several_axes():
+    rope = pn.Rotary(8, axis_map=[0, 1, 2, 1])
+    ax = pn.plot.heatmap(rope, 5)
+    assert np.array_equal(image(ax), np.concatenate(rope.tables(np.tile(np.arange(5), (3, 1))), -1))
+    assert "equal positions on all axes" in title(ax)
+
+
+def test_heatmap_of_a_table_shows_at_most_its_rows():
+    ax = pn.plot.heatmap(LEARNED, 4096)
+    assert np.array_equal(image(ax), LEARNED)
+    low, high = ax.images[0].get_clim()
+    assert high == -low == np.abs(LEARNED).max()
+    assert title(ax) == "Table 100 positions × 128 dims, positions 0 .. 99"
+
+
+def test_tensors_of_every_kind():
+    torch = pytest.importorskip("torch")
+    table = torch.randn(10, 8, dtype=torch.bfloat16, requires_grad=True)
+    ax = pn.plot.heatmap(table)
+    assert np.array_equal(image(ax), table.detach().double().numpy())
+    ax = pn.plot.heatmap(8, torch.arange(3, 7))
+    assert np.array_equal(image(ax), pn.sinusoidal(np.arange(3, 7), 8))
+    q = torch.randn(6, 128, dtype=torch.float16)
+    before, after = pn.plot.rotation(q, LLAMA)
+    assert np.array_equal(image(before), q.double().numpy())
+    assert np.allclose(image(after), LLAMA.apply(q.double(), layout="sd").numpy(), atol=1e-12)
+    diagonals = pn.alibi_diagonals(2, 4, 4, device="cpu")
+    matrix, _ = pn.plot.bias(diagonals, q_len=4, k_len=4)
+    assert np.array_equal(image(matrix), pn.toeplitz_bias(diagonals, 4, 4)[0].numpy())
+
+
+def test_heatmap_averages_what_a_pixel_cannot_hold():
+    """A wave far shorter than a pixel is the shade of its mean, not a pattern of picked rows."""
+    figure = Figure(figsize=(2, 2), dpi=50, layout="none")
+    canvas = FigureCanvasAgg(figure)
+    ax = figure.add_axes((0, 0, 1, 1))
+    rows = np.where(np.arange(8000) % 2, 1.0, -1.0)
+    pn.plot.heatmap(np.repeat(rows[:, None], 8, 1), 8000, ax=ax)
+    ax.images[0].colorbar.remove()
+    ax.set_position((0, 0, 1, 1))
+    ax.set_axis_off()
+    canvas.draw()
+    middle = colormaps[drawing.SHADES](0.5)
+    shown = np.asarray(canvas.buffer_rgba())[20:80, 20:80] / 255
+    assert np.abs(shown - middle).max() < 0.03

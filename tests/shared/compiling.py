@@ -1,0 +1,38 @@
+"""Functions compiled as a whole, and compared with themselves run eagerly."""
+
+from __future__ import annotations
+
+import torch
+
+
+def compiled(function, backend="aot_eager", **options):
+    return torch.compile(function, fullgraph=True, backend=backend, **options)
+
+
+def as_tuple(result):
+    return result if isinstance(result, tuple) else (result,)
+
+
+def run(function, inputs, requires_grad):
+    """(results, inputs afterwards, gradients)."""
+    inputs = [t.clone().requires_grad_(requires_grad and t.is_floating_point()) for t in inputs]
+    results = as_tuple(function(*inputs))
+    grads = []
+    if requires_grad:
+        leaves = [t for t in inputs if t.requires_grad]
+        outputs = [r for r in results if r.requires_grad]
+        weights = [torch.linspace(-1, 1, r.numel()).reshape(r.shape).to(r) for r in outputs]
+        grads = list(torch.autograd.grad(outputs, leaves, weights))
+    return [*results, *inputs, *grads]
+
+
+def assert_like_eager(
+    function, *inputs, device="cpu", requires_grad=False, backend="aot_eager", **options
+):
+    inputs = [t.to(device) for t in inputs]
+    expected = run(function, inputs, requires_grad)
+    actual = run(compiled(function, backend, **options), inputs, requires_grad)
+    for a, e in zip(actual, expected, strict=True):
+        assert a.requires_grad == e.requires_grad
+        assert a.stride() == e.stride()
+        torch.testing.assert_close(a, e, rtol=0, atol=0)

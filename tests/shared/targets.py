@@ -1,0 +1,43 @@
+"""What computes: the native module, its SIMD targets, CUDA's kernels on the host."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+
+import pytest
+
+from posenc_native.engines import backend as implementations
+
+NATIVE = implementations.native
+TARGETS: list[str] = [] if NATIVE is None else NATIVE.available_targets()
+if "AVX3_BF16" in TARGETS:
+    TARGETS.remove("AVX3")  # the same kernels, but for test_bfloat16_instructions.py
+# Bytes of an output that is written past the cache, with `low_threshold`; some to spare.
+LARGE = 5 << 18
+# A module like the native one whose kernels are those of CUDA, run on the host thread by thread.
+try:
+    CUDA_ON_HOST: ModuleType | None = importlib.import_module("posenc_native._cuda_on_host")
+except ImportError:
+    CUDA_ON_HOST = None
+NEEDS_CUDA_ON_HOST = pytest.mark.skipif(
+    CUDA_ON_HOST is None, reason="built by scripts/setup.sh on machines with nvcc"
+)
+NEEDS_NATIVE = pytest.mark.skipif(NATIVE is None, reason="the native module is not built")
+
+
+def backend_in_use() -> str:
+    return "native" if implementations.implementation is NATIVE else "reference"
+
+
+@contextmanager
+def written_past_the_cache(count: int = 1) -> Iterator[None]:
+    """Within, outputs of so many bytes and more are."""
+    assert NATIVE is not None
+    NATIVE.set_non_temporal_bytes(count)
+    try:
+        yield
+    finally:
+        NATIVE.set_non_temporal_bytes(0)
