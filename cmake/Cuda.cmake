@@ -2,22 +2,41 @@
 include(CheckLanguage)
 check_language(CUDA)
 
-# Machine code for what is in use, as far as this compiler knows it, and PTX of the newest for what
-# comes after. CUDAARCHS in the environment or CMAKE_CUDA_ARCHITECTURES chooses others: `native` is
-# quickest to build.
+# Machine code for what is in use, as far as this compiler knows it, and PTX for what comes after.
+# CUDAARCHS in the environment or CMAKE_CUDA_ARCHITECTURES chooses others: `native` is quickest to
+# build. posenc_cuda_architectures says what it is, in CMake's words.
+#
+# The kernels use nothing that only newer GPUs have: to the letter, their PTX for 8.0 is that for
+# 9.0, and that for 10.0 is that for 12.0. So each is made once, which is half of the work, and only
+# the assembler runs for each GPU.
 if(CMAKE_CUDA_COMPILER AND NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND "$ENV{CUDAARCHS}" STREQUAL "")
   execute_process(
     COMMAND ${CMAKE_CUDA_COMPILER} --list-gpu-arch
     OUTPUT_VARIABLE known
     ERROR_QUIET)
-  foreach(architecture 80 86 89 90 100 120)
-    if(known MATCHES "compute_${architecture}[\r\n]")
-      list(APPEND CMAKE_CUDA_ARCHITECTURES ${architecture}-real)
-      set(newest ${architecture})
+  set(posenc_cuda_architectures)
+  set(posenc_cuda_code)
+  set(gpus_80 80 86 89 90)
+  set(gpus_100 100 120)
+  foreach(ptx 80 100)
+    set(machines)
+    foreach(gpu ${gpus_${ptx}})
+      if(known MATCHES "compute_${gpu}[\r\n]")
+        list(APPEND posenc_cuda_architectures ${gpu}-real)
+        list(APPEND machines sm_${gpu})
+      endif()
+    endforeach()
+    if(machines)
+      list(JOIN machines "," machines)
+      string(APPEND posenc_cuda_code " --generate-code=arch=compute_${ptx},code=[${machines}]")
+      set(newest ${ptx})
     endif()
   endforeach()
   if(newest)
-    list(APPEND CMAKE_CUDA_ARCHITECTURES ${newest}-virtual)
+    list(APPEND posenc_cuda_architectures ${newest}-virtual)
+    string(APPEND posenc_cuda_code
+           " --generate-code=arch=compute_${newest},code=compute_${newest}")
+    set(CMAKE_CUDA_ARCHITECTURES OFF) # CMake knows no PTX for several GPUs
   else()
     message(STATUS "CUDA: ${CMAKE_CUDA_COMPILER} knows no GPU of compute capability 8.0 or newer")
     set(CMAKE_CUDA_COMPILER NOTFOUND)
@@ -30,6 +49,12 @@ if(CMAKE_CUDA_COMPILER)
   set(CMAKE_CUDA_STANDARD 17)
   set(CMAKE_CUDA_STANDARD_REQUIRED ON)
   enable_language(CUDA)
+  if(CMAKE_CUDA_ARCHITECTURES)
+    set(posenc_cuda_architectures ${CMAKE_CUDA_ARCHITECTURES})
+  else()
+    string(APPEND CMAKE_CUDA_FLAGS "${posenc_cuda_code}")
+  endif()
+  string(REPLACE "-O3" "-O2" CMAKE_CUDA_FLAGS_RELEASE "${CMAKE_CUDA_FLAGS_RELEASE}") # of the host
   # As on the CPU: multiplications and additions are fused only where the source says so. Device
   # code that calls host code is an error.
   string(APPEND CMAKE_CUDA_FLAGS " --fmad=false --Werror=cross-execution-space-call")

@@ -77,7 +77,7 @@ def commands(build: Path) -> list[list[str]]:
     entries = json.loads((build / "compile_commands.json").read_text())
     found = []
     for entry in entries:
-        if Path(entry["file"]).parent.name != "cuda" or entry["file"].endswith("on_host.cu"):
+        if Path(entry["file"]).suffix != ".cu":
             continue
         command = shlex.split(entry["command"])
         found.append(command[: command.index("-o")])

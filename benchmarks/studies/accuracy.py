@@ -253,7 +253,7 @@ def _exact(quantity: str, window: np.ndarray) -> Sequence[Any]:
 
 
 def accuracy(positions: Sequence[int] = POSITIONS) -> list[Accuracy]:
-    """Errors against posenc_native.reference in float64, over the positions that end at each given.
+    """Errors against engines.reference in float64, over the positions that end at each given.
 
     Rotary tables with head_dim 128 and base 5e5, sinusoidal tables with 128 columns and base 1e4.
     Every peer gets what it is made for: integers of these positions, and its own way to angles.

@@ -119,9 +119,10 @@ void check_tables(const RotaryCall& call, const Layout& layout, RotaryArgs& args
   args.table_dtype = call.cosine->dtype;
 }
 
-RotaryArgs check_inputs(const RotaryCall& call, const Layout& layout) {
-  RotaryArgs args;
+// What is turned: every tensor with its heads, of one shape otherwise.
+void check_tensors(const RotaryCall& call, const Layout& layout, RotaryArgs& args) {
   args.tensor_count = call.tensor_count;
+  const Array& first = *call.in[0];
   for (int i = 0; i < call.tensor_count; ++i) {
     const Array& x = *call.in[i];
     check_real(call.function, call.names[i], x);
@@ -136,40 +137,43 @@ RotaryArgs check_inputs(const RotaryCall& call, const Layout& layout) {
       args.batch = size_of(x, layout.batch);
       args.tokens = size_of(x, layout.token);
       args.head_dim = size_of(x, layout.dim);
-    } else {
-      const Array& first = *call.in[0];
-      if (x.dtype != args.dtype) {
-        fail_type(call.function, call.names[i],
-                  std::string("the dtype of ") + call.names[0] + ", " + first.dtype_name,
-                  x.dtype_name);
-      }
-      if (size_of(x, layout.batch) != args.batch || size_of(x, layout.token) != args.tokens ||
-          size_of(x, layout.dim) != args.head_dim) {
-        fail_value(
-            call.function, call.names[i],
-            std::string("the shape of ") + call.names[0] + " but for heads, " + shape_string(first),
-            shape_string(x));
-      }
+    } else if (x.dtype != args.dtype) {
+      fail_type(call.function, call.names[i],
+                std::string("the dtype of ") + call.names[0] + ", " + first.dtype_name,
+                x.dtype_name);
+    } else if (size_of(x, layout.batch) != args.batch || size_of(x, layout.token) != args.tokens ||
+               size_of(x, layout.dim) != args.head_dim) {
+      fail_value(
+          call.function, call.names[i],
+          std::string("the shape of ") + call.names[0] + " but for heads, " + shape_string(first),
+          shape_string(x));
     }
     args.tensors[i].in = x.data;
     args.tensors[i].heads = size_of(x, layout.head);
     args.tensors[i].in_strides = head_strides(x, layout);
   }
+}
 
-  if (call.inv_freq != nullptr) {
-    args.inv_freq = check_frequencies(call.function, *call.inv_freq, 3);
-    args.pairs = call.inv_freq->shape[call.inv_freq->rank - 1];
-    for (int i = 0; i < call.tensor_count && args.inv_freq.heads != 1; ++i) {
-      if (args.tensors[i].heads != args.inv_freq.heads) {
-        fail_value(call.function, "inv_freq",
-                   "frequencies for " + std::to_string(args.tensors[i].heads) + " heads of " +
-                       call.names[i] + ", or the same for all",
-                   "shape " + shape_string(*call.inv_freq));
-      }
-    }
-  } else {
+// How many pairs there are: as many as frequencies, or as numbers in a row of the tables.
+void check_pairs(const RotaryCall& call, RotaryArgs& args) {
+  if (call.inv_freq == nullptr) {
     args.pairs = call.cosine->rank > 0 ? call.cosine->shape[call.cosine->rank - 1] : 0;
+    return;
   }
+  args.inv_freq = check_frequencies(call.function, *call.inv_freq, 3);
+  args.pairs = call.inv_freq->shape[call.inv_freq->rank - 1];
+  for (int i = 0; i < call.tensor_count && args.inv_freq.heads != 1; ++i) {
+    if (args.tensors[i].heads != args.inv_freq.heads) {
+      fail_value(call.function, "inv_freq",
+                 "frequencies for " + std::to_string(args.tensors[i].heads) + " heads of " +
+                     call.names[i] + ", or the same for all",
+                 "shape " + shape_string(*call.inv_freq));
+    }
+  }
+}
+
+// Which dims are turned, and how.
+void check_turn(const RotaryCall& call, RotaryArgs& args) {
   args.start = call.rotary_start;
   if (args.start < 0 || args.start > args.head_dim ||
       args.pairs > (args.head_dim - args.start) / 2) {
@@ -187,11 +191,10 @@ RotaryArgs check_inputs(const RotaryCall& call, const Layout& layout) {
     fail_value(call.function, "compute", "'float32' or 'as_written'",
                "'" + std::string(call.compute) + "'");
   }
+}
 
-  if (call.cosine != nullptr) {
-    check_tables(call, layout, args);
-    return args;
-  }
+// Where tokens are: positions of their own, on several axes by axis_map or inv_freq, or 0, 1, 2 ...
+void check_places(const RotaryCall& call, const Layout& layout, RotaryArgs& args) {
   args.position_token_stride = 1;
   const bool by_axis = call.axis_map != nullptr || args.inv_freq.axes > 0;
   if (by_axis && call.positions == nullptr) {
@@ -204,22 +207,32 @@ RotaryArgs check_inputs(const RotaryCall& call, const Layout& layout) {
     fail_value(call.function, "axis_map", "None with inv_freq [A, H, P], which says it itself",
                "an array");
   }
-  if (call.positions != nullptr) {
-    const Array& positions = *call.positions;
-    if (positions.dtype == Dtype::kOther) check_positions(call.function, positions);
-    check_token_axes(call, "positions", positions, by_axis, 0, layout, args,
-                     args.position_batch_stride, args.position_token_stride);
-    check_positions(call.function, positions);
-    args.positions = {positions.data, positions.dtype, by_axis ? positions.stride[0] : 0};
-    if (args.inv_freq.axes > 0 && positions.shape[0] != args.inv_freq.axes) {
-      fail_value(call.function, "positions",
-                 std::to_string(args.inv_freq.axes) + " axes, as inv_freq has",
-                 "shape " + shape_string(positions));
-    }
+  if (call.positions == nullptr) return;
+  const Array& positions = *call.positions;
+  if (positions.dtype == Dtype::kOther) check_positions(call.function, positions);
+  check_token_axes(call, "positions", positions, by_axis, 0, layout, args,
+                   args.position_batch_stride, args.position_token_stride);
+  check_positions(call.function, positions);
+  args.positions = {positions.data, positions.dtype, by_axis ? positions.stride[0] : 0};
+  if (args.inv_freq.axes > 0 && positions.shape[0] != args.inv_freq.axes) {
+    fail_value(call.function, "positions",
+               std::to_string(args.inv_freq.axes) + " axes, as inv_freq has",
+               "shape " + shape_string(positions));
   }
   if (call.axis_map != nullptr) {
-    args.axis_map =
-        check_axis_map(call.function, *call.axis_map, args.pairs, call.positions->shape[0]);
+    args.axis_map = check_axis_map(call.function, *call.axis_map, args.pairs, positions.shape[0]);
+  }
+}
+
+RotaryArgs check_inputs(const RotaryCall& call, const Layout& layout) {
+  RotaryArgs args;
+  check_tensors(call, layout, args);
+  check_pairs(call, args);
+  check_turn(call, args);
+  if (call.cosine != nullptr) {
+    check_tables(call, layout, args);
+  } else {
+    check_places(call, layout, args);
   }
   return args;
 }

@@ -6,9 +6,10 @@
 #include <string_view>
 #include <vector>
 
-#include "core/relative.h"
+#include "core/lookup.h"
 #include "core/rotary.h"
 #include "core/sinusoidal.h"
+#include "core/toeplitz.h"
 
 namespace posenc::cpu {
 

@@ -93,17 +93,17 @@ class SinusoidalKernel {
           static_cast<size_t>(count_), fraction_, whole_));
       walking_ = false;
       place_phases(args);
-      if (args.non_temporal && contiguous_ && streams(args)) {
-        run_pairs<Store::kStream>(args, begin, end);
-      } else {
-        run_pairs<Store::kOrdinary>(args, begin, end);
-      }
+      stream_ = kStreams && args.non_temporal && contiguous_ && streams(args);
+      run_pairs(args, begin, end);
     }
   }
 
  private:
   using Vector = hn::Vec<D>;
   static constexpr int64_t kLanes = hn::MaxLanes(D());
+  // Whether stores past the cache are others: not in pieces of 16 bytes, see store16.
+  static constexpr bool kStreams = HWY_MAX_BYTES >= 32 || !std::is_same_v<Number, float> ||
+                                   std::is_same_v<T, float> || (kInterleaved && kBFloat16);
   // How far ahead of the addition x is requested.
   static constexpr int64_t kAhead = 2048 / sizeof(T);
 
@@ -113,16 +113,13 @@ class SinusoidalKernel {
     Vector first, second;
   };
 
-  template <Store kStore>
   HWY_ATTR void run_pairs(const SinusoidalArgs& args, int64_t begin, int64_t end) {
-    if (args.repeated) {
-      run_repeated<kStore>(args, begin, end);
-    } else {
-      run_rows<kStore>(args, begin, end);
+    if constexpr (kAdd) {  // nothing else repeats
+      if (args.repeated) return run_repeated(args, begin, end);
     }
+    run_rows(args, begin, end);
   }
 
-  template <Store kStore>
   HWY_ATTR void run_rows(const SinusoidalArgs& args, int64_t begin, int64_t end) {
     const int last = args.rank - 1;
     // With positions of their own the pairs of each row are arranged anew.
@@ -134,14 +131,12 @@ class SinusoidalKernel {
       const int64_t rows = std::min({length - begin % length, end - begin, block});
       const int64_t stride = last < 0 ? 0 : args.position_strides[last];
       const RowPointers<T> first = row_pointers(args, offsets);
-      with_angles(args, offsets.position, stride, rows, [&](const auto& angles) HWY_ATTR {
-        put_rows<kStore>(args, angles, rows, first);
-      });
+      with_angles(args, offsets.position, stride, rows,
+                  [&](const auto& angles) HWY_ATTR { put_rows(args, angles, rows, first); });
       begin += rows;
     }
   }
 
-  template <Store kStore>
   HWY_ATTR void run_repeated(const SinusoidalArgs& args, int64_t begin, int64_t end) {
     const D d;
     const int last = args.rank - 1;
@@ -170,7 +165,7 @@ class SinusoidalKernel {
       for (int64_t repetition = 0; repetition < repetitions; ++repetition) {
         RowOffsets offsets = row_offsets(args, last, repetition);
         offsets.move(args, last, begin);
-        put_rows<kStore>(args, angles, rows, row_pointers(args, offsets));
+        put_rows(args, angles, rows, row_pointers(args, offsets));
       }
     }
   }
@@ -291,23 +286,33 @@ class SinusoidalKernel {
             kAdd ? half(args.x_cosine, offsets.x, args.x_step) : nullptr};
   }
 
-  // Rows along the last axis, the first one at `at`. Whole vectors come first, in a single loop
+  // Rows along the last axis, the first one at `first`. Whole vectors come first, in a single loop
   // over the rows, and then what is left of each row: a loop within a loop, or one that calls a
   // function, would load its constants anew for each row.
-  template <Store kStore, typename Angles>
-  HWY_ATTR HWY_INLINE void put_rows(const SinusoidalArgs& args, const Angles angles, int64_t rows,
+  template <typename Angles>
+  HWY_ATTR HWY_INLINE void put_rows(const SinusoidalArgs& args, const Angles& angles, int64_t rows,
                                     const RowPointers<T>& first) {
+    const int64_t whole = contiguous_ ? count_ / kLanes * kLanes : 0;
+    if (kStreams && stream_) {
+      put_whole<kStreams ? Store::kStream : Store::kOrdinary>(args, angles, rows, whole, first);
+    } else {
+      put_whole<Store::kOrdinary>(args, angles, rows, whole, first);
+    }
+    if (whole != count_) put_rest(args, angles, rows, whole, first);
+  }
+
+  // The vectors of the pairs 0 .. whole - 1 of each row.
+  template <Store kStore, typename Angles>
+  HWY_ATTR HWY_INLINE void put_whole(const SinusoidalArgs& args, const Angles angles, int64_t rows,
+                                     int64_t whole, RowPointers<T> at) {
     constexpr int64_t kStep = (kInterleaved ? 2 : 1) * kLanes;
     const auto x_scale = hn::Set(D(), static_cast<Number>(args.x_scale));
     const int last = std::max(args.rank - 1, 0);
-    const int64_t count = count_;
-    const int64_t whole = contiguous_ ? count / kLanes * kLanes : 0;
     // From the end of a row to the next.
     const int64_t written = whole / kLanes * kStep;
     const int64_t sine_gap = args.sine_strides[last] - written;
     const int64_t cosine_gap = args.cosine_strides[last] - written;
     const int64_t x_gap = args.x_strides[last] - written;
-    RowPointers<T> at = first;
     int64_t row = 0, pair = 0;
     for (int64_t vectors = rows * (whole / kLanes); vectors > 0; --vectors) {
       if constexpr (kAdd) {
@@ -326,18 +331,23 @@ class SinusoidalKernel {
         at.x_cosine += kStep + (ends ? x_gap : 0);
       }
     }
-    if (whole == count) return;
-    // Pointers of their own: those above stay in registers.
-    RowPointers<T> rest = first;
-    for (row = 0; row < rows; ++row) {
-      for (pair = whole; pair < count; pair += kLanes) {
-        put_part(args, angles(row, pair), pair, std::min(kLanes, count - pair), rest);
+  }
+
+  // The further pairs of each row.
+  template <typename Angles>
+  HWY_ATTR HWY_NOINLINE void put_rest(const SinusoidalArgs& args, const Angles angles, int64_t rows,
+                                      int64_t whole, RowPointers<T> at) {
+    const int last = std::max(args.rank - 1, 0);
+    const int64_t count = count_;
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t pair = whole; pair < count; pair += kLanes) {
+        put_part(args, angles(row, pair), pair, std::min(kLanes, count - pair), at);
       }
-      rest.sine += args.sine_strides[last];
-      rest.cosine += args.cosine_strides[last];
+      at.sine += args.sine_strides[last];
+      at.cosine += args.cosine_strides[last];
       if constexpr (kAdd) {
-        rest.x_sine += args.x_strides[last];
-        rest.x_cosine += args.x_strides[last];
+        at.x_sine += args.x_strides[last];
+        at.x_cosine += args.x_strides[last];
       }
     }
   }
@@ -412,6 +422,7 @@ class SinusoidalKernel {
   // The pairs at hand, first_ .. first_ + count_ - 1; count_ filled up to whole vectors.
   int64_t first_ = 0, count_ = 0, padded_ = 0;
   bool contiguous_ = true;
+  bool stream_ = false;
   // Whether phases_ are those of position next_, in steps of step_.
   bool walking_ = false;
   uint64_t next_ = 0, step_ = 0;

@@ -4,9 +4,10 @@
 
 #include <cuda_runtime_api.h>
 
-#include "core/relative.h"
+#include "core/lookup.h"
 #include "core/rotary.h"
 #include "core/sinusoidal.h"
+#include "core/toeplitz.h"
 
 namespace posenc::cuda {
 
@@ -21,6 +22,8 @@ cudaError_t diagonal_sums(const ToeplitzArgs& args, cudaStream_t stream);
 cudaError_t relative_gather(const RelativeArgs& args, cudaStream_t stream);
 // With an index, `order` and `bounds` of the arguments are needed.
 cudaError_t relative_scatter(const RelativeArgs& args, cudaStream_t stream);
+// Either of them without an index.
+cudaError_t relative_shift(const RelativeArgs& args, bool scatter, cudaStream_t stream);
 
 // Whether the current device can run them: all are compiled for the same architectures.
 cudaError_t load_kernels();

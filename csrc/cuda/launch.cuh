@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "cuda/policy.h"
+
 namespace posenc::cuda {
 
 // The pieces (x, y) of a call, which may be more than a grid can have blocks.
@@ -31,6 +33,27 @@ cudaError_t launch(void (*kernel)(Parameters), const Parameters& parameters, dim
   void* arguments[] = {const_cast<Parameters*>(&parameters)};
   return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, block, arguments,
                           plan.shared_bytes, stream);
+}
+
+// Of the threads that stage something in shared memory and then write tiles.
+template <typename Thread, typename Parameters>
+__global__ void __launch_bounds__(Policy::kThreads, Thread::kBlocks)
+    tile_kernel(const __grid_constant__ Parameters parameters) {
+  extern __shared__ __align__(128) char shared[];
+  Thread thread(parameters, shared, threadIdx.x, threadIdx.y, threadIdx.z);
+  for_each_piece(parameters.plan, [&](int64_t x, int64_t y) {
+    thread.begin(x, y);
+    thread.stage();
+    __syncthreads();
+    thread.write();
+  });
+}
+
+template <typename Thread, typename Parameters>
+cudaError_t launch_tiles(const Parameters& parameters, cudaStream_t stream) {
+  const auto& plan = parameters.plan;
+  return launch(tile_kernel<Thread, Parameters>, parameters,
+                dim3(plan.threads_x, plan.threads_y, plan.threads_z), stream);
 }
 
 }  // namespace posenc::cuda

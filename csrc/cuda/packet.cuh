@@ -20,6 +20,16 @@ struct alignas(sizeof(T) * kCount) Packet {
   T numbers[kCount];
 };
 
+#if !defined(__CUDACC__)
+// As CUDA has them.
+struct alignas(8) uint2 {
+  uint32_t x, y;
+};
+struct alignas(16) uint4 {
+  uint32_t x, y, z, w;
+};
+#endif
+
 // What the hardware moves at once.
 template <int kBytes>
 struct Word;

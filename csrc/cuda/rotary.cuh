@@ -1,5 +1,5 @@
 // Rotary encoding on a GPU: what one thread does, and how a launch covers a call. Plain C++ as
-// well, which tests run on the host (on_host.cu).
+// well, which tests run on the host (on_host/).
 //
 //   block     some tokens (y), some vectors of a head (x), groups of heads (z)
 //

@@ -1,5 +1,5 @@
 // Tables of sines and cosines on a GPU, written or added to x: what one thread does, and how a
-// launch covers a call. Plain C++ as well, which tests run on the host (on_host.cu).
+// launch covers a call. Plain C++ as well, which tests run on the host (on_host/).
 //
 //   block     some vectors of a row (x), some rows (y)
 //

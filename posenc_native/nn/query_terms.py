@@ -13,7 +13,7 @@ from posenc_native.base.calls import call_arguments
 from posenc_native.engines.tensors.following import tracing
 from posenc_native.relative.columns import clipped_index
 from posenc_native.relative.distances import relative_positions
-from posenc_native.relative.entries import _signed
+from posenc_native.relative.entries import signed_integer
 from posenc_native.relative.lookup import relative_gather, relative_scatter
 from posenc_native.sinusoids.tables import sinusoidal
 
@@ -272,7 +272,7 @@ def _scale_as_given(scale: float, head_dim: int) -> float | None:
 
 def _first_query_position(function: str, q_offset: int | None, q_len: int, k_len: int) -> int:
     """Position of the first query: the last queries of as many keys, if nothing else is said."""
-    return k_len - q_len if q_offset is None else _signed(function, "q_offset", q_offset)
+    return k_len - q_len if q_offset is None else signed_integer(function, "q_offset", q_offset)
 
 
 def _check_vectors(function: str, width: int, heads: int | None, **tensors: Tensor) -> None:

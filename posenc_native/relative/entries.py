@@ -77,7 +77,7 @@ def first_entry(
         _no_offset_without_origin(function, q_offset)
         return None, None
     first = tuple(
-        _signed(function, "origin", entry)
+        signed_integer(function, "origin", entry)
         for entry in (origin if isinstance(origin, (tuple, list)) else (origin,))
     )
     if len(first) != rank:
@@ -102,7 +102,7 @@ def index_and_entry(
         index = as_array(function, "index", index)
     q_offset = _q_offset(function, q_offset)
     if origin is not None:
-        first = _signed(function, "origin", origin)
+        first = signed_integer(function, "origin", origin)
         if isinstance(q_offset, int):
             return index, first - q_offset, None
         return index, first, q_offset
@@ -128,7 +128,7 @@ def _q_offset(function: str, q_offset: Any) -> Any:
     if is_tensor(q_offset):
         return q_offset
     if arguments.is_count(q_offset) or np.isscalar(q_offset) or q_offset is None:
-        return _signed(function, "q_offset", q_offset)
+        return signed_integer(function, "q_offset", q_offset)
     return as_array(function, "q_offset", q_offset)
 
 
@@ -142,7 +142,8 @@ def missing_column(function: str, value: Any) -> int | None:
     return number
 
 
-def _signed(function: str, argument: str, value: Any) -> int:
+def signed_integer(function: str, argument: str, value: Any) -> int:
+    """The argument as an int within 2^61, negative or not."""
     number = value if type(value) is int else _index(function, argument, value)
     if not -(2**61) < number < 2**61:
         wrong_value(function, argument, "an int within 2^61", number)

@@ -8,11 +8,11 @@
     an int b        in each block of b dims, i with i + b/2          several axes, one after another
 
 Source: Su et al. 2021, "RoFormer: Enhanced Transformer with Rotary Position Embedding".
-
-The functions here are the fast path of decoding, which takes about as long as what is written in
-them: the native module, which reads small tensors too (`at_once`), gets the options by position,
-one by one. The record of them, a `Rotation`, is made for whoever looks into it.
 """
+
+# The functions here are the fast path of decoding, which takes about as long as what is written in
+# them: the native module, which reads small tensors too (`at_once`), gets the options by position,
+# one by one. The record of them, a `Rotation`, is made for whoever looks into it.
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ MISTAKES = {
 def mistaken(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str]:
     pages = {name: f"# Page\n\n{text}\n" for name, (text, _) in MISTAKES.items()}
     folder = tmp_path_factory.mktemp("docs")
-    return build(folder, {**pages, "reference": REFERENCE}, ["posenc_native.key_cache"])
+    return build(folder, {**pages, "reference": REFERENCE}, ["posenc_native.rotary.rerotate"])
 
 
 def test_mistakes_fail(mistaken: tuple[int, str]) -> None:

@@ -2,7 +2,7 @@
 
 Sums are off by the roundings of their additions. A diagonal of a matrix with n rows in p planes
 passes at most 8 additions in its group, 32 in the block of groups, n / 256 + 1 blocks in each
-plane, and 64 repetitions and n rows of a grid: see core/relative.h. Each rounds by half a unit in
+plane, and 64 repetitions and n rows of a grid: see core/toeplitz.h. Each rounds by half a unit in
 the last place of the sum of magnitudes at most.
 """
 
@@ -50,7 +50,7 @@ def loop_bias(diagonals: np.ndarray, q_len: tuple[int, ...], k_len: tuple[int, .
 
 
 def loop_sums(grad: np.ndarray, q_len: tuple[int, ...], k_len: tuple[int, ...]) -> np.ndarray:
-    """The sums of grad [B, H, q, k] in the order of core/relative.h, to the bit."""
+    """The sums of grad [B, H, q, k] in the order of core/toeplitz.h, to the bit."""
     number = sum_dtype(grad.dtype).type
     batch, heads = grad.shape[:2]
     entries = tuple(q + k - 1 for q, k in zip(q_len, k_len, strict=True))

@@ -1,7 +1,7 @@
 // The NumPy module, posenc_native._core: arrays to core structs, checks, kernels. Functions take
 // their arguments by position; the reference has the same ones in plain NumPy. Those of rotations
 // take tensors as well, for small calls (tensors.h). Tests build the module once more, over the
-// CUDA kernels run on the host (csrc/cuda/on_host.cu).
+// CUDA kernels run on the host (csrc/cuda/on_host).
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>

@@ -1,7 +1,5 @@
 // Biases by distance and look-ups by distance on NumPy arrays.
 
-#include "core/relative.h"
-
 #include <pybind11/stl.h>
 
 #include <cstdint>
@@ -11,6 +9,8 @@
 #include "bindings/numpy/arguments.h"
 #include "bindings/numpy/methods.h"
 #include "bindings/numpy/run.h"
+#include "core/lookup.h"
+#include "core/toeplitz.h"
 #include "cpu/run.h"
 
 namespace posenc::numpy {
@@ -51,7 +51,7 @@ struct ToeplitzArguments {
     call.grid_rank = this->q_len.count;
     call.q_len = this->q_len.values;
     call.k_len = this->k_len.values;
-    call.start = this->start.values;
+    call.origin = this->start.values;
   }
 
   ArrayArgument diagonals, q_offset;
@@ -129,7 +129,7 @@ struct RelativeArguments {
     call.index = this->index.pointer();
     call.q_offset = this->q_offset.pointer();
     call.size = integer(function, "size", size);
-    call.start = integer(function, "origin", start);
+    call.origin = integer(function, "origin", start);
     call.has_missing = !missing.is_none();
     if (call.has_missing) call.missing = integer(function, "missing", missing);
     call.scale = number(function, "scale", scale);

@@ -4,9 +4,10 @@
 #include <cstdint>
 #include <string>
 
-#include "core/relative.h"
+#include "core/lookup.h"
 #include "core/rotary.h"
 #include "core/sinusoidal.h"
+#include "core/toeplitz.h"
 
 namespace posenc::cuda {
 

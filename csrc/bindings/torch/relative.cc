@@ -4,8 +4,6 @@
 // length. For the same reason tracing has results made before the call, by the operators with
 // `out`; those that make them, of lengths that are numbers, are for all other calls.
 
-#include "core/relative.h"
-
 #include <algorithm>
 #include <cstdint>
 #include <optional>
@@ -14,6 +12,8 @@
 #include "bindings/torch/library.h"
 #include "bindings/torch/run.h"
 #include "bindings/torch/tensors.h"
+#include "core/lookup.h"
+#include "core/toeplitz.h"
 
 namespace posenc::operators {
 namespace {
@@ -74,7 +74,7 @@ class ToeplitzOptions {
     call_.grid_rank = static_cast<int>(q_len_.size());
     call_.q_len = q_len_.data();
     call_.k_len = k_len_.data();
-    call_.start = start_.data();
+    call_.origin = start_.data();
   }
   ToeplitzOptions(const ToeplitzOptions&) = delete;
   ToeplitzOptions& operator=(const ToeplitzOptions&) = delete;
@@ -193,7 +193,7 @@ struct RelativeOptions {
     call.q_offset = pointer(q_offset);
     call.out = &result;
     call.size = result.rank > 0 ? result.shape[result.rank - 1] : 0;
-    call.start = start.value_or(in.rank > 1 ? in.shape[in.rank - 2] - 1 : 0);
+    call.origin = start.value_or(in.rank > 1 ? in.shape[in.rank - 2] - 1 : 0);
     call.has_missing = missing.has_value();
     call.missing = missing.value_or(0);
     call.scale = scale;
@@ -226,7 +226,7 @@ Tensor relative_gather(const Tensor& x, const OptionalTensor& index, std::option
   return out;
 }
 
-// `order` and `bounds`: see core/relative.h.
+// `order` and `bounds`: see core/lookup.h.
 void relative_scatter_out(const Tensor& grad, const OptionalTensor& index,
                           std::optional<int64_t> start, const OptionalTensor& q_offset,
                           std::optional<int64_t> missing, double scale, const OptionalTensor& order,

@@ -6,9 +6,10 @@
 
 #include "bindings/torch/cuda.h"
 #include "bindings/torch/tensors.h"
-#include "core/relative.h"
+#include "core/lookup.h"
 #include "core/rotary.h"
 #include "core/sinusoidal.h"
+#include "core/toeplitz.h"
 #include "cpu/run.h"
 
 namespace posenc::operators {

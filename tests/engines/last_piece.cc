@@ -15,10 +15,14 @@
 #include <type_traits>
 #include <vector>
 
-#include "cuda/relative.cuh"
+#include "cuda/diagonal_sums.cuh"
+#include "cuda/gather.cuh"
 #include "cuda/rotary.cuh"
 #include "cuda/rotary_gradient.cuh"
+#include "cuda/scatter.cuh"
+#include "cuda/shift.cuh"
 #include "cuda/sinusoidal.cuh"
+#include "cuda/toeplitz.cuh"
 
 namespace {
 
@@ -202,7 +206,7 @@ void print_bias() {
   posenc::ToeplitzArgs args;
   args.queries[0] = kRows;
   args.keys[0] = kKeys;
-  args.start[0] = kRows - 1;
+  args.origin[0] = kRows - 1;
   args.entries[0] = kRows + kKeys - 1;
   args.entry_strides[0] = 1;
   args.in = last_rows(numbers);
@@ -219,7 +223,7 @@ posenc::RelativeArgs relative_args(float* by_column, float* by_key) {
   args.queries = kRows;
   args.keys = kKeys;
   args.width = kColumns;
-  args.start = kRows - 1;
+  args.origin = kRows - 1;
   args.by_column = last_rows(by_column);
   args.by_key = last_rows(by_key);
   return args;
@@ -261,7 +265,7 @@ void print_sums() {
   posenc::ToeplitzArgs args;
   args.queries[0] = kRows;
   args.keys[0] = kKeys;
-  args.start[0] = kRows - 1;
+  args.origin[0] = kRows - 1;
   args.entries[0] = kRows + kKeys - 1;
   args.entry_strides[0] = 1;
   args.in = last_rows(numbers);

@@ -1,29 +1,25 @@
-// Relative look-ups on the CPU: gather and scatter by the distance of key and query.
-//
-//   for row
-//     for stretch of the index (IndexRun) in the row's window
-//       gather: a copy, a fill, a reversal or a look-up of each -> scratch; long copies stay in x
-//       scatter: the same transposed, into sums in scratch
-//     scratch -> the row, with what is to be added and the scale
+// Rows that are put together from stretches of the index (IndexRun): copies, fills, reversals,
+// look-ups. Gather does it, and so does scatter where there is no index.
 //
 // A shift, or an index with one long stretch like it, reads a part of each row of x, always another
 // one: the processor's own requests for memory end with each part, and come too late. So rows are
 // copied in groups, a cache line of each in turn, while the next group is requested.
-//
-// One order of sums for every SIMD target: core/relative.h.
 
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "cpu/relative.cc"
-#include "hwy/foreach_target.h"  // IWYU pragma: keep
-// After foreach_target.h:
+#if defined(POSENC_CPU_RUNS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef POSENC_CPU_RUNS_INL_H_
+#undef POSENC_CPU_RUNS_INL_H_
+#else
+#define POSENC_CPU_RUNS_INL_H_
+#endif
+
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
-#include "core/relative.h"
+#include "core/lookup.h"
 #include "cpu/elements-inl.h"
-#include "cpu/kernels.h"
 #include "cpu/numbers-inl.h"
-#include "cpu/targets.h"
+#include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace posenc::cpu::HWY_NAMESPACE {
@@ -51,8 +47,8 @@ HWY_ATTR HWY_INLINE void for_each_plane(const RelativeArgs& args, int64_t begin,
   while (begin < end) {
     const int64_t plane = begin / args.queries, query = begin % args.queries;
     const int64_t count = std::min(args.queries - query, end - begin);
-    const int64_t start = args.start_at(plane_offset(args.planes, args.q_offset_strides, plane));
-    rows(plane, query, count, start - query);
+    const int64_t origin = args.origin_at(plane_offset(args.planes, args.q_offset_strides, plane));
+    rows(plane, query, count, origin - query);
     begin += count;
   }
 }
@@ -85,9 +81,9 @@ HWY_ATTR HWY_INLINE void fill(T value, int64_t count, T* to) {
 }
 
 // out = (in + value) * scale of a row, or what of it is there.
-template <typename T, typename Value>
+template <typename T, typename Value, bool kMayAdd>
 struct Result {
-  const T* in;  // null: nothing is added
+  const T* in;  // null, as it always is without kMayAdd: nothing is added
   int64_t in_step;
   T* out;
   int64_t out_step;
@@ -97,9 +93,10 @@ struct Result {
   // `next` is read after the values.
   HWY_ATTR void operator()(const Value* values, const Value* next, int64_t at,
                            int64_t count) const {
-    const T* const from = in == nullptr ? nullptr : in + at * in_step;
+    const bool adds = kMayAdd && in != nullptr;
+    const T* const from = adds ? in + at * in_step : nullptr;
     T* const to = out + at * out_step;
-    if (out_step == 1 && (in == nullptr || in_step == 1)) {
+    if (out_step == 1 && (!adds || in_step == 1)) {
       run(from, values, next, count, to, stream);
       return;
     }
@@ -108,8 +105,8 @@ struct Result {
     HWY_ALIGN T out_part[kPart];
     for (int64_t i = 0; i < count; i += kPart) {
       const int64_t n = std::min(kPart, count - i);
-      if (in != nullptr) collect(from + i * in_step, in_step, n, in_part);
-      run(in == nullptr ? nullptr : in_part, values + i, values + i, n, out_part, false);
+      if (adds) collect(from + i * in_step, in_step, n, in_part);
+      run(adds ? in_part : nullptr, values + i, values + i, n, out_part, false);
       distribute(out_part, n, to + i * out_step, out_step);
     }
   }
@@ -118,11 +115,14 @@ struct Result {
   HWY_ATTR HWY_INLINE void run(const T* from, const Value* values, const Value* next, int64_t count,
                                T* to, bool past_cache) const {
     const Ahead<Value> values_ahead(values, next, count);
-    if (from != nullptr) {
-      run_elements(Combine<T, Value, true, true>{from, values, to, scale,
-                                                 Ahead<T>(from, from + count, count), values_ahead},
-                   count, past_cache);
-      return;
+    if constexpr (kMayAdd) {
+      if (from != nullptr) {
+        const Ahead<T> from_ahead(from, from + count, count);
+        run_elements(
+            Combine<T, Value, true, true>{from, values, to, scale, from_ahead, values_ahead}, count,
+            past_cache);
+        return;
+      }
     }
     if constexpr (std::is_same_v<T, Value>) {
       if (scale == 1) {
@@ -136,20 +136,22 @@ struct Result {
   }
 };
 
-// The rows of a plane that a gather reads and writes: x, what is added, the result.
-template <typename T>
-struct GatherRows {
+// The rows of a plane that are read and written: x, what is added, the result.
+template <typename T, bool kMayAdd>
+struct Rows {
   const T* x;
   int64_t x_row, x_step;
-  const T* in;  // null: nothing is added
+  const T* in;  // as that of Result
   int64_t in_row, in_step;
   T* out;
   int64_t out_row, out_step;
   Real<T> scale;
   bool stream;
 
-  HWY_INLINE Result<T, T> result(int64_t row) const {
-    return {in == nullptr ? nullptr : in + row * in_row,
+  HWY_INLINE bool adds() const { return kMayAdd && in != nullptr; }
+
+  HWY_INLINE Result<T, T, kMayAdd> result(int64_t row) const {
+    return {adds() ? in + row * in_row : nullptr,
             in_step,
             out + row * out_row,
             out_step,
@@ -158,35 +160,13 @@ struct GatherRows {
   }
 };
 
-template <typename T>
-class GatherKernel {
+// Puts rows together from stretches of x.
+template <typename T, bool kMayAdd>
+class RowCopier {
  public:
-  HWY_ATTR void run(const RelativeArgs& args, int64_t begin, int64_t end) {
-    const bool stream = args.non_temporal && args.content.data != args.by_key.data;
-    for_each_plane(
-        args, begin, end, [&](int64_t plane, int64_t query, int64_t count, int64_t entry) HWY_ATTR {
-          const auto first = [&](const Matrices& m) HWY_ATTR {
-            return static_cast<T*>(m.data) + query * m.row_stride +
-                   plane_offset(args.planes, m.plane_strides, plane);
-          };
-          const GatherRows<T> all{first(args.by_column),
-                                  args.by_column.row_stride,
-                                  args.by_column.column_stride,
-                                  args.content.data == nullptr ? nullptr : first(args.content),
-                                  args.content.row_stride,
-                                  args.content.column_stride,
-                                  first(args.by_key),
-                                  args.by_key.row_stride,
-                                  args.by_key.column_stride,
-                                  static_cast<Real<T>>(args.scale),
-                                  stream};
-          rows(args, all, count, entry, -1);
-        });
-  }
-
   // `count` rows of one plane; the first begins at `entry`, each further one `move` entries later.
-  HWY_ATTR HWY_INLINE void rows(const RelativeArgs& args, const GatherRows<T>& all, int64_t count,
-                                int64_t entry, int64_t move) {
+  HWY_ATTR HWY_INLINE void rows(const RelativeArgs& args, const Rows<T, kMayAdd>& all,
+                                int64_t count, int64_t entry, int64_t move) {
     // The longest stretch of neighbouring columns.
     IndexRun longest;
     for (int64_t i = 0; i < args.run_count; ++i) {
@@ -194,7 +174,7 @@ class GatherKernel {
       if (run.step == 1 && run.column >= 0 && run.length > longest.length) longest = run;
     }
     const bool neighbours = all.x_step == 1 && all.out_step == 1 &&
-                            (all.in == nullptr || all.in_step == 1) &&
+                            (!all.adds() || all.in_step == 1) &&
                             all.out_row * kSize % kLineBytes == 0;
     const int64_t beyond = static_cast<int64_t>(reinterpret_cast<uintptr_t>(all.out) / kSize);
     for (int64_t row = 0; row < count;) {
@@ -238,19 +218,19 @@ class GatherKernel {
   static constexpr int64_t kRowsAhead = 4;
 
   // The keys low .. low + count - 1 of kGroup rows, whose windows of x move from row to row.
-  HWY_ATTR HWY_INLINE void group(const GatherRows<T>& all, int64_t row, const T* x, int64_t move,
+  HWY_ATTR HWY_INLINE void group(const Rows<T, kMayAdd>& all, int64_t row, const T* x, int64_t move,
                                  int64_t low, int64_t count) const {
-    GatherRows<T> here = all;
+    Rows<T, kMayAdd> here = all;
     here.x = x;
     here.x_row += move;
-    here.in = all.in == nullptr ? nullptr : all.in + row * all.in_row + low;
+    here.in = all.adds() ? all.in + row * all.in_row + low : nullptr;
     here.out = all.out + row * all.out_row + low;
     for (int64_t at = 0; at < count; at += kTile) {
       const int64_t n = std::min(kTile, count - at);
       const bool more = at + kTile < count;
-      if (all.in != nullptr) {
-        all.stream ? tile<true, true, true>(here, at, n, more)
-                   : tile<false, true, true>(here, at, n, more);
+      if (all.adds()) {
+        all.stream ? tile<true, kMayAdd, true>(here, at, n, more)
+                   : tile<false, kMayAdd, true>(here, at, n, more);
       } else if (all.scale != 1) {
         all.stream ? tile<true, false, true>(here, at, n, more)
                    : tile<false, false, true>(here, at, n, more);
@@ -263,7 +243,7 @@ class GatherKernel {
 
   // The elements at .. at + n - 1 of kGroup rows, whole lines; `more` of these rows follow.
   template <bool kStream, bool kAdd, bool kScale>
-  HWY_ATTR HWY_NOINLINE static void tile(const GatherRows<T>& rows, int64_t at, int64_t n,
+  HWY_ATTR HWY_NOINLINE static void tile(const Rows<T, kMayAdd>& rows, int64_t at, int64_t n,
                                          bool more) {
     using Operation = std::conditional_t<kScale, Combine<T, T, kAdd, true>, Copy<T>>;
     constexpr Store kStore = kStream ? Store::kStream : Store::kOrdinary;
@@ -302,11 +282,11 @@ class GatherKernel {
   }
 
   // The keys [begin, end) of a row whose first entry is `entry`.
-  HWY_ATTR HWY_INLINE void part(const RelativeArgs& args, const GatherRows<T>& all, int64_t row,
+  HWY_ATTR HWY_INLINE void part(const RelativeArgs& args, const Rows<T, kMayAdd>& all, int64_t row,
                                 int64_t entry, int64_t move, int64_t begin, int64_t end) {
     if (begin >= end) return;
     const T* const x = all.x + row * all.x_row;
-    const Result<T, T> result = all.result(row);
+    const Result<T, T, kMayAdd> result = all.result(row);
     // Whole cache lines are written at once, whatever stretches they come from.
     const int64_t beyond =
         static_cast<int64_t>(reinterpret_cast<uintptr_t>(result.out) / kSize) % kLine;
@@ -385,219 +365,7 @@ class GatherKernel {
   HWY_ALIGN T values_[kScratch + kSlack];
 };
 
-template <typename T>
-class ScatterKernel {
-  using Number = Real<T>;
-  using D = RealTag<T>;
-
- public:
-  HWY_ATTR void run(const RelativeArgs& args, int64_t begin, int64_t end) {
-    // Without an index every key has a column of its own: a gather the other way round.
-    constexpr int64_t kFar = int64_t{1} << 62;
-    const IndexRun runs[] = {{-kFar, kFar, -1, 0}, {0, args.keys, 0, 1}, {args.keys, kFar, -1, 0}};
-    RelativeArgs mirrored;
-    mirrored.keys = args.width;
-    mirrored.runs = runs;
-    mirrored.run_count = 3;
-    for_each_plane(
-        args, begin, end, [&](int64_t plane, int64_t query, int64_t count, int64_t entry) HWY_ATTR {
-          const auto first = [&](const Matrices& m) HWY_ATTR {
-            return static_cast<T*>(m.data) + query * m.row_stride +
-                   plane_offset(args.planes, m.plane_strides, plane);
-          };
-          const GatherRows<T> all{first(args.by_key),
-                                  args.by_key.row_stride,
-                                  args.by_key.column_stride,
-                                  nullptr,
-                                  0,
-                                  0,
-                                  first(args.by_column),
-                                  args.by_column.row_stride,
-                                  args.by_column.column_stride,
-                                  static_cast<Number>(args.scale),
-                                  args.non_temporal};
-          if (args.index.data == nullptr) {
-            gather_.rows(mirrored, all, count, -entry, 1);
-            return;
-          }
-          for (int64_t row = 0; row < count; ++row) {
-            sum_row(args, all.x + row * all.x_row, entry - row,
-                    {nullptr, 0, all.out + row * all.out_row, all.out_step, all.scale, all.stream});
-          }
-        });
-  }
-
- private:
-  HWY_ATTR HWY_INLINE void sum_row(const RelativeArgs& args, const T* from, int64_t entry,
-                                   const Result<T, Number>& result) {
-    for (int64_t first = 0; first < args.width; first += kTile) {
-      const int64_t width = std::min(kTile, args.width - first);
-      fill(Number(0), width, sums_);
-      for_each_run(args, entry, args.keys,
-                   [&](const IndexRun& run, int64_t k, int64_t n, int64_t position) HWY_ATTR {
-                     add_run(args, run, k, n, from + position * args.by_key.column_stride, first,
-                             width);
-                   });
-      result(sums_, sums_, first, width);
-    }
-  }
-
-  // Adds n elements of a run from its k-th on to the columns first .. first + width - 1.
-  HWY_ATTR HWY_INLINE void add_run(const RelativeArgs& args, const IndexRun& run, int64_t k,
-                                   int64_t n, const T* from, int64_t first, int64_t width) {
-    const int64_t step = args.by_key.column_stride;
-    if (run.step == IndexRun::kLookUp) {
-      const int32_t* const columns = args.columns + (run.column + k);
-      for (int64_t i = 0; i < n;) {
-        // Neighbours of one column without a way through memory for each.
-        const int32_t column = columns[i];
-        const uint64_t at = static_cast<uint64_t>(column - first);
-        if (at >= static_cast<uint64_t>(width)) {
-          ++i;
-          continue;
-        }
-        Number sum = sums_[at];
-        do sum += to_real(from[i * step]);
-        while (++i < n && columns[i] == column);
-        sums_[at] = sum;
-      }
-      return;
-    }
-    if (run.column < 0) return;
-    const int64_t column = run.column + k * run.step - first;
-    if (run.step == 0) {
-      if (column >= 0 && column < width) sums_[column] += sum(from, step, n);
-      return;
-    }
-    // The elements low .. high - 1 are in the tile.
-    const int64_t low = std::clamp<int64_t>(run.step > 0 ? -column : column - width + 1, 0, n),
-                  high = std::clamp<int64_t>(run.step > 0 ? width - column : column + 1, low, n);
-    int64_t i = low;
-    if (step == 1) {
-      const D d;
-      for (; i + lanes(d) <= high; i += lanes(d)) {
-        const auto v = load(d, from + i);
-        Number* const to = sums_ + (run.step > 0 ? column + i : column - i - lanes(d) + 1);
-        hn::StoreU(hn::Add(hn::LoadU(d, to), run.step > 0 ? v : hn::Reverse(d, v)), d, to);
-      }
-    }
-    for (; i < high; ++i) sums_[column + i * run.step] += to_real(from[i * step]);
-  }
-
-  // The sum of n elements: kPartial sums of each kPartial-th one, added up in pairs.
-  static HWY_ATTR HWY_INLINE Number sum(const T* from, int64_t step, int64_t n) {
-    const D d;
-    constexpr int64_t kVectors = kPartial / hn::MaxLanes(D());
-    HWY_ALIGN T part[kPartial];
-    hn::Vec<D> sums[kVectors];
-    for (auto& each : sums) each = hn::Zero(d);
-    const auto add = [&](const T* at) HWY_ATTR {
-      for (int64_t j = 0; j < kVectors; ++j) {
-        sums[j] = hn::Add(sums[j], load(d, at + j * lanes(d)));
-      }
-    };
-    int64_t i = 0;
-    for (; i + kPartial <= n; i += kPartial) {
-      if (step == 1) {
-        hwy::Prefetch(from + i + kAheadBytes / static_cast<int64_t>(sizeof(T)));
-        add(from + i);
-      } else {
-        collect(from + i * step, step, kPartial, part);
-        add(part);
-      }
-    }
-    if (i < n) {
-      collect(from + i * step, step, n - i, part);
-      std::fill(part + (n - i), part + kPartial, T{});
-      add(part);
-    }
-    for (int64_t j = kVectors / 2; j > 0; j /= 2) {
-      for (int64_t l = 0; l < j; ++l) sums[l] = hn::Add(sums[l], sums[l + j]);
-    }
-    HWY_ALIGN Number rest[hn::MaxLanes(D())];
-    hn::Store(sums[0], d, rest);
-    for (int64_t j = lanes(d) / 2; j > 0; j /= 2) {
-      for (int64_t l = 0; l < j; ++l) rest[l] += rest[l + j];
-    }
-    return rest[0];
-  }
-
-  static HWY_INLINE Number to_real(T value) {
-    if constexpr (std::is_same_v<T, double>) {
-      return value;
-    } else {
-      return to_float(value);
-    }
-  }
-
-  static constexpr int64_t kPartial = 32;
-  static constexpr int64_t kTile = 4096;
-  HWY_ALIGN Number sums_[kTile + kSlack];
-  GatherKernel<T> gather_;
-};
-
-template <typename T>
-HWY_ATTR HWY_NOINLINE void run_gather(const RelativeArgs& args, int64_t begin, int64_t end) {
-  GatherKernel<T> kernel;  // not {}: its scratch needs no zeros
-  kernel.run(args, begin, end);
-}
-
-template <typename T>
-HWY_ATTR HWY_NOINLINE void run_scatter(const RelativeArgs& args, int64_t begin, int64_t end) {
-  ScatterKernel<T> kernel;
-  kernel.run(args, begin, end);
-}
-
-HWY_ATTR void gather_target(const RelativeArgs& args, int64_t begin, int64_t end) {
-  switch (args.dtype) {
-    case Dtype::kFloat16:
-      run_gather<Float16>(args, begin, end);
-      break;
-    case Dtype::kBFloat16:
-      run_gather<BFloat16>(args, begin, end);
-      break;
-    case Dtype::kFloat32:
-      run_gather<float>(args, begin, end);
-      break;
-    default:
-      run_gather<double>(args, begin, end);
-  }
-  if (args.non_temporal) hwy::FlushStream();
-}
-
-HWY_ATTR void scatter_target(const RelativeArgs& args, int64_t begin, int64_t end) {
-  switch (args.dtype) {
-    case Dtype::kFloat16:
-      run_scatter<Float16>(args, begin, end);
-      break;
-    case Dtype::kBFloat16:
-      run_scatter<BFloat16>(args, begin, end);
-      break;
-    case Dtype::kFloat32:
-      run_scatter<float>(args, begin, end);
-      break;
-    default:
-      run_scatter<double>(args, begin, end);
-  }
-  if (args.non_temporal) hwy::FlushStream();
-}
-
 }  // namespace posenc::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#if HWY_ONCE
-namespace posenc::cpu {
-
-POSENC_EXPORT(gather_target);
-POSENC_EXPORT(scatter_target);
-
-void relative_gather(const RelativeArgs& args, int64_t begin, int64_t end) {
-  POSENC_DISPATCH(gather_target)(args, begin, end);
-}
-
-void relative_scatter(const RelativeArgs& args, int64_t begin, int64_t end) {
-  POSENC_DISPATCH(scatter_target)(args, begin, end);
-}
-
-}  // namespace posenc::cpu
-#endif  // HWY_ONCE
+#endif  // POSENC_CPU_RUNS_INL_H_

@@ -1,0 +1,39 @@
+#include <type_traits>
+
+#include "cuda/diagonal_sums.cuh"
+#include "cuda/kernels.h"
+#include "cuda/launch.cuh"
+
+namespace posenc::cuda {
+namespace {
+
+template <typename Thread>
+__global__ void __launch_bounds__(Policy::kThreads, Thread::kBlocks)
+    diagonal_sums_kernel(const __grid_constant__ DiagonalSumsParameters parameters) {
+  extern __shared__ __align__(128) char shared[];
+  Thread thread(parameters, shared, threadIdx.x, threadIdx.y);
+  for_each_piece(parameters.plan, [&](int64_t x, int64_t y) {
+    thread.begin(x, y);
+    const int64_t rounds = thread.rounds();
+    for (int64_t round = 0; round < rounds; ++round) {
+      thread.sum(round);
+      __syncthreads();
+      thread.combine(round);
+      __syncthreads();
+    }
+    thread.finish();
+  });
+}
+
+}  // namespace
+
+cudaError_t diagonal_sums(const ToeplitzArgs& args, cudaStream_t stream) {
+  return visit_diagonal_sums_thread(args, [&](auto* type) {
+    using Thread = std::remove_pointer_t<decltype(type)>;
+    const DiagonalSumsParameters parameters{args, plan_diagonal_sums<Thread>(args)};
+    return launch(diagonal_sums_kernel<Thread>, parameters,
+                  dim3(parameters.plan.threads_x, parameters.plan.threads_y), stream);
+  });
+}
+
+}  // namespace posenc::cuda

@@ -1,0 +1,143 @@
+// Gather with an index on a GPU: what one thread does, and how a launch covers a call.
+//
+//   GatherThread   8 rows of a vector's columns at a time. They read kVector + 7 columns of the
+//                  index: from row to row the window moves by one, so they stay in registers
+#pragma once
+
+#include <type_traits>
+
+#include "cuda/lookup.cuh"
+
+namespace posenc::cuda {
+
+// Gather with an index.
+template <typename T, int kVector>
+class GatherThread : RelativeThread<T, kVector> {
+  using Base = RelativeThread<T, kVector>;
+  using Base::args_;
+  using Base::parameters_;
+  using Base::plan_;
+  using typename Base::Place;
+  // Columns beyond 32 bits, one number at a time.
+  using Column = std::conditional_t<kVector == 1, int64_t, int32_t>;
+
+ public:
+  static constexpr int kWidth = kVector;
+  static constexpr int kBlocks = Policy::kBlocksPerProcessor;
+  static constexpr int kRows = Policy::kTileRows;
+  static_assert(kRows % kVector == 0, "windows of tiles are aligned in shared memory");
+
+  POSENC_HD GatherThread(const RelativeParameters& parameters, char* shared, int x, int y, int z)
+      : Base(parameters, x, y, z), index_(reinterpret_cast<Column*>(shared)) {}
+
+  POSENC_HD void begin(int64_t piece_x, int64_t piece_y) {
+    const Tile tile(plan_, kRows, piece_x, piece_y, this->x_, this->z_);
+    Base::begin(tile, args_.by_column, args_.by_key);
+    block_row_ = tile.block_row;
+    first_entry_ =
+        this->origin_ + tile.block_vector * kVector - (block_row_ + plan_.block_rows(kRows) - 1);
+  }
+
+  POSENC_HD void stage() {
+    const int thread = (this->z_ * plan_.threads_y + this->y_) * plan_.threads_x + this->x_;
+    const int count = plan_.threads_x * kVector + plan_.block_rows(kRows);
+    for (int i = thread; i < count; i += plan_.threads()) {
+      const int64_t at = first_entry_ + i;
+      if (at >= 0 && at < args_.entries) index_[i] = static_cast<Column>(args_.index[at]);
+    }
+  }
+
+  POSENC_HD void write() {
+    if (!this->working_) return;
+    for (int tile = 0; tile < plan_.tiles; ++tile) {
+      const int64_t row = block_row_ + (tile * plan_.threads_y + this->y_) * kRows;
+      if (row >= plan_.rows) return;
+      read_window(row);
+      for (int64_t i = this->first_repetition_; i < plan_.repetitions; i += plan_.repetition_step) {
+        copy(this->place(i, args_.by_column, args_.by_key), row);
+      }
+    }
+  }
+
+  static size_t shared_bytes(const TilePlan& plan) {
+    return static_cast<size_t>(plan.threads_x * kVector + plan.block_rows(kRows)) * sizeof(Column);
+  }
+
+ private:
+  static constexpr int kWindow = kVector == 1 ? 1 : kRows + kVector;
+
+  // As that of ToeplitzTileThread; single numbers read shared memory where they need it.
+  POSENC_HD void read_window(int64_t row) {
+    const int last_row = static_cast<int>(row - block_row_) + kRows;
+    window_at_ = this->x_ * kVector + plan_.block_rows(kRows) - last_row;
+    if constexpr (kVector > 1) {
+#pragma unroll
+      for (int i = 0; i < kWindow; i += kVector) {
+        const auto packet = read_packet<Column, kVector>(index_ + window_at_ + i);
+#pragma unroll
+        for (int j = 0; j < kVector; ++j) window_[i + j] = packet.numbers[j];
+      }
+    }
+  }
+
+  POSENC_HD Column column(int i) const {
+    if constexpr (kVector == 1) {
+      return index_[window_at_ + i];
+    } else {
+      return window_[i];
+    }
+  }
+
+  POSENC_HD void copy(const Place& place, int64_t row) const {
+    constexpr int kAtOnce = kVector == 1 ? kRows : Policy::kGatherRows;
+    const int64_t step = Base::column_stride(args_.by_column);
+    const int count = plan_.rows - row < kRows ? static_cast<int>(plan_.rows - row) : kRows;
+#pragma unroll
+    for (int first = 0; first < kRows; first += kAtOnce) {
+      Packet<T, kVector> x[kAtOnce];
+      WordOf<T, kVector> content[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int r = first + i;
+        if (r >= count) continue;
+        const T* const from = place.from + (row + r) * args_.by_column.row_stride;
+#pragma unroll
+        for (int j = 0; j < kVector; ++j) {
+          const Column column = this->column(kRows - 1 - r + j);
+          x[i].numbers[j] = T{};
+          if (column >= 0) x[i].numbers[j] = from[column * step];
+        }
+        if (args_.content.data != nullptr) {
+          content[i] = read_word<T, kVector>(place.content + (row + r) * args_.content.row_stride);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int r = first + i;
+        if (r >= count) continue;
+        write_scaled<T, kVector>(parameters_, x[i], content[i],
+                                 place.to + (row + r) * args_.by_key.row_stride);
+      }
+    }
+  }
+
+  Column* const index_;
+  int64_t block_row_, first_entry_;
+  int window_at_;
+  Column window_[kWindow];
+};
+
+// Calls visit(parameters, thread type) for a call with an index.
+template <typename Visit>
+auto visit_gather_launch(const RelativeArgs& given, GridLimit limit, const Visit& visit) {
+  RelativeParameters parameters = arrange(given, false);
+  return visit_type(given.dtype, [&](auto type) {
+    using T = decltype(type);
+    constexpr int kWide = 16 / sizeof(T);
+    return by_vectors(parameters, kWide) && given.width <= INT32_MAX
+               ? visit_planned<GatherThread<T, kWide>>(parameters, limit, visit)
+               : visit_planned<GatherThread<T, 1>>(parameters, limit, visit);
+  });
+}
+
+}  // namespace posenc::cuda

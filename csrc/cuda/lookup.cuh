@@ -1,0 +1,164 @@
+// What gather, scatter and shift share on a GPU: parameters, and where the numbers of a piece are.
+#pragma once
+
+#include <type_traits>
+
+#include "core/lookup.h"
+#include "cuda/packet.cuh"
+#include "cuda/policy.h"
+#include "cuda/tiles.cuh"
+
+namespace posenc::cuda {
+
+struct RelativeParameters {
+  RelativeArgs args;
+  TilePlan plan;
+  int kept = 0;  // axes along which planes have other windows: the first ones, as in ToeplitzArgs
+  bool scatter = false;  // of a shift
+  bool copies = false;   // nothing is added, and the scale is 1: bits as they are
+};
+static_assert(sizeof(RelativeParameters) <= 4096, "kernel parameters");
+
+// (content + x) * scale
+template <typename T, int kVector>
+POSENC_HD inline void write_scaled(const RelativeParameters& parameters,
+                                   const Packet<T, kVector>& x,
+                                   const WordOf<T, kVector>& content_word, T* to) {
+  const RelativeArgs& args = parameters.args;
+  const bool adds = args.content.data != nullptr;
+  if (parameters.copies) return write_packet<T, kVector>(x, to);
+  const Real<T> scale = static_cast<Real<T>>(args.scale);
+  const auto content = unpack<T, kVector>(content_word);
+  Real<T> values[kVector];
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) {
+    values[i] = to_real(x.numbers[i]);
+    if (adds) values[i] = to_real(content.numbers[i]) + values[i];
+    values[i] *= scale;
+  }
+  write_packet<T, kVector>(round_packet<T, kVector>(values), to);
+}
+
+// What gather and shift have of a piece.
+template <typename T, int kVector>
+class RelativeThread {
+ protected:
+  POSENC_HD RelativeThread(const RelativeParameters& parameters, int x, int y, int z)
+      : parameters_(parameters),
+        args_(parameters.args),
+        plan_(parameters.plan),
+        x_(x),
+        y_(y),
+        z_(z) {}
+
+  POSENC_HD void begin(const Tile& tile, const Matrices& from, const Matrices& to) {
+    int64_t offsets[4] = {};
+    add_offsets(
+        args_.planes, 0, parameters_.kept, tile.plane,
+        {from.plane_strides, to.plane_strides, args_.content.plane_strides, args_.q_offset_strides},
+        offsets);
+    const int64_t column = tile.vector * kVector;
+    from_ = offsets[0];
+    to_ = offsets[1] + column * column_stride(to);
+    content_ = offsets[2] + column * column_stride(args_.content);
+    origin_ = args_.origin_at(offsets[3]);
+    first_repetition_ = tile.repetition;
+    working_ = tile.vector < plan_.vectors && first_repetition_ < plan_.repetitions;
+  }
+
+  static POSENC_HD int64_t column_stride(const Matrices& matrices) {
+    return kVector == 1 ? matrices.column_stride : 1;
+  }
+
+  // `from` has no column yet.
+  struct Place {
+    const T *from, *content;
+    T* to;
+  };
+
+  POSENC_HD Place place(int64_t repetition, const Matrices& from, const Matrices& to) const {
+    int64_t offsets[3] = {from_, to_, content_};
+    add_offsets(args_.planes, parameters_.kept, args_.planes.rank, repetition,
+                {from.plane_strides, to.plane_strides, args_.content.plane_strides}, offsets);
+    return {static_cast<const T*>(from.data) + offsets[0],
+            static_cast<const T*>(args_.content.data) + offsets[2],
+            static_cast<T*>(to.data) + offsets[1]};
+  }
+
+  const RelativeParameters& parameters_;
+  const RelativeArgs& args_;
+  const TilePlan& plan_;
+  const int x_, y_, z_;
+
+  int64_t from_, to_, content_, origin_;
+  int64_t first_repetition_;
+  bool working_;
+};
+
+// The same call with its axes in the order that RelativeParameters wants, as few as strides allow.
+inline RelativeParameters arrange(const RelativeArgs& args, bool scatter) {
+  RelativeParameters parameters;
+  RelativeArgs& to = parameters.args;
+  to = args;
+  parameters.scatter = scatter;
+  parameters.copies = args.content.data == nullptr && args.scale == 1.0;
+  int rank = 0;
+  for (const bool kept : {true, false}) {
+    const int first = rank;
+    for (int axis = 0; axis < args.planes.rank; ++axis) {
+      const int64_t size = args.planes.shape[axis];
+      const bool own = args.q_offset.data != nullptr && args.q_offset_strides[axis] != 0;
+      if (size == 1 || own != kept) continue;
+      const auto nested = [&](const int64_t* merged, const int64_t* strides) {
+        return merged[rank - 1] == strides[axis] * size;
+      };
+      const bool joins = rank > first &&
+                         nested(to.by_column.plane_strides, args.by_column.plane_strides) &&
+                         nested(to.by_key.plane_strides, args.by_key.plane_strides) &&
+                         nested(to.content.plane_strides, args.content.plane_strides) &&
+                         nested(to.q_offset_strides, args.q_offset_strides);
+      const int at = joins ? rank - 1 : rank++;
+      to.planes.shape[at] = joins ? to.planes.shape[at] * size : size;
+      to.by_column.plane_strides[at] = args.by_column.plane_strides[axis];
+      to.by_key.plane_strides[at] = args.by_key.plane_strides[axis];
+      to.content.plane_strides[at] = args.content.plane_strides[axis];
+      to.q_offset_strides[at] = args.q_offset_strides[axis];
+    }
+    if (kept) parameters.kept = rank;
+  }
+  to.planes.rank = rank;
+  return parameters;
+}
+
+// Of arranged arguments.
+template <typename Thread>
+TilePlan plan_relative(const RelativeParameters& parameters, GridLimit limit = {}) {
+  const RelativeArgs& args = parameters.args;
+  const Planes& planes = args.planes;
+  const int64_t columns = parameters.scatter ? args.width : args.keys;
+  TilePlan plan = plan_tiles(columns / Thread::kWidth, args.queries, Thread::kRows,
+                             planes.count(0, parameters.kept),
+                             planes.count(parameters.kept, planes.rank), limit);
+  plan.shared_bytes = Thread::shared_bytes(plan);
+  return plan;
+}
+
+// Whether rows can be written by vectors of `width` numbers, and `content` be read by them.
+inline bool by_vectors(const RelativeParameters& parameters, int64_t width) {
+  const RelativeArgs& args = parameters.args;
+  const Matrices& to = parameters.scatter ? args.by_column : args.by_key;
+  const Matrices& from = parameters.scatter ? args.by_key : args.by_column;
+  const int64_t columns = parameters.scatter ? args.width : args.keys;
+  return from.column_stride == 1 &&
+         aligned(to, args.planes, args.queries, columns, args.dtype, width) &&
+         aligned(args.content, args.planes, args.queries, columns, args.dtype, width);
+}
+
+// Calls visit(parameters, thread type) for a launch of these threads.
+template <typename Thread, typename Visit>
+auto visit_planned(RelativeParameters& parameters, GridLimit limit, const Visit& visit) {
+  parameters.plan = plan_relative<Thread>(parameters, limit);
+  return visit(parameters, static_cast<Thread*>(nullptr));
+}
+
+}  // namespace posenc::cuda

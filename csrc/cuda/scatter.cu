@@ -1,0 +1,59 @@
+#include <type_traits>
+
+#include "cuda/kernels.h"
+#include "cuda/launch.cuh"
+#include "cuda/scatter.cuh"
+
+namespace posenc::cuda {
+namespace {
+
+template <typename Thread>
+__global__ void __launch_bounds__(Policy::kThreads, Thread::kBlocks)
+    scatter_kernel(const __grid_constant__ ScatterParameters parameters) {
+  extern __shared__ __align__(128) char shared[];
+  Thread thread(parameters, shared, threadIdx.x);
+  for_each_piece(parameters.plan, [&](int64_t x, int64_t y) {
+    thread.begin(x);
+    __syncthreads();
+    thread.read_rows();
+    for (int64_t tile = y; tile < parameters.plan.tiles; tile += parameters.plan.pieces_y) {
+      const auto list = thread.short_list(tile);
+      if (!__syncthreads_or(list != Thread::kShort)) continue;
+      for (int slot = threadIdx.x / Thread::kWarp; slot < Policy::kThreads;
+           slot += Thread::kWarps) {
+        if (thread.list(slot) != Thread::kLong) continue;
+        thread.sum_in_warp(slot);
+        __syncwarp();
+        thread.fold_in_warp();
+        __syncwarp();
+        thread.write_in_warp(slot);
+        __syncwarp();
+      }
+      if (__syncthreads_or(list == Thread::kVeryLong)) {
+        for (int slot = 0; slot < Policy::kThreads; ++slot) {
+          if (thread.list(slot) != Thread::kVeryLong) continue;
+          thread.sum_in_block(slot);
+          __syncthreads();
+          thread.fold_in_block();
+          __syncthreads();
+          thread.write_in_block(slot);
+          __syncthreads();
+        }
+        __syncthreads();  // the lengths of the lists are written anew
+      }
+    }
+  });
+}
+
+}  // namespace
+
+cudaError_t relative_scatter(const RelativeArgs& args, cudaStream_t stream) {
+  if (args.index.data == nullptr) return relative_shift(args, true, stream);
+  if (args.order == nullptr || args.bounds == nullptr) return cudaErrorInvalidValue;
+  return visit_scatter_launch(args, {}, [&](const ScatterParameters& parameters, auto* type) {
+    using Thread = std::remove_pointer_t<decltype(type)>;
+    return launch(scatter_kernel<Thread>, parameters, dim3(Policy::kThreads), stream);
+  });
+}
+
+}  // namespace posenc::cuda

@@ -1,0 +1,259 @@
+// Scatter with an index on a GPU: what one thread does, and how a launch covers a call.
+//
+//   ScatterThread   sums over the entries of a column, for 8 rows at a time: by one thread, by a
+//                   warp or by the block, as many as there are
+#pragma once
+
+#include <algorithm>
+
+#include "cuda/lookup.cuh"
+
+namespace posenc::cuda {
+
+struct ScatterPlan {
+  bool searches = false;  // most entries of a list are in no row's window
+  int64_t tiles = 0;      // of kThreads columns; a block takes every pieces_y-th
+  int64_t pieces_x = 0, pieces_y = 0;
+  int64_t grid_x = 0, grid_y = 0;
+  size_t shared_bytes = 0;
+};
+
+struct ScatterParameters {
+  RelativeArgs args;
+  ScatterPlan plan;
+};
+
+// The thread of a block that has kRows rows, of any planes. A column has a list of entries.
+template <typename T, int kVector>
+class ScatterThread {
+  using Number = Real<T>;
+  static constexpr int kRows = Policy::kScatterRows;
+  static constexpr int kThreads = Policy::kThreads;
+  static constexpr int kStride = kThreads + 1;  // rows of parts, in different banks
+  static_assert(kVector == 1);
+  struct Row {
+    int64_t first;  // entry
+    int64_t from;   // where entry 0 would be
+    int64_t to;
+  };
+
+ public:
+  static constexpr int kWidth = 1;
+  static constexpr int kBlocks = Policy::kBlocksPerProcessor;
+  static constexpr int kWarp = 32, kWarps = kThreads / kWarp;
+  enum List : unsigned char { kShort, kLong, kVeryLong };
+
+  POSENC_HD ScatterThread(const ScatterParameters& parameters, char* shared, int thread)
+      : args_(parameters.args),
+        plan_(parameters.plan),
+        rows_(reinterpret_cast<Row*>(shared)),
+        parts_(reinterpret_cast<Number*>(rows_ + kRows)),
+        lists_(reinterpret_cast<unsigned char*>(parts_ + kRows * kStride)),
+        thread_(thread) {}
+
+  // A thread for each row finds out where it is ...
+  POSENC_HD void begin(int64_t piece_x) {
+    first_row_ = piece_x * kRows;
+    const int64_t row = first_row_ + thread_;
+    if (thread_ >= kRows || row >= args_.rows()) return;
+    const int64_t plane = divide(row, args_.queries), query = row - plane * args_.queries;
+    int64_t offsets[3] = {};
+    add_offsets(args_.planes, 0, args_.planes.rank, plane,
+                {args_.by_key.plane_strides, args_.by_column.plane_strides, args_.q_offset_strides},
+                offsets);
+    const int64_t first = args_.origin_at(offsets[2]) - query;
+    const int64_t from = offsets[0] + query * args_.by_key.row_stride;
+    rows_[thread_] = {first, from - first * args_.by_key.column_stride,
+                      offsets[1] + query * args_.by_column.row_stride};
+  }
+
+  // ... for all.
+  POSENC_HD void read_rows() {
+    low_ = INT64_MAX;
+    high_ = INT64_MIN;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      first_entries_[r] = INT64_MIN / 2;  // no entry is in its window
+      from_[r] = 0;
+      if (first_row_ + r >= args_.rows()) continue;
+      const int64_t first = rows_[r].first;
+      first_entries_[r] = first;
+      from_[r] = rows_[r].from;
+      low_ = first < low_ ? first : low_;
+      high_ = first + args_.keys > high_ ? first + args_.keys : high_;
+    }
+  }
+
+  // Sums the list of this thread's column of the tile if it is short; how long it is.
+  POSENC_HD List short_list(int64_t tile) {
+    tile_column_ = tile * kThreads;
+    const int64_t column = tile_column_ + thread_;
+    List list = kShort;
+    if (column < args_.width) {
+      const Range range = entries_of(column);
+      const int64_t length = range.last - range.first;
+      list = length <= Policy::kThreadList ? kShort
+             : length <= Policy::kWarpList ? kLong
+                                           : kVeryLong;
+      if (list == kShort) {
+        Number sums[kRows];
+        sum(range.first, range.last, 1, sums);
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) write(r, column, sums[r]);
+      }
+    }
+    lists_[thread_] = list;
+    return list;
+  }
+
+  POSENC_HD List list(int slot) const { return static_cast<List>(lists_[slot]); }
+
+  // A list that this thread's warp sums up: each thread its part of it, then groups of them ...
+  POSENC_HD void sum_in_warp(int slot) { sum_part(slot, thread_ % kWarp, kWarp); }
+
+  POSENC_HD void fold_in_warp() {
+    constexpr int kEach = kWarp / kRows;  // threads for a row
+    const int lane = thread_ % kWarp, row = lane / kEach, first = lane % kEach;
+    fold(row, thread_ - lane + first, kEach, kWarp / kEach);
+  }
+
+  POSENC_HD void write_in_warp(int slot) {
+    constexpr int kEach = kWarp / kRows;
+    const int lane = thread_ % kWarp;
+    if (lane >= kRows) return;
+    fold(lane, thread_ - lane, 1, kEach);
+    write(lane, tile_column_ + slot, parts_[lane * kStride + thread_ - lane]);
+  }
+
+  // ... and one that the block does.
+  POSENC_HD void sum_in_block(int slot) { sum_part(slot, thread_, kThreads); }
+
+  POSENC_HD void fold_in_block() {
+    const int row = thread_ / kFolds;
+    if (row < kRows) fold(row, thread_ % kFolds, kFolds, kThreads / kFolds);
+  }
+
+  POSENC_HD void write_in_block(int slot) {
+    if (thread_ >= kRows) return;
+    fold(thread_, 0, 1, kFolds);
+    write(thread_, tile_column_ + slot, parts_[thread_ * kStride]);
+  }
+
+  static constexpr size_t kSharedBytes =
+      kRows * (sizeof(Row) + kStride * sizeof(Number)) + kThreads;
+
+ private:
+  static constexpr int kFolds = 16;
+  static_assert(kFolds * kRows <= kThreads && kWarp % kRows == 0);
+
+  struct Range {
+    int64_t first, last;
+  };
+
+  // Of a column's list, those that may be in a window.
+  POSENC_HD Range entries_of(int64_t column) const {
+    Range range{args_.bounds[column], args_.bounds[column + 1]};
+    if (plan_.searches) {
+      range.first = search(range, low_);
+      range.last = search(range, high_);
+    }
+    return range;
+  }
+
+  // The first of a range that is at `entry` or beyond.
+  POSENC_HD int64_t search(Range range, int64_t entry) const {
+    while (range.first < range.last) {
+      const int64_t middle = range.first + (range.last - range.first) / 2;
+      if (args_.order[middle] < entry) {
+        range.first = middle + 1;
+      } else {
+        range.last = middle;
+      }
+    }
+    return range.first;
+  }
+
+  // Every step-th entry of a list, from one to before another, for every row.
+  POSENC_HD void sum(int64_t first, int64_t last, int step, Number (&sums)[kRows]) const {
+    const T* const data = static_cast<const T*>(args_.by_key.data);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) sums[r] = 0;
+    for (int64_t i = first; i < last; i += step) {
+      const int64_t entry = args_.order[i];
+      const int64_t offset = entry * args_.by_key.column_stride;
+      Number values[kRows];
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        values[r] = 0;
+        const bool there =
+            static_cast<uint64_t>(entry - first_entries_[r]) < static_cast<uint64_t>(args_.keys);
+        if (there) values[r] = to_real(data[from_[r] + offset]);
+      }
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) sums[r] += values[r];
+    }
+  }
+
+  POSENC_HD void sum_part(int slot, int first, int step) {
+    const Range range = entries_of(tile_column_ + slot);
+    Number sums[kRows];
+    sum(range.first + first, range.last, step, sums);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) parts_[r * kStride + thread_] = sums[r];
+  }
+
+  // Adds up `count` parts of a row, `step` apart, where the first of them is.
+  POSENC_HD void fold(int row, int first, int step, int count) {
+    Number* const part = parts_ + row * kStride + first;
+    Number sum = *part;
+    for (int i = 1; i < count; ++i) sum += part[i * step];
+    *part = sum;
+  }
+
+  POSENC_HD void write(int r, int64_t column, Number sum) const {
+    if (first_row_ + r >= args_.rows()) return;
+    const int64_t at = rows_[r].to + column * args_.by_column.column_stride;
+    static_cast<T*>(args_.by_column.data)[at] = round_to<T>(sum * static_cast<Number>(args_.scale));
+  }
+
+  const RelativeArgs& args_;
+  const ScatterPlan& plan_;
+  Row* const rows_;
+  Number* const parts_;         // [kRows, kThreads], rows kStride apart
+  unsigned char* const lists_;  // how long those of the tile's columns are
+  const int thread_;
+
+  int64_t first_row_, tile_column_;
+  int64_t low_, high_;  // all windows together
+  int64_t first_entries_[kRows];
+  int64_t from_[kRows];
+};
+
+// Of arranged arguments.
+template <typename Thread>
+ScatterPlan plan_scatter(const RelativeArgs& args, GridLimit limit = {}) {
+  ScatterPlan plan;
+  plan.searches = args.entries / 4 > args.keys;
+  plan.tiles = divide_up(args.width, Policy::kThreads);
+  plan.pieces_x = divide_up(args.rows(), Policy::kScatterRows);
+  if (plan.pieces_x > 0 && plan.tiles > 0) {
+    plan.pieces_y = std::max<int64_t>(1, std::min(plan.tiles, Policy::kBlocks / plan.pieces_x));
+  }
+  plan.grid_x = std::min(plan.pieces_x, limit.x);
+  plan.grid_y = std::min(plan.pieces_y, limit.y);
+  plan.shared_bytes = Thread::kSharedBytes;
+  return plan;
+}
+
+// Calls visit(parameters, thread type).
+template <typename Visit>
+auto visit_scatter_launch(const RelativeArgs& args, GridLimit limit, const Visit& visit) {
+  return visit_type(args.dtype, [&](auto type) {
+    using Thread = ScatterThread<decltype(type), 1>;
+    ScatterParameters parameters{arrange(args, true).args, {}};
+    parameters.plan = plan_scatter<Thread>(parameters.args, limit);
+    return visit(parameters, static_cast<Thread*>(nullptr));
+  });
+}
+
+}  // namespace posenc::cuda

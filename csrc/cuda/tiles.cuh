@@ -1,0 +1,137 @@
+// Relative operators on a GPU: how matrices are shared out among threads. Plain C++ as well, which
+// tests run on the host (on_host/).
+//
+// kVector numbers of a thread are one access of 16 bytes; kVector == 1 is the way for whatever is
+// not aligned, not contiguous or not a multiple.
+#pragma once
+
+#include <algorithm>
+
+#include "core/half.h"
+#include "core/windows.h"
+#include "cuda/packet.cuh"
+#include "cuda/policy.h"
+
+namespace posenc::cuda {
+
+// How matrices [rows, columns] of `kept` planes, each with repetitions, are shared out.
+//
+//   block    vectors of a row (x), tiles of rows (y), repetitions (z)
+//   thread   `tiles` of them one after another, for its repetitions
+struct TilePlan {
+  int64_t vectors = 0, rows = 0, repetitions = 0;
+  int threads_x = 1, threads_y = 1, threads_z = 1;
+  int tiles = 1;
+  int64_t pieces_x = 0, pieces_y = 0;  // row blocks * column blocks, kept * repetition blocks
+  int64_t column_blocks = 1, repetition_blocks = 1;
+  int64_t repetition_step = 1;  // from one repetition of a thread to its next
+  int64_t grid_x = 0, grid_y = 0;
+  size_t shared_bytes = 0;
+
+  // Of a block with tiles of so many rows.
+  POSENC_HD int block_rows(int tile_rows) const { return threads_y * tiles * tile_rows; }
+  POSENC_HD int threads() const { return threads_x * threads_y * threads_z; }
+};
+
+// Where a thread (x, y, z) of a block is in a piece.
+struct Tile {
+  int64_t plane, repetition;
+  int64_t block_row, block_vector;  // the first ones of its block
+  int64_t vector;
+
+  POSENC_HD Tile(const TilePlan& plan, int tile_rows, int64_t piece_x, int64_t piece_y, int x,
+                 int z) {
+    const int64_t row_block = divide(piece_x, plan.column_blocks);
+    block_row = row_block * plan.block_rows(tile_rows);
+    block_vector = (piece_x - row_block * plan.column_blocks) * plan.threads_x;
+    vector = block_vector + x;
+    plane = divide(piece_y, plan.repetition_blocks);
+    const int64_t repetition_block = piece_y - plane * plan.repetition_blocks;
+    repetition = repetition_block * plan.threads_z + z;
+  }
+};
+
+// Accesses of a few bytes leave little in flight: more threads make up for it.
+constexpr int blocks_per_processor(size_t bytes) {
+  return bytes <= 4 ? Policy::kNarrowBlocksPerProcessor : Policy::kBlocksPerProcessor;
+}
+
+// Adds to offsets in several arrays those of one plane, counted in C order over some of the axes.
+template <int kCount>
+POSENC_HD inline void add_offsets(const Planes& planes, int first, int last, int64_t plane,
+                                  const int64_t* const (&strides)[kCount],
+                                  int64_t (&offsets)[kCount]) {
+#pragma unroll 1
+  for (int axis = last - 1; axis >= first; --axis) {
+    int64_t step = plane;
+    if (axis > first) {
+      plane = divide(step, planes.shape[axis]);
+      step -= plane * planes.shape[axis];
+    }
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) offsets[i] += step * strides[i][axis];
+  }
+}
+
+// Whether rows of matrices are contiguous, and every vector of `width` numbers in them aligned.
+inline bool aligned(const Matrices& matrices, const Planes& planes, int64_t rows, int64_t columns,
+                    Dtype dtype, int64_t width) {
+  if (matrices.data == nullptr) return true;
+  int64_t multiples = columns;
+  if (rows > 1) multiples |= matrices.row_stride;
+  for (int axis = 0; axis < planes.rank; ++axis) {
+    if (planes.shape[axis] > 1) multiples |= matrices.plane_strides[axis];
+  }
+  return matrices.column_stride == 1 && multiples % width == 0 &&
+         reinterpret_cast<int64_t>(matrices.data) % (width * item_size(dtype)) == 0;
+}
+
+inline TilePlan plan_tiles(int64_t vectors, int64_t rows, int tile_rows, int64_t kept,
+                           int64_t repetitions, GridLimit limit) {
+  TilePlan plan;
+  plan.vectors = vectors;
+  plan.rows = rows;
+  plan.repetitions = repetitions;
+  if (vectors == 0 || rows == 0 || kept == 0 || repetitions == 0) return plan;
+  const auto clamp = [](int64_t value, int64_t least, int64_t most) {
+    return std::max(least, std::min(value, most));
+  };
+  // As many vectors to one block as to the next, and what they leave of it to rows, then to
+  // repetitions.
+  plan.column_blocks = divide_up(vectors, Policy::kTileVectors);
+  plan.threads_x = static_cast<int>(divide_up(vectors, plan.column_blocks));
+  plan.threads_y =
+      static_cast<int>(clamp(divide_up(rows, tile_rows), 1,
+                             std::min(Policy::kThreads / plan.threads_x, Policy::kTileRowThreads)));
+  plan.threads_z = static_cast<int>(clamp(Policy::kThreads / (plan.threads_x * plan.threads_y), 1,
+                                          std::min<int64_t>(repetitions, Policy::kMostThreadsZ)));
+  const int64_t row_tiles = divide_up(rows, plan.threads_y * tile_rows);
+  const int64_t blocks = row_tiles * plan.column_blocks * kept;
+  plan.tiles = static_cast<int>(
+      clamp(blocks / Policy::kBlocks, 1, std::min<int64_t>(row_tiles, Policy::kTiles)));
+  plan.pieces_x = divide_up(row_tiles, plan.tiles) * plan.column_blocks;
+  plan.repetition_blocks = clamp(Policy::kBlocks / std::max<int64_t>(plan.pieces_x * kept, 1), 1,
+                                 divide_up(repetitions, plan.threads_z));
+  plan.repetition_step = plan.repetition_blocks * plan.threads_z;
+  plan.pieces_y = kept * plan.repetition_blocks;
+  plan.grid_x = std::min(plan.pieces_x, limit.x);
+  plan.grid_y = std::min(plan.pieces_y, limit.y);
+  return plan;
+}
+
+// Calls visit(a number of the type, null) for a dtype of numbers.
+template <typename Visit>
+auto visit_type(Dtype dtype, const Visit& visit) {
+  switch (dtype) {
+    case Dtype::kFloat16:
+      return visit(Float16{});
+    case Dtype::kBFloat16:
+      return visit(BFloat16{});
+    case Dtype::kFloat32:
+      return visit(float{});
+    default:
+      return visit(double{});
+  }
+}
+
+}  // namespace posenc::cuda
