@@ -11,7 +11,6 @@ embeddings. Modules of all are in `posenc_native.nn`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -23,8 +22,21 @@ from posenc_native.engines.arrays import Arrays
 
 if TYPE_CHECKING:
     import torch
+    from typing_extensions import Unpack
 
-    from posenc_native.base.kinds import Device, Number, SupportsArray
+    from posenc_native.base.kinds import (
+        Array,
+        ArrayOrTensor,
+        ByDtype,
+        Number,
+        Numbers,
+        OfNumPy,
+        OfTorch,
+        OnDevice,
+        SupportsArray,
+        Tensor,
+        TensorLike,
+    )
 
 __all__ = [
     "combine",
@@ -38,33 +50,19 @@ COMBINATIONS = ("add", "multiply", "concatenate")
 
 
 @overload
-def linear_positions(
-    positions: int | npt.NDArray[Any] | Sequence[Any], dim: int = ..., *,
-    scale: float | npt.ArrayLike | torch.Tensor = ..., dtype: npt.DTypeLike | None = ...,
-    device: None = ...,
-) -> npt.NDArray[Any]: ...  # fmt: skip
+def linear_positions(positions: TensorLike, dim: int = ..., *, scale: Numbers = ...,
+                     **made: Unpack[OfTorch]) -> Tensor: ...  # fmt: skip
 @overload
-def linear_positions(
-    positions: torch.Tensor, dim: int = ..., *, scale: float | npt.ArrayLike | torch.Tensor = ...,
-    dtype: Any = ..., device: Any = ...,
-) -> torch.Tensor: ...  # fmt: skip
+def linear_positions(positions: npt.ArrayLike, dim: int = ..., *, scale: Numbers = ...,
+                     **made: Unpack[ByDtype]) -> Tensor: ...  # fmt: skip
 @overload
-def linear_positions(
-    positions: int | npt.ArrayLike | torch.Tensor, dim: int = ..., *,
-    scale: float | npt.ArrayLike | torch.Tensor = ..., dtype: torch.dtype, device: Any = ...,
-) -> torch.Tensor: ...  # fmt: skip
+def linear_positions(positions: npt.ArrayLike, dim: int = ..., *, scale: Numbers = ...,
+                     **made: Unpack[OnDevice]) -> Tensor: ...  # fmt: skip
 @overload
+def linear_positions(positions: npt.ArrayLike, dim: int = ..., *, scale: npt.ArrayLike = ...,
+                     **made: Unpack[OfNumPy]) -> Array[Any]: ...  # fmt: skip
 def linear_positions(
-    positions: int | npt.ArrayLike | torch.Tensor, dim: int = ..., *,
-    scale: float | npt.ArrayLike | torch.Tensor = ..., dtype: Any = ..., device: Device,
-) -> torch.Tensor: ...  # fmt: skip
-@overload
-def linear_positions(
-    positions: npt.ArrayLike, dim: int = ..., *, scale: float | npt.ArrayLike | torch.Tensor = ...,
-    dtype: npt.DTypeLike | None = ..., device: None = ...,
-) -> npt.NDArray[Any]: ...  # fmt: skip
-def linear_positions(
-    positions: int | npt.ArrayLike | torch.Tensor,
+    positions: npt.ArrayLike | TensorLike,
     dim: int = 1,
     *,
     scale: float | npt.ArrayLike | torch.Tensor = 1.0,
@@ -121,7 +119,7 @@ def normalized_positions(
     dim: int = 1,
     dtype: Any = None,
     device: Any = None,
-) -> Any:
+) -> ArrayOrTensor:
     """Positions as a share of the length: ``low + (high - low) * p / (n - 1)``.
 
     The first position is `low` and the last is `high`, whatever the length; the only position of a
@@ -199,20 +197,11 @@ def _between(arrays: Arrays, share: Any, low: float, high: float, dim: int) -> A
 
 
 @overload
-def learned_positions(
-    table: npt.NDArray[Number], positions: int | npt.ArrayLike | torch.Tensor, *, offset: int = ...,
-    padding_idx: int | None = ...,
-) -> npt.NDArray[Number]: ...  # fmt: skip
+def learned_positions(table: TensorLike, positions: Numbers, *, offset: int = ...,
+                      padding_idx: int | None = ...) -> Tensor: ...  # fmt: skip
 @overload
-def learned_positions(
-    table: torch.Tensor, positions: int | npt.ArrayLike | torch.Tensor, *, offset: int = ...,
-    padding_idx: int | None = ...,
-) -> torch.Tensor: ...  # fmt: skip
-@overload
-def learned_positions(
-    table: SupportsArray, positions: int | npt.ArrayLike | torch.Tensor, *, offset: int = ...,
-    padding_idx: int | None = ...,
-) -> npt.NDArray[Any]: ...  # fmt: skip
+def learned_positions(table: SupportsArray[Number], positions: Numbers, *, offset: int = ...,
+                      padding_idx: int | None = ...) -> Array[Number]: ...  # fmt: skip
 def learned_positions(
     table: Any,
     positions: int | npt.ArrayLike | torch.Tensor,
@@ -294,7 +283,7 @@ def _no_such_row(position: int, offset: int, count: int) -> None:
 
 def recurrent_positions(
     count: int, state: Any, weight: Any, bias_ih: Any, bias_hh: Any, *, dtype: Any = None
-) -> Any:
+) -> ArrayOrTensor:
     """States of a GRU that runs without an input: each position is made from the one before it.
 
         r = sigmoid(bias_ih[0:h] + (weight @ s + bias_hh)[0:h])
@@ -370,17 +359,10 @@ def recurrent_positions(
 
 
 @overload
-def combine(
-    x: npt.NDArray[Number], encoding: Any, *, how: str = ..., x_scale: float = ...,
-) -> npt.NDArray[Number]: ...  # fmt: skip
+def combine(x: TensorLike, encoding: Any, *, how: str = ..., x_scale: float = ...) -> Tensor: ...
 @overload
-def combine(
-    x: torch.Tensor, encoding: Any, *, how: str = ..., x_scale: float = ...,
-) -> torch.Tensor: ...  # fmt: skip
-@overload
-def combine(
-    x: SupportsArray, encoding: Any, *, how: str = ..., x_scale: float = ...,
-) -> npt.NDArray[Any]: ...  # fmt: skip
+def combine(x: SupportsArray[Number], encoding: Any, *, how: str = ...,
+            x_scale: float = ...) -> Array[Number]: ...  # fmt: skip
 def combine(x: Any, encoding: Any, *, how: str = "add", x_scale: float = 1.0) -> Any:
     """Embeddings with their position encodings.
 

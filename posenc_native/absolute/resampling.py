@@ -14,9 +14,9 @@ from posenc_native.base.arguments import is_tensor, wrong_value
 from posenc_native.engines.arrays import Arrays
 
 if TYPE_CHECKING:
-    import torch
+    from typing_extensions import TypedDict, Unpack
 
-    from posenc_native.base.kinds import Number, SupportsArray
+    from posenc_native.base.kinds import Array, Number, SupportsArray, Tensor, TensorLike
 
 __all__ = [
     "resample_positions",
@@ -25,22 +25,24 @@ __all__ = [
 INTERPOLATIONS = ("linear", "cubic")
 
 
+if TYPE_CHECKING:
+
+    class Resampling(TypedDict, total=False):
+        """Keywords of a table's interpolation."""
+
+        old_size: int | Sequence[int] | None
+        prefix: int
+        interpolation: str
+        antialias: bool
+        align_corners: bool
+
+
 @overload
-def resample_positions(
-    table: npt.NDArray[Number], size: int | Sequence[int], *,
-    old_size: int | Sequence[int] | None = ..., prefix: int = ..., interpolation: str = ...,
-    antialias: bool = ..., align_corners: bool = ...,
-) -> npt.NDArray[Number]: ...  # fmt: skip
+def resample_positions(table: TensorLike, size: int | Sequence[int],
+                       **options: Unpack[Resampling]) -> Tensor: ...  # fmt: skip
 @overload
-def resample_positions(
-    table: torch.Tensor, size: int | Sequence[int], *, old_size: int | Sequence[int] | None = ...,
-    prefix: int = ..., interpolation: str = ..., antialias: bool = ..., align_corners: bool = ...,
-) -> torch.Tensor: ...  # fmt: skip
-@overload
-def resample_positions(
-    table: SupportsArray, size: int | Sequence[int], *, old_size: int | Sequence[int] | None = ...,
-    prefix: int = ..., interpolation: str = ..., antialias: bool = ..., align_corners: bool = ...,
-) -> npt.NDArray[Any]: ...  # fmt: skip
+def resample_positions(table: SupportsArray[Number], size: int | Sequence[int],
+                       **options: Unpack[Resampling]) -> Array[Number]: ...  # fmt: skip
 def resample_positions(
     table: Any,
     size: int | Sequence[int],

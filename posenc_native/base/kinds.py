@@ -1,11 +1,15 @@
 """Kinds of arguments, for type checkers: what the overloads of public functions are written in.
 
-NumPy's arrays stand first in them and torch's after: where torch is not installed its types are
-unknown to a checker, would match anything, and are not reached.
+What decides between overloads is told by `TensorLike` and `TorchDtype`, not by torch's classes:
+where torch is not installed, these are unknown to a checker and would match anything.
+
+Keywords that overloads share are TypedDicts beside the function; those here are for functions with
+a dtype and a device. Nothing needs these names, or typing_extensions, at run time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
@@ -13,15 +17,76 @@ import numpy.typing as npt
 
 if TYPE_CHECKING:
     import torch
+    from typing_extensions import NotRequired, TypedDict
 
-if TYPE_CHECKING:
-    Device = str | int | torch.device
-    Integers = int | npt.ArrayLike | torch.Tensor
 # The dtype of an array, which the result has too.
 Number = TypeVar("Number", bound=np.generic)
+Number_co = TypeVar("Number_co", bound=np.generic, covariant=True)
+Item = TypeVar("Item")
 
 
-class SupportsArray(Protocol):
-    """An array of another library that NumPy can read: pandas, xarray, JAX."""
+class SupportsArray(Protocol[Number_co]):
+    """An array, also one of another library that NumPy can read: pandas, xarray, JAX.
 
-    def __array__(self) -> np.ndarray[Any, Any]: ...
+    Tensors are too: overloads have them before.
+    """
+
+    def __array__(self) -> np.ndarray[Any, np.dtype[Number_co]]: ...
+
+
+class TensorLike(Protocol):
+    """A tensor, by what only tensors have."""
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether gradients are recorded."""
+
+
+class TorchDtype(Protocol):
+    """A dtype of torch, by what only these have."""
+
+    @property
+    def is_floating_point(self) -> bool:
+        """Whether it is one of floats."""
+
+
+if TYPE_CHECKING:
+    Tensor = torch.Tensor
+    Array = npt.NDArray[Number]
+    Pair = tuple[Item, Item]
+    Device = str | int | torch.device
+    Integers = int | npt.ArrayLike | torch.Tensor
+    Numbers = npt.ArrayLike | torch.Tensor
+    # Neither a tensor nor an array of another library.
+    Plain = float | npt.NDArray[Any] | Sequence[Any]
+    # A result of which a checker cannot say which it is: a union would have every caller ask.
+    ArrayOrTensor = Any
+    # What a result is written to.
+    OutArray = npt.NDArray[Any] | None
+    OutTensor = torch.Tensor | None
+    NumPyDtype = npt.DTypeLike | None
+    Dtype = npt.DTypeLike | TorchDtype | None
+
+    class OfNumPy(TypedDict, total=False):
+        """What leaves a result an array."""
+
+        dtype: NumPyDtype
+        device: None
+
+    class OfTorch(TypedDict, total=False):
+        """What goes with a tensor."""
+
+        dtype: Dtype
+        device: Device | None
+
+    class ByDtype(TypedDict):
+        """A dtype that makes a result a tensor."""
+
+        dtype: TorchDtype
+        device: NotRequired[Device | None]
+
+    class OnDevice(TypedDict):
+        """A device, which makes a result a tensor."""
+
+        dtype: NotRequired[Dtype]
+        device: Device

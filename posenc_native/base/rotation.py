@@ -51,22 +51,31 @@ class TableRotation(NamedTuple):
         return self._replace(inverse=not self.inverse)
 
 
-class TableRotationOptions(TypedDict, total=False):
-    """Keywords of rotations by ready tables."""
+class PairOptions(TypedDict, total=False):
+    """Keywords that say where the pairs are."""
 
     layout: str
     pairing: str | int
     rotary_start: int
+
+
+class RotationOptions(PairOptions, total=False):
+    """Keywords of rotations by positions and frequencies."""
+
+    axis_map: npt.ArrayLike | torch.Tensor | None
+    scale: float
+    inverse: bool
+
+
+class TableRotationOptions(PairOptions, total=False):
+    """Keywords of rotations by ready tables."""
+
     inverse: bool
     compute: str
 
 
-class RotationOptions(TypedDict, total=False):
-    """Keywords of rotations by positions and frequencies."""
+class CallOptions(TypedDict, total=False):
+    """Keywords of a `Rotary` that is called, which knows the others."""
 
     layout: str
-    pairing: str | int
-    rotary_start: int
-    axis_map: npt.ArrayLike | torch.Tensor | None
-    scale: float
     inverse: bool

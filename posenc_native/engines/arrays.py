@@ -25,7 +25,7 @@ class Arrays:
         self.function = function
         self.xp: Any = np
         tensors = {argument: value for argument, value in values.items() if is_tensor(value)}
-        self.is_torch = bool(tensors) or device is not None or is_torch_dtype(dtype)
+        self.is_torch: bool = bool(tensors) or device is not None or is_torch_dtype(dtype)
         if self.is_torch:
             late.torch_operations()
             import torch
@@ -33,10 +33,11 @@ class Arrays:
             self.xp = torch
             device = self._common_device(tensors, None if device is None else torch.device(device))
         self.device = device
-        self.int64, self.float64 = self.xp.int64, self.xp.float64
+        self.int64: Any = self.xp.int64
+        self.float64: Any = self.xp.float64
         if device is not None and device.type == "mps":  # which has nothing wider
             self.float64 = self.xp.float32
-        self.dtype = self._result_dtype(dtype)
+        self.dtype: Any = self._result_dtype(dtype)
 
     def flag(self, argument: str, value: object) -> bool:
         """An argument that is a bool."""

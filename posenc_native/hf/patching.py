@@ -130,7 +130,7 @@ class Patch:
         self, modules: dict[str, nn.Module], skipped: dict[str, str], notes: dict[str, str]
     ) -> None:
         self._modules = list(modules.values())
-        self.patched = tuple(modules)
+        self.patched: tuple[str, ...] = tuple(modules)
         self.skipped = skipped
         self.notes = notes
 

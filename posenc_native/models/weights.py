@@ -22,9 +22,9 @@ from posenc_native.base.errors import error_of, fault_of
 from posenc_native.base.views import rotary_view
 
 if TYPE_CHECKING:
-    import torch
+    from typing_extensions import NotRequired, TypedDict, Unpack
 
-    from posenc_native.base.kinds import Number, SupportsArray
+    from posenc_native.base.kinds import Array, Number, SupportsArray, Tensor, TensorLike
 
 __all__ = ["PairingEvidence", "expected_pairing", "guess_pairing", "permute_qk",
            "permute_state_dict"]  # fmt: skip
@@ -39,24 +39,24 @@ QK_ENTRIES = (
 )
 
 
+if TYPE_CHECKING:
+
+    class Permutation(TypedDict):
+        """Keywords of a reordering of head dims."""
+
+        to: str | int
+        source: NotRequired[str | int | None]
+        rotary_dim: NotRequired[int | None]
+        rotary_start: NotRequired[int]
+        axis: NotRequired[int]
+        heads: NotRequired[Iterable[int] | None]
+
+
 @overload
-def permute_qk(
-    weight: npt.NDArray[Number], head_dim: int, *, to: str | int, source: str | int | None = ...,
-    rotary_dim: int | None = ..., rotary_start: int = ..., axis: int = ...,
-    heads: Iterable[int] | None = ...,
-) -> npt.NDArray[Number]: ...  # fmt: skip
+def permute_qk(weight: TensorLike, head_dim: int, **options: Unpack[Permutation]) -> Tensor: ...
 @overload
-def permute_qk(
-    weight: torch.Tensor, head_dim: int, *, to: str | int, source: str | int | None = ...,
-    rotary_dim: int | None = ..., rotary_start: int = ..., axis: int = ...,
-    heads: Iterable[int] | None = ...,
-) -> torch.Tensor: ...  # fmt: skip
-@overload
-def permute_qk(
-    weight: SupportsArray, head_dim: int, *, to: str | int, source: str | int | None = ...,
-    rotary_dim: int | None = ..., rotary_start: int = ..., axis: int = ...,
-    heads: Iterable[int] | None = ...,
-) -> npt.NDArray[Any]: ...  # fmt: skip
+def permute_qk(weight: SupportsArray[Number], head_dim: int,
+               **options: Unpack[Permutation]) -> Array[Number]: ...  # fmt: skip
 def permute_qk(
     weight: Any,
     head_dim: int,

@@ -52,16 +52,16 @@ class PositionalEncoding(nn.Module):
     ) -> None:
         super().__init__()
         function = type(self).__name__
-        self.d_model = arguments.size(function, "d_model", d_model)
+        self.d_model: int = arguments.size(function, "d_model", d_model)
         arguments.check_name(function, "how", how, COMBINATIONS)
         self.how = how
         if isinstance(x_scale, str):
             if x_scale != "sqrt":
                 arguments.wrong_value(function, "x_scale", "a number or 'sqrt'", repr(x_scale))
             x_scale = math.sqrt(self.d_model)
-        self.x_scale = arguments.finite_number(function, "x_scale", x_scale)
+        self.x_scale: float = arguments.finite_number(function, "x_scale", x_scale)
         self.batch_first = batch_first
-        self.dropout = nn.Dropout(dropout)
+        self.dropout: nn.Dropout = nn.Dropout(dropout)
 
     def encoding(
         self, positions: int | Tensor, device: Any = None, dtype: torch.dtype | None = None
@@ -161,7 +161,7 @@ class LinearPositionalEncoding(PositionalEncoding):
         batch_first: bool = True,
     ) -> None:
         super().__init__(d_model, dropout, how=how, x_scale=x_scale, batch_first=batch_first)
-        self.dim = arguments.size("LinearPositionalEncoding", "dim", dim)
+        self.dim: int = arguments.size("LinearPositionalEncoding", "dim", dim)
         scale = arguments.finite_number("LinearPositionalEncoding", "scale", scale)
         self.scale: float | nn.Parameter = scale
         if learned:

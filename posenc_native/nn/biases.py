@@ -102,9 +102,11 @@ class ALiBi(ToeplitzBias):
     def __init__(self, num_heads: int, *, symmetric: bool = True, learned: bool = False) -> None:
         super().__init__()
         slopes = alibi_slopes(num_heads)
-        self.num_heads = len(slopes)
+        self.num_heads: int = len(slopes)
         self.symmetric = symmetric
-        self.slopes = nn.Parameter(torch.tensor(slopes, dtype=torch.float32)) if learned else None
+        self.slopes: nn.Parameter | None = (
+            nn.Parameter(torch.tensor(slopes, dtype=torch.float32)) if learned else None
+        )
         self.diagonals(1, 1)  # raises for a `symmetric` that is no bool
 
     def diagonals(
@@ -151,8 +153,8 @@ class Kerple(ToeplitzBias):
             arguments.wrong_value("Kerple", "kind", "'log' or 'power'", repr(kind))
         self.kind = kind
         num_heads = arguments.size("Kerple", "num_heads", num_heads)
-        self.r1 = nn.Parameter(torch.rand(num_heads) * 2)
-        self.r2 = nn.Parameter(torch.rand(num_heads) * (1 if kind == "log" else 2))
+        self.r1: nn.Parameter = nn.Parameter(torch.rand(num_heads) * 2)
+        self.r2: nn.Parameter = nn.Parameter(torch.rand(num_heads) * (1 if kind == "log" else 2))
 
     def diagonals(
         self, q_len: int, k_len: int, q_offset: int | Tensor = 0, device: Any = None
@@ -187,9 +189,9 @@ class Sandwich(ToeplitzBias):
 
     def __init__(self, num_heads: int, *, dim: int = 128, base: float = 10000.0) -> None:
         super().__init__()
-        self.num_heads = arguments.size("Sandwich", "num_heads", num_heads)
-        self.dim = arguments.even_size("Sandwich", "dim", dim)
-        self.base = arguments.positive_number("Sandwich", "base", base)
+        self.num_heads: int = arguments.size("Sandwich", "num_heads", num_heads)
+        self.dim: int = arguments.even_size("Sandwich", "dim", dim)
+        self.base: float = arguments.positive_number("Sandwich", "base", base)
 
     def diagonals(
         self, q_len: int, k_len: int, q_offset: int | Tensor = 0, device: Any = None
@@ -238,10 +240,11 @@ class T5RelativeBias(ToeplitzBias):
         bidirectional: bool = True,
     ) -> None:
         super().__init__()
-        self.max_distance, self.bidirectional = max_distance, bidirectional
+        self.max_distance: int = max_distance
+        self.bidirectional: bool = bidirectional
         num_heads = arguments.size("T5RelativeBias", "num_heads", num_heads)
         num_buckets = arguments.size("T5RelativeBias", "num_buckets", num_buckets)
-        self.weight = nn.Parameter(torch.randn(num_buckets, num_heads) * 0.02)
+        self.weight: nn.Parameter = nn.Parameter(torch.randn(num_buckets, num_heads) * 0.02)
         self.diagonals(1, 1)  # raises for an impossible configuration
 
     def diagonals(
@@ -281,10 +284,10 @@ class ClippedRelativeBias(ToeplitzBias):
     def __init__(self, num_heads: int, left: int, right: int | None = None) -> None:
         super().__init__()
         num_heads = arguments.size("ClippedRelativeBias", "num_heads", num_heads)
-        self.left = arguments.size("ClippedRelativeBias", "left", left)
+        self.left: int = arguments.size("ClippedRelativeBias", "left", left)
         right = self.left if right is None else right
         width = self.left + arguments.size("ClippedRelativeBias", "right", right) + 1
-        self.weight = nn.Parameter(torch.randn(width, num_heads) * 0.02)
+        self.weight: nn.Parameter = nn.Parameter(torch.randn(width, num_heads) * 0.02)
 
     def diagonals(
         self, q_len: int, k_len: int, q_offset: int | Tensor = 0, device: Any = None
@@ -337,10 +340,12 @@ class FIRE(nn.Module):
         super().__init__()
         num_heads = arguments.size("FIRE", "num_heads", num_heads)
         hidden = positive_size("FIRE", "hidden", hidden)
-        self.threshold = arguments.positive_number("FIRE", "threshold", threshold)
-        self.network = nn.Sequential(nn.Linear(1, hidden), nn.ReLU(), nn.Linear(hidden, num_heads))
-        self.c = nn.Parameter(torch.tensor(arguments.positive_number("FIRE", "c", c)))
-        self.threshold_scale = nn.Parameter(torch.tensor(1.0))
+        self.threshold: float = arguments.positive_number("FIRE", "threshold", threshold)
+        self.network: nn.Sequential = nn.Sequential(
+            nn.Linear(1, hidden), nn.ReLU(), nn.Linear(hidden, num_heads)
+        )
+        self.c: nn.Parameter = nn.Parameter(torch.tensor(arguments.positive_number("FIRE", "c", c)))
+        self.threshold_scale: nn.Parameter = nn.Parameter(torch.tensor(1.0))
 
     def forward(self, scores: Tensor, q_offset: int | Tensor = 0) -> Tensor:
         """Scores with the bias added."""

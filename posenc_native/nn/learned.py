@@ -71,8 +71,8 @@ class LearnedPositionalEncoding(PositionalEncoding):
     ) -> None:
         super().__init__(d_model, dropout, how=how, x_scale=x_scale, batch_first=batch_first)
         function = "LearnedPositionalEncoding"
-        self.num_positions = arguments.size(function, "num_positions", num_positions)
-        self.offset = arguments.size(function, "offset", offset)
+        self.num_positions: int = arguments.size(function, "num_positions", num_positions)
+        self.offset: int = arguments.size(function, "offset", offset)
         rows = self.offset + self.num_positions
         if padding_idx is not None:
             padding_idx = arguments.size(function, "padding_idx", padding_idx)
@@ -80,8 +80,9 @@ class LearnedPositionalEncoding(PositionalEncoding):
                 arguments.wrong_value(function, "padding_idx", f"a row below {rows}", padding_idx)
         self.padding_idx = padding_idx
         arguments.check_name(function, "init", init, tuple(_INITIAL_TABLES))
-        self.init, self.std = init, arguments.finite_number(function, "std", std)
-        self.weight = nn.Parameter(torch.empty(rows, self.d_model))
+        self.init: str = init
+        self.std: float = arguments.finite_number(function, "std", std)
+        self.weight: nn.Parameter = nn.Parameter(torch.empty(rows, self.d_model))
         self.reset_parameters()
 
     @torch.no_grad()
@@ -192,11 +193,13 @@ class RecurrentPositionalEncoding(PositionalEncoding):
         if num_positions is not None:
             num_positions = arguments.size(function, "num_positions", num_positions)
         self.num_positions = num_positions
-        self.start = nn.Parameter(torch.empty(width))
-        self.weight_hh = nn.Parameter(torch.empty(3 * width, width))
-        self.bias_ih = nn.Parameter(torch.empty(3 * width))
-        self.bias_hh = nn.Parameter(torch.empty(3 * width))
-        self.output = nn.Linear(width, self.d_model) if width != self.d_model else None
+        self.start: nn.Parameter = nn.Parameter(torch.empty(width))
+        self.weight_hh: nn.Parameter = nn.Parameter(torch.empty(3 * width, width))
+        self.bias_ih: nn.Parameter = nn.Parameter(torch.empty(3 * width))
+        self.bias_hh: nn.Parameter = nn.Parameter(torch.empty(3 * width))
+        self.output: nn.Linear | None = (
+            nn.Linear(width, self.d_model) if width != self.d_model else None
+        )
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -72,19 +72,20 @@ class RelativePositionalEncoding(nn.Module):
         super().__init__()
         function = "RelativePositionalEncoding"
         arguments.check_sinusoidal_layout(function, layout)
-        self.d_model = arguments.even_size(function, "d_model", d_model)
+        self.d_model: int = arguments.even_size(function, "d_model", d_model)
         num_heads = positive_size(function, "num_heads", num_heads)
         if head_dim is None and d_model % num_heads:
             expected = f"a multiple of num_heads = {num_heads}"
             arguments.wrong_value(function, "d_model", expected, d_model)
         head_dim = d_model // num_heads if head_dim is None else head_dim
         width = positive_size(function, "head_dim", head_dim)
-        self.causal, self.layout = causal, layout
-        self.base = arguments.positive_number(function, "base", base)
-        self.scale = _score_scale(function, scale, width)
-        self.linear_pos = nn.Linear(d_model, num_heads * width, bias=False)
-        self.pos_bias_u = nn.Parameter(torch.zeros(num_heads, width))
-        self.pos_bias_v = nn.Parameter(torch.zeros(num_heads, width))
+        self.causal: bool = causal
+        self.layout: str = layout
+        self.base: float = arguments.positive_number(function, "base", base)
+        self.scale: float = _score_scale(function, scale, width)
+        self.linear_pos: nn.Linear = nn.Linear(d_model, num_heads * width, bias=False)
+        self.pos_bias_u: nn.Parameter = nn.Parameter(torch.zeros(num_heads, width))
+        self.pos_bias_v: nn.Parameter = nn.Parameter(torch.zeros(num_heads, width))
 
     def table(
         self,
@@ -201,13 +202,13 @@ class ShawRelativePosition(nn.Module):
     ) -> None:
         super().__init__()
         function = "ShawRelativePosition"
-        self.left = arguments.size(function, "left", left)
-        self.right = self.left if right is None else arguments.size(function, "right", right)
+        self.left: int = arguments.size(function, "left", left)
+        self.right: int = self.left if right is None else arguments.size(function, "right", right)
         head_dim = positive_size(function, "head_dim", head_dim)
-        self.scale = _score_scale(function, scale, head_dim)
+        self.scale: float = _score_scale(function, scale, head_dim)
         shape = (self.left + self.right + 1, head_dim)
-        self.key_table = nn.Parameter(torch.empty(shape))
-        self.value_table = nn.Parameter(torch.empty(shape)) if values else None
+        self.key_table: nn.Parameter = nn.Parameter(torch.empty(shape))
+        self.value_table: nn.Parameter | None = nn.Parameter(torch.empty(shape)) if values else None
         for table in self.parameters():
             nn.init.xavier_uniform_(table)
 

@@ -54,7 +54,7 @@ class RotaryEmbedding(nn.Module):
         rotary_start: int = 0,
     ) -> None:
         super().__init__()
-        self.rope = Rotary(
+        self.rope: Rotary = Rotary(
             head_dim, base=base, rotary_dim=rotary_dim, pairing=pairing, scaling=scaling,
             axis_map=axis_map, rotary_start=rotary_start,
         )  # fmt: skip
@@ -151,8 +151,8 @@ class LearnedRotaryEmbedding(nn.Module):
             head_dim, inv_freq=[0.0] * initial.shape[-1], pairing=pairing, axis_map=axis_map,
             rotary_start=rotary_start, scale=scale,
         )  # fmt: skip
-        self.head_dim = self._like.head_dim
-        self.inv_freq = nn.Parameter(initial)
+        self.head_dim: int = self._like.head_dim
+        self.inv_freq: nn.Parameter = nn.Parameter(initial)
 
     def forward(
         self, q: Tensor, k: Tensor, positions: Tensor | None = None, layout: str = "bhsd"

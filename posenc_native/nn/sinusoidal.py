@@ -68,9 +68,12 @@ class SinusoidalPositionalEncoding(PositionalEncoding):
         super().__init__(d_model, dropout, how=how, x_scale=x_scale, batch_first=batch_first)
         function = "SinusoidalPositionalEncoding"
         arguments.check_sinusoidal_layout(function, layout)
-        self.d_model, self.base, self.shift, self.scale = arguments.frequency_parameters(
-            function, d_model, base, shift, scale
-        )
+        parameters = arguments.frequency_parameters(function, d_model, base, shift, scale)
+        self.d_model: int
+        self.base: float
+        self.shift: float
+        self.scale: float
+        self.d_model, self.base, self.shift, self.scale = parameters
         self.layout = layout
         alpha = arguments.finite_number(function, "alpha", alpha)
         self.alpha: float | Tensor = (
@@ -156,11 +159,12 @@ class SinusoidalEmbedding(nn.Module):
             if preset.dim != dim or options:
                 expected = f"dim = {preset.dim} and no options, as the spec has all"
                 arguments.wrong_value(function, "dim", expected, (dim, options))
-            self.spec = preset
+            self.spec: SinusoidalSpec = preset
         else:
             self.spec = SinusoidalSpec.from_preset(preset, dim, **options)
         self.channels_first = channels_first
-        self.scale = self._first_scale = None
+        self.scale: nn.Parameter | None = None
+        self._first_scale: float | None = None
         if learned_scale is not None:
             first = arguments.finite_number(function, "learned_scale", learned_scale)
             self.scale, self._first_scale = nn.Parameter(torch.full((1,), first)), first
@@ -221,8 +225,10 @@ class TimestepEmbedding(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
-        self.sinusoids = SinusoidalEmbedding(frequency_dim, preset, **options)
-        self.mlp = nn.Sequential(nn.Linear(frequency_dim, dim), nn.SiLU(), nn.Linear(dim, dim))
+        self.sinusoids: SinusoidalEmbedding = SinusoidalEmbedding(frequency_dim, preset, **options)
+        self.mlp: nn.Sequential = nn.Sequential(
+            nn.Linear(frequency_dim, dim), nn.SiLU(), nn.Linear(dim, dim)
+        )
 
     def forward(self, timesteps: Tensor) -> Tensor:
         """``mlp(sinusoids)``."""
@@ -284,13 +290,15 @@ class FourierFeatures(nn.Module):
         super().__init__()
         function = "FourierFeatures"
         arguments.check_sinusoidal_layout(function, layout)
-        self.in_features = arguments.size(function, "in_features", in_features)
+        self.in_features: int = arguments.size(function, "in_features", in_features)
         if not self.in_features:
             arguments.wrong_value(function, "in_features", "at least 1", 0)
-        self.dim = arguments.even_size(function, "dim", dim)
-        self.std = arguments.positive_number(function, "std", std)
-        self.amplitude = arguments.finite_number(function, "amplitude", amplitude)
-        self.layout, self.log, self.learned = layout, log, learned
+        self.dim: int = arguments.even_size(function, "dim", dim)
+        self.std: float = arguments.positive_number(function, "std", std)
+        self.amplitude: float = arguments.finite_number(function, "amplitude", amplitude)
+        self.layout: str = layout
+        self.log: bool = log
+        self.learned: bool = learned
         weight = torch.empty(self.dim // 2, self.in_features)
         if learned:
             self.weight = nn.Parameter(weight)

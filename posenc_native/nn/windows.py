@@ -47,10 +47,10 @@ class SwinRelativeBias(nn.Module):
     ) -> None:
         super().__init__()
         num_heads = arguments.size("SwinRelativeBias", "num_heads", num_heads)
-        self.window = _window_sizes("SwinRelativeBias", window)
+        self.window: tuple[int, ...] = _window_sizes("SwinRelativeBias", window)
         self.class_token = class_token
         rows = math.prod(2 * size - 1 for size in self.window) + 3 * class_token
-        self.relative_position_bias_table = nn.Parameter(torch.zeros(rows, num_heads))
+        self.relative_position_bias_table: nn.Parameter = nn.Parameter(torch.zeros(rows, num_heads))
         nn.init.trunc_normal_(self.relative_position_bias_table, std=0.02)
 
     def diagonals(self) -> Tensor:
@@ -125,14 +125,15 @@ class SwinV2RelativeBias(nn.Module):
     ) -> None:
         super().__init__()
         function = "SwinV2RelativeBias"
-        self.window = self.pretrained_window = _window_sizes(function, window)
+        self.window: tuple[int, ...] = _window_sizes(function, window)
+        self.pretrained_window: tuple[int, ...] = self.window
         if pretrained_window is not None:
             self.pretrained_window = _window_sizes(
                 function, pretrained_window, "pretrained_window", 0
             )
         num_heads = arguments.size(function, "num_heads", num_heads)
         hidden = positive_size(function, "hidden", hidden)
-        self.continuous_position_bias_mlp = nn.Sequential(
+        self.continuous_position_bias_mlp: nn.Sequential = nn.Sequential(
             nn.Linear(len(self.window), hidden),
             nn.ReLU(inplace=True),
             nn.Linear(hidden, num_heads, bias=False),

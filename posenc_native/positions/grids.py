@@ -16,9 +16,19 @@ from posenc_native.engines.arrays import Arrays
 from .values import seen_values
 
 if TYPE_CHECKING:
-    import torch
+    from typing_extensions import TypedDict, Unpack
 
-    from posenc_native.base.kinds import Device, Integers
+    from posenc_native.base.kinds import (
+        Array,
+        ArrayOrTensor,
+        Device,
+        Dtype,
+        Integers,
+        NumPyDtype,
+        Tensor,
+        TensorLike,
+        TorchDtype,
+    )
 
 __all__ = [
     "add_unrotated_tokens",
@@ -33,14 +43,31 @@ _COORDINATES = ("index", "corners", "centers")
 _NORMALIZATIONS = ("separate", "min", "max")
 
 
+if TYPE_CHECKING:
+
+    class Placement(TypedDict, total=False):
+        """Keywords of coordinates of cells."""
+
+        grid: str
+        normalize: str
+        offset: float
+        reference: Sequence[int] | None
+
+    class Augmentation(TypedDict, total=False):
+        """Keywords of what training does to coordinates."""
+
+        shift: float | None
+        jitter: float | None
+        rescale: float | None
+        generator: Any
+        training: bool
+
+
 @overload
-def grid_positions(
-    sizes: Sequence[int], *, merge_size: int = ..., device: None = ...,
-) -> npt.NDArray[np.int64]: ...  # fmt: skip
+def grid_positions(sizes: Sequence[int], *, merge_size: int = ...,
+                   device: None = ...) -> Array[np.int64]: ...  # fmt: skip
 @overload
-def grid_positions(
-    sizes: Sequence[int], *, merge_size: int = ..., device: Device,
-) -> torch.Tensor: ...  # fmt: skip
+def grid_positions(sizes: Sequence[int], *, merge_size: int = ..., device: Device) -> Tensor: ...
 def grid_positions(sizes: Sequence[int], *, merge_size: int = 1, device: Any = None) -> Any:
     """Positions of the cells of a grid, the last axis running fastest.
 
@@ -105,7 +132,7 @@ def positive_size(function: str, argument: str, value: object) -> int:
 
 def packed_grid_positions(
     grid_sizes: Integers, total: int, *, merge_size: int = 1, time: bool = False
-) -> Any:
+) -> ArrayOrTensor:
     """Positions of the patches of several images and videos, packed one after another.
 
     Args:
@@ -152,20 +179,14 @@ def packed_grid_positions(
 
 
 @overload
-def image_coordinates(
-    sizes: Sequence[int], *, grid: str = ..., normalize: str = ..., offset: float = ...,
-    reference: Sequence[int] | None = ..., dtype: npt.DTypeLike | None = ..., device: None = ...,
-) -> npt.NDArray[Any]: ...  # fmt: skip
+def image_coordinates(sizes: Sequence[int], *, dtype: TorchDtype, device: Device | None = ...,
+                      **options: Unpack[Placement]) -> Tensor: ...  # fmt: skip
 @overload
-def image_coordinates(
-    sizes: Sequence[int], *, grid: str = ..., normalize: str = ..., offset: float = ...,
-    reference: Sequence[int] | None = ..., dtype: torch.dtype, device: Any = ...,
-) -> torch.Tensor: ...  # fmt: skip
+def image_coordinates(sizes: Sequence[int], *, dtype: Dtype = ..., device: Device,
+                      **options: Unpack[Placement]) -> Tensor: ...  # fmt: skip
 @overload
-def image_coordinates(
-    sizes: Sequence[int], *, grid: str = ..., normalize: str = ..., offset: float = ...,
-    reference: Sequence[int] | None = ..., dtype: Any = ..., device: Device,
-) -> torch.Tensor: ...  # fmt: skip
+def image_coordinates(sizes: Sequence[int], *, dtype: NumPyDtype = ..., device: None = ...,
+                      **options: Unpack[Placement]) -> Array[Any]: ...  # fmt: skip
 def image_coordinates(
     sizes: Sequence[int],
     *,
@@ -242,6 +263,10 @@ def image_coordinates(
     return arrays.rounded(arrays.xp.stack(coordinates))
 
 
+@overload
+def augment_coordinates(coordinates: TensorLike, **how: Unpack[Augmentation]) -> Tensor: ...
+@overload
+def augment_coordinates(coordinates: npt.ArrayLike, **how: Unpack[Augmentation]) -> Array[Any]: ...
 def augment_coordinates(
     coordinates: Any,
     *,
@@ -318,7 +343,7 @@ def augment_coordinates(
     return coordinates
 
 
-def add_unrotated_tokens(positions: Any, *, before: int = 0, after: int = 0) -> Any:
+def add_unrotated_tokens(positions: Any, *, before: int = 0, after: int = 0) -> ArrayOrTensor:
     """Positions with tokens around them that rotary leaves as they are: their position is 0.
 
     For what stands beside the patches of an image: the class and register tokens of DINOv3

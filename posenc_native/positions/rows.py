@@ -16,7 +16,15 @@ from .values import seen_values, shown_values
 if TYPE_CHECKING:
     import torch
 
-    from posenc_native.base.kinds import Device, Integers
+    from posenc_native.base.kinds import (
+        Array,
+        ArrayOrTensor,
+        Device,
+        Integers,
+        Plain,
+        Tensor,
+        TensorLike,
+    )
 
 __all__ = [
     "context_parallel_positions",
@@ -28,6 +36,11 @@ __all__ = [
 _SHARD_ORDERS = ("contiguous", "zigzag", "striped")
 
 
+@overload
+def packed_positions(cu_seqlens: Plain, total: int, *, start: Plain = ...) -> Array[np.int64]: ...
+@overload
+def packed_positions(cu_seqlens: Integers, total: int, *,
+                     start: Integers = ...) -> ArrayOrTensor: ...  # fmt: skip
 def packed_positions(cu_seqlens: Integers, total: int, *, start: Integers = 0) -> Any:
     """Positions of sequences that are packed one after another: each counts from its start.
 
@@ -61,7 +74,11 @@ def packed_positions(cu_seqlens: Integers, total: int, *, start: Integers = 0) -
     return tokens - bounds[segment] + first
 
 
-def packed_segments(cu_seqlens: Integers, total: int) -> Any:
+@overload
+def packed_segments(cu_seqlens: TensorLike, total: int) -> Tensor: ...
+@overload
+def packed_segments(cu_seqlens: npt.ArrayLike, total: int) -> Array[np.int64]: ...
+def packed_segments(cu_seqlens: npt.ArrayLike | TensorLike, total: int) -> Any:
     """Which of the packed sequences each token belongs to; tokens after the last are of number n.
 
     Args:
@@ -84,7 +101,7 @@ def packed_segments(cu_seqlens: Integers, total: int) -> Any:
 
 def padded_positions(
     attention_mask: npt.ArrayLike | torch.Tensor, *, padding: int = 0, start: Integers = 0
-) -> Any:
+) -> ArrayOrTensor:
     """Positions of rows with padding, on either side or within: they count the tokens of a row.
 
     Args:
@@ -117,13 +134,11 @@ def padded_positions(
 
 
 @overload
-def context_parallel_positions(
-    length: int, rank: int, ranks: int, *, order: str = ..., device: None = ...,
-) -> npt.NDArray[np.int64]: ...  # fmt: skip
+def context_parallel_positions(length: int, rank: int, ranks: int, *, order: str = ...,
+                               device: None = ...) -> Array[np.int64]: ...  # fmt: skip
 @overload
-def context_parallel_positions(
-    length: int, rank: int, ranks: int, *, order: str = ..., device: Device,
-) -> torch.Tensor: ...  # fmt: skip
+def context_parallel_positions(length: int, rank: int, ranks: int, *, order: str = ...,
+                               device: Device) -> Tensor: ...  # fmt: skip
 def context_parallel_positions(
     length: int, rank: int, ranks: int, *, order: str = "zigzag", device: Any = None
 ) -> Any:

@@ -18,6 +18,8 @@ from .values import seen_values
 if TYPE_CHECKING:
     import torch
 
+    from posenc_native.base.kinds import ArrayOrTensor
+
 __all__ = [
     "vision_language_positions",
 ]
@@ -34,7 +36,7 @@ def vision_language_positions(
     time_interval: float | npt.ArrayLike | torch.Tensor | None = None,
     split_frames: bool = False,
     padding: int = 0,
-) -> tuple[Any, Any]:
+) -> tuple[ArrayOrTensor, ArrayOrTensor]:
     """Positions in time, height and width of tokens of text, images and videos (M-RoPE).
 
     A token of text has the next position, the same on all three axes. The tokens of an image or a

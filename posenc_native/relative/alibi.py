@@ -6,7 +6,6 @@ Length Extrapolation".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -20,14 +19,70 @@ from .distances import distances_of
 
 if TYPE_CHECKING:
     import torch
+    from typing_extensions import TypedDict, Unpack
 
-    from posenc_native.base.kinds import Device
+    from posenc_native.base.kinds import (
+        Array,
+        ArrayOrTensor,
+        Device,
+        Dtype,
+        Numbers,
+        NumPyDtype,
+        OfNumPy,
+        OfTorch,
+        Plain,
+        Tensor,
+        TorchDtype,
+    )
 
 __all__ = [
     "alibi_columns",
     "alibi_diagonals",
     "alibi_slopes",
 ]
+
+
+if TYPE_CHECKING:
+
+    class PlainAlibi(TypedDict, total=False):
+        """Keywords of diagonals, without a tensor."""
+
+        symmetric: bool
+        q_offset: Plain
+        slopes: Plain | None
+
+    class Alibi(TypedDict, total=False):
+        """Keywords of diagonals."""
+
+        symmetric: bool
+        q_offset: Numbers
+        slopes: Numbers | None
+
+    class AlibiOfSlopes(OfTorch, total=False):
+        """Keywords of diagonals beside slopes."""
+
+        symmetric: bool
+        q_offset: Numbers
+
+    class AlibiOfOffsets(OfTorch, total=False):
+        """Keywords of diagonals beside an offset."""
+
+        symmetric: bool
+        slopes: Numbers | None
+
+    class ColumnsOfNumPy(OfNumPy, total=False):
+        """Keywords of columns, without a tensor."""
+
+        key_mask: Plain | None
+        slopes: Plain | None
+        rounding: str | None
+
+    class Columns(OfTorch, total=False):
+        """Keywords of columns."""
+
+        key_mask: Numbers | None
+        slopes: Numbers | None
+        rounding: str | None
 
 
 def alibi_slopes(num_heads: int, *, max_bias: float = 8.0) -> npt.NDArray[np.float64]:
@@ -62,35 +117,20 @@ def alibi_slopes(num_heads: int, *, max_bias: float = 8.0) -> npt.NDArray[np.flo
 
 
 @overload
-def alibi_diagonals(
-    num_heads: int, q_len: int, k_len: int, *, symmetric: bool = ...,
-    q_offset: int | npt.NDArray[Any] | Sequence[int] = ...,
-    slopes: npt.NDArray[Any] | Sequence[float] | None = ..., dtype: npt.DTypeLike | None = ...,
-    device: None = ...,
-) -> npt.NDArray[Any]: ...  # fmt: skip
+def alibi_diagonals(num_heads: int, q_len: int, k_len: int, *, dtype: NumPyDtype = ...,
+    device: None = ..., **options: Unpack[PlainAlibi]) -> Array[Any]: ...  # fmt: skip
 @overload
-def alibi_diagonals(
-    num_heads: int, q_len: int, k_len: int, *, symmetric: bool = ...,
-    q_offset: int | npt.ArrayLike | torch.Tensor = ..., slopes: torch.Tensor, dtype: Any = ...,
-    device: Any = ...,
-) -> torch.Tensor: ...  # fmt: skip
+def alibi_diagonals(num_heads: int, q_len: int, k_len: int, *, slopes: Tensor,
+    **options: Unpack[AlibiOfSlopes]) -> Tensor: ...  # fmt: skip
 @overload
-def alibi_diagonals(
-    num_heads: int, q_len: int, k_len: int, *, symmetric: bool = ..., q_offset: torch.Tensor,
-    slopes: npt.ArrayLike | torch.Tensor | None = ..., dtype: Any = ..., device: Any = ...,
-) -> torch.Tensor: ...  # fmt: skip
+def alibi_diagonals(num_heads: int, q_len: int, k_len: int, *, q_offset: Tensor,
+    **options: Unpack[AlibiOfOffsets]) -> Tensor: ...  # fmt: skip
 @overload
-def alibi_diagonals(
-    num_heads: int, q_len: int, k_len: int, *, symmetric: bool = ...,
-    q_offset: int | npt.ArrayLike | torch.Tensor = ...,
-    slopes: npt.ArrayLike | torch.Tensor | None = ..., dtype: torch.dtype, device: Any = ...,
-) -> torch.Tensor: ...  # fmt: skip
+def alibi_diagonals(num_heads: int, q_len: int, k_len: int, *, dtype: TorchDtype,
+    device: Device | None = ..., **options: Unpack[Alibi]) -> Tensor: ...  # fmt: skip
 @overload
-def alibi_diagonals(
-    num_heads: int, q_len: int, k_len: int, *, symmetric: bool = ...,
-    q_offset: int | npt.ArrayLike | torch.Tensor = ...,
-    slopes: npt.ArrayLike | torch.Tensor | None = ..., dtype: Any = ..., device: Device,
-) -> torch.Tensor: ...  # fmt: skip
+def alibi_diagonals(num_heads: int, q_len: int, k_len: int, *, dtype: Dtype = ...,
+    device: Device, **options: Unpack[Alibi]) -> Tensor: ...  # fmt: skip
 def alibi_diagonals(
     num_heads: int,
     q_len: int,
@@ -139,6 +179,10 @@ def alibi_diagonals(
     return arrays.rounded(weights[..., None] * values[..., None, :])
 
 
+@overload
+def alibi_columns(num_heads: int, k_len: int, **options: Unpack[ColumnsOfNumPy]) -> Array[Any]: ...
+@overload
+def alibi_columns(num_heads: int, k_len: int, **options: Unpack[Columns]) -> ArrayOrTensor: ...
 def alibi_columns(
     num_heads: int,
     k_len: int,

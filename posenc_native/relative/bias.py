@@ -32,8 +32,18 @@ from .entries import Lengths, first_entry, given_or_default, lengths_of, matrix_
 
 if TYPE_CHECKING:
     import torch
+    from typing_extensions import TypedDict, Unpack
 
-    from posenc_native.base.kinds import Number, SupportsArray
+    from posenc_native.base.kinds import (
+        Array,
+        Number,
+        Numbers,
+        OutArray,
+        OutTensor,
+        SupportsArray,
+        Tensor,
+        TensorLike,
+    )
 
 __all__ = [
     "add_toeplitz_bias",
@@ -42,24 +52,27 @@ __all__ = [
 ]
 
 
+if TYPE_CHECKING:
+
+    class ReadFrom(TypedDict, total=False):
+        """Where in the diagonals a call begins."""
+
+        q_offset: Numbers
+        origin: Lengths | None
+
+    class OfMatrix(ReadFrom, total=False):
+        """And what a matrix is about, where its tokens are in a grid."""
+
+        q_len: Lengths | None
+        k_len: Lengths | None
+
+
 @overload
-def toeplitz_bias(
-    diagonals: npt.NDArray[Any], q_len: Lengths, k_len: Lengths, *,
-    q_offset: int | npt.ArrayLike | torch.Tensor = ..., origin: Lengths | None = ...,
-    dtype: Any = ..., out: npt.NDArray[Any] | None = ...,
-) -> npt.NDArray[Any]: ...  # fmt: skip
+def toeplitz_bias(diagonals: TensorLike, q_len: Lengths, k_len: Lengths, *, dtype: Any = ...,
+                  out: OutTensor = ..., **read: Unpack[ReadFrom]) -> Tensor: ...  # fmt: skip
 @overload
-def toeplitz_bias(
-    diagonals: torch.Tensor, q_len: Lengths, k_len: Lengths, *,
-    q_offset: int | npt.ArrayLike | torch.Tensor = ..., origin: Lengths | None = ...,
-    dtype: Any = ..., out: torch.Tensor | None = ...,
-) -> torch.Tensor: ...  # fmt: skip
-@overload
-def toeplitz_bias(
-    diagonals: npt.ArrayLike, q_len: Lengths, k_len: Lengths, *,
-    q_offset: int | npt.ArrayLike | torch.Tensor = ..., origin: Lengths | None = ...,
-    dtype: Any = ..., out: npt.NDArray[Any] | None = ...,
-) -> npt.NDArray[Any]: ...  # fmt: skip
+def toeplitz_bias(diagonals: npt.ArrayLike, q_len: Lengths, k_len: Lengths, *, dtype: Any = ...,
+                  out: OutArray = ..., **read: Unpack[ReadFrom]) -> Array[Any]: ...  # fmt: skip
 def toeplitz_bias(
     diagonals: Any,
     q_len: Lengths,
@@ -122,23 +135,11 @@ def toeplitz_bias(
 
 
 @overload
-def add_toeplitz_bias(
-    scores: npt.NDArray[Number], diagonals: Any, *,
-    q_offset: int | npt.ArrayLike | torch.Tensor = ..., origin: Lengths | None = ...,
-    q_len: Lengths | None = ..., k_len: Lengths | None = ..., out: npt.NDArray[Any] | None = ...,
-) -> npt.NDArray[Number]: ...  # fmt: skip
+def add_toeplitz_bias(scores: TensorLike, diagonals: Any, *, out: OutTensor = ...,
+                      **read: Unpack[OfMatrix]) -> Tensor: ...  # fmt: skip
 @overload
-def add_toeplitz_bias(
-    scores: torch.Tensor, diagonals: Any, *, q_offset: int | npt.ArrayLike | torch.Tensor = ...,
-    origin: Lengths | None = ..., q_len: Lengths | None = ..., k_len: Lengths | None = ...,
-    out: torch.Tensor | None = ...,
-) -> torch.Tensor: ...  # fmt: skip
-@overload
-def add_toeplitz_bias(
-    scores: SupportsArray, diagonals: Any, *, q_offset: int | npt.ArrayLike | torch.Tensor = ...,
-    origin: Lengths | None = ..., q_len: Lengths | None = ..., k_len: Lengths | None = ...,
-    out: npt.NDArray[Any] | None = ...,
-) -> npt.NDArray[Any]: ...  # fmt: skip
+def add_toeplitz_bias(scores: SupportsArray[Number], diagonals: Any, *, out: OutArray = ...,
+                      **read: Unpack[OfMatrix]) -> Array[Number]: ...  # fmt: skip
 def add_toeplitz_bias(
     scores: Any,
     diagonals: Any,
@@ -197,23 +198,11 @@ def add_toeplitz_bias(
 
 
 @overload
-def diagonal_sums(
-    grad: npt.NDArray[Any], *, keep: int = ..., q_len: Lengths | None = ...,
-    k_len: Lengths | None = ..., entries: Lengths | None = ...,
-    q_offset: int | npt.ArrayLike | torch.Tensor = ..., origin: Lengths | None = ...,
-) -> npt.NDArray[Any]: ...  # fmt: skip
+def diagonal_sums(grad: TensorLike, *, keep: int = ..., entries: Lengths | None = ...,
+                  **read: Unpack[OfMatrix]) -> Tensor: ...  # fmt: skip
 @overload
-def diagonal_sums(
-    grad: torch.Tensor, *, keep: int = ..., q_len: Lengths | None = ...,
-    k_len: Lengths | None = ..., entries: Lengths | None = ...,
-    q_offset: int | npt.ArrayLike | torch.Tensor = ..., origin: Lengths | None = ...,
-) -> torch.Tensor: ...  # fmt: skip
-@overload
-def diagonal_sums(
-    grad: npt.ArrayLike, *, keep: int = ..., q_len: Lengths | None = ...,
-    k_len: Lengths | None = ..., entries: Lengths | None = ...,
-    q_offset: int | npt.ArrayLike | torch.Tensor = ..., origin: Lengths | None = ...,
-) -> npt.NDArray[Any]: ...  # fmt: skip
+def diagonal_sums(grad: npt.ArrayLike, *, keep: int = ..., entries: Lengths | None = ...,
+                  **read: Unpack[OfMatrix]) -> Array[Any]: ...  # fmt: skip
 def diagonal_sums(
     grad: Any,
     *,

@@ -20,7 +20,8 @@ from posenc_native.engines.arrays import Arrays
 
 if TYPE_CHECKING:
     import numpy as np
-    import torch
+
+    from posenc_native.base.kinds import Array, Tensor, TensorLike
 
 __all__ = [
     "deberta_bucket",
@@ -29,22 +30,13 @@ __all__ = [
 
 
 @overload
-def relative_position_bucket(
-    relative_position: npt.NDArray[Any], bidirectional: bool = ..., num_buckets: int = ...,
-    max_distance: int = ...,
-) -> npt.NDArray[np.int64]: ...  # fmt: skip
+def relative_position_bucket(relative_position: TensorLike, bidirectional: bool = ...,
+    num_buckets: int = ..., max_distance: int = ...) -> Tensor: ...  # fmt: skip
 @overload
+def relative_position_bucket(relative_position: npt.ArrayLike, bidirectional: bool = ...,
+    num_buckets: int = ..., max_distance: int = ...) -> Array[np.int64]: ...  # fmt: skip
 def relative_position_bucket(
-    relative_position: torch.Tensor, bidirectional: bool = ..., num_buckets: int = ...,
-    max_distance: int = ...,
-) -> torch.Tensor: ...  # fmt: skip
-@overload
-def relative_position_bucket(
-    relative_position: npt.ArrayLike, bidirectional: bool = ..., num_buckets: int = ...,
-    max_distance: int = ...,
-) -> npt.NDArray[np.int64]: ...  # fmt: skip
-def relative_position_bucket(
-    relative_position: npt.ArrayLike | torch.Tensor,
+    relative_position: npt.ArrayLike | TensorLike,
     bidirectional: bool = True,
     num_buckets: int = 32,
     max_distance: int = 128,
@@ -84,19 +76,13 @@ def relative_position_bucket(
 
 
 @overload
-def deberta_bucket(
-    relative_position: npt.NDArray[Any], bucket_size: int = ..., max_position: int = ...,
-) -> npt.NDArray[np.int64]: ...  # fmt: skip
+def deberta_bucket(relative_position: TensorLike, bucket_size: int = ...,
+                   max_position: int = ...) -> Tensor: ...  # fmt: skip
 @overload
+def deberta_bucket(relative_position: npt.ArrayLike, bucket_size: int = ...,
+                   max_position: int = ...) -> Array[np.int64]: ...  # fmt: skip
 def deberta_bucket(
-    relative_position: torch.Tensor, bucket_size: int = ..., max_position: int = ...,
-) -> torch.Tensor: ...  # fmt: skip
-@overload
-def deberta_bucket(
-    relative_position: npt.ArrayLike, bucket_size: int = ..., max_position: int = ...,
-) -> npt.NDArray[np.int64]: ...  # fmt: skip
-def deberta_bucket(
-    relative_position: npt.ArrayLike | torch.Tensor, bucket_size: int = 256, max_position: int = 512
+    relative_position: npt.ArrayLike | TensorLike, bucket_size: int = 256, max_position: int = 512
 ) -> Any:
     """DeBERTa v2's bucket of each distance, from exact integer thresholds.
 

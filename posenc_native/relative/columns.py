@@ -16,6 +16,8 @@ from .distances import distances_of
 if TYPE_CHECKING:
     import torch
 
+    from posenc_native.base.kinds import ArrayOrTensor
+
 __all__ = [
     "clipped_index",
     "deberta_index",
@@ -33,7 +35,7 @@ def clipped_index(
     *,
     q_offset: int | npt.ArrayLike | torch.Tensor = 0,
     device: Any = None,
-) -> Any:
+) -> ArrayOrTensor:
     """The row of a table that each distance takes: ``clip(key - query, -left, right) + left``.
 
     Args:
@@ -77,7 +79,7 @@ def deberta_index(
     q_offset: int | npt.ArrayLike | torch.Tensor = 0,
     transposed: bool = False,
     device: Any = None,
-) -> Any:
+) -> ArrayOrTensor:
     """The columns of DeBERTa's disentangled attention: ``clamp(bucket(query - key) + span)``.
 
     For content to position, gather from ``q @ pos_k.T``, rows queries and columns distances. For

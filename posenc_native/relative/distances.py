@@ -17,6 +17,8 @@ from .lookup import relative_gather
 if TYPE_CHECKING:
     import torch
 
+    from posenc_native.base.kinds import ArrayOrTensor
+
 __all__ = [
     "relative_positions",
 ]
@@ -26,7 +28,7 @@ OFFSET_LIMIT = 2**62  # so that no distance overflows int64
 
 def relative_positions(
     q_len: int, k_len: int, *, q_offset: int | npt.ArrayLike | torch.Tensor = 0, device: Any = None
-) -> Any:
+) -> ArrayOrTensor:
     """The distance, key minus query, that each diagonal is about.
 
     Args:

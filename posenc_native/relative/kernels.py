@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,17 @@ from .distances import distances_of, offset_of
 
 if TYPE_CHECKING:
     import torch
+    from typing_extensions import Unpack
+
+    from posenc_native.base.kinds import (
+        Array,
+        ArrayOrTensor,
+        Item,
+        Numbers,
+        OfNumPy,
+        OfTorch,
+        Plain,
+    )
 
 __all__ = [
     "fire_bias",
@@ -30,6 +41,43 @@ __all__ = [
 # --- KERPLE, Sandwich
 
 
+if TYPE_CHECKING:
+
+    class KerpleOfNumPy(OfNumPy, total=False):
+        """Keywords of KERPLE's diagonals, without a tensor."""
+
+        kind: str
+        symmetric: bool
+        q_offset: Plain
+
+    class Kerple(OfTorch, total=False):
+        """Keywords of KERPLE's diagonals."""
+
+        kind: str
+        symmetric: bool
+        q_offset: Numbers
+
+    class SandwichOfNumPy(OfNumPy, total=False):
+        """Keywords of Sandwich's diagonals, without a tensor."""
+
+        dim: int
+        base: float
+        q_offset: Plain
+
+    class Sandwich(OfTorch, total=False):
+        """Keywords of Sandwich's diagonals."""
+
+        dim: int
+        base: float
+        q_offset: Numbers
+
+
+@overload
+def kerple_diagonals(r1: Plain, r2: Plain, q_len: int, k_len: int,
+                     **options: Unpack[KerpleOfNumPy]) -> Array[Any]: ...  # fmt: skip
+@overload
+def kerple_diagonals(r1: Numbers, r2: Numbers, q_len: int, k_len: int,
+                     **options: Unpack[Kerple]) -> ArrayOrTensor: ...  # fmt: skip
 def kerple_diagonals(
     r1: npt.ArrayLike | torch.Tensor,
     r2: npt.ArrayLike | torch.Tensor,
@@ -87,6 +135,12 @@ def kerple_diagonals(
     return arrays.rounded(0.0 - weight[:, None] * kernel)  # 0 at distance 0, not -0
 
 
+@overload
+def sandwich_diagonals(num_heads: int, q_len: int, k_len: int,
+                       **options: Unpack[SandwichOfNumPy]) -> Array[Any]: ...  # fmt: skip
+@overload
+def sandwich_diagonals(num_heads: int, q_len: int, k_len: int,
+                       **options: Unpack[Sandwich]) -> ArrayOrTensor: ...  # fmt: skip
 def sandwich_diagonals(
     num_heads: int,
     q_len: int,
@@ -144,7 +198,7 @@ def sandwich_diagonals(
 def fire_bias(
     q_len: int,
     k_len: int,
-    function: Callable[[Any], Any],
+    function: Callable[[Any], Item],
     *,
     c: float | npt.ArrayLike | torch.Tensor = 0.1,
     threshold: float | npt.ArrayLike | torch.Tensor = 512.0,
@@ -152,7 +206,7 @@ def fire_bias(
     q_offset: int | npt.ArrayLike | torch.Tensor = 0,
     dtype: Any = None,
     device: Any = None,
-) -> Any:
+) -> Item:
     """FIRE's bias: a function of the distance relative to the position of the query.
 
     ``function(log(1 + c * |i - j|) / (log(1 + c * max(i, threshold)) + eps))`` for query i and
@@ -201,12 +255,13 @@ def fire_bias(
     # As many heads as batch rows: one each, and no other.
     numerators = toeplitz_bias(arrays.xp.log1p(scale * apart), q_len, k_len)
     relative = numerators / divisor[..., None]
-    result = function(arrays.rounded(relative)[..., None])
+    result: Any = function(arrays.rounded(relative)[..., None])
     if tuple(result.shape[:-1]) != tuple(relative.shape):
         expected = f"a result of shape {[*relative.shape, 'H']}"
         wrong_value(name, "function", expected, list(result.shape))
     # Not moveaxis for both, which torch.vmap does not know.
-    return result.movedim(-1, -3) if arrays.is_torch else np.moveaxis(result, -1, -3)
+    moved: Item = result.movedim(-1, -3) if arrays.is_torch else np.moveaxis(result, -1, -3)
+    return moved
 
 
 def _first_parameter(function: object) -> Any:

@@ -17,8 +17,18 @@ from .entries import index_and_entry, missing_column
 
 if TYPE_CHECKING:
     import torch
+    from typing_extensions import TypedDict, Unpack
 
-    from posenc_native.base.kinds import Number
+    from posenc_native.base.kinds import (
+        Array,
+        Number,
+        Numbers,
+        OutArray,
+        OutTensor,
+        SupportsArray,
+        Tensor,
+        TensorLike,
+    )
 
 __all__ = [
     "relative_gather",
@@ -26,24 +36,31 @@ __all__ = [
 ]
 
 
+if TYPE_CHECKING:
+
+    class LookUp(TypedDict, total=False):
+        """Keywords of look-ups by distance."""
+
+        scale: float
+        q_offset: Numbers
+        origin: int | None
+        missing: int | None
+
+    class Gather(LookUp, total=False):
+        """And of those that add to something else."""
+
+        content: Any
+
+
 @overload
-def relative_gather(
-    x: npt.NDArray[Number], index: npt.ArrayLike | torch.Tensor | None, k_len: int, *,
-    content: Any = ..., scale: float = ..., q_offset: int | npt.ArrayLike | torch.Tensor = ...,
-    origin: int | None = ..., missing: int | None = ..., out: npt.NDArray[Any] | None = ...,
-) -> npt.NDArray[Number]: ...  # fmt: skip
+def relative_gather(x: TensorLike, index: Numbers | None, k_len: int, *,
+                    out: OutTensor = ..., **how: Unpack[Gather]) -> Tensor: ...  # fmt: skip
 @overload
-def relative_gather(
-    x: torch.Tensor, index: npt.ArrayLike | torch.Tensor | None, k_len: int, *, content: Any = ...,
-    scale: float = ..., q_offset: int | npt.ArrayLike | torch.Tensor = ...,
-    origin: int | None = ..., missing: int | None = ..., out: torch.Tensor | None = ...,
-) -> torch.Tensor: ...  # fmt: skip
+def relative_gather(x: SupportsArray[Number], index: Numbers | None, k_len: int, *,
+                    out: OutArray = ..., **how: Unpack[Gather]) -> Array[Number]: ...  # fmt: skip
 @overload
-def relative_gather(
-    x: npt.ArrayLike, index: npt.ArrayLike | torch.Tensor | None, k_len: int, *, content: Any = ...,
-    scale: float = ..., q_offset: int | npt.ArrayLike | torch.Tensor = ...,
-    origin: int | None = ..., missing: int | None = ..., out: npt.NDArray[Any] | None = ...,
-) -> npt.NDArray[Any]: ...  # fmt: skip
+def relative_gather(x: npt.ArrayLike, index: Numbers | None, k_len: int, *,
+                    out: OutArray = ..., **how: Unpack[Gather]) -> Array[Any]: ...  # fmt: skip
 def relative_gather(
     x: Any,
     index: npt.ArrayLike | torch.Tensor | None,
@@ -126,23 +143,14 @@ def relative_gather(
 
 
 @overload
-def relative_scatter(
-    grad: npt.NDArray[Number], index: npt.ArrayLike | torch.Tensor | None, width: int, *,
-    scale: float = ..., q_offset: int | npt.ArrayLike | torch.Tensor = ...,
-    origin: int | None = ..., missing: int | None = ..., out: npt.NDArray[Any] | None = ...,
-) -> npt.NDArray[Number]: ...  # fmt: skip
+def relative_scatter(grad: TensorLike, index: Numbers | None, width: int, *, out: OutTensor = ...,
+                     **how: Unpack[LookUp]) -> Tensor: ...  # fmt: skip
 @overload
-def relative_scatter(
-    grad: torch.Tensor, index: npt.ArrayLike | torch.Tensor | None, width: int, *,
-    scale: float = ..., q_offset: int | npt.ArrayLike | torch.Tensor = ...,
-    origin: int | None = ..., missing: int | None = ..., out: torch.Tensor | None = ...,
-) -> torch.Tensor: ...  # fmt: skip
+def relative_scatter(grad: SupportsArray[Number], index: Numbers | None, width: int, *,
+                     out: OutArray = ..., **how: Unpack[LookUp]) -> Array[Number]: ...  # fmt: skip
 @overload
-def relative_scatter(
-    grad: npt.ArrayLike, index: npt.ArrayLike | torch.Tensor | None, width: int, *,
-    scale: float = ..., q_offset: int | npt.ArrayLike | torch.Tensor = ...,
-    origin: int | None = ..., missing: int | None = ..., out: npt.NDArray[Any] | None = ...,
-) -> npt.NDArray[Any]: ...  # fmt: skip
+def relative_scatter(grad: npt.ArrayLike, index: Numbers | None, width: int, *, out: OutArray = ...,
+                     **how: Unpack[LookUp]) -> Array[Any]: ...  # fmt: skip
 def relative_scatter(
     grad: Any,
     index: npt.ArrayLike | torch.Tensor | None,

@@ -15,8 +15,9 @@ from .distances import distances_of, look_up
 
 if TYPE_CHECKING:
     import torch
+    from typing_extensions import TypedDict, Unpack
 
-    from posenc_native.base.kinds import Number
+    from posenc_native.base.kinds import Array, Number, Numbers, SupportsArray, Tensor, TensorLike
 
 __all__ = [
     "clipped_diagonals",
@@ -24,23 +25,25 @@ __all__ = [
 ]
 
 
+if TYPE_CHECKING:
+
+    class T5(TypedDict, total=False):
+        """Keywords of T5's diagonals."""
+
+        bidirectional: bool
+        max_distance: int
+        q_offset: Numbers
+
+
 @overload
-def t5_diagonals(
-    table: npt.NDArray[Number], q_len: int, k_len: int, *, bidirectional: bool = ...,
-    max_distance: int = ..., q_offset: int | npt.ArrayLike | torch.Tensor = ...,
-) -> npt.NDArray[Number]: ...  # fmt: skip
+def t5_diagonals(table: TensorLike, q_len: int, k_len: int, **how: Unpack[T5]) -> Tensor: ...
 @overload
-def t5_diagonals(
-    table: torch.Tensor, q_len: int, k_len: int, *, bidirectional: bool = ...,
-    max_distance: int = ..., q_offset: int | npt.ArrayLike | torch.Tensor = ...,
-) -> torch.Tensor: ...  # fmt: skip
+def t5_diagonals(table: SupportsArray[Number], q_len: int, k_len: int,
+                 **how: Unpack[T5]) -> Array[Number]: ...  # fmt: skip
 @overload
+def t5_diagonals(table: npt.ArrayLike, q_len: int, k_len: int, **how: Unpack[T5]) -> Array[Any]: ...
 def t5_diagonals(
-    table: npt.ArrayLike, q_len: int, k_len: int, *, bidirectional: bool = ...,
-    max_distance: int = ..., q_offset: int | npt.ArrayLike | torch.Tensor = ...,
-) -> npt.NDArray[Any]: ...  # fmt: skip
-def t5_diagonals(
-    table: npt.ArrayLike | torch.Tensor,
+    table: npt.ArrayLike | TensorLike,
     q_len: int,
     k_len: int,
     *,
@@ -90,22 +93,16 @@ def t5_diagonals(
 
 
 @overload
-def clipped_diagonals(
-    table: npt.NDArray[Number], q_len: int, k_len: int, *, left: int | None = ...,
-    q_offset: int | npt.ArrayLike | torch.Tensor = ...,
-) -> npt.NDArray[Number]: ...  # fmt: skip
+def clipped_diagonals(table: TensorLike, q_len: int, k_len: int, *, left: int | None = ...,
+                      q_offset: Numbers = ...) -> Tensor: ...  # fmt: skip
 @overload
-def clipped_diagonals(
-    table: torch.Tensor, q_len: int, k_len: int, *, left: int | None = ...,
-    q_offset: int | npt.ArrayLike | torch.Tensor = ...,
-) -> torch.Tensor: ...  # fmt: skip
+def clipped_diagonals(table: SupportsArray[Number], q_len: int, k_len: int, *,
+    left: int | None = ..., q_offset: Numbers = ...) -> Array[Number]: ...  # fmt: skip
 @overload
+def clipped_diagonals(table: npt.ArrayLike, q_len: int, k_len: int, *, left: int | None = ...,
+                      q_offset: Numbers = ...) -> Array[Any]: ...  # fmt: skip
 def clipped_diagonals(
-    table: npt.ArrayLike, q_len: int, k_len: int, *, left: int | None = ...,
-    q_offset: int | npt.ArrayLike | torch.Tensor = ...,
-) -> npt.NDArray[Any]: ...  # fmt: skip
-def clipped_diagonals(
-    table: npt.ArrayLike | torch.Tensor,
+    table: npt.ArrayLike | TensorLike,
     q_len: int,
     k_len: int,
     *,

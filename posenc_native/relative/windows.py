@@ -12,9 +12,14 @@ from posenc_native.base.arguments import wrong_type, wrong_value
 from posenc_native.engines.arrays import Arrays
 
 if TYPE_CHECKING:
-    import torch
-
-    from posenc_native.base.kinds import Number
+    from posenc_native.base.kinds import (
+        Array,
+        ArrayOrTensor,
+        Number,
+        SupportsArray,
+        Tensor,
+        TensorLike,
+    )
 
 __all__ = [
     "swin_diagonals",
@@ -23,12 +28,12 @@ __all__ = [
 
 
 @overload
-def swin_diagonals(table: npt.NDArray[Number], window: Sequence[int]) -> npt.NDArray[Number]: ...
+def swin_diagonals(table: TensorLike, window: Sequence[int]) -> Tensor: ...
 @overload
-def swin_diagonals(table: torch.Tensor, window: Sequence[int]) -> torch.Tensor: ...
+def swin_diagonals(table: SupportsArray[Number], window: Sequence[int]) -> Array[Number]: ...
 @overload
-def swin_diagonals(table: npt.ArrayLike, window: Sequence[int]) -> npt.NDArray[Any]: ...
-def swin_diagonals(table: npt.ArrayLike | torch.Tensor, window: Sequence[int]) -> Any:
+def swin_diagonals(table: npt.ArrayLike, window: Sequence[int]) -> Array[Any]: ...
+def swin_diagonals(table: npt.ArrayLike | TensorLike, window: Sequence[int]) -> Any:
     """Diagonals of Swin's bias over a window: its table, backwards.
 
     The index of Swin's table counts query minus key, diagonals count key minus query.
@@ -79,7 +84,7 @@ def swin_v2_coordinates(
     *,
     dtype: Any = None,
     device: Any = None,
-) -> Any:
+) -> ArrayOrTensor:
     """What Swin v2's network sees: the distances of a window on a logarithmic scale.
 
     A distance d (query minus key) along an axis of length w is ``x = 8 d / (w - 1)``, then

@@ -16,7 +16,6 @@ Source: Su et al. 2021, "RoFormer: Enhanced Transformer with Rotary Position Emb
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -28,8 +27,23 @@ from posenc_native.engines import backend, late
 
 if TYPE_CHECKING:
     import torch
+    from typing_extensions import Unpack
 
-    from posenc_native.base.kinds import Number, SupportsArray
+    from posenc_native.base.kinds import (
+        Array,
+        Dtype,
+        Number,
+        Numbers,
+        NumPyDtype,
+        OutArray,
+        OutTensor,
+        Pair,
+        SupportsArray,
+        Tensor,
+        TensorLike,
+        TorchDtype,
+    )
+    from posenc_native.base.rotation import RotationOptions, TableRotationOptions
 
 __all__ = [
     "apply_rotary",
@@ -41,35 +55,21 @@ __all__ = [
 
 
 @overload
-def rotary_tables(
-    positions: int | npt.NDArray[Any] | Sequence[Any], inv_freq: npt.NDArray[Any] | Sequence[float],
-    *, axis_map: npt.ArrayLike | torch.Tensor | None = ..., scale: float = ...,
-    dtype: npt.DTypeLike | None = ...,
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]: ...  # fmt: skip
+def rotary_tables(positions: TensorLike, inv_freq: Numbers, *, axis_map: Numbers | None = ...,
+                  scale: float = ..., dtype: Dtype = ...) -> Pair[Tensor]: ...  # fmt: skip
 @overload
-def rotary_tables(
-    positions: torch.Tensor, inv_freq: npt.ArrayLike | torch.Tensor, *,
-    axis_map: npt.ArrayLike | torch.Tensor | None = ..., scale: float = ..., dtype: Any = ...,
-) -> tuple[torch.Tensor, torch.Tensor]: ...  # fmt: skip
+def rotary_tables(positions: npt.ArrayLike, inv_freq: TensorLike, *, axis_map: Numbers | None = ...,
+                  scale: float = ..., dtype: Dtype = ...) -> Pair[Tensor]: ...  # fmt: skip
 @overload
-def rotary_tables(
-    positions: int | npt.ArrayLike | torch.Tensor, inv_freq: torch.Tensor, *,
-    axis_map: npt.ArrayLike | torch.Tensor | None = ..., scale: float = ..., dtype: Any = ...,
-) -> tuple[torch.Tensor, torch.Tensor]: ...  # fmt: skip
+def rotary_tables(positions: Numbers, inv_freq: Numbers, *, axis_map: Numbers | None = ...,
+                  scale: float = ..., dtype: TorchDtype) -> Pair[Tensor]: ...  # fmt: skip
 @overload
+def rotary_tables(positions: npt.ArrayLike, inv_freq: npt.ArrayLike, *,
+    axis_map: Numbers | None = ..., scale: float = ..., dtype: NumPyDtype = ...,
+) -> Pair[Array[Any]]: ...  # fmt: skip
 def rotary_tables(
-    positions: int | npt.ArrayLike | torch.Tensor, inv_freq: npt.ArrayLike | torch.Tensor, *,
-    axis_map: npt.ArrayLike | torch.Tensor | None = ..., scale: float = ..., dtype: torch.dtype,
-) -> tuple[torch.Tensor, torch.Tensor]: ...  # fmt: skip
-@overload
-def rotary_tables(
-    positions: npt.ArrayLike, inv_freq: npt.ArrayLike, *,
-    axis_map: npt.ArrayLike | torch.Tensor | None = ..., scale: float = ...,
-    dtype: npt.DTypeLike | None = ...,
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]: ...  # fmt: skip
-def rotary_tables(
-    positions: int | npt.ArrayLike | torch.Tensor,
-    inv_freq: npt.ArrayLike | torch.Tensor,
+    positions: npt.ArrayLike | TensorLike,
+    inv_freq: npt.ArrayLike | TensorLike,
     *,
     axis_map: npt.ArrayLike | torch.Tensor | None = None,
     scale: float = 1.0,
@@ -124,26 +124,11 @@ def rotary_tables(
 
 
 @overload
-def apply_rotary(
-    x: npt.NDArray[Number], positions: npt.ArrayLike | torch.Tensor | None,
-    inv_freq: npt.ArrayLike | torch.Tensor, *, layout: str = ..., pairing: str | int = ...,
-    rotary_start: int = ..., axis_map: npt.ArrayLike | torch.Tensor | None = ...,
-    scale: float = ..., inverse: bool = ..., out: npt.NDArray[Any] | None = ...,
-) -> npt.NDArray[Number]: ...  # fmt: skip
+def apply_rotary(x: TensorLike, positions: Numbers | None, inv_freq: Numbers, *,
+    out: OutTensor = ..., **options: Unpack[RotationOptions]) -> Tensor: ...  # fmt: skip
 @overload
-def apply_rotary(
-    x: torch.Tensor, positions: npt.ArrayLike | torch.Tensor | None,
-    inv_freq: npt.ArrayLike | torch.Tensor, *, layout: str = ..., pairing: str | int = ...,
-    rotary_start: int = ..., axis_map: npt.ArrayLike | torch.Tensor | None = ...,
-    scale: float = ..., inverse: bool = ..., out: torch.Tensor | None = ...,
-) -> torch.Tensor: ...  # fmt: skip
-@overload
-def apply_rotary(
-    x: SupportsArray, positions: npt.ArrayLike | torch.Tensor | None,
-    inv_freq: npt.ArrayLike | torch.Tensor, *, layout: str = ..., pairing: str | int = ...,
-    rotary_start: int = ..., axis_map: npt.ArrayLike | torch.Tensor | None = ...,
-    scale: float = ..., inverse: bool = ..., out: npt.NDArray[Any] | None = ...,
-) -> npt.NDArray[Any]: ...  # fmt: skip
+def apply_rotary(x: SupportsArray[Number], positions: Numbers | None, inv_freq: Numbers, *,
+    out: OutArray = ..., **options: Unpack[RotationOptions]) -> Array[Number]: ...  # fmt: skip
 def apply_rotary(
     x: Any,
     positions: npt.ArrayLike | torch.Tensor | None,
@@ -224,26 +209,12 @@ def apply_rotary(
 
 
 @overload
-def apply_rotary_qk(
-    q: npt.NDArray[Number], k: npt.NDArray[Number], positions: npt.ArrayLike | torch.Tensor | None,
-    inv_freq: npt.ArrayLike | torch.Tensor, *, layout: str = ..., pairing: str | int = ...,
-    rotary_start: int = ..., axis_map: npt.ArrayLike | torch.Tensor | None = ...,
-    scale: float = ..., inverse: bool = ..., inplace: bool = ...,
-) -> tuple[npt.NDArray[Number], npt.NDArray[Number]]: ...  # fmt: skip
+def apply_rotary_qk(q: TensorLike, k: TensorLike, positions: Numbers | None, inv_freq: Numbers, *,
+    inplace: bool = ..., **options: Unpack[RotationOptions]) -> Pair[Tensor]: ...  # fmt: skip
 @overload
-def apply_rotary_qk(
-    q: torch.Tensor, k: torch.Tensor, positions: npt.ArrayLike | torch.Tensor | None,
-    inv_freq: npt.ArrayLike | torch.Tensor, *, layout: str = ..., pairing: str | int = ...,
-    rotary_start: int = ..., axis_map: npt.ArrayLike | torch.Tensor | None = ...,
-    scale: float = ..., inverse: bool = ..., inplace: bool = ...,
-) -> tuple[torch.Tensor, torch.Tensor]: ...  # fmt: skip
-@overload
-def apply_rotary_qk(
-    q: SupportsArray, k: SupportsArray, positions: npt.ArrayLike | torch.Tensor | None,
-    inv_freq: npt.ArrayLike | torch.Tensor, *, layout: str = ..., pairing: str | int = ...,
-    rotary_start: int = ..., axis_map: npt.ArrayLike | torch.Tensor | None = ...,
-    scale: float = ..., inverse: bool = ..., inplace: bool = ...,
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]: ...  # fmt: skip
+def apply_rotary_qk(q: SupportsArray[Number], k: SupportsArray[Number], positions: Numbers | None,
+    inv_freq: Numbers, *, inplace: bool = ..., **options: Unpack[RotationOptions],
+) -> Pair[Array[Number]]: ...  # fmt: skip
 def apply_rotary_qk(
     q: Any,
     k: Any,
@@ -321,23 +292,11 @@ def apply_rotary_qk(
 
 
 @overload
-def apply_rotary_tables(
-    x: npt.NDArray[Number], cos: Any, sin: Any, *, layout: str = ..., pairing: str | int = ...,
-    rotary_start: int = ..., inverse: bool = ..., compute: str = ...,
-    out: npt.NDArray[Any] | None = ...,
-) -> npt.NDArray[Number]: ...  # fmt: skip
+def apply_rotary_tables(x: TensorLike, cos: Any, sin: Any, *, out: OutTensor = ...,
+                        **options: Unpack[TableRotationOptions]) -> Tensor: ...  # fmt: skip
 @overload
-def apply_rotary_tables(
-    x: torch.Tensor, cos: Any, sin: Any, *, layout: str = ..., pairing: str | int = ...,
-    rotary_start: int = ..., inverse: bool = ..., compute: str = ...,
-    out: torch.Tensor | None = ...,
-) -> torch.Tensor: ...  # fmt: skip
-@overload
-def apply_rotary_tables(
-    x: SupportsArray, cos: Any, sin: Any, *, layout: str = ..., pairing: str | int = ...,
-    rotary_start: int = ..., inverse: bool = ..., compute: str = ...,
-    out: npt.NDArray[Any] | None = ...,
-) -> npt.NDArray[Any]: ...  # fmt: skip
+def apply_rotary_tables(x: SupportsArray[Number], cos: Any, sin: Any, *, out: OutArray = ...,
+                        **options: Unpack[TableRotationOptions]) -> Array[Number]: ...  # fmt: skip
 def apply_rotary_tables(
     x: Any,
     cos: Any,
@@ -402,23 +361,12 @@ def apply_rotary_tables(
 
 
 @overload
-def apply_rotary_qk_tables(
-    q: npt.NDArray[Number], k: npt.NDArray[Number], cos: Any, sin: Any, *, layout: str = ...,
-    pairing: str | int = ..., rotary_start: int = ..., inverse: bool = ..., compute: str = ...,
-    inplace: bool = ...,
-) -> tuple[npt.NDArray[Number], npt.NDArray[Number]]: ...  # fmt: skip
+def apply_rotary_qk_tables(q: TensorLike, k: TensorLike, cos: Any, sin: Any, *,
+    inplace: bool = ..., **options: Unpack[TableRotationOptions]) -> Pair[Tensor]: ...  # fmt: skip
 @overload
-def apply_rotary_qk_tables(
-    q: torch.Tensor, k: torch.Tensor, cos: Any, sin: Any, *, layout: str = ...,
-    pairing: str | int = ..., rotary_start: int = ..., inverse: bool = ..., compute: str = ...,
-    inplace: bool = ...,
-) -> tuple[torch.Tensor, torch.Tensor]: ...  # fmt: skip
-@overload
-def apply_rotary_qk_tables(
-    q: SupportsArray, k: SupportsArray, cos: Any, sin: Any, *, layout: str = ...,
-    pairing: str | int = ..., rotary_start: int = ..., inverse: bool = ..., compute: str = ...,
-    inplace: bool = ...,
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]: ...  # fmt: skip
+def apply_rotary_qk_tables(q: SupportsArray[Number], k: SupportsArray[Number], cos: Any, sin: Any,
+    *, inplace: bool = ..., **options: Unpack[TableRotationOptions],
+) -> Pair[Array[Number]]: ...  # fmt: skip
 def apply_rotary_qk_tables(
     q: Any,
     k: Any,

@@ -19,8 +19,20 @@ from .rotary import Rotary
 
 if TYPE_CHECKING:
     import torch
+    from typing_extensions import Unpack
 
-    from posenc_native.base.kinds import Number, SupportsArray
+    from posenc_native.base.kinds import (
+        Array,
+        Number,
+        Numbers,
+        OutArray,
+        OutTensor,
+        Pair,
+        SupportsArray,
+        Tensor,
+        TensorLike,
+    )
+    from posenc_native.base.rotation import CallOptions
 
 __all__ = [
     "FullWidthRotary",
@@ -130,23 +142,12 @@ class FullWidthRotary:
         )
 
     @overload
-    def __call__(
-        self, q: npt.NDArray[Number], k: npt.NDArray[Number],
-        positions: npt.ArrayLike | torch.Tensor | None = ..., *, layout: str = ...,
-        inverse: bool = ..., inplace: bool = ...,
-    ) -> tuple[npt.NDArray[Number], npt.NDArray[Number]]: ...  # fmt: skip
+    def __call__(self, q: TensorLike, k: TensorLike, positions: Numbers | None = ..., *,
+                 inplace: bool = ..., **turn: Unpack[CallOptions]) -> Pair[Tensor]: ...  # fmt: skip
     @overload
-    def __call__(
-        self, q: torch.Tensor, k: torch.Tensor,
-        positions: npt.ArrayLike | torch.Tensor | None = ..., *, layout: str = ...,
-        inverse: bool = ..., inplace: bool = ...,
-    ) -> tuple[torch.Tensor, torch.Tensor]: ...  # fmt: skip
-    @overload
-    def __call__(
-        self, q: SupportsArray, k: SupportsArray,
-        positions: npt.ArrayLike | torch.Tensor | None = ..., *, layout: str = ...,
-        inverse: bool = ..., inplace: bool = ...,
-    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]: ...  # fmt: skip
+    def __call__(self, q: SupportsArray[Number], k: SupportsArray[Number],
+        positions: Numbers | None = ..., *, inplace: bool = ..., **turn: Unpack[CallOptions],
+    ) -> Pair[Array[Number]]: ...  # fmt: skip
     def __call__(
         self,
         q: Any,
@@ -189,20 +190,11 @@ class FullWidthRotary:
         return given
 
     @overload
-    def apply(
-        self, x: npt.NDArray[Number], positions: npt.ArrayLike | torch.Tensor | None = ..., *,
-        layout: str = ..., inverse: bool = ..., out: npt.NDArray[Any] | None = ...,
-    ) -> npt.NDArray[Number]: ...  # fmt: skip
+    def apply(self, x: TensorLike, positions: Numbers | None = ..., *, out: OutTensor = ...,
+              **turn: Unpack[CallOptions]) -> Tensor: ...  # fmt: skip
     @overload
-    def apply(
-        self, x: torch.Tensor, positions: npt.ArrayLike | torch.Tensor | None = ..., *,
-        layout: str = ..., inverse: bool = ..., out: torch.Tensor | None = ...,
-    ) -> torch.Tensor: ...  # fmt: skip
-    @overload
-    def apply(
-        self, x: SupportsArray, positions: npt.ArrayLike | torch.Tensor | None = ..., *,
-        layout: str = ..., inverse: bool = ..., out: npt.NDArray[Any] | None = ...,
-    ) -> npt.NDArray[Any]: ...  # fmt: skip
+    def apply(self, x: SupportsArray[Number], positions: Numbers | None = ..., *,
+              out: OutArray = ..., **turn: Unpack[CallOptions]) -> Array[Number]: ...  # fmt: skip
     def apply(
         self,
         x: Any,

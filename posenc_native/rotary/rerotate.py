@@ -26,7 +26,16 @@ from .rotary import Rotary
 if TYPE_CHECKING:
     import torch
 
-    from posenc_native.base.kinds import Number, SupportsArray
+    from posenc_native.base.kinds import (
+        Array,
+        Number,
+        Numbers,
+        OutArray,
+        OutTensor,
+        SupportsArray,
+        Tensor,
+        TensorLike,
+    )
 
 __all__ = [
     "rerotate",
@@ -34,23 +43,13 @@ __all__ = [
 
 
 @overload
-def rerotate(
-    keys: npt.NDArray[Number], positions: npt.ArrayLike | torch.Tensor | None,
-    new_positions: npt.ArrayLike | torch.Tensor | None, rope: Rotary, new_rope: Rotary | None = ...,
-    *, layout: str = ..., out: npt.NDArray[Any] | None = ...,
-) -> npt.NDArray[Number]: ...  # fmt: skip
+def rerotate(keys: TensorLike, positions: Numbers | None, new_positions: Numbers | None,
+    rope: Rotary, new_rope: Rotary | None = ..., *, layout: str = ..., out: OutTensor = ...,
+) -> Tensor: ...  # fmt: skip
 @overload
-def rerotate(
-    keys: torch.Tensor, positions: npt.ArrayLike | torch.Tensor | None,
-    new_positions: npt.ArrayLike | torch.Tensor | None, rope: Rotary, new_rope: Rotary | None = ...,
-    *, layout: str = ..., out: torch.Tensor | None = ...,
-) -> torch.Tensor: ...  # fmt: skip
-@overload
-def rerotate(
-    keys: SupportsArray, positions: npt.ArrayLike | torch.Tensor | None,
-    new_positions: npt.ArrayLike | torch.Tensor | None, rope: Rotary, new_rope: Rotary | None = ...,
-    *, layout: str = ..., out: npt.NDArray[Any] | None = ...,
-) -> npt.NDArray[Any]: ...  # fmt: skip
+def rerotate(keys: SupportsArray[Number], positions: Numbers | None, new_positions: Numbers | None,
+    rope: Rotary, new_rope: Rotary | None = ..., *, layout: str = ..., out: OutArray = ...,
+) -> Array[Number]: ...  # fmt: skip
 def rerotate(
     keys: Any,
     positions: npt.ArrayLike | torch.Tensor | None,

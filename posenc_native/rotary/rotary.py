@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -21,8 +21,23 @@ from .apply import apply_rotary, apply_rotary_qk, rotary_tables
 
 if TYPE_CHECKING:
     import torch
+    from typing_extensions import Unpack
 
-    from posenc_native.base.kinds import Number, SupportsArray
+    from posenc_native.base.kinds import (
+        Array,
+        Dtype,
+        Number,
+        Numbers,
+        NumPyDtype,
+        OutArray,
+        OutTensor,
+        Pair,
+        SupportsArray,
+        Tensor,
+        TensorLike,
+        TorchDtype,
+    )
+    from posenc_native.base.rotation import CallOptions
 
 __all__ = [
     "Rotary",
@@ -203,23 +218,12 @@ class Rotary:
         return 2 * len(self.inv_freq)
 
     @overload
-    def __call__(
-        self, q: npt.NDArray[Number], k: npt.NDArray[Number],
-        positions: npt.ArrayLike | torch.Tensor | None = ..., *, layout: str = ...,
-        inverse: bool = ..., inplace: bool = ...,
-    ) -> tuple[npt.NDArray[Number], npt.NDArray[Number]]: ...  # fmt: skip
+    def __call__(self, q: TensorLike, k: TensorLike, positions: Numbers | None = ..., *,
+                 inplace: bool = ..., **turn: Unpack[CallOptions]) -> Pair[Tensor]: ...  # fmt: skip
     @overload
-    def __call__(
-        self, q: torch.Tensor, k: torch.Tensor,
-        positions: npt.ArrayLike | torch.Tensor | None = ..., *, layout: str = ...,
-        inverse: bool = ..., inplace: bool = ...,
-    ) -> tuple[torch.Tensor, torch.Tensor]: ...  # fmt: skip
-    @overload
-    def __call__(
-        self, q: SupportsArray, k: SupportsArray,
-        positions: npt.ArrayLike | torch.Tensor | None = ..., *, layout: str = ...,
-        inverse: bool = ..., inplace: bool = ...,
-    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]: ...  # fmt: skip
+    def __call__(self, q: SupportsArray[Number], k: SupportsArray[Number],
+        positions: Numbers | None = ..., *, inplace: bool = ..., **turn: Unpack[CallOptions],
+    ) -> Pair[Array[Number]]: ...  # fmt: skip
     def __call__(
         self,
         q: Any,
@@ -239,20 +243,11 @@ class Rotary:
         )  # fmt: skip
 
     @overload
-    def apply(
-        self, x: npt.NDArray[Number], positions: npt.ArrayLike | torch.Tensor | None = ..., *,
-        layout: str = ..., inverse: bool = ..., out: npt.NDArray[Any] | None = ...,
-    ) -> npt.NDArray[Number]: ...  # fmt: skip
+    def apply(self, x: TensorLike, positions: Numbers | None = ..., *, out: OutTensor = ...,
+              **turn: Unpack[CallOptions]) -> Tensor: ...  # fmt: skip
     @overload
-    def apply(
-        self, x: torch.Tensor, positions: npt.ArrayLike | torch.Tensor | None = ..., *,
-        layout: str = ..., inverse: bool = ..., out: torch.Tensor | None = ...,
-    ) -> torch.Tensor: ...  # fmt: skip
-    @overload
-    def apply(
-        self, x: SupportsArray, positions: npt.ArrayLike | torch.Tensor | None = ..., *,
-        layout: str = ..., inverse: bool = ..., out: npt.NDArray[Any] | None = ...,
-    ) -> npt.NDArray[Any]: ...  # fmt: skip
+    def apply(self, x: SupportsArray[Number], positions: Numbers | None = ..., *,
+              out: OutArray = ..., **turn: Unpack[CallOptions]) -> Array[Number]: ...  # fmt: skip
     def apply(
         self,
         x: Any,
@@ -271,24 +266,13 @@ class Rotary:
         )  # fmt: skip
 
     @overload
-    def tables(
-        self, positions: int | npt.NDArray[Any] | Sequence[Any], *,
-        dtype: npt.DTypeLike | None = ...,
-    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]: ...  # fmt: skip
+    def tables(self, positions: TensorLike, *, dtype: Dtype = ...) -> Pair[Tensor]: ...
     @overload
-    def tables(
-        self, positions: torch.Tensor, *, dtype: Any = ...,
-    ) -> tuple[torch.Tensor, torch.Tensor]: ...  # fmt: skip
+    def tables(self, positions: Numbers, *, dtype: TorchDtype) -> Pair[Tensor]: ...
     @overload
+    def tables(self, positions: npt.ArrayLike, *, dtype: NumPyDtype = ...) -> Pair[Array[Any]]: ...
     def tables(
-        self, positions: int | npt.ArrayLike | torch.Tensor, *, dtype: torch.dtype,
-    ) -> tuple[torch.Tensor, torch.Tensor]: ...  # fmt: skip
-    @overload
-    def tables(
-        self, positions: npt.ArrayLike, *, dtype: npt.DTypeLike | None = ...,
-    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]: ...  # fmt: skip
-    def tables(
-        self, positions: int | npt.ArrayLike | torch.Tensor, *, dtype: Any = None
+        self, positions: npt.ArrayLike | TensorLike, *, dtype: Any = None
     ) -> tuple[Any, Any]:
         """Cosines and sines: `rotary_tables` with this description."""
         inv_freq, axis_map = self._of(positions)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,9 @@ from posenc_native.spectra.frequencies import frequencies
 
 from .full_width import FullWidthRotary
 from .rotary import Rotary
+
+if TYPE_CHECKING:
+    from posenc_native.base.kinds import ArrayOrTensor
 
 __all__ = [
     "axial_rotary",
@@ -154,7 +157,7 @@ def mixed_frequencies(
     generator: Any = None,
     dtype: Any = None,
     device: Any = None,
-) -> Any:
+) -> ArrayOrTensor:
     """First values of the learned frequencies of RoPE-Mixed, by which both axes turn every pair.
 
     The angle of a pair is ``x * result[0] + y * result[1]``: `apply_rotary` takes it as inv_freq

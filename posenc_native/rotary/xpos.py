@@ -30,8 +30,22 @@ from .apply import apply_rotary_tables, rotary_tables
 
 if TYPE_CHECKING:
     import torch
+    from typing_extensions import TypedDict, Unpack
 
-    from posenc_native.base.kinds import Number, SupportsArray
+    from posenc_native.base.kinds import (
+        Array,
+        ArrayOrTensor,
+        Dtype,
+        Number,
+        Numbers,
+        NumPyDtype,
+        Pair,
+        Plain,
+        SupportsArray,
+        Tensor,
+        TensorLike,
+    )
+    from posenc_native.base.rotation import PairOptions
 
 __all__ = [
     "apply_xpos",
@@ -42,6 +56,29 @@ __all__ = [
 _LIMITS = {"float32": 87.0, "float64": 708.0}
 
 
+if TYPE_CHECKING:
+
+    class Decay(TypedDict, total=False):
+        """Keywords of the factors by which scores decay."""
+
+        center: float | str
+        scale_base: float
+        gamma: float
+        scale: float
+
+    class XposOptions(Decay, PairOptions, total=False):
+        """Keywords of a rotation with these factors."""
+
+        k_positions: Numbers | None
+        inplace: bool
+
+
+@overload
+def xpos_tables(positions: Plain, inv_freq: Plain, *, dtype: NumPyDtype = ...,
+                **decay: Unpack[Decay]) -> Pair[Pair[Array[Any]]]: ...  # fmt: skip
+@overload
+def xpos_tables(positions: Numbers, inv_freq: Numbers, *, dtype: Dtype = ...,
+                **decay: Unpack[Decay]) -> Pair[Pair[ArrayOrTensor]]: ...  # fmt: skip
 def xpos_tables(
     positions: int | npt.ArrayLike | torch.Tensor,
     inv_freq: npt.ArrayLike | torch.Tensor,
@@ -102,29 +139,11 @@ def xpos_tables(
 
 
 @overload
-def apply_xpos(
-    q: npt.NDArray[Number], k: npt.NDArray[Number], positions: npt.ArrayLike | torch.Tensor | None,
-    inv_freq: npt.ArrayLike | torch.Tensor, *,
-    k_positions: npt.ArrayLike | torch.Tensor | None = ..., center: float | str = ...,
-    scale_base: float = ..., gamma: float = ..., scale: float = ..., layout: str = ...,
-    pairing: str | int = ..., rotary_start: int = ..., inplace: bool = ...,
-) -> tuple[npt.NDArray[Number], npt.NDArray[Number]]: ...  # fmt: skip
+def apply_xpos(q: TensorLike, k: TensorLike, positions: Numbers | None, inv_freq: Numbers,
+               **options: Unpack[XposOptions]) -> Pair[Tensor]: ...  # fmt: skip
 @overload
-def apply_xpos(
-    q: torch.Tensor, k: torch.Tensor, positions: npt.ArrayLike | torch.Tensor | None,
-    inv_freq: npt.ArrayLike | torch.Tensor, *,
-    k_positions: npt.ArrayLike | torch.Tensor | None = ..., center: float | str = ...,
-    scale_base: float = ..., gamma: float = ..., scale: float = ..., layout: str = ...,
-    pairing: str | int = ..., rotary_start: int = ..., inplace: bool = ...,
-) -> tuple[torch.Tensor, torch.Tensor]: ...  # fmt: skip
-@overload
-def apply_xpos(
-    q: SupportsArray, k: SupportsArray, positions: npt.ArrayLike | torch.Tensor | None,
-    inv_freq: npt.ArrayLike | torch.Tensor, *,
-    k_positions: npt.ArrayLike | torch.Tensor | None = ..., center: float | str = ...,
-    scale_base: float = ..., gamma: float = ..., scale: float = ..., layout: str = ...,
-    pairing: str | int = ..., rotary_start: int = ..., inplace: bool = ...,
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]: ...  # fmt: skip
+def apply_xpos(q: SupportsArray[Number], k: SupportsArray[Number], positions: Numbers | None,
+    inv_freq: Numbers, **options: Unpack[XposOptions]) -> Pair[Array[Number]]: ...  # fmt: skip
 def apply_xpos(
     q: Any,
     k: Any,

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import as_array, is_tensor, wrong_type, wrong_value
 from posenc_native.base.calls import call
 from posenc_native.engines.arrays import Arrays
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from typing_extensions import Unpack
+
+    from posenc_native.base.kinds import Array, OfNumPy, OfTorch, Tensor, TensorLike
 
 __all__ = [
     "GridCoordinates",
@@ -60,6 +66,10 @@ class GridCoordinates:
     def __repr__(self) -> str:
         return call(self, **{field.name: getattr(self, field.name) for field in fields(self)})
 
+    @overload
+    def of_shape(self, shape: Sequence[int], **made: Unpack[OfNumPy]) -> tuple[Array[Any], ...]: ...
+    @overload
+    def of_shape(self, shape: Sequence[int], **made: Unpack[OfTorch]) -> tuple[Any, ...]: ...
     def of_shape(
         self, shape: Sequence[int], *, dtype: Any = None, device: Any = None
     ) -> tuple[Any, ...]:
@@ -79,6 +89,10 @@ class GridCoordinates:
             placed.append(place.reshape(along))
         return tuple(placed)
 
+    @overload
+    def of_mask(self, mask: TensorLike, axes: int) -> tuple[Tensor, ...]: ...
+    @overload
+    def of_mask(self, mask: npt.ArrayLike, axes: int) -> tuple[Array[Any], ...]: ...
     def of_mask(self, mask: Any, axes: int) -> tuple[Any, ...]:
         """Coordinates ``mask.shape`` of the cells that are there, along each of the last `axes`.
 

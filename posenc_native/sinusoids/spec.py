@@ -21,15 +21,48 @@ from .presets import spec_arguments
 from .tables import sinusoidal
 
 if TYPE_CHECKING:
-    import torch
+    from typing_extensions import TypedDict, Unpack
 
-    from posenc_native.base.kinds import Device
+    from posenc_native.base.kinds import (
+        Array,
+        ArrayOrTensor,
+        ByDtype,
+        OfNumPy,
+        OfTorch,
+        OnDevice,
+        Tensor,
+        TensorLike,
+    )
 
 __all__ = [
     "SinusoidalSpec",
     "sinusoidal_grid",
     "sinusoidal_preset",
 ]
+
+
+if TYPE_CHECKING:
+    Cells = int | npt.NDArray[Any] | Sequence[int] | Sequence[npt.NDArray[Any]]
+    CellTensors = TensorLike | Sequence[TensorLike]
+
+    class AxesOptions(TypedDict, total=False):
+        """Keywords of tables of several coordinates."""
+
+        base: float | tuple[float, ...]
+        layout: str
+        shift: float
+        scale: float | tuple[float, ...]
+        axis_order: tuple[int, ...] | None
+        axis_place: str
+        shares: tuple[int, ...] | None
+        remainder: str
+        grid: GridCoordinates | None
+
+    class GridOfNumPy(AxesOptions, OfNumPy):
+        """The same, of a table that is an array."""
+
+    class GridOptions(AxesOptions, OfTorch):
+        """The same, of either."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,21 +207,13 @@ class SinusoidalSpec:
         return tuple(parts * share for share in shares)
 
     @overload
-    def __call__(
-        self, positions: int | npt.NDArray[Any] | Sequence[int] | Sequence[npt.NDArray[Any]], *,
-        dtype: npt.DTypeLike | None = ..., device: None = ...,
-    ) -> npt.NDArray[Any]: ...  # fmt: skip
+    def __call__(self, positions: Cells, **made: Unpack[OfNumPy]) -> Array[Any]: ...
     @overload
-    def __call__(
-        self, positions: torch.Tensor | Sequence[torch.Tensor], *, dtype: Any = ...,
-        device: Any = ...,
-    ) -> torch.Tensor: ...  # fmt: skip
+    def __call__(self, positions: CellTensors, **made: Unpack[OfTorch]) -> Tensor: ...
     @overload
-    def __call__(
-        self, positions: Any, *, dtype: torch.dtype, device: Any = ...,
-    ) -> torch.Tensor: ...  # fmt: skip
+    def __call__(self, positions: Any, **made: Unpack[ByDtype]) -> Tensor: ...
     @overload
-    def __call__(self, positions: Any, *, dtype: Any = ..., device: Device) -> torch.Tensor: ...
+    def __call__(self, positions: Any, **made: Unpack[OnDevice]) -> Tensor: ...
     def __call__(self, positions: Any, *, dtype: Any = None, device: Any = None) -> Any:
         """The table at these positions.
 
@@ -292,6 +317,10 @@ class SinusoidalSpec:
         return merged.reshape(*leading, width * len(tables))
 
 
+@overload
+def sinusoidal_grid(positions: Cells, dim: int, **options: Unpack[GridOfNumPy]) -> Array[Any]: ...
+@overload
+def sinusoidal_grid(positions: Any, dim: int, **options: Unpack[GridOptions]) -> ArrayOrTensor: ...
 def sinusoidal_grid(
     positions: Any,
     dim: int,
@@ -410,7 +439,7 @@ def sinusoidal_preset(
     dtype: Any = None,
     device: Any = None,
     **options: Any,
-) -> Any:
+) -> ArrayOrTensor:
     """A sinusoidal table as another project has it.
 
     Args:

@@ -12,7 +12,6 @@ together; sinusoidal_presets.py has those of other projects by name.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -24,8 +23,22 @@ from posenc_native.engines import backend, late, reference
 
 if TYPE_CHECKING:
     import torch
+    from typing_extensions import TypedDict, Unpack
 
-    from posenc_native.base.kinds import Device, Number, SupportsArray
+    from posenc_native.base.kinds import (
+        Array,
+        Device,
+        Dtype,
+        Number,
+        Numbers,
+        NumPyDtype,
+        OutArray,
+        OutTensor,
+        SupportsArray,
+        Tensor,
+        TensorLike,
+        TorchDtype,
+    )
 
 __all__ = [
     "add_sinusoidal",
@@ -34,37 +47,37 @@ __all__ = [
 ]
 
 
+if TYPE_CHECKING:
+
+    class Waves(TypedDict, total=False):
+        """Keywords of sinusoidal tables."""
+
+        base: float
+        layout: str
+        shift: float
+        scale: float
+
+    class AddedWaves(Waves, total=False):
+        """Keywords of tables that are added."""
+
+        x_scale: float
+        alpha: float
+
+
 @overload
-def sinusoidal(
-    positions: int | npt.NDArray[Any] | Sequence[Any], dim: int, *, base: float = ...,
-    layout: str = ..., shift: float = ..., scale: float = ..., dtype: npt.DTypeLike | None = ...,
-    device: None = ..., out: npt.NDArray[Any] | None = ...,
-) -> npt.NDArray[Any]: ...  # fmt: skip
+def sinusoidal(positions: TensorLike, dim: int, *, dtype: Dtype = ..., device: Device | None = ...,
+               out: OutTensor = ..., **options: Unpack[Waves]) -> Tensor: ...  # fmt: skip
 @overload
-def sinusoidal(
-    positions: torch.Tensor, dim: int, *, base: float = ..., layout: str = ..., shift: float = ...,
-    scale: float = ..., dtype: Any = ..., device: Any = ..., out: torch.Tensor | None = ...,
-) -> torch.Tensor: ...  # fmt: skip
+def sinusoidal(positions: npt.ArrayLike, dim: int, *, dtype: TorchDtype, out: OutTensor = ...,
+               device: Device | None = ..., **options: Unpack[Waves]) -> Tensor: ...  # fmt: skip
 @overload
-def sinusoidal(
-    positions: int | npt.ArrayLike | torch.Tensor, dim: int, *, base: float = ...,
-    layout: str = ..., shift: float = ..., scale: float = ..., dtype: torch.dtype,
-    device: Any = ..., out: torch.Tensor | None = ...,
-) -> torch.Tensor: ...  # fmt: skip
+def sinusoidal(positions: npt.ArrayLike, dim: int, *, dtype: Dtype = ..., device: Device,
+               out: OutTensor = ..., **options: Unpack[Waves]) -> Tensor: ...  # fmt: skip
 @overload
+def sinusoidal(positions: npt.ArrayLike, dim: int, *, dtype: NumPyDtype = ..., device: None = ...,
+               out: OutArray = ..., **options: Unpack[Waves]) -> Array[Any]: ...  # fmt: skip
 def sinusoidal(
-    positions: int | npt.ArrayLike | torch.Tensor, dim: int, *, base: float = ...,
-    layout: str = ..., shift: float = ..., scale: float = ..., dtype: Any = ..., device: Device,
-    out: torch.Tensor | None = ...,
-) -> torch.Tensor: ...  # fmt: skip
-@overload
-def sinusoidal(
-    positions: npt.ArrayLike, dim: int, *, base: float = ..., layout: str = ..., shift: float = ...,
-    scale: float = ..., dtype: npt.DTypeLike | None = ..., device: None = ...,
-    out: npt.NDArray[Any] | None = ...,
-) -> npt.NDArray[Any]: ...  # fmt: skip
-def sinusoidal(
-    positions: int | npt.ArrayLike | torch.Tensor,
+    positions: npt.ArrayLike | TensorLike,
     dim: int,
     *,
     base: float = 10000.0,
@@ -127,23 +140,11 @@ def sinusoidal(
 
 
 @overload
-def add_sinusoidal(
-    x: npt.NDArray[Number], positions: npt.ArrayLike | torch.Tensor | None = ..., *,
-    x_scale: float = ..., alpha: float = ..., base: float = ..., layout: str = ...,
-    shift: float = ..., scale: float = ..., out: npt.NDArray[Any] | None = ...,
-) -> npt.NDArray[Number]: ...  # fmt: skip
+def add_sinusoidal(x: TensorLike, positions: Numbers | None = ..., *, out: OutTensor = ...,
+                   **options: Unpack[AddedWaves]) -> Tensor: ...  # fmt: skip
 @overload
-def add_sinusoidal(
-    x: torch.Tensor, positions: npt.ArrayLike | torch.Tensor | None = ..., *, x_scale: float = ...,
-    alpha: float = ..., base: float = ..., layout: str = ..., shift: float = ...,
-    scale: float = ..., out: torch.Tensor | None = ...,
-) -> torch.Tensor: ...  # fmt: skip
-@overload
-def add_sinusoidal(
-    x: SupportsArray, positions: npt.ArrayLike | torch.Tensor | None = ..., *, x_scale: float = ...,
-    alpha: float = ..., base: float = ..., layout: str = ..., shift: float = ...,
-    scale: float = ..., out: npt.NDArray[Any] | None = ...,
-) -> npt.NDArray[Any]: ...  # fmt: skip
+def add_sinusoidal(x: SupportsArray[Number], positions: Numbers | None = ..., *,
+    out: OutArray = ..., **options: Unpack[AddedWaves]) -> Array[Number]: ...  # fmt: skip
 def add_sinusoidal(
     x: Any,
     positions: npt.ArrayLike | torch.Tensor | None = None,

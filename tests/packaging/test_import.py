@@ -51,6 +51,17 @@ def test_nothing_heavy_comes_along():
         assert not any(f"{module}.".startswith(f"posenc_native.{name}.") for module in ours), name
 
 
+def test_typing_extensions_is_for_type_checkers_alone():
+    program = """
+        import sys
+        sys.modules["typing_extensions"] = None
+        import posenc_native as pn
+        import posenc_native.base.kinds, posenc_native.base.rotation
+        print(pn.sinusoidal(1, 2)[0, 1])
+        """
+    assert run(program) == "1.0\n"
+
+
 @pytest.mark.parametrize("name", ["flex", "hf", "nn"])
 def test_modules_for_torch_come_when_they_are_asked_for(name):
     pytest.importorskip("torch")

@@ -29,11 +29,34 @@ pn.sinusoidal(3, 8, layuot="sin_cos")
 """
 
 
-def mypy(*arguments: object) -> subprocess.CompletedProcess[str]:
+# What is known of arrays where nothing is known of torch.
+WITHOUT_TORCH = """
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import posenc_native as pn
+from typing_extensions import assert_type
+
+Floats = npt.NDArray[np.float32]
+x = np.ones((1, 3, 4, 8), np.float32)
+assert_type(pn.apply_rotary(x, None, x), Floats)
+assert_type(pn.apply_rotary_qk(x, x, None, x), tuple[Floats, Floats])
+assert_type(pn.Rotary(8).apply(x), Floats)
+assert_type(pn.rotary_tables(3, x), tuple[npt.NDArray[Any], npt.NDArray[Any]])
+assert_type(pn.sinusoidal(3, 8, dtype=np.float16), npt.NDArray[Any])
+assert_type(pn.add_sinusoidal(x), Floats)
+assert_type(pn.relative_position_bucket(x), npt.NDArray[np.int64])
+assert_type(pn.add_toeplitz_bias(x, x), Floats)
+assert_type(pn.relative_gather(x, None, 3), Floats)
+"""
+
+
+def mypy(*arguments: object, configuration: str = "") -> subprocess.CompletedProcess[str]:
     pytest.importorskip("mypy", reason="needs mypy")
     # Of the package errors are not shown, as where it is installed.
     command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent"]
-    command += ["--config-file=", "--python-version=3.10", *map(str, arguments)]
+    command += [f"--config-file={configuration}", "--python-version=3.10", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
 
 
@@ -78,3 +101,26 @@ def test_mistakes_are_seen(tmp_path):
     wrong.write_text(WRONG)
     assert set(re.findall(r"wrong.py:(\d+): error", mypy(wrong).stdout)) == {"7", "8"}
     assert {error.partition(":")[0] for error in pyright(tmp_path, wrong)} >= {"7", "8"}
+
+
+def test_arrays_are_known_without_torch(tmp_path):
+    snippet, configuration = tmp_path / "without_torch.py", tmp_path / "mypy.ini"
+    snippet.write_text(WITHOUT_TORCH)
+    configuration.write_text("[mypy]\n[mypy-torch.*]\nfollow_imports = skip\n")
+    done = mypy(snippet, configuration=str(configuration))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_public_types_are_complete():
+    pytest.importorskip("basedpyright", reason="needs basedpyright")
+    command = [sys.executable, "-m", "basedpyright", "--verifytypes", "posenc_native"]
+    command += ["--ignoreexternal", "--outputjson", "--pythonpath", sys.executable]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    found = json.loads(done.stdout)["typeCompleteness"]
+    assert Path(found["packageRootDirectory"]) == ROOT / "posenc_native"
+    unknown = [
+        symbol["name"]
+        for symbol in found["symbols"]
+        if symbol["isExported"] and not symbol["isTypeKnown"]
+    ]
+    assert found["completenessScore"] >= 0.95, unknown

@@ -18,6 +18,7 @@ from posenc_native import nn as pnn
 
 Floats = npt.NDArray[np.float32]
 Any_ = npt.NDArray[Any]
+Tables = tuple[Any_, Any_]
 
 
 class Foreign:
@@ -62,12 +63,41 @@ def arrays(x: Floats, k: npt.NDArray[np.float16], ints: npt.NDArray[np.int64]) -
     assert_type(pn.learned_positions(x, 3), Floats)
     assert_type(pn.grid_positions([2, 3]), npt.NDArray[np.int64])
     assert_type(pn.permute_qk(k, 8, to="half"), npt.NDArray[np.float16])
+    assert_type(pn.apply_rotary(x=x, positions=[1, 2], inv_freq=inv_freq, inverse=True), Floats)
+    assert_type(
+        pn.apply_rotary_qk(q=x, k=x, positions=None, inv_freq=inv_freq, axis_map=ints),
+        tuple[Floats, Floats],
+    )
+    assert_type(pn.apply_rotary_tables(k, x, x, compute="as_written"), npt.NDArray[np.float16])
+    assert_type(pn.apply_rotary_qk_tables(x, x, x, x, inplace=True), tuple[Floats, Floats])
+    assert_type(rope.apply(x=x, positions=[1], layout="sd", out=x), Floats)
+    assert_type(pn.xpos_tables(5, inv_freq, gamma=0.3), tuple[Tables, Tables])
+    assert_type(pn.sinusoidal_grid((3, 4), 8, axis_place="inner", dtype="float64"), Any_)
+    assert_type(pn.GridCoordinates().of_shape((3, 4)), tuple[Any_, ...])
+    assert_type(pn.GridCoordinates().of_mask(ints > 0, 2), tuple[Any_, ...])
+    assert_type(pn.kerple_diagonals([1.0], [2.0], 3, 4, kind="power"), Any_)
+    assert_type(pn.sandwich_diagonals(2, 3, 4, dim=64), Any_)
+    assert_type(pn.fire_bias(3, 4, widened), Floats)
+    assert_type(pn.alibi_columns(8, 4, key_mask=ints > 0), Any_)
+    assert_type(pn.packed_positions([0, 3, 5], 6, start=ints), npt.NDArray[np.int64])
+    assert_type(pn.packed_segments(ints, 6), npt.NDArray[np.int64])
+    assert_type(pn.augment_coordinates(x, shift=0.5, training=False), Any_)
+    assert_type(pn.relative_gather([[1.0, 2.0]], None, 3), Any_)
+    assert_type(pn.image_coordinates([2, 3], grid="corners"), Any_)
+
+
+def widened(x: Any) -> Floats:
+    return np.asarray(x, np.float32).repeat(8, -1)
 
 
 def arrays_of_others(x: Foreign) -> None:
     assert_type(pn.apply_rotary(x, None, [1.0]), Any_)
     assert_type(pn.sinusoidal(x, 8), Any_)
     assert_type(pn.add_sinusoidal(x), Any_)
+    assert_type(pn.apply_rotary_qk(x, x, x, x), tuple[Any_, Any_])
+    assert_type(pn.sinusoidal(x, 8, device="cpu"), torch.Tensor)
+    assert_type(pn.relative_position_bucket(x), npt.NDArray[np.int64])
+    assert_type(pn.padded_positions(x), Any)
 
 
 def tensors(x: torch.Tensor, parameter: torch.nn.Parameter) -> None:
@@ -87,11 +117,31 @@ def tensors(x: torch.Tensor, parameter: torch.nn.Parameter) -> None:
     assert_type(pn.relative_position_bucket(x), torch.Tensor)
     assert_type(pn.combine(x, x), torch.Tensor)
     assert_type(pn.permute_qk(x, 8, to="half"), torch.Tensor)
+    assert_type(pn.apply_rotary(parameter, x, x, layout="sd", out=x), torch.Tensor)
+    assert_type(
+        pn.apply_rotary_qk_tables(q=x, k=x, cos=x, sin=x), tuple[torch.Tensor, torch.Tensor]
+    )
+    assert_type(pn.rotary_tables([1.0], x), tuple[torch.Tensor, torch.Tensor])
+    assert_type(pn.rotary_tables(3, [1.0], dtype=torch.half), tuple[torch.Tensor, torch.Tensor])
+    assert_type(pn.Rotary(8).tables(5, dtype=torch.half), tuple[torch.Tensor, torch.Tensor])
+    assert_type(pn.linear_positions(4, 2, device="cpu"), torch.Tensor)
+    assert_type(pn.alibi_diagonals(8, 3, 4, slopes=x), torch.Tensor)
+    assert_type(pn.alibi_diagonals(8, 3, 4, q_offset=x, symmetric=False), torch.Tensor)
+    assert_type(pn.alibi_diagonals(8, 3, 4, dtype=torch.half), torch.Tensor)
+    assert_type(pn.image_coordinates([2, 3], dtype=torch.float32), torch.Tensor)
+    assert_type(pn.packed_segments(x, 6), torch.Tensor)
+    assert_type(pn.GridCoordinates().of_mask(x, 2), tuple[torch.Tensor, ...])
+    # Which they are depends on all arguments.
+    assert_type(pn.kerple_diagonals(parameter, x, 3, 4), Any)
+    assert_type(pn.sinusoidal_grid((x, x), 8), Any)
 
 
 def modules(x: torch.Tensor, model: torch.nn.Module) -> None:
     rope = pnn.RotaryEmbedding(64, base=500000.0)
     assert_type(rope.rope, pn.Rotary)
+    assert_type(pnn.Kerple(8).r1, torch.nn.Parameter)
+    assert_type(pnn.ALiBi(8).slopes, torch.nn.Parameter | None)
+    assert_type(pnn.T5RelativeBias(8).max_distance, int)
     assert_type(rope.forward(x, x, layout="bshd"), tuple[torch.Tensor, torch.Tensor])
     assert_type(pnn.SinusoidalPositionalEncoding(8).forward(x), torch.Tensor)
     assert_type(pnn.T5RelativeBias(8).bias(3, 4), torch.Tensor)
@@ -107,4 +157,7 @@ def mistakes(x: Floats, tensor: torch.Tensor) -> None:
     print(pn.rotray)  # type: ignore[attr-defined]  # pyright: ignore
     pn.apply_rotary([1.0], None, x)  # type: ignore[call-overload]  # pyright: ignore
     pn.apply_rotary(x, None, x, out=tensor)  # type: ignore[call-overload]  # pyright: ignore
+    pn.apply_rotary(x, None, x, paring="half")  # type: ignore[call-overload]  # pyright: ignore
+    pn.apply_rotary_tables(x, x, x, scale=2.0)  # type: ignore[call-overload]  # pyright: ignore
+    pn.Rotary(64)(x, x, layout=3)  # type: ignore[call-overload]  # pyright: ignore
     pn.sinusoidal(3, 8, dtype=torch.half, out=x)  # type: ignore[call-overload]  # pyright: ignore
