@@ -474,7 +474,7 @@ def test_fire(q_len, k_len, q_offset, threshold):
 def test_arrays_need_no_torch():
     code = """
 import sys
-from posenc_native.relative import distances
+import posenc_native as pn
 pn.t5_diagonals([[0.5]] * 32, 3, 4)
 pn.alibi_columns(3, 4, rounding="bfloat16")
 pn.fire_bias(2, 3, lambda x: x)
