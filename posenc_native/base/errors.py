@@ -7,6 +7,7 @@ attribute `fault`, from NumPy, torch and the native module alike.
 from __future__ import annotations
 
 import re
+import sys
 from typing import NamedTuple, TypeVar
 
 AnyError = TypeVar("AnyError", bound=Exception)
@@ -26,8 +27,12 @@ class Fault(NamedTuple):
 
 def error_of(kind: type[AnyError], fault: Fault) -> AnyError:
     """The error of a kind that says what the fault is."""
-    error = kind(str(fault))
-    error.fault = fault  # type: ignore[attr-defined]
+    function, argument, expected, got = fault
+    error = kind(f"{function}: {argument}: expected {expected}, got {got}")
+    torch = sys.modules.get("torch")
+    # torch.compile follows no attribute of an exception; the text reaches its user all the same.
+    if torch is None or not torch.compiler.is_dynamo_compiling():
+        error.fault = fault  # type: ignore[attr-defined]
     return error
 
 
