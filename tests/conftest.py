@@ -28,9 +28,7 @@ try:
     CUDA_ON_HOST: ModuleType | None = importlib.import_module("posenc_native._cuda_on_host")
 except ImportError:
     CUDA_ON_HOST = None
-NEEDS_CUDA_ON_HOST = pytest.mark.skipif(
-    CUDA_ON_HOST is None, reason="built by scripts/setup.sh"
-)
+NEEDS_CUDA_ON_HOST = pytest.mark.skipif(CUDA_ON_HOST is None, reason="built by scripts/setup.sh")
 NEEDS_NATIVE = pytest.mark.skipif(NATIVE is None, reason="the native module is not built")
 
 # Calls of 1 MiB have several threads already: the tests of threads need no large arrays.

@@ -1,10 +1,10 @@
 """The CUDA kernels on the host: what a GPU's threads do, one after another.
 
 posenc_native._cuda_on_host is the native module with the kernels of csrc/cuda in the place of the
-CPU's (csrc/cuda/on_host, which the C++ compiler takes): the same checks before them, the same launch
-geometry, on a grid so small that blocks do several pieces, and shared memory that is not a number
-until it is written. All tests with the `target` fixture run over it too. Here are the shapes where
-such kernels break, compared bit by bit with the CPU's kernels.
+CPU's (csrc/cuda/on_host, compiled by the C++ compiler): the same checks before them, the same
+launch geometry, on a grid so small that blocks do several pieces, and shared memory that is not a
+number until it is written. All tests with the `target` fixture run over it too. Here are the shapes
+where such kernels break, compared bit by bit with the CPU's kernels.
 """
 
 from __future__ import annotations
