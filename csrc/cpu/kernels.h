@@ -34,6 +34,8 @@ void diagonal_sums(const ToeplitzArgs& args, int64_t begin, int64_t end);
 // Write the rows [begin, end).
 void relative_gather(const RelativeArgs& args, int64_t begin, int64_t end);
 void relative_scatter(const RelativeArgs& args, int64_t begin, int64_t end);
+// Scatter without an index.
+void relative_shift_back(const RelativeArgs& args, int64_t begin, int64_t end);
 
 // Names of the compiled SIMD targets that this processor can run, best first; of the one in use.
 std::vector<std::string> available_targets();

@@ -32,37 +32,18 @@ class ScatterKernel {
 
  public:
   HWY_ATTR void run(const RelativeArgs& args, int64_t begin, int64_t end) {
-    // Without an index every key has a column of its own: a gather the other way round.
-    constexpr int64_t kFar = int64_t{1} << 62;
-    const IndexRun runs[] = {{-kFar, kFar, -1, 0}, {0, args.keys, 0, 1}, {args.keys, kFar, -1, 0}};
-    RelativeArgs mirrored;
-    mirrored.keys = args.width;
-    mirrored.runs = runs;
-    mirrored.run_count = 3;
     for_each_plane(
         args, begin, end, [&](int64_t plane, int64_t query, int64_t count, int64_t entry) HWY_ATTR {
           const auto first = [&](const Matrices& m) HWY_ATTR {
             return static_cast<T*>(m.data) + query * m.row_stride +
                    plane_offset(args.planes, m.plane_strides, plane);
           };
-          const Rows<T, false> all{first(args.by_key),
-                                   args.by_key.row_stride,
-                                   args.by_key.column_stride,
-                                   nullptr,
-                                   0,
-                                   0,
-                                   first(args.by_column),
-                                   args.by_column.row_stride,
-                                   args.by_column.column_stride,
-                                   static_cast<Number>(args.scale),
-                                   args.non_temporal};
-          if (args.index.data == nullptr) {
-            copier_.rows(mirrored, all, count, -entry, 1);
-            return;
-          }
+          const T* const from = first(args.by_key);
+          T* const to = first(args.by_column);
           for (int64_t row = 0; row < count; ++row) {
-            sum_row(args, all.x + row * all.x_row, entry - row,
-                    {nullptr, 0, all.out + row * all.out_row, all.out_step, all.scale, all.stream});
+            sum_row(args, from + row * args.by_key.row_stride, entry - row,
+                    {nullptr, 0, to + row * args.by_column.row_stride, args.by_column.column_stride,
+                     static_cast<Number>(args.scale), args.non_temporal});
           }
         });
   }
@@ -173,7 +154,6 @@ class ScatterKernel {
   static constexpr int64_t kPartial = 32;
   static constexpr int64_t kTile = 4096;
   HWY_ALIGN Number sums_[kTile + kSlack];
-  RowCopier<T, false> copier_;
 };
 
 template <typename T>
@@ -208,6 +188,7 @@ namespace posenc::cpu {
 POSENC_EXPORT(scatter_target);
 
 void relative_scatter(const RelativeArgs& args, int64_t begin, int64_t end) {
+  if (args.index.data == nullptr) return relative_shift_back(args, begin, end);
   POSENC_DISPATCH(scatter_target)(args, begin, end);
 }
 

@@ -15,6 +15,7 @@ from rotations import AXES, LAYOUTS, assert_rotated, double, frequencies, magnit
 from targets import NEEDS_NATIVE, written_past_the_cache
 
 import posenc_native as pn
+from posenc_native.base.rotation import TableRotation
 from posenc_native.engines import reference
 
 pytestmark = [NEEDS_NATIVE, pytest.mark.usefixtures("low_threshold")]
@@ -237,7 +238,7 @@ def test_any_rotation_by_tables(target, data, dtype):
     x, cos, sin, options = data.draw(table_calls(DTYPES[dtype]))
     actual = pn.apply_rotary_tables(x, cos, sin, **options)
     exact = reference.apply_rotary_tables(
-        double(x), double(cos), double(sin), **options, compute="float32", out=None
+        double(x), *TableRotation(double(cos), double(sin), **options), None
     )
     largest = max(np.abs(double(cos)).max(initial=0), np.abs(double(sin)).max(initial=0), 1.0)
     terms = magnitude(
