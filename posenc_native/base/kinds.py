@@ -1,7 +1,7 @@
-"""Kinds of arguments, for type checkers: what the overloads of public functions are written in.
+"""Types of arguments, for type checkers: the words of the overloads of public functions.
 
-What decides between overloads is told by `TensorLike` and `TorchDtype`, not by torch's classes:
-where torch is not installed, these are unknown to a checker and would match anything.
+`TensorLike` and `TorchDtype` decide between overloads, not torch's own classes. Where torch is not
+installed, a checker does not know its classes and would match them with anything.
 
 Keywords that overloads share are TypedDicts beside the function; those here are for functions with
 a dtype and a device. Nothing needs these names, or typing_extensions, at run time.

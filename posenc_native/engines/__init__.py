@@ -1,1 +1,1 @@
-"""Which code runs: the native module, the float64 reference, operations on tensors."""
+"""The code that computes: the native module, the float64 reference, operations on tensors."""
