@@ -1,6 +1,6 @@
 """The tables of models: JSON files beside this one, a row a model, read when first asked for.
 
-scripts/model_rows.py has their form, tests/test_model_rows.py says what a row must have.
+scripts/model_rows.py has their form, tests/models/test_rows.py says what a row must have.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def rows(table: str) -> dict[str, dict[str, Any]]:
-    """The rows of a table, by model. Lists are tuples: what is known of a model does not change."""
+    """The rows of a table, by model. Lists become tuples, so that nobody changes what is known."""
     import json  # which `import posenc_native` does not need
 
     path = os.path.join(os.path.dirname(__file__), f"{table}.json")

@@ -11,10 +11,10 @@
 
 namespace posenc::cuda {
 
-// On tensors of the device; `function` is named in errors.
+// Calls on tensors of the device; errors name `function`.
 void run(const char* function, int32_t device, const RotaryArgs& args);
 void run(const char* function, int32_t device, const SinusoidalArgs& args);
-// With a workspace of so many bytes.
+// rotate_back allocates a workspace of gradient_workspace bytes.
 void rotate_back(const char* function, int32_t device, const RotaryGradientArgs& args);
 int64_t gradient_workspace(const RotaryGradientArgs& args);
 void lay_diagonals(const char* function, int32_t device, const ToeplitzArgs& args);
