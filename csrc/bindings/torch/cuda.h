@@ -14,7 +14,7 @@ namespace posenc::cuda {
 // Calls on tensors of the device; errors name `function`.
 void run(const char* function, int32_t device, const RotaryArgs& args);
 void run(const char* function, int32_t device, const SinusoidalArgs& args);
-// rotate_back allocates a workspace of gradient_workspace bytes.
+// args.workspace has gradient_workspace(args) bytes, which the caller gives.
 void rotate_back(const char* function, int32_t device, const RotaryGradientArgs& args);
 int64_t gradient_workspace(const RotaryGradientArgs& args);
 void lay_diagonals(const char* function, int32_t device, const ToeplitzArgs& args);
