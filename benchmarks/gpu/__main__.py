@@ -1,7 +1,7 @@
 """`python -m benchmarks.gpu`, also `make gpu`: test, check and time on a machine with a GPU.
 
-No network, and no virtual environment of this project: it takes a Python with torch, NumPy, pytest,
-hypothesis, mpmath and ml_dtypes, and, where there is no wheel, what compiling takes. See
+It needs no network and no virtual environment of this project, but a Python with torch, NumPy,
+pytest, hypothesis, mpmath and ml_dtypes and, without a wheel, what compiling takes. See
 benchmarks/README.md.
 """
 
@@ -197,7 +197,7 @@ class Run:
 
 
 def _has_device() -> bool:
-    """Whether torch sees a GPU; asked in another process, which may then be gone from it."""
+    """Whether torch sees a GPU. Another process asks, so that this one does not hold the GPU."""
     code = "import sys, torch; sys.exit(not torch.cuda.is_available())"
     return subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
