@@ -1,7 +1,7 @@
 """`python -m benchmarks.gpu`, also `make gpu`: test, check and time on a machine with a GPU.
 
-It needs no network and no virtual environment of this project, but a Python with torch, NumPy,
-pytest, hypothesis, mpmath and ml_dtypes and, without a wheel, what compiling takes. See
+No network, and no virtual environment of this project: it takes a Python with torch, NumPy, pytest,
+hypothesis, mpmath and ml_dtypes, and, where there is no wheel, what compiling takes. See
 benchmarks/README.md.
 """
 
