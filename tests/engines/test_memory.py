@@ -1,8 +1,9 @@
 """The peak memory of an operation is its inputs and its results, and nothing else.
 
-The kernel counts, for the whole process: what no allocator of NumPy or torch knows of is in it.
-Inputs and results are 16 MiB each, or nearly nothing (frequencies, diagonals, columns). Nor does
-an operation keep anything when its results are gone: the next call's peak would not show it.
+The kernel counts for the whole process, memory that no allocator of NumPy or torch knows included.
+Inputs and results are 16 MiB each, or nearly nothing (frequencies, diagonals, columns). An operator
+also keeps nothing when its results are gone; that is counted too, since the next call's peak would
+not show it.
 """
 
 import functools

@@ -53,7 +53,7 @@ def test_a_note_where_frequencies_are_not_those_of_the_configuration() -> None:
 
 
 class Unmakeable(torch.nn.Module):
-    """A rotary embedding of a wrapper: it cannot be made from its configuration alone."""
+    """A rotary embedding in a wrapper, which its configuration alone cannot make."""
 
     def __init__(self, config: Any, inv_freq: Any) -> None:
         super().__init__()

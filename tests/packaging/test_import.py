@@ -1,7 +1,6 @@
 """What `import posenc_native` brings along: no warning, no framework, little of anything.
 
-What it takes in time is for a command to say, not for a test:
-``python -X importtime -c "import posenc_native"``.
+A command says how long it takes, not a test: ``python -X importtime -c "import posenc_native"``.
 """
 
 from __future__ import annotations
