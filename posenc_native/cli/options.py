@@ -33,7 +33,7 @@ SINUSOIDAL = ("sinusoidal",)
 ROTARY = ("rotary",)
 BOTH = (*SINUSOIDAL, *ROTARY)
 
-_DIM = 128  # of a picture, if nothing says what it is of
+_DIM = 128  # of a picture, if no option says what it shows
 
 # --- Kinds of values
 

@@ -40,9 +40,9 @@ def rotary_arguments(
 
     Args:
         config: a configuration object of transformers, the mapping that a config.json holds, or the
-            path of that file or of its folder. Of a model for several modalities the
-            ``text_config`` is read; its ``vision_config`` may be given by itself, if it is of a
-            model that `vision_rotary` knows. The rotary parameters may be in ``rope_parameters``,
+            path of that file or of its folder. For a model of several modalities the
+            ``text_config`` is read; its ``vision_config`` may be given by itself, if
+            `vision_rotary` knows the model. The rotary parameters may be in ``rope_parameters``,
             flat or by layer type, or in ``rope_theta`` and ``rope_scaling``.
         layer_type: which layers, such as "full_attention" or "sliding_attention", where they
             differ.
@@ -72,8 +72,8 @@ def rotary_arguments(
         {'head_dim': 16, 'base': 500000.0, 'rotary_dim': 16, 'pairing': 'half', 'scaling': None,
          'axis_map': None, 'rotary_start': 0}
 
-    A config.json may leave out whatever its model's class has a default for. Of the rotary
-    encoding those defaults are known here. A size that is missing is an error;
+    A config.json may leave out whatever its model's class has a default for. The defaults of the
+    rotary encoding are known here. A size that is missing is an error;
     ``transformers.AutoConfig.from_pretrained`` gives the complete object.
 
     Source: ``configuration_*.py``, ``modeling_*.py`` and ``modeling_rope_utils.py`` of

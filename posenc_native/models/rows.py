@@ -11,7 +11,7 @@ from typing import Any
 
 def rows(table: str) -> dict[str, dict[str, Any]]:
     """The rows of a table, by model. Lists become tuples, so that nobody changes what is known."""
-    import json  # which `import posenc_native` does not need
+    import json  # here, because `import posenc_native` does not need it
 
     path = os.path.join(os.path.dirname(__file__), f"{table}.json")
     with open(path, encoding="utf-8") as file:

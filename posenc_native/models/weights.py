@@ -86,7 +86,7 @@ def permute_qk(
         rotary_dim: how many dims are rotated, even; None for those from `rotary_start` on.
         rotary_start: first rotated dim; the others stay where they are.
         axis: the axis of head dims.
-        heads: which of the heads on that axis, all by default. Of a fused projection these are
+        heads: which of the heads on that axis, all by default. For a fused projection these are
             ``range(num_heads + num_kv_heads)`` where queries come first, then keys, then values,
             and ``[h for h in range(3 * num_heads) if h % 3 < 2]`` where the three alternate.
 

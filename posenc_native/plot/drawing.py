@@ -132,7 +132,7 @@ def shade(
     would draw patterns that are not there. Numbers are averaged, not colours.
     """
     masked = np.ma.masked_invalid(values)
-    ax.grid(False)  # which some styles have, over the image
+    ax.grid(False)  # some styles have one, over the image
     image = ax.imshow(
         masked, cmap=SHADES, vmin=limits[0], vmax=limits[1], extent=extent, aspect="auto",
         interpolation="antialiased", interpolation_stage="data",

@@ -85,7 +85,7 @@ def read_encoding(function: str, encoding: Any) -> Encoding:
 
     Raises:
         ValueError: an odd width, a table of other than two axes, a spec of several coordinates.
-        TypeError: what is none of them.
+        TypeError: anything else.
     """
     if arguments.is_count(encoding):
         return _encoding_of_spec(function, SinusoidalSpec(dim=_width(function, encoding)))

@@ -263,7 +263,7 @@ def backward_of_rotary_bfloat16(library):
 @operation(LARGE, torch)
 def backward_of_rotary_in_place(library):
     x = vectors(library).requires_grad_()
-    y = x.clone()  # whose gradient is that of x
+    y = x.clone()  # its gradient is that of x
     return backward(pn.apply_rotary(y, None, frequencies(library), out=y), x)
 
 

@@ -179,7 +179,7 @@ def test_vision_in_bfloat16(name: str) -> None:
 LEARNING = ["DeepseekV2", "Phimoe", "HunYuanVLText", "RoFormer", "V-JEPA 2", "DINOv3", "Gemma 4"]
 
 
-@pytest.mark.parametrize("name", [*LEARNING, "MLCD"])  # which learns a row of its tables
+@pytest.mark.parametrize("name", [*LEARNING, "MLCD"])  # MLCD learns a row of its tables
 def test_gradients(name: str) -> None:
     model, inputs = loaded(name)
 

@@ -75,7 +75,7 @@ def test_modules_for_torch_come_when_they_are_asked_for(name):
 def test_public_names_are_all_there():
     assert set(pn.__all__) <= set(dir(pn))
     assert len(set(pn.__all__)) == len(pn.__all__)
-    for name in set(pn.__all__) - {"flex", "hf", "nn", "plot"}:  # which need torch, matplotlib
+    for name in set(pn.__all__) - {"flex", "hf", "nn", "plot"}:  # these need torch or matplotlib
         assert hasattr(pn, name), name
     with pytest.raises(AttributeError, match="no attribute 'rotray'"):
         _ = pn.rotray
