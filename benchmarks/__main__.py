@@ -24,9 +24,10 @@ RESULTS = Path(__file__).with_name("results")
 
 
 def _fix_thresholds_of_malloc() -> None:
-    """Have glibc keep freed blocks up to 32 MiB for the next ones, as it does in any process that
-    has freed some: it raises these thresholds by what has been freed before, and how fresh a result
-    is would depend on the cases that ran already.
+    """Make glibc keep freed blocks up to 32 MiB for the next ones.
+
+    It does so in any process that has freed some, because it raises these thresholds by what was
+    freed before. Without this, how fresh a result is would depend on the cases that ran already.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -35,8 +36,9 @@ def _fix_thresholds_of_malloc() -> None:
 
 
 def _part(path: Path) -> Path:
-    """Where figures are until all are there: a run that is interrupted loses its last case alone,
-    and overwrites no complete one.
+    """Where figures are until all are there.
+
+    A run that is interrupted loses only its last case, and overwrites no complete run.
     """
     return path.with_name(f"{path.name}.part")
 

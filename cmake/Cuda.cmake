@@ -2,7 +2,7 @@
 include(CheckLanguage)
 check_language(CUDA)
 
-# Machine code for what is in use, as far as this compiler knows it, and PTX for what comes after.
+# Machine code for GPUs in use, as far as this compiler knows them, and PTX for later ones.
 # CUDAARCHS in the environment or CMAKE_CUDA_ARCHITECTURES chooses others: `native` is quickest to
 # build. posenc_cuda_architectures says what it is, in CMake's words.
 #
@@ -44,7 +44,7 @@ if(CMAKE_CUDA_COMPILER AND NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND "$ENV{CUDAAR
 endif()
 
 if(CMAKE_CUDA_COMPILER)
-  # torch may have another version of it: ours is inside, and needs nothing but the driver.
+  # torch may bring another version of it. Ours is linked in and needs nothing but the driver.
   set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
   set(CMAKE_CUDA_STANDARD 17)
   set(CMAKE_CUDA_STANDARD_REQUIRED ON)

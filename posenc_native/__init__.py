@@ -7,12 +7,12 @@
     q, k = rope(q, k, positions)                        # arrays or tensors
 
 Arrays of other libraries (pandas, xarray, JAX, memory-mapped files, whatever has ``__array__`` or
-``__dlpack__``) are read where they are, if that is the CPU, and the result is NumPy's. What is
-written to, `out` or an argument with ``inplace=True``, is a NumPy array or a tensor. Arrays with a
-mask, and lists in the place of what the result is like, are TypeErrors.
+``__dlpack__``) are read without a copy if they are on the CPU; the result is then a NumPy array.
+Only NumPy arrays and tensors can be written to, as `out` or with ``inplace=True``. Masked arrays
+are TypeErrors. So are lists for an argument from which the result takes its dtype.
 
-Modules for models are in `posenc_native.nn`, transformers models are served by
-`posenc_native.hf.patch`, pictures are drawn by `posenc_native.plot`.
+`posenc_native.nn` has modules for models, `posenc_native.hf.patch` serves transformers models, and
+`posenc_native.plot` draws pictures.
 """
 
 from __future__ import annotations
@@ -172,15 +172,15 @@ __all__ = [
     "xpos_tables",
 ]
 
-# Not inside torch.compile, where a first call might import it too late.
+# Now, and not at the first call: inside torch.compile that might be too late.
 if "torch" in sys.modules:
     late.torch_operations()
 
-# They import torch or matplotlib, so only when somebody asks for them.
+# These import torch or matplotlib, so they are imported when somebody asks for them.
 _OPTIONAL = ("flex", "hf", "nn", "plot")
 
 
-# Hidden from type checkers, to which it would say that there is every name.
+# Type checkers must not see it: it would tell them that every name exists.
 if not TYPE_CHECKING:
 
     def __getattr__(name):

@@ -1,4 +1,4 @@
-"""score_mod functions for torch's flex_attention, from the data that the biases are made of.
+"""score_mod functions for torch's flex_attention, from the data that biases are made of.
 
 ``score_mod(score, batch, head, q_idx, kv_idx)`` is what flex_attention compiles into its kernel:
 attention with a relative encoding, and no ``[q_len, k_len]`` matrix anywhere.
@@ -7,8 +7,8 @@ attention with a relative encoding, and no ``[q_len, k_len]`` matrix anywhere.
     bias = flex.toeplitz_score_mod(t5.diagonals(q_len, k_len), q_len, k_len)
     out = flex_attention(q, k, v, score_mod=bias, scale=1.0)
 
-flex_attention scales the inner products before score_mod, as the models do that have these biases
-(T5 has no scale: ``scale=1.0``).
+flex_attention scales the inner products before score_mod, as models with these biases do (T5 has no
+scale: ``scale=1.0``).
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
     scripts/gpu_resources.py [DIRECTORY]
 
-Compiles every CUDA source as the build in DIRECTORY (the newest below build/, by default) does, and
-prints the assembler's report of each kernel. Exits with 1 if a kernel keeps registers in memory,
-writes (of sums: reads) less at once than it was made for, or computes in float64 what is not
-float64, of which GPUs can do next to nothing.
+It compiles every CUDA source as the build in DIRECTORY does (by default the newest below build/),
+and prints the assembler's report of each kernel. It exits with 1 if a kernel keeps registers in
+memory, writes (sums: reads) less at once than it was made for, or computes in float64 what is not
+float64: GPUs do very little of that.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BYTES = {"Float16": 2, "BFloat16": 2, "float": 4, "double": 8}
 PTX_ENTRY = re.compile(r"\.entry (\w+)\(.*?\n\}\n", re.DOTALL)
 STORE = re.compile(r"\bst\.global(?:\.v(\d))?\.[a-z](\d+)\b")
 LOAD = re.compile(r"\bld\.global(?:\.nc)?(?:\.v(\d))?\.[a-z](\d+)\b")
-# Loading, storing and converting are no arithmetic: scale and inv_freq come as float64.
+# Loading, storing and converting are not arithmetic: scale and inv_freq come as float64.
 DOUBLE_ARITHMETIC = re.compile(r"\b(?:add|sub|mul|fma|div|rcp|sqrt|min|max|set\w*)\.[\w.]*f64\b")
 
 

@@ -1,4 +1,4 @@
-"""What the compiled libraries ask of the system and show to it, and what of that is wrong.
+"""What the compiled libraries need from the system and export to it, and what of it is wrong.
 
     python scripts/libraries.py build/.../_torch_ops.so WHEEL...    says it; fails if not
 
@@ -23,7 +23,7 @@ from elftools.elf.sections import SymbolTableSection
 # headers, and a library that only one machine has makes a wheel for that machine.
 SYSTEM = re.compile(r"lib(c|m|stdc\+\+|gcc_s|pthread|dl|rt)\.so\.\d+|ld-linux-[\w-]+\.so\.\d+")
 TORCH = "libtorch_cpu.so"
-# The oldest torch that the stable ABI is used of; TORCH_TARGET_VERSION in cmake/.
+# The oldest torch whose stable ABI we use; TORCH_TARGET_VERSION in cmake/.
 MINIMUM_TORCH = "2.10.0"
 
 
@@ -31,8 +31,8 @@ MINIMUM_TORCH = "2.10.0"
 class Library:
     """What an ELF file says about itself.
 
-    The names of the libraries that it needs, where it looks for them, the symbols that it shows and
-    those that it wants from others.
+    The names of the libraries that it needs, where it looks for them, the symbols that it exports
+    and those that it needs from others.
     """
 
     name: str

@@ -5,7 +5,7 @@
 
 Rows stay in the order in which they stand. A value is written on one line if it fits there; a
 longer mapping has a line for each key, a longer list as many numbers on a line as fit. What rows
-mean is said where they are read, in posenc_native/models/*.py; tests/test_model_rows.py says what
+mean is said where they are read, in posenc_native/models/*.py; tests/models/test_rows.py says what
 must be in them.
 """
 

@@ -4,9 +4,9 @@
     POSENC_ISA=AVX3 python scripts/result_bits.py | diff avx2 -
 
 Every SIMD target with a fused multiply-add, which all but SSE4 have, gives the same lines;
-scripts/aarch64.sh compares NEON's. The gradients of frequencies and positions are not among them:
-sums over heads or pairs are made in vectors, which are not equally long. What goes in is made of
-integers and divisions, which are the same everywhere: no pow or log of a C library.
+scripts/aarch64.sh compares NEON's. The gradients of frequencies and positions are left out: they
+are sums over heads or pairs in vectors, whose lengths differ. Inputs are made of integers and
+divisions, which are the same everywhere, without pow or log of a C library.
 """
 
 from __future__ import annotations

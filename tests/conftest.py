@@ -1,7 +1,7 @@
 """Fixtures that all tests share: what computes, on which SIMD target, with how many threads.
 
-What else tests share is in shared/, which pytest can import from (pyproject.toml): exact values and
-tolerances in oracle.py, strided arrays in arrays.py, what computes in targets.py ...
+Everything else that tests share is in shared/, from which pytest can import (pyproject.toml): exact
+values and tolerances in oracle.py, strided arrays in arrays.py, what computes in targets.py ...
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ def alibi_bias(options: Options, length: int, threads: int, name: str) -> Case:
     rows: list[Row] = [
         ours("nn.ALiBi", "in place", lambda b: module(b.x, inplace=True)),
         ours("nn.ALiBi", "fresh", lambda b: module(b.x)),
-        # The same to a softmax, as are MPT's and BLOOM's.
+        # A softmax makes the same of it, as of MPT's and BLOOM's.
         dataclasses.replace(ours("scores.add_(alibi_columns)", "in place", columns), checked=False),
         Contestant(
             f"{plain}, eager", "in place", functools.partial(call, add_in_place), "in-place scale"
@@ -228,7 +228,7 @@ def swin_shape(options: Options) -> tuple[int, int, int, int]:
 
 
 def swin_peer() -> Any:
-    """Swin's bias in transformers, with a table that is not zero; None where it is not there."""
+    """Swin's bias in transformers, with a table that is not zero; None if it is not installed."""
     if missing("transformers", "transformers.models.swin.modeling_swin"):
         return None
     module = importlib.import_module("transformers.models.swin.modeling_swin")

@@ -1,4 +1,4 @@
-"""What is timed of one new token: little but the price of a call."""
+"""What is timed for one new token: little but the price of a call."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _decode(
     arrays = QueryKey(1, np.dtype(array_dtype), batch=batch)
     inv_freq = pn.rotary_frequencies(HEAD_DIM, BASE)[0]
     inv_freq_torch = torch.from_numpy(inv_freq)
-    # One sequence, or as many of different lengths.
+    # One sequence, or several of different lengths.
     position = np.array([4095]) if batch == 1 else 4095 - 3 * np.arange(batch)[:, None]
     position_torch = torch.from_numpy(position)
     rope = pn.Rotary(HEAD_DIM, base=BASE, pairing=pairing)
@@ -75,7 +75,7 @@ def _decode(
     rotation = Rotation(options, [buffers], dtype, pairing, position, 1, compiled)
     fresh_goals = options.goals(1, transformers)
 
-    # These work on arrays of their own, which no job looks at.
+    # These rows work on arrays of their own, which no job looks at.
     def numpy_row(name: str, mode: str, run: Callable[[QueryKey], Any], goals: Any) -> Contestant:
         return dataclasses.replace(ours(name, mode, run, goals), checked=False)
 
@@ -119,7 +119,7 @@ def _decode(
 def _decode_attention(options: Options, name: str) -> Case:
     """One token through an attention of transformers, as it is and as hf.patch leaves it.
 
-    Its projections are of a small model, so that the rotation is a part of it that shows.
+    Its projections are those of a small model, so that the rotation is a part that shows.
     """
     buffers = Activations((1, 1, 64), torch.float32)
     peer = "transformers (Llama), its attention"

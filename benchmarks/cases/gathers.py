@@ -43,7 +43,7 @@ def strided_shift(x: torch.Tensor) -> torch.Tensor:
 
 
 def conformer_shift() -> Callable[[torch.Tensor], torch.Tensor] | None:
-    """The shift of transformers, by padding: a view of a padded copy. It wants nothing of self."""
+    """The shift of transformers: a view of a padded copy. The method does not use self."""
     name = "transformers.models.fastspeech2_conformer.modeling_fastspeech2_conformer"
     if missing("transformers", name):
         return None

@@ -62,8 +62,10 @@ BATCHES = (1, 4)
 
 
 def _rotary_cases(options: Options, threads: int) -> Iterator[_RotaryCase]:
-    """Every format and pairing in one shape and layout, forward and backward; every layout in every
-    format; the rest once, and less on two threads. With --exhaustive, the product.
+    """The combinations that are timed.
+
+    Every format and pairing in one shape and layout, forward and backward; every layout in every
+    format; the rest once, and less on two threads. With --exhaustive, the product of all.
     """
     dtypes = (torch.float32, torch.bfloat16, torch.float16)
     main = (torch.float32, torch.bfloat16)

@@ -1,4 +1,4 @@
-"""What is timed of rotary beyond fixed frequencies: rounding as written, learning, moved keys."""
+"""What is timed for variants of rotary: rounding as written, learned frequencies, moved keys."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from benchmarks.peers.contestants import (
 )
 from benchmarks.peers.rotary import transformers_rotary
 
-# Shapes of learned frequencies, and what has its own.
+# Shapes of learned frequencies, and what has frequencies of its own there.
 KINDS = {"[P]": "all heads", "[H, P]": "each head", "[A, H, P]": "each head and axis"}
 
 

@@ -20,8 +20,9 @@ def job_of(
     changed: Callable[[Any], Any],
     written: Callable[[Any], Any] | None = None,
 ) -> Job:
-    """Of results that are rounded once or twice, without angles. `changed` finds those in place,
-    `written` those of "out=".
+    """The job of results that are rounded once or twice, without angles.
+
+    `changed` finds results in place, `written` those of "out=".
     """
     return Job(expected, changed, written or changed, tolerance(dtype, np.zeros(1)))
 
@@ -31,7 +32,7 @@ _SUMS = 5e-3
 
 
 def sums_job(expected: Callable[[Any], Any]) -> Job:
-    """Of sums, which are returned whatever the mode."""
+    """The job of sums, which are returned whatever the mode."""
     return Job(expected, expected, expected, _SUMS)
 
 
@@ -44,14 +45,14 @@ def shape_of(length: int) -> tuple[int, int, int]:
 
 
 def frozen(module: torch.nn.Module) -> Any:
-    """A module whose parameters want no gradient."""
+    """A module whose parameters require no gradient."""
     return module.requires_grad_(False)
 
 
 def gradient_of(
     make: Callable[[torch.Tensor], torch.Tensor], weight: torch.Tensor
 ) -> Callable[[Activations], Any]:
-    """Forward from scores, which want no gradient themselves, and backward to the weight."""
+    """Forward from scores, which require no gradient themselves, and backward to the weight."""
 
     def run(b: Activations) -> Any:
         # detach: in place, these would carry the graph of every call before.

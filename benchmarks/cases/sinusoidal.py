@@ -30,7 +30,7 @@ from benchmarks.peers.tables import Positions
 
 # The multiple of the memory limit to reach, on one thread; how many times as fast as any peer.
 TABLE, FASTER_TABLE = 1.3, 4.0
-# From how many bytes on a table is to reach its limit.
+# Tables of at least so many bytes are to reach their limit.
 LARGE_TABLE = 16 << 20
 
 

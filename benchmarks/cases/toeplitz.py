@@ -151,7 +151,7 @@ def add_bias(options: Options, length: int, dtype: Any, threads: int, name: str)
 
 
 def sum_by_shear(grad: torch.Tensor) -> torch.Tensor:
-    """Sums along diagonals by padding: rows one longer than they are put diagonals into columns."""
+    """Sums along diagonals by padding: rows that are one longer put diagonals into columns."""
     length = grad.shape[-1]
     padded = torch.nn.functional.pad(grad, (length, 0)).flatten(1)
     sheared = torch.nn.functional.pad(padded, (0, length)).unflatten(1, (length, 2 * length + 1))

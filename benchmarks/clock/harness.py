@@ -68,8 +68,9 @@ class Goal:
 class Job:
     """What all contestants of a case compute, so that no row times something else.
 
-    Results are an array, or a tuple or list of some. A row is believed where they are within
-    `tolerance` times the largest number that is expected: its dtype's rounding, float32 angles.
+    Results are an array, or a tuple or list of arrays. A row is believed if they are within
+    `tolerance` times the largest number that is expected: room for its dtype's rounding and for
+    float32 angles.
     """
 
     expected: Callable[[Any], Any]  # from a buffer set that has not been worked on
@@ -87,7 +88,7 @@ class Contestant:
     run: Callable[[Any], object]  # gets one of the case's buffer sets
     limit: str | None = None  # the kind of memory limit (limits.KINDS) that bounds it
     ours: bool = False
-    yardstick: bool = False  # shown beside the peers, but no library: a copy, a hand-written loop
+    yardstick: bool = False  # shown beside the peers, but not a library: a copy, a hand-made loop
     goals: tuple[Goal, ...] = ()
     # Makes the case's results, an array or several, of what a run returned; None: it did.
     result: Callable[[Any], Any] | None = None
@@ -143,8 +144,10 @@ class Result:
         return _fastest(self.limit_samples_alone[kind])[1] / self.limit(kind)[1]
 
     def best_peer(self, mode: str) -> tuple[Contestant, float] | None:
-        """The fastest peer, and its seconds: of any for work in reused memory, which has no page
-        faults; of those whose results are fresh too for fresh ones.
+        """The fastest peer, and its seconds.
+
+        Work in reused memory, which has no page faults, is compared with any peer; work with fresh
+        results only with peers whose results are fresh too.
         """
         peers = [
             (row, statistics.median(times))
@@ -154,9 +157,10 @@ class Result:
         return min(peers, key=lambda peer: peer[1], default=None)
 
     def verdict(self, contestant: Contestant, seconds: float, goal: Goal) -> dict[str, Any] | None:
-        """What became of a goal, {"goal", "figure", "met"}; `met` is None where the limit does not
-        gain as much, and where it is met but for rows that were left out. None where there is
-        nobody to compare with.
+        """What became of a goal: {"goal", "figure", "met"}, or None with nobody to compare with.
+
+        `met` is None where the limit does not gain as much, and where the goal is met only because
+        rows were left out.
         """
         met: bool | None
         if goal.at_most is not None:
@@ -180,7 +184,7 @@ class Result:
                 return None
             figure = other / seconds
             text, met = f"{goal.at_least:g} x as fast as {goal.of}", figure >= goal.at_least
-            # Of copies where there are some: what two threads are good for in memory.
+            # A copy shows what two threads are good for in memory, where the case has one.
             kind = "copy" if "copy" in self.limit_samples else str(contestant.limit)
             gain = self.limit_gain(kind)
             if goal.where_limit_gains and gain < goal.at_least:
@@ -205,8 +209,9 @@ class Result:
 
 
 def _fastest(samples: dict[str, list[float]]) -> tuple[str, float]:
-    """Name and median of the fastest variant of those that ran in every round: the machine may have
-    been faster in the first ones.
+    """Name and median of the fastest variant among those that ran in every round.
+
+    The others ran only in the first rounds, when the machine may have been faster.
     """
     most = max(map(len, samples.values()))
     medians = {name: statistics.median(s) for name, s in samples.items() if len(s) == most}
@@ -258,7 +263,7 @@ def _without_other_work(case: Case) -> Case:
         return case
     expected: list[np.ndarray] | None = None
     judged: dict[int, Contestant | Skipped] = {}
-    # Those that leave the buffers as they are first: they share one expectation.
+    # First those that leave the buffers as they are: they share one expectation.
     contestants = enumerate(case.contestants)
     for number, row in sorted(contestants, key=lambda pair: pair[1].mode == "in place"):
         judged[number] = row
@@ -267,7 +272,7 @@ def _without_other_work(case: Case) -> Case:
         if expected is None:
             expected = _samples(job.expected(buffers))
         written = row.mode == "out=" and row.result is None
-        if written:  # or what somebody wrote before would be found, and be right
+        if written:  # or the right result of another contestant would be found
             for array in _several(job.out(buffers)):
                 array[...] = math.nan
         try:
@@ -301,7 +306,7 @@ def _difference(
     shapes = [[list(array.shape) for array in arrays] for arrays in (found, expected)]
     if shapes[0] != shapes[1]:
         return f"computes something else: shapes {shapes[0]}, expected {shapes[1]}"
-    # np.max, not max: a NaN of any array is to come through.
+    # np.max, not max: it lets a NaN of any array through.
     scale = np.max([np.abs(array).max(initial=0) for array in expected])
     off = np.max([np.abs(a - b).max(initial=0) for a, b in zip(found, expected, strict=True)])
     if off <= tolerance * scale:  # not where it is a NaN
@@ -384,11 +389,11 @@ def measure(
             for _ in range(contestant.warmups):
                 first = take(number) * contestant.calls * contestant.repeats
             stride.append(min(_LONGEST_STRIDE, 1 + int(first / _SLOW)))
-        # Only now: warming up starts compilers, which are processes too.
+        # Only now, because warming up starts compilers, which are processes too.
         began, before = time.perf_counter(), _busy()
         for round_number in range(rounds):
-            # In another order each time: what one leaves in the caches is not always the same
-            # neighbour's gain or loss.
+            # In another order each time, so that not always the same contestant gains or loses by
+            # what its neighbour leaves in the caches.
             shuffle(order)
             for number in order:
                 if round_number % stride[number] == 0:

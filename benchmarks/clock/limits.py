@@ -102,8 +102,10 @@ def run(
     threads: int = 1,
     repeats: int = 1,
 ) -> None:
-    """One of KINDS as float32, `repeats` times: scale dst by value, copy src to dst, fill dst with
-    value, sum src up (into dst, one number for each thread), add src to dst.
+    """Run one of KINDS as float32, `repeats` times.
+
+    Scale dst by value, copy src to dst, fill dst with value, sum src up (into dst, one number for
+    each thread), or add src to dst.
 
     dst and src are addresses, multiples of 4; nbytes is a multiple of 4. Scaling by the default of
     -1 keeps any float16, bfloat16 or float32 data finite and non-zero: only signs change. Adding

@@ -1,6 +1,6 @@
 """Shows how far a run is: a bar where somebody watches, plain lines where nobody does.
 
-Nothing is drawn while something is timed: no thread refreshes the bar, `advance` does, between
+Nothing is drawn while something is timed: no thread refreshes the bar; `advance` does, between
 rounds.
 """
 

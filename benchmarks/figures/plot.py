@@ -21,7 +21,7 @@ from PIL import Image
 
 from benchmarks.clock import limits
 
-# A panel each: the first case on the thread that is asked for whose name begins so and ends so.
+# A panel each: the first case, with the wanted number of threads, whose name begins and ends so.
 PANELS = (
     ("rotary, q 32 + k 8 heads x", "torch float32, half"),
     ("rotary, q 32 + k 8 heads x", "torch float32, interleaved"),
@@ -132,7 +132,7 @@ def _style(row: dict[str, Any]) -> dict[str, Any]:
 def _draw_case(axes: Any, case: dict[str, Any]) -> None:
     rows = bars(case)
     fastest, slowest = rows[0]["seconds"], rows[-1]["seconds"]
-    # A limit that is far below all of them has nothing to say: bytes do not matter.
+    # A limit far below all rows says nothing: bytes do not matter there.
     near = {k: v["seconds"] for k, v in case["limits"].items() if v["seconds"] > fastest / 8}
     for kind, seconds in near.items():
         axes.axvline(seconds, **LIMIT, linestyle=LIMIT_LINES[kind])
@@ -251,7 +251,7 @@ def draw_growth(figures: dict[str, Any], path: Path) -> Path:
     for number, curve in enumerate(curves.values()):
         axes = figure.add_subplot(rows, columns, number + 1)
         every = sorted({point["x"] for points in curve["lines"].values() for point in points})
-        # Values that are no powers stand in their order, at equal distances.
+        # Values that are not powers stand in their order, at equal distances.
         place_of = {x: x if curve["logarithmic"] else place for place, x in enumerate(every)}
         for place, (name, points) in enumerate(curve["lines"].items()):
             x = [place_of[point["x"]] for point in points]

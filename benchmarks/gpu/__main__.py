@@ -197,7 +197,7 @@ class Run:
 
 
 def _has_device() -> bool:
-    """Whether torch sees a GPU; asked in another process, which may then be gone from it."""
+    """Whether torch sees a GPU. Another process asks, so that this one does not hold the GPU."""
     code = "import sys, torch; sys.exit(not torch.cuda.is_available())"
     return subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

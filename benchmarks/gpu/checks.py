@@ -57,7 +57,7 @@ def run(command: Sequence[str], *, cwd: Path, environment: dict[str, str], limit
 def test_command(device: str, work: Path, quick: bool) -> list[str]:
     """pytest, on the tests that take a device, with this device alone.
 
-    Warnings are no errors there: another torch than the one that is tested daily has its own.
+    Warnings are not errors there: a torch other than the one tested daily has warnings of its own.
     """
     hf = (f"hf/test_{name}.py" for name in ("patch", "compile", "precision"))
     names = ["engines/tensors", "nn/test_rotary.py", *hf]
@@ -85,7 +85,7 @@ def sanitizer() -> str | None:
 
 
 def sanitizer_command(program: str, tool: str, small_run: Sequence[str]) -> list[str]:
-    """The small run under a tool. What the driver refuses torch is none of its business."""
+    """The small run under a tool, which does not report what the driver refuses torch."""
     # The limit of time is ours: torch takes its time before the first call of CUDA.
     return [program, "--tool", tool, "--launch-timeout", "0", "--report-api-errors", "no",
             "--error-exitcode", "86", "--print-limit", "20", *small_run]  # fmt: skip

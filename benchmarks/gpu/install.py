@@ -45,7 +45,7 @@ def build_command(site: Path, build: Path) -> list[str]:
 
 
 def build_environment() -> dict[str, str]:
-    """Both kinds of kernel or an error; for the GPU that is here, unless the caller says else.
+    """Both kinds of kernels or an error; for the GPU here, unless the caller chooses others.
 
     Highway, which the processor's kernels need, is found by CMAKE_PREFIX_PATH or hwy_DIR.
     """

@@ -75,7 +75,7 @@ def rotary(case: RotaryCase, sizes: dict[str, int], dtype: torch.dtype, device: 
             steps, inv_freq, axis_map=options["axis_map"], scale=case.scale, dtype=dtype
         )
         results += [cos, sin]
-        # Not from tables made here: a difference of the two devices would be taken along.
+        # Not from tables made here, which would carry a difference of the two devices along.
         cos, sin = random(cos.shape, dtype, device, 2), unaligned(random(cos.shape, dtype, device))
         options = case.table_options()
         results.append(pn.apply_rotary_tables(x, cos, sin, **options))
@@ -90,7 +90,7 @@ def rotary(case: RotaryCase, sizes: dict[str, int], dtype: torch.dtype, device: 
 
 
 def gradients(case: RotaryCase, sizes: dict[str, int], dtype: torch.dtype, device: str) -> Results:
-    """Of x; and of frequencies and positions in whole numbers, whose sums are exact in any order.
+    """Gradients of x, and of frequencies and positions in whole numbers: exact in any order.
 
     Frequencies of 0, or positions, turn nothing.
     """

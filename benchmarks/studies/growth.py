@@ -336,7 +336,7 @@ def measure(curve: Curve, sizes: Sizes, rounds: int, shown: Progress) -> dict[st
     lines: dict[str, list[Any]] = {}
     for sample in curve.samples(sizes):
         shown.begin(f"{curve.title}: {sample.x:,} {curve.axis}")
-        few = sample.case.buffers[0].nbytes > LARGE  # which takes long, and varies little
+        few = sample.case.buffers[0].nbytes > LARGE  # they take long and vary little
         result = harness.measure(sample.case, 1 if few else rounds)
         for contestant, times in result.rows:
             points = lines.setdefault(contestant.name, [])

@@ -75,7 +75,7 @@ def _machine() -> list[str]:
 
 
 def _table(headings: list[str], rows: list[list[str]], numbers_from: int) -> list[str]:
-    """A table in Markdown; columns from that number on are to the right."""
+    """A table in Markdown; columns from that number on are aligned to the right."""
     marks = ["---" if i < numbers_from else "--:" for i in range(len(headings))]
     return [f"| {' | '.join(cells)} |" for cells in (headings, marks, *rows)]
 
@@ -155,7 +155,7 @@ def _goals() -> list[str]:
 
 
 def _kind_of_goal(entry: tuple[str, Any]) -> tuple[str, float]:
-    """Goals that differ in the number alone stand together: by their words, then by the number."""
+    """Sorts goals by their words, then by the number, so that like ones stand together."""
     number = next(float(word) for word in entry[0].split() if word[0].isdigit())
     return " ".join(word for word in entry[0].split() if not word[0].isdigit()), number
 

@@ -9,8 +9,8 @@ in single backticks does, unless it is an argument of what the docstring is abou
     add_sinusoidal
     ```
 
-and a public name that no page has this way is a warning. The directive ``head`` shows what a module
-says at its head, as it stands there: pictures in characters, which docstrings refer to.
+A public name that no page has this way is a warning. The directive ``head`` shows the docstring of
+a module as it stands there: pictures in characters, to which other docstrings refer.
 
     ```{head} posenc_native.rotary.apply
     ```

@@ -1,7 +1,7 @@
 """A build with warnings is not built upon.
 
-Sphinx reads and writes what has changed since the last build. The warnings of pages that have not
-are said once and then never again, so that `make docs`, repeated, would pass.
+Sphinx reads and writes only what has changed since the last build. It says the warnings of the
+other pages once and never again, so a repeated `make docs` would pass.
 """
 
 from __future__ import annotations

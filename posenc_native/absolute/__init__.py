@@ -1,1 +1,1 @@
-"""The simple absolute encodings, and tables for another length."""
+"""The simple absolute encodings, and learned tables resampled to another length."""

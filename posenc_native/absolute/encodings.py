@@ -1,12 +1,12 @@
-"""The simple absolute encodings, which others are compared with, and how they meet embeddings.
+"""The simple absolute encodings, with which others are compared, and how they join embeddings.
 
     linear        p * scale                                       one number or some a position
     normalized    low + (high - low) * p / (n - 1)                the same for every length n
     learned       row p of a table
     recurrent     the p-th state of a GRU that has no input       learned, for any length
 
-and `combine`, which adds, multiplies or concatenates one of them, or a sinusoidal table, to
-embeddings. Modules of all are in `posenc_native.nn`.
+`combine` joins one of them, or a sinusoidal table, with embeddings: it adds, multiplies or
+concatenates. `posenc_native.nn` has modules of all.
 """
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ def normalized_positions(
 ) -> ArrayOrTensor:
     """Positions as a share of the length: ``low + (high - low) * p / (n - 1)``.
 
-    The first position is `low` and the last is `high`, whatever the length; the only position of a
-    length of 1 is `low`. Positions beyond the length go on in a straight line.
+    The first position becomes `low` and the last `high`, whatever the length; a single position
+    becomes `low`. Positions beyond the length go on in a straight line.
 
     Args:
         positions: an int n for 0 .. n-1, or an array or tensor ``[..., s]``.
@@ -222,9 +222,9 @@ def learned_positions(
         ``positions.shape + (dim,)``, of the kind and dtype of `table`. Gradients reach `table`.
 
     Raises:
-        ValueError: a table of other axes, positions that it has no row for (tensors on a GPU and
-            those that torch.compile traces are left to torch: an error of its own), a padding_idx
-            that is none of its rows.
+        ValueError: a table of other axes, positions that it has no row for, a padding_idx that is
+            not one of its rows. (For positions on a GPU, or that torch.compile traces, torch raises
+            an error of its own.)
         TypeError: impossible dtypes.
 
     Source: Gehring et al. 2017, "Convolutional Sequence to Sequence Learning", section 3.1.
@@ -292,14 +292,15 @@ def recurrent_positions(
         s, for the next position  =  (1 - z) * n + z * s
 
     The encoding of position p is the state after p + 1 steps from the one given. So the last row of
-    a result is the state to go on with: tables continue, a step of decoding is a count of 1, and no
-    length is the last one.
+    a result is the state to go on with: a table can be continued to any length, and a step of
+    decoding is a call with count 1.
 
     Args:
         count: number of positions.
         state: ``[h]``, learned, or the last row of the positions before.
         weight: ``[3 h, h]``, the gates r, z, n in the order of torch.nn.GRU's weight_hh.
-        bias_ih, bias_hh: ``[3 h]``; bias_ih is all that is left of an input. They are apart for n.
+        bias_ih, bias_hh: ``[3 h]``; bias_ih is all that is left of an input. They are two because
+            n treats them differently.
         dtype: float32 (default) or float64 to keep states exactly, or float16 or bfloat16.
 
     Returns:

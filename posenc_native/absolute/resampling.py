@@ -63,7 +63,7 @@ def resample_positions(
     Args:
         table: ``[..., rows, dim]``; rows are `prefix` tokens, then a grid, its last axis fastest.
         size: new length, or sizes of the axes of the new grid, (height, width) of images.
-        old_size: the like of the table; None for a length, or a grid of equal sides.
+        old_size: the same for the table as it is; None for a length, or a grid of equal sides.
         prefix: leading rows that stay as they are (class tokens, rows of padding).
         interpolation: "cubic" or "linear".
         antialias: False for the plain kernel, which skips rows when it shrinks a table, and repeats

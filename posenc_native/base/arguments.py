@@ -49,11 +49,11 @@ def dtype_name(dtype: object) -> str:
 
 
 def as_array(function: str, argument: str, value: Any) -> np.ndarray[Any, Any]:
-    """The value as a plain NumPy array; of an array of any library its memory, without a copy.
+    """The value as a plain NumPy array; an array of any library is read without a copy.
 
-    Subclasses of NumPy's (memmap, matrix) and what has ``__array__`` or a buffer (pandas, xarray,
-    JAX) are what `np.asarray` makes of them, and what has ``__dlpack__`` alone is read through
-    that. Lists and the like become an array.
+    `np.asarray` reads subclasses of NumPy's arrays (memmap, matrix) and whatever has ``__array__``
+    or a buffer (pandas, xarray, JAX). Whatever has only ``__dlpack__`` is read through that. Lists
+    and the like become an array.
 
     Raises:
         TypeError: no array; one on another device, which would be copied here unasked; one with a
@@ -75,26 +75,26 @@ def as_array(function: str, argument: str, value: Any) -> np.ndarray[Any, Any]:
             return np.from_dlpack(value)
         return np.asarray(value)
     except (TypeError, ValueError, RuntimeError, BufferError) as error:
-        # RuntimeError: a tensor that wants a gradient. BufferError: DLPack of an unknown dtype.
+        # RuntimeError: a tensor that requires a gradient. BufferError: DLPack of an unknown dtype.
         wrong_type(function, argument, "an array", f"{type(value).__name__}: {error}")
 
 
 def is_array(value: object) -> bool:
-    """Whether the value is an array, of whatever library; scalars and lists are none."""
+    """Whether the value is an array of any library; scalars and lists are not."""
     if isinstance(value, np.generic):
         return False
     return isinstance(value, np.ndarray) or _has(value, *_READ_BY_NUMPY, "__dlpack__")
 
 
 def _has(value: object, *names: str) -> bool:
-    """Whether the class has one of these; an object that torch.fx traces with has any name."""
+    """Whether the class has one of these; the objects of torch.fx would say yes to any name."""
     return any(hasattr(type(value), name) for name in names)
 
 
 def as_numbers(function: str, argument: str, value: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
     """As `as_array` of real numbers of any dtype, in float64."""
     array = as_array(function, argument, value)
-    if array.dtype.kind not in "cSUMm":  # which NumPy would cut off, or read as text
+    if array.dtype.kind not in "cSUMm":  # NumPy would drop a part, or read text
         try:
             return np.asarray(array, np.float64)
         except (TypeError, ValueError):
@@ -103,7 +103,7 @@ def as_numbers(function: str, argument: str, value: Any) -> np.ndarray[Any, np.d
 
 
 def as_operand(function: str, argument: str, value: Any) -> np.ndarray[Any, Any]:
-    """As `as_array` of an argument that the result is like: of a list that is a guess."""
+    """As `as_array`, for an argument whose dtype the result has: a list has none."""
     if not is_array(value):
         wrong_type(function, argument, "a NumPy array or a torch tensor", type(value).__name__)
     return as_array(function, argument, value)
@@ -112,7 +112,7 @@ def as_operand(function: str, argument: str, value: Any) -> np.ndarray[Any, Any]
 def as_operands(
     function: str, q: Any, k: Any, inplace: bool
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """q and k as `as_operand`; those to be overwritten are NumPy's, be it of a subclass."""
+    """q and k as `as_operand`; to be overwritten they must be NumPy arrays or of a subclass."""
     plain_q = as_operand(function, "q", q)
     if is_tensor(k):
         wrong_type(function, "k", "an array, as q is", type(k).__name__)
@@ -124,10 +124,10 @@ def as_operands(
     return plain_q, plain_k
 
 
-# How NumPy reads what is no array of its own: without a copy, as DLPack does, but with every dtype.
+# How NumPy reads arrays of others: without a copy, as through DLPack, but with every dtype.
 _READ_BY_NUMPY = ("__array__", "__array_interface__", "__array_struct__")
 
-# Of DLPack's device types those that other libraries have arrays on; 3 and 11 are host memory.
+# DLPack's types of devices on which other libraries have arrays; 3 and 11 are host memory.
 _DEVICES = {2: "CUDA", 8: "Metal", 10: "ROCm", 13: "CUDA (managed)", 14: "oneAPI"}
 
 
@@ -239,8 +239,9 @@ def size(function: str, argument: str, value: object) -> int:
 
 
 def length(function: str, argument: str, value: object) -> int:
-    """As `size`; torch.compile and torch.export may keep it open, where they take a `size` for a
-    constant.
+    """As `size`, but torch.compile and torch.export may keep it open.
+
+    They take a `size` for a constant.
     """
     if type(value) is int and 0 <= value < 2**63:
         return value
@@ -264,7 +265,7 @@ def finite_number(function: str, argument: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         wrong_type(function, argument, "a real number", type(value).__name__)
     result = float(value)
-    if not -math.inf < result < math.inf:  # as torch.compile can follow it
+    if not -math.inf < result < math.inf:  # written so that torch.compile can follow
         wrong_value(function, argument, "a finite number", result)
     return result
 

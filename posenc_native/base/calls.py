@@ -14,10 +14,10 @@ def call(self: object, **values: Any) -> str:
 
 
 def call_arguments(kind: type, /, **values: Any) -> str:
-    """What stands between the brackets, less what is the default of `kind`.
+    """The arguments of a call as text, without those that have the default of `kind`.
 
-    values: arguments by name, in the order of the signature; those that must be given and may be
-        given by position are.
+    values: arguments by name, in the order of the signature. Required ones are written by position
+        if the signature allows it.
     """
     parameters = inspect.signature(kind).parameters
     shown = []
@@ -35,7 +35,7 @@ def call_arguments(kind: type, /, **values: Any) -> str:
 
 
 def written(value: Any) -> str:
-    """A value; of many numbers the first ones and the last, which makes no call any more."""
+    """A value as text; of many numbers only some, and the text is no longer a call then."""
     if isinstance(value, np.generic):
         value = value.item()
     if not isinstance(value, tuple) or len(value) <= 8:

@@ -42,13 +42,13 @@ def fault_of(error: BaseException) -> Fault | None:
     return fault if isinstance(fault, Fault) else None
 
 
-# What the operators' errors look like after they have crossed torch, which carries text alone.
+# What errors of operators look like after they have crossed torch, which passes on text alone.
 _CROSSED = re.compile(
     r"(?P<function>\w+): (?P<argument>[^:]+): expected (?P<expected>.+), got (?P<got>.+)", re.DOTALL
 )
 
 
 def error_from_text(kind: type[AnyError], text: str) -> AnyError:
-    """The error that csrc/bindings/torch/tensors.h has made a text of."""
+    """The error whose text csrc/bindings/torch/tensors.h wrote."""
     found = _CROSSED.fullmatch(text)
     return kind(text) if found is None else error_of(kind, Fault(**found.groupdict()))

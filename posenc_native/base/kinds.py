@@ -1,7 +1,7 @@
-"""Kinds of arguments, for type checkers: what the overloads of public functions are written in.
+"""Types of arguments, for type checkers: the words of the overloads of public functions.
 
-What decides between overloads is told by `TensorLike` and `TorchDtype`, not by torch's classes:
-where torch is not installed, these are unknown to a checker and would match anything.
+`TensorLike` and `TorchDtype` decide between overloads, not torch's own classes. Where torch is not
+installed, a checker does not know its classes and would match them with anything.
 
 Keywords that overloads share are TypedDicts beside the function; those here are for functions with
 a dtype and a device. Nothing needs these names, or typing_extensions, at run time.
@@ -28,7 +28,7 @@ Item = TypeVar("Item")
 class SupportsArray(Protocol[Number_co]):
     """An array, also one of another library that NumPy can read: pandas, xarray, JAX.
 
-    Tensors are too: overloads have them before.
+    A tensor matches this too, so overloads have tensors first.
     """
 
     def __array__(self) -> np.ndarray[Any, np.dtype[Number_co]]: ...
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     Numbers = npt.ArrayLike | torch.Tensor
     # Neither a tensor nor an array of another library.
     Plain = float | npt.NDArray[Any] | Sequence[Any]
-    # A result of which a checker cannot say which it is: a union would have every caller ask.
+    # A result that a checker cannot tell: a union would force every caller to ask which it is.
     ArrayOrTensor = Any
     # What a result is written to.
     OutArray = npt.NDArray[Any] | None
@@ -68,13 +68,13 @@ if TYPE_CHECKING:
     Dtype = npt.DTypeLike | TorchDtype | None
 
     class OfNumPy(TypedDict, total=False):
-        """What leaves a result an array."""
+        """Keywords with which a result stays an array."""
 
         dtype: NumPyDtype
         device: None
 
     class OfTorch(TypedDict, total=False):
-        """What goes with a tensor."""
+        """Keywords that a call with a tensor may have."""
 
         dtype: Dtype
         device: Device | None

@@ -1,9 +1,9 @@
 """The options of a rotation, declared once for all floors.
 
 Below the public functions a call is ``f(x, *rotation, out)`` or ``f(q, k, *rotation, inplace)``:
-the fields of a `Rotation` or a `TableRotation` in their order, which is that of the operators'
-schemas and of the native module. Small calls pass them on as they came, without a name; who looks
-into them makes the record: ``Rotation(*options)``.
+the fields of a `Rotation` or a `TableRotation` in their order, which is also that of the operators'
+schemas and of the native module. Small calls pass the options on by position, without names. Code
+that looks into them makes the record: ``Rotation(*options)``.
 
 `RotationOptions` and `TableRotationOptions` are the same for type checkers: the keywords of the
 public functions. `tests/base/test_rotation.py` holds all of them together.
@@ -75,7 +75,7 @@ class TableRotationOptions(PairOptions, total=False):
 
 
 class CallOptions(TypedDict, total=False):
-    """Keywords of a `Rotary` that is called, which knows the others."""
+    """Keywords of a call of a `Rotary`, which has the others itself."""
 
     layout: str
     inverse: bool

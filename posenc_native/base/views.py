@@ -64,7 +64,7 @@ class RotaryView:
             wrong_value(function, argument, f"shape {choices}", list(shape))
 
     def align(self, table: Any, by_head: bool = False) -> Any:
-        """Tables of x's tokens, their axes laid to broadcast with x[..., :P].
+        """Tables by token, with axes that broadcast with x[..., :P].
 
         An array or tensor ``[s, P]`` or ``[b, s, P]``, with an axis H before P if they are by head.
         """

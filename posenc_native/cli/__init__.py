@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "posenc-native")
         The exit status, as --help lists them.
     """
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by who runs the command
+        if getattr(sys, name) is None:  # closed by whoever runs the command
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - stays open
     try:
         try:
@@ -79,7 +79,7 @@ def _run_command(arguments: Sequence[str] | None, program: str) -> int:
     parser = _parser(program)
     speaker = None
     try:
-        # bench has options of its own, those of the benchmarks.
+        # bench passes on options that it does not know: those of the benchmarks.
         options, rest = parser.parse_known_args(arguments)
         parser = options.parser
         if rest and not options.takes_more:

@@ -1,7 +1,7 @@
 """Options that several commands have, named as the arguments of the Python functions are.
 
-An option that is not typed is not there afterwards, and so not passed on: defaults are those of the
-functions, which --help reads from their signatures.
+An option that is not typed is absent afterwards and is not passed on. So the defaults are those of
+the functions; --help reads them from their signatures.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SINUSOIDAL = ("sinusoidal",)
 ROTARY = ("rotary",)
 BOTH = (*SINUSOIDAL, *ROTARY)
 
-_DIM = 128  # of a picture, if nothing says what it is of
+_DIM = 128  # of a picture, if no option says what it shows
 
 # --- Kinds of values
 
@@ -250,7 +250,7 @@ _SOURCES = {
 
 
 def add_encoding(parser: CommandParser, *kinds: str) -> None:
-    """Add the options that say what is encoded how; `encoding` reads them.
+    """Add the options that describe an encoding; `encoding` reads them.
 
     Args:
         parser: of the command.
@@ -369,7 +369,7 @@ def reading_config(path: Path) -> Iterator[None]:
     except RecursionError:
         raise CommandError(f"cannot read {path}: it is nested too deeply") from None
     except (ValueError, TypeError) as error:
-        # The name of the function that reads the file says nothing to who typed its path.
+        # Whoever typed the path does not know the function that reads the file.
         fault = fault_of(error)
         said = str(error) if fault is None else str(fault).removeprefix(f"{fault.function}: ")
         raise CommandError(f"{path}: {said}") from None

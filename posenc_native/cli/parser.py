@@ -1,4 +1,4 @@
-"""How a command line is read: help that is laid out by us, errors of one line."""
+"""How a command line is read: help laid out as it is written, errors of one line."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class UsageError(CommandError):
 
 
 class CommandParser(argparse.ArgumentParser):
-    """argparse, but for errors of one line, help as it is written, and no abbreviated options."""
+    """argparse with errors of one line, help as it is written, and no abbreviated options."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(formatter_class=_help_formatter, allow_abbrev=False, **settings)
-        # What begins like a negative number is a value, as in --positions -8:8: no option does.
+        # Text that begins like a negative number is a value (--positions -8:8): no option does.
         self._negative_number_matcher = re.compile(r"-\.?\d")
         # Without a command: help. Each command sets its own.
         self.set_defaults(parser=self, run=_show_help, takes_more=False)
@@ -56,7 +56,7 @@ class CommandParser(argparse.ArgumentParser):
         raise UsageError(message.removeprefix("argument "), self.prog)
 
     def add_commands(self, metavar: str, title: str) -> Any:
-        """Have it take commands; `add_command` adds them to what this returns."""
+        """Make it take commands; `add_command` adds them to what this returns."""
         # Without prog argparse would lay out the usage to find it, and on a terminal import rich.
         return self.add_subparsers(metavar=metavar, prog=self.prog, title=title)
 
@@ -106,9 +106,9 @@ def require(module: str, extra: str, why: str) -> ModuleType:
 
 
 def in_words_of_the_shell(error: Exception, parser: argparse.ArgumentParser) -> str | None:
-    """The message of an error of the library, under the name of the option that is at fault.
+    """The message of an error of the library, with the name of the option that is at fault.
 
-    None if it is none about an argument.
+    None if the error is not about an argument.
     """
     fault = fault_of(error)
     if fault is None:

@@ -36,9 +36,9 @@ class Picture:
         summary: a line for the list of pictures.
         description: what its own --help begins with.
         examples: of command lines, one a line.
-        encodings: kinds of encodings that it is of; none: it has options of its own for that.
+        encodings: the kinds of encodings that it shows; none: it has options of its own for that.
         add: adds its options to a group.
-        draw: gives the Axes; is told the module posenc_native.plot and the options.
+        draw: takes the module posenc_native.plot and the options, returns the Axes.
         animate: draws an animation into a .gif of this name; None if nothing moves.
     """
 

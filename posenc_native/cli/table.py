@@ -287,7 +287,7 @@ def _write_csv(table: _Table, file: IO[str], done: _Done) -> None:
     print("position", *table.columns, sep=",", file=file)
     for positions in table.rows():
         columns = [positions[:, None], *(part(positions) for part in table.parts.values())]
-        if table.dtype.name == "bfloat16":  # which NumPy cannot write as text
+        if table.dtype.name == "bfloat16":  # NumPy cannot write it as text
             columns[1:] = [column.astype(np.float32) for column in columns[1:]]
         # The shortest text that reads as the same number.
         texts = np.concatenate([column.astype(str) for column in columns], axis=1)

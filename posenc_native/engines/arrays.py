@@ -1,7 +1,7 @@
-"""NumPy or torch: what functions compute with that make small arrays of numbers.
+"""One way to compute with NumPy and with torch, for functions that make small arrays of numbers.
 
-The same code serves both: it calls what they have in common through `Arrays.xp`, and `Arrays` has
-what differs.
+Such a function is written once. It calls what the two have in common through `Arrays.xp`; the
+methods of `Arrays` are what differs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Arrays:
     """NumPy, or torch on a device: what a call computes with, and how it reads its arguments."""
 
     def __init__(self, function: str, dtype: Any = None, device: Any = None, /, **values: Any):
-        """Values are arguments by name; a tensor among them, or the others, make it torch."""
+        """values: arguments by name. A tensor among them, a torch dtype or a device means torch."""
         self.function = function
         self.xp: Any = np
         tensors = {argument: value for argument, value in values.items() if is_tensor(value)}
@@ -35,7 +35,7 @@ class Arrays:
         self.device = device
         self.int64: Any = self.xp.int64
         self.float64: Any = self.xp.float64
-        if device is not None and device.type == "mps":  # which has nothing wider
+        if device is not None and device.type == "mps":  # it has nothing wider
             self.float64 = self.xp.float32
         self.dtype: Any = self._result_dtype(dtype)
 
@@ -70,7 +70,7 @@ class Arrays:
         return np.float64(number)
 
     def positions(self, argument: str, value: Any) -> Any:
-        """Positions of any dtype that they may have, as they are; an int n is 0 .. n - 1."""
+        """Positions as they are, of any dtype allowed; an int n is 0 .. n - 1."""
         if arguments.is_count(value):
             return self.arange(arguments.length(self.function, argument, value))
         return self._read(argument, value, arguments.POSITION_DTYPES)
@@ -80,7 +80,7 @@ class Arrays:
         return self.wide(self.positions(argument, value))
 
     def integers(self, argument: str, value: Any, dtypes: tuple[str, ...]) -> Any:
-        """An argument of these dtypes, int64; what is beyond int64 becomes its largest."""
+        """An argument of these dtypes as int64; larger values become the largest int64."""
         given = self._read(argument, value, dtypes)
         wide = self._cast(given, self.int64)
         if arguments.dtype_name(given.dtype) == "uint64":
@@ -88,7 +88,7 @@ class Arrays:
         return wide
 
     def broadcast(self, *values: Any) -> Any:
-        """Values laid out to one shape."""
+        """Values broadcast to one shape."""
         if self.is_torch:
             return self.xp.broadcast_tensors(*values)
         return np.broadcast_arrays(*values)
@@ -117,7 +117,7 @@ class Arrays:
         return self._cast(values, self.int64)
 
     def real(self, values: Any) -> Any:
-        """The values in what the result is computed in: float64 for float64, else float32."""
+        """The values in the dtype that computes the result: float64 for float64, else float32."""
         double = self.dtype == self.xp.float64
         return self._cast(values, self.xp.float64 if double else self.xp.float32)
 
@@ -150,7 +150,7 @@ class Arrays:
         return self._cast(narrow, self.float64)
 
     def float32_powers(self, base: float, exponents: list[int]) -> Any:
-        """Powers of a number as float32, the way that transformers takes them."""
+        """Powers of a number in float32, as transformers computes them."""
         if self.is_torch:
             options = {"device": self.device}
             single = self.xp.full((), base, dtype=self.xp.float32, **options)
@@ -169,7 +169,7 @@ class Arrays:
     def _cast(self, values: Any, dtype: Any) -> Any:
         if self.is_torch:
             return values.to(dtype)
-        with np.errstate(over="ignore"):  # infinite, as in torch
+        with np.errstate(over="ignore"):  # gives infinity, as in torch
             return values.astype(dtype)
 
     def _read(self, argument: str, value: Any, dtypes: tuple[str, ...]) -> Any:
@@ -181,7 +181,7 @@ class Arrays:
         return self.xp.tensor(array, device=self.device) if self.is_torch else array
 
     def _common_device(self, tensors: dict[str, Any], device: Any) -> Any:
-        """The device of all tensors, which must be the one given, if any; "cuda" is any GPU."""
+        """The one device of all tensors, and the one given, if any; "cuda" is any GPU."""
         for argument, tensor in tensors.items():
             here = tensor.device
             if device is None or (device.index is None and device.type == here.type):

@@ -1,4 +1,4 @@
-"""What has to wait for torch: the operations on tensors, and what its compiler is told of ours.
+"""What waits for torch to be there: the operations on tensors, and what torch.compile is told.
 
 Nothing here imports torch before a caller has a tensor.
 """
@@ -39,7 +39,7 @@ def operations_on(value: object) -> ModuleType | None:
 def constant(function: AnyFunction) -> AnyFunction:
     """Declare that torch.compile may run the function while it traces and keep the result.
 
-    For functions of what never changes: integers, immutable objects.
+    For functions whose arguments never change: integers, immutable objects.
     """
     _constants.append(function)
     if _torch_operations is not None:

@@ -17,14 +17,14 @@ After `patch` the first computes exact cos and sin in float32 (`posenc_native.ro
 the second calls `posenc_native.apply_rotary_qk_tables`.
 
 Only instances are touched, never a class or a module of transformers. The rotary-embedding module
-gets an instance-level ``forward``; an attention module gets one that is the same code with other
-globals, in which the rotary function is replaced. So everything else those modules do (caches,
+gets an instance-level ``forward``. An attention module gets one with the same code but other
+globals, in which the rotary function is replaced. Everything else that these modules do (caches,
 attention backends, scalings that change with the length) is still transformers' own.
 
-No list of models says which coordinate and which frequency drive a column of a table, how a model
-pairs the dimensions of a head, or whether it rotates only a part of them: the files here find that
-out by calling the model's own code (tables.py, functions.py). A part of a model that answers like
-no known form is left alone.
+There is no list of models. Which coordinate and which frequency drive a column of a table, how a
+model pairs the dimensions of a head, whether it rotates only a part of them: the files here find
+that out by calling the model's own code (tables.py, rotation.py). A part of a model whose answers
+fit no known form is left alone.
 """
 
 from __future__ import annotations

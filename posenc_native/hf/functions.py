@@ -33,9 +33,9 @@ def rotary_function(
 
     Args:
         original: the model's function.
-        tables: from the number of columns of a table what it is: its form, the angle of every
-            column that it has, and what the function does with it, if that is known. Another
-            number is an error: the model has cut a table to a size that was meant for its own form.
+        tables: what a table is, by its number of columns: its form, the angle of every column,
+            and what the function does with it, if that is known. Another number is an error: the
+            model has cut a table to a size that was meant for its own form.
         inplace: rotate where q and k are, if no gradient is needed.
         pieces: the parts of which a table is the sum, side by side (`in_pieces`).
     """
@@ -52,7 +52,7 @@ def rotary_function(
     known = rotary_arguments(original) if rotates else None
     of_heads = known.heads if known else ()
     ignored = {*of_tables, *of_heads, *(known.positions if known else ()), "unsqueeze_dim"}
-    # The number of positional arguments tells a call that has heads and tables and nothing else.
+    # A call with so many positional arguments has heads and tables and nothing else.
     usual = len(of_heads) + len(cos_and_sin)
     if not known or {*names[:usual]} != {*of_heads, *cos_and_sin}:
         usual = -1
@@ -121,7 +121,7 @@ def _is_default(value: Any, default: Any) -> bool:
 
 
 def _cos_and_sin_of(cos: Tensor, sin: Tensor, packing: str, pieces: int) -> tuple[Tensor, Tensor]:
-    """cos and sin out of the arguments of a rotary function; if they are one, it is both."""
+    """cos and sin from the arguments of a rotary function, where one tensor may hold both."""
     if packing == "cos, sin":
         return sum(cos.float().chunk(pieces, dim=-1)), sum(sin.float().chunk(pieces, dim=-1))  # type: ignore[return-value]
     one, other = cos.chunk(2, dim=-1)

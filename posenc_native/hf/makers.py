@@ -18,7 +18,7 @@ __all__ = [
 
 
 def table_names(module: nn.Module) -> tuple[str, ...]:
-    """What stands before ``inv_freq`` in the buffers of a rotary-embedding module; else nothing.
+    """What stands before ``inv_freq`` in names of buffers; nothing if it is no rotary embedding.
 
     Most have ``inv_freq`` itself. Models whose kinds of layer differ (Gemma 3) have one a kind:
     ``sliding_attention_inv_freq``, ``full_attention_inv_freq``.
@@ -65,7 +65,7 @@ def with_own_buffers(module: nn.Module) -> nn.Module:
 
 
 def with_marked_frequencies(module: nn.Module, name: str) -> nn.Module:
-    """A copy whose frequencies differ by much, as those of a model need not."""
+    """A copy with frequencies that are far apart, which those of a model need not be."""
     result = with_own_buffers(module)
     for ending in ("inv_freq", "original_inv_freq"):
         buffer = result._buffers.get(name + ending)

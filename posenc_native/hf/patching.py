@@ -22,21 +22,21 @@ def patch(model: nn.Module, *, inplace: bool = False) -> Patch:
         inplace: where no gradient is needed, rotate q and k where they are instead of into fresh
             memory. For long prompts that is several times faster. It is right as long as nothing
             else uses q and k from before the rotation. No attention module of transformers 5.23
-            that was tried does (112 models, results compared bit for bit), but a forward hook that
-            keeps the output of a ``q_proj`` would see it rotated, hence not the default.
+            that was tried does (112 models, results compared bit for bit). But a forward hook that
+            keeps the output of a ``q_proj`` would see it rotated, so this is not the default.
 
     Returns:
-        A handle: ``.undo()`` restores every module, and it is a context manager that does so at
-        its end. ``.patched`` names the modules that were patched; ``.skipped`` says of every
-        rotary module that was left alone why.
+        A handle: ``.undo()`` restores every module, and as a context manager the handle does so at
+        its end. ``.patched`` names the modules that were patched; ``.skipped`` says why a rotary
+        module was left alone.
 
     Raises:
         TypeError: `model` is not a torch module.
         ValueError: nothing in it can be patched (the message says what was found), or it is
             patched already.
 
-    Served is what a probe finds to be a rotation by position, in models that make their tables in
-    one module and rotate in a function:
+    A part of a model is served if a probe finds that it rotates by position, in models that make
+    their tables in one module and rotate in a function:
 
     - text: Llama, Mistral, Mixtral, Qwen2, Qwen3, Gemma 1 to 4, Phi to Phi-3.5-MoE, GPT-NeoX,
       StableLM, OLMo, Cohere, GLM, ERNIE 4.5, Falcon, gpt-oss, EXAONE, SmolLM3, ModernBERT and
@@ -58,7 +58,7 @@ def patch(model: nn.Module, *, inplace: bool = False) -> Patch:
     Frequencies are the float32 values that transformers has, bit for bit, because the checkpoint
     was trained with them; if ``model.half()`` has rounded them, they are computed anew from the
     configuration. ``.notes`` tells where they are not what the configuration says. Logits differ
-    from the model's own by what its phase is off.
+    from the model's own by the error of its phase.
 
     - Gradients flow as before. ``state_dict`` is the same before and after.
     - ``model.half()``, ``.bfloat16()``, ``.to(...)`` may come before or after: frequencies and

@@ -40,7 +40,7 @@ class Planner:
         self._of_kind: dict[Any, Plan] = {}
 
     def plan(self, members: dict[str, nn.Module]) -> dict[str, Plan]:
-        """From the modules of a group, what each gets.
+        """What each module of a group gets.
 
         Raises:
             NotServed: the group must be left alone.
@@ -98,7 +98,7 @@ class Planner:
         return self._rotations[function, form]
 
     def _order(self, form: Form, functions: list[Callable[..., Any]]) -> tuple[int, ...]:
-        """The order of the angles of a form that most of what rotates by it can use."""
+        """The order of the angles of a form that most of the functions can use."""
         found = (self._rotation(function, form) for function in functions)
         orders = [r.order for r in found if isinstance(r, Rotation) and r.pairing is not None]
         return max(orders, key=orders.count, default=tuple(range(form.angles)))
@@ -180,7 +180,7 @@ def _probe_maker(module: nn.Module) -> tuple[Tables, Plan]:
 
 
 def _buffers_before_casting(module: nn.Module) -> dict[str, Tensor]:
-    """Buffers of a rotary-embedding module that have been cast, again as they were in float32."""
+    """The cast buffers of a rotary-embedding module, as they were in float32."""
     exact: dict[str, Tensor] = {}
     fresh: nn.Module | None = None
     for name, buffer in module._buffers.items():

@@ -1,8 +1,8 @@
 """Rotary functions that make their tables themselves, from heads and positions.
 
-``rotate(x, pos)`` of V-JEPA 2 forms frequencies, angles, cos and sin in every call. What it takes
-the cosine of at position 1 are its frequencies, to the bit. What it does with cos and sin is read
-off its result for unit vectors; the two dims of a pair need not share an angle.
+``rotate(x, pos)`` of V-JEPA 2 forms frequencies, angles, cos and sin in every call. The angles of
+which it takes the cosine at position 1 are its frequencies, to the bit. Its result for unit vectors
+shows what it does with cos and sin; the two dims of a pair need not share an angle.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def position_function(original: Callable[..., Any], sizes: Sequence[int]) -> Cal
 
 
 class _KeepAngles(TorchDispatchMode):
-    """Keeps what is given to cos."""
+    """Keeps the arguments of cos."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -159,7 +159,7 @@ def _agrees_beyond_trained_length(
     beyond = 2 * int(getattr(module, "max_seq_len_cached", 0)) + 3
     for last in (40, beyond):
         frequencies = cast(Tensor, module._buffers[call.name + "inv_freq"])
-        # Of the module, in radians. Each further coordinate is up to twice as far and 7 more.
+        # The module's error in radians. Each further coordinate is up to twice as far and 7 more.
         phase_error = (last * (2 * call.axes - 1) + 14) * float(frequencies.abs().max()) * 2.0**-23
         if phase_error > 0.25:
             continue

@@ -1,10 +1,10 @@
 """What a rotary function does, found by calling it.
 
-A rotary function gets heads and tables of cos and sin, and gives rotated heads. Every dim of a head
-that it gives is ``x[a] * cos[.., c] + sign * x[b] * sin[.., d]`` or ``x[a]``. Which a, b, c, d and
-sign is read off one call with unit vectors for heads and whole numbers for tables. Two dims that
-share their angle are a pair, and then the function is a rotation of pairs as `apply_rotary_tables`
-makes it. This file knows no name of a model or of a function.
+A rotary function gets heads and tables of cos and sin, and gives rotated heads. Every dim of its
+result is ``x[a] * cos[.., c] + sign * x[b] * sin[.., d]`` or ``x[a]``. One call with unit vectors
+for heads and whole numbers for tables shows a, b, c, d and sign. Two dims that share their angle
+are a pair; the function is then a rotation of pairs as `apply_rotary_tables` makes it. This file
+knows no name of a model or of a function.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class Rotation:
 
 
 def _may_be_overwritten(x: Tensor) -> bool:
-    """Not what autograd may need, nor a view that shows one value several times."""
+    """Whether x may be written over: not if autograd may need it or if it shows a value twice."""
     return not (torch.is_grad_enabled() and x.requires_grad) and 0 not in x.stride()
 
 

@@ -32,7 +32,7 @@ def takes_positions(function: Any) -> bool:
 
 
 def _argument_names(function: Any) -> list[str]:
-    """None of what is not a function, nor of a builtin that does not tell."""
+    """The names; none for what is not a function, or for a builtin that does not tell."""
     if not callable(function) or isinstance(function, type):
         return []
     try:

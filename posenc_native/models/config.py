@@ -40,9 +40,9 @@ def rotary_arguments(
 
     Args:
         config: a configuration object of transformers, the mapping that a config.json holds, or the
-            path of that file or of its folder. Of a model for several modalities the
-            ``text_config`` is read; its ``vision_config`` may be given by itself, if it is of a
-            model that `vision_rotary` knows. The rotary parameters may be in ``rope_parameters``,
+            path of that file or of its folder. For a model of several modalities the
+            ``text_config`` is read; its ``vision_config`` may be given by itself, if
+            `vision_rotary` knows the model. The rotary parameters may be in ``rope_parameters``,
             flat or by layer type, or in ``rope_theta`` and ``rope_scaling``.
         layer_type: which layers, such as "full_attention" or "sliding_attention", where they
             differ.
@@ -72,8 +72,8 @@ def rotary_arguments(
         {'head_dim': 16, 'base': 500000.0, 'rotary_dim': 16, 'pairing': 'half', 'scaling': None,
          'axis_map': None, 'rotary_start': 0}
 
-    A config.json may leave out whatever its model's class has a default for. Of the rotary
-    encoding those defaults are known here; a size that is missing is an error, and
+    A config.json may leave out whatever its model's class has a default for. The defaults of the
+    rotary encoding are known here. A size that is missing is an error;
     ``transformers.AutoConfig.from_pretrained`` gives the complete object.
 
     Source: ``configuration_*.py``, ``modeling_*.py`` and ``modeling_rope_utils.py`` of
@@ -94,8 +94,10 @@ class LayerGroup:
 
 @dataclass(frozen=True)
 class Configuration(ConfigLayers):
-    """What a configuration says of its language model, or of the vision encoder that it is of, and
-    what its model_type says besides."""
+    """What a configuration says of its language model, or of its vision encoder.
+
+    The facts of its model_type add what it leaves out.
+    """
 
     def rotary_arguments(
         self, layer_type: str | None, layer: int | None, seq_len: int | None
@@ -298,7 +300,7 @@ class Configuration(ConfigLayers):
         arguments.wrong_value(self.function, "layer_type", expected, layer_type)
 
     def _parts(self) -> str:
-        """Why nothing was found: perhaps it is in a part of the configuration."""
+        """Why nothing was found, if perhaps it is in a part of the configuration."""
         parts = [
             key
             for key, value in self.fields.items()
@@ -309,7 +311,7 @@ class Configuration(ConfigLayers):
         return f"a configuration{of} in which nothing speaks of a rotary encoding{see}"
 
     def _of_layers(self, layer_type: str | None, layer: int | None) -> dict[str, Any]:
-        """What some layers have for themselves: a base, or no scaling."""
+        """Parameters that only some layers have: a base, or no scaling."""
         bases = self.fields.get("layer_rope_theta")
         scaled = self.fields.get("rope_scaling_layers")
         if not bases and scaled is None:
@@ -353,7 +355,7 @@ class Configuration(ConfigLayers):
         return head_dim
 
     def _own_fields(self, layer_type: str | None, layer: int | None) -> Mapping[str, Any]:
-        """What the configuration says of the layer, or of the first of this type, alone."""
+        """What the configuration says of this layer alone, or of the first of this type."""
         if "per_layer_config" not in self.fields:
             default = self.facts.global_head_dim
             if default is not None and layer_type == "full_attention":
@@ -452,7 +454,7 @@ def _base_of(parameters: Mapping[str, Any]) -> Any:
 
 
 def _beside_scaling(defaults: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Of default parameters, those that hold whatever the scaling."""
+    """Those of the default parameters that hold whatever the scaling."""
     keys = ("rope_theta", "partial_rotary_factor", "attention_factor")
     return {key: defaults[key] for key in keys if key in defaults} if defaults else {}
 

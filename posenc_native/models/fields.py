@@ -66,7 +66,7 @@ class ConfigFields:
 
 
 def read_fields(config: Any, function: str) -> Mapping[str, Any]:
-    """The entries of an object, a mapping or a file; of several modalities, those of language."""
+    """The entries of an object, a mapping or a file; of several parts, those of language."""
     if isinstance(config, (str, os.PathLike)):
         import json
         from pathlib import Path

@@ -83,7 +83,7 @@ class ConfigLayers(ConfigFields):
         return known
 
     def _numbered_without(self) -> tuple[int, ...]:
-        """As many of them as the configuration numbers."""
+        """Those of them that the configuration numbers."""
         if not self._is_rotary():
             return ()
         without = self._every_nth_without()
@@ -99,8 +99,8 @@ class ConfigLayers(ConfigFields):
     def unnumbered_without(self) -> dict[str | None, int]:
         """Kinds of layers without rotary encoding whose numbers cannot be known.
 
-        By layer type, None for a rule that asks for none: every how many layers there is one
-        (below 0: counted back from the last), 0 where that is not known.
+        The keys are layer types, None for a rule that does not go by type. The value n means every
+        n-th layer (below 0: counted back from the last); 0 where that is not known.
         """
         if not self._is_rotary() or self.layer_types:
             return {}
@@ -178,7 +178,7 @@ class ConfigLayers(ConfigFields):
         return nope == "always"
 
     def _every_nth_without(self) -> set[int]:
-        """Layers of which the configuration, or a rule of the model, says one by one."""
+        """Layers that the configuration names one by one, or that a rule of the model gives."""
         count = self.layer_count or 0
         for key in _ONE_BY_ONE:
             given = self.fields.get(key)
@@ -238,7 +238,7 @@ def _layer_types(fields: Mapping[str, Any], facts: ModelFacts) -> tuple[str, ...
 
 
 def _period(fields: Mapping[str, Any], facts: ModelFacts) -> Any:
-    """Every how many layers one has full attention, or one letter a layer of the period."""
+    """n if every n-th layer has full attention; or the period as text, one letter a layer."""
     given = first_given(fields, "sliding_window_pattern", "global_attn_every_n_layers")
     known = facts.full_attention_every
     return known if given is None else given or known or 1

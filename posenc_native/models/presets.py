@@ -113,6 +113,6 @@ def _presets() -> Mapping[str, RotaryPreset]:
 
 
 def _preset(mrope: Mapping[str, Any] | None = None, note: str = "", **facts: Any) -> RotaryPreset:
-    """Of a row, whose note is a remark for those who read the file."""
+    """The preset of a row; its note is a remark for readers of the file."""
     shared = None if mrope is None else (mrope["section"], mrope["order"])
     return RotaryPreset(mrope=shared, **facts)

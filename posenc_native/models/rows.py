@@ -1,6 +1,6 @@
 """The tables of models: JSON files beside this one, a row a model, read when first asked for.
 
-scripts/model_rows.py has their form, tests/test_model_rows.py says what a row must have.
+scripts/model_rows.py has their form, tests/models/test_rows.py says what a row must have.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Any
 
 
 def rows(table: str) -> dict[str, dict[str, Any]]:
-    """The rows of a table, by model. Lists are tuples: what is known of a model does not change."""
-    import json  # which `import posenc_native` does not need
+    """The rows of a table, by model. Lists become tuples, so that nobody changes what is known."""
+    import json  # here, because `import posenc_native` does not need it
 
     path = os.path.join(os.path.dirname(__file__), f"{table}.json")
     with open(path, encoding="utf-8") as file:

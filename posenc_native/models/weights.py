@@ -2,8 +2,8 @@
 
 A model whose rotation pairs dims i and i + P gives the same scores as one that pairs 2i and 2i + 1,
 once the rows that make these dims are exchanged in both projections. Checkpoints come in either
-order (Llama as published is interleaved, as Hugging Face has it half-split), and one that is run
-with the wrong pairing runs, badly.
+order: Llama as published is interleaved, in Hugging Face's form it is half-split. A model that runs
+with the wrong pairing raises no error; it is only bad.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def permute_qk(
         rotary_dim: how many dims are rotated, even; None for those from `rotary_start` on.
         rotary_start: first rotated dim; the others stay where they are.
         axis: the axis of head dims.
-        heads: which of the heads on that axis, all by default. Of a fused projection these are
+        heads: which of the heads on that axis, all by default. For a fused projection these are
             ``range(num_heads + num_kv_heads)`` where queries come first, then keys, then values,
             and ``[h for h in range(3 * num_heads) if h % 3 < 2]`` where the three alternate.
 
@@ -135,7 +135,7 @@ def permute_qk(
     rows = torch.from_numpy(index.reshape(-1)).to(weight.device)
     if weight.is_complex() or (weight.is_floating_point() and weight.dtype.itemsize > 1):
         return weight.index_select(axis, rows)
-    # Not every kind of torch can be looked up in; integers of its size can.
+    # torch cannot select from every dtype, but from integers of the same size it can.
     integers = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     bits = weight.view(integers[weight.dtype.itemsize])
     return bits.index_select(axis, rows).view(weight.dtype)
@@ -279,7 +279,7 @@ def guess_pairing(
     rotary_dim: int | None = None,
     rotary_start: int = 0,
 ) -> PairingEvidence:
-    """Which pairing trained weights look like: a guess, for want of anything to compare with.
+    """Which pairing trained weights look like: a guess, where there is nothing to compare with.
 
     A rotated score has in it, of the products of a query dim and another key dim, only those of
     partners, as ``sin(t) * (q_b k_a - q_a k_b)``. So training moves ``w_qb . w_ka - w_qa . w_kb``

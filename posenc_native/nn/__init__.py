@@ -1,5 +1,7 @@
-"""torch modules. They hold configuration and learned parameters, no tables of floats that could be
-cast by ``.half()``, lost on the meta device or saved in a state_dict.
+"""torch modules. They hold configuration and learned parameters.
+
+They hold no tables of floats, which ``.half()`` could cast, the meta device could lose or a
+state_dict could save.
 """
 
 from __future__ import annotations

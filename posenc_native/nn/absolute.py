@@ -21,8 +21,7 @@ from .placement import device_of, precision_of
 
 
 class PositionalEncoding(nn.Module):
-    """Embeddings with their positions, ``dropout(combine(x, encoding))``: the base class of the
-    absolute encodings.
+    """The base class of the absolute encodings: ``dropout(combine(x, encoding))``.
 
     A subclass defines `encoding`, what the positions are worth. Calling the module combines it with
     the embeddings.
@@ -68,7 +67,7 @@ class PositionalEncoding(nn.Module):
     ) -> Tensor:
         """``[s, e]`` of an int s for 0 .. s-1, else ``positions.shape + (e,)``.
 
-        device, dtype: for what is computed; what is looked up is where and what the parameters are.
+        device, dtype: of encodings that are computed; those from a table are like its parameter.
         """
         raise NotImplementedError
 
@@ -82,8 +81,8 @@ class PositionalEncoding(nn.Module):
     ) -> Tensor:
         """x with its positions.
 
-        start: the position of the first token, where there are no positions.
-        encoding: that of `encoding`, where it is there already.
+        start: the position of the first token, if no positions are given.
+        encoding: the result of `encoding`, if it is there already.
         """
         rows = self._rows(x)
         combined = self._combined(rows, self._points(rows, positions, start), encoding)

@@ -48,8 +48,8 @@ class ToeplitzBias(nn.Module):
     ) -> Tensor:
         """Scores with the bias added; written over them if `inplace`.
 
-        diagonals: those of `diagonals`, for scores of these lengths, where they are there already;
-            they have the q_offset in them.
+        diagonals: the result of `diagonals` for scores of these lengths and this q_offset, if it is
+            there already.
         """
         check_scores(type(self).__name__, scores)
         q_len, k_len = scores.shape[-2:]
@@ -71,7 +71,7 @@ class ToeplitzBias(nn.Module):
     ) -> Tensor:
         """The bias itself, ``[..., H, q_len, k_len]``, as an attn_mask for example.
 
-        device: for modules without parameters; of others the result is where these are.
+        device: for modules without parameters; otherwise the result is where these are.
         """
         diagonals = self.diagonals(q_len, k_len, q_offset, device)
         laid: Tensor = toeplitz_bias(diagonals, q_len, k_len, dtype=dtype)
@@ -128,8 +128,9 @@ class ALiBi(ToeplitzBias):
 
 
 class Kerple(ToeplitzBias):
-    """Kernelised bias with two learned numbers a head: ``-r1 * log(1 + r2 * d)`` of the distance d
-    to earlier keys, or with kind "power" ``-r1 * d ** r2``.
+    """Kernelised bias with two learned numbers a head: ``-r1 * log(1 + r2 * d)``.
+
+    d is the distance to earlier keys. With kind "power" the bias is ``-r1 * d ** r2``.
 
     Args:
         num_heads: H.
@@ -310,7 +311,7 @@ class ClippedRelativeBias(ToeplitzBias):
 class FIRE(nn.Module):
     """A small network of the distance relative to the position of the query.
 
-    Every row has its own divisor, so that this bias is a matrix, made in each call.
+    Every row has its own divisor, so this bias is a matrix that each call makes.
 
     Args:
         num_heads: H.
@@ -376,8 +377,9 @@ class FIRE(nn.Module):
 
 
 def add_bias(function: str, scores: Tensor, bias: Tensor, inplace: bool = False) -> Tensor:
-    """Scores plus a bias [H, q_len, k_len] or [B, H, q_len, k_len], as `add_toeplitz_bias` has it:
-    of the scores' shape and dtype, rounded once.
+    """Scores plus a bias [H, q_len, k_len] or [B, H, q_len, k_len].
+
+    As from `add_toeplitz_bias` the result has the scores' shape and dtype and is rounded once.
     """
     batch = tuple(bias.shape[:-3])
     if tuple(scores.shape[-3:]) != tuple(bias.shape[-3:]) or (

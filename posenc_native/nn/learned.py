@@ -87,7 +87,7 @@ class LearnedPositionalEncoding(PositionalEncoding):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """The table as it begins."""
+        """Give the table its first values."""
         _INITIAL_TABLES[self.init](self)
         if self.padding_idx is not None:
             self.weight[self.padding_idx].zero_()
@@ -106,8 +106,8 @@ class LearnedPositionalEncoding(PositionalEncoding):
     ) -> LearnedPositionalEncoding:
         """A module like this one for another length or grid, its table resampled.
 
-        size, prefix, options: as in `posenc_native.resample_positions`; the rows before position 0
-            stay as they are, and so do `prefix` more.
+        size, prefix, options: as in `posenc_native.resample_positions`. The rows before position 0
+            stay as they are, and so do `prefix` rows after them.
         """
         weight = resample_positions(
             self.weight.detach(), size, prefix=self.offset + prefix, **options
@@ -146,17 +146,17 @@ class RecurrentPositionalEncoding(PositionalEncoding):
     """States of a GRU that runs from position to position without an input.
 
     The states are those of `posenc_native.recurrent_positions`, from a learned start; a linear
-    layer makes them d_model wide if they are not. Lengths are not limited: what it does beyond
-    those that it was trained on is for the task to say.
+    layer makes them d_model wide if they are not. Lengths are not limited; how good it is beyond
+    the trained ones depends on the task.
 
     Args:
         d_model, dropout, how, x_scale, batch_first: as in `PositionalEncoding`.
         hidden: width of the state; None for d_model.
-        num_positions: how many positions to run through where positions are given, which are
-            looked up in them. Not needed without positions.
+        num_positions: how many steps to run where positions are given, which are looked up in
+            their states. Not needed without positions.
 
-    In decoding, `states` with the last state makes one more encoding from one more step, where
-    Positions run through all of them again.
+    In decoding, `states` with the last state makes one more encoding from one more step. A call
+    with positions runs all steps again.
 
     Raises:
         ValueError, TypeError: as in `posenc_native.recurrent_positions` and
@@ -203,7 +203,7 @@ class RecurrentPositionalEncoding(PositionalEncoding):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Uniform in +-1 / sqrt(hidden), as in torch.nn.GRU, the start like the weights."""
+        """Draw all uniformly in +-1 / sqrt(hidden), as torch.nn.GRU does; the start too."""
         bound = 1 / math.sqrt(max(len(self.start), 1))
         for parameter in (self.start, self.weight_hh, self.bias_ih, self.bias_hh):
             nn.init.uniform_(parameter, -bound, bound)

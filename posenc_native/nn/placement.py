@@ -1,4 +1,4 @@
-"""Where, and how precisely, a module computes what it does not look up."""
+"""On which device and in which precision a module computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Relative terms in which the query has a say: Transformer-XL, the Conformer, Shaw et al."""
+"""Relative terms that depend on the query too: Transformer-XL, the Conformer, Shaw et al."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class RelativePositionalEncoding(nn.Module):
         d_model: width of the table of distances, even.
         num_heads: H.
         head_dim: by default d_model / num_heads.
-        causal: only keys up to the query get a position score (half the work); the others none, to
-            be masked. As in Transformer-XL; False is the Conformer.
+        causal: True, as in Transformer-XL: only keys up to the query get a position score (half the
+            work); the others are to be masked. False, as in the Conformer: all do.
         layout, base: of the sinusoids, as in `posenc_native.sinusoidal`: "sin_cos" in
             Transformer-XL, "interleaved" in ESPnet's and NeMo's Conformer.
         scale: of the sum; by default 1 / sqrt(head_dim).
@@ -114,7 +114,7 @@ class RelativePositionalEncoding(nn.Module):
     def matrix(self, q_len: int, k_len: int | None = None, q_offset: int = 0) -> Tensor:
         """The rows of `table` for every query and key, ``[q_len, k_len, d_model]``.
 
-        Large, and for looking at: the scores do not need it.
+        It is large and meant for looking at: the scores do not need it.
         """
         k_len = q_len if k_len is None else k_len
         table = self.table(q_len, k_len, q_offset)
@@ -254,7 +254,7 @@ class ShawRelativePosition(nn.Module):
 
 
 def _reusable(content: Tensor, positions: Tensor) -> Tensor | None:
-    """The content scores as a place for the sum, if autograd wants neither of the two."""
+    """The content scores, to be written over by the sum, if autograd needs neither of the two."""
     wanted = torch.is_grad_enabled() and (content.requires_grad or positions.requires_grad)
     return None if wanted or tracing() else content
 
@@ -266,12 +266,12 @@ def _score_scale(function: str, scale: float | None, head_dim: int) -> float:
 
 
 def _scale_as_given(scale: float, head_dim: int) -> float | None:
-    """The argument scale that stands for this one."""
+    """The argument that stands for this scale: None for the default."""
     return None if scale == _score_scale("", None, head_dim) else scale
 
 
 def _first_query_position(function: str, q_offset: int | None, q_len: int, k_len: int) -> int:
-    """Position of the first query: the last queries of as many keys, if nothing else is said."""
+    """Position of the first query; by default the queries are the last of the keys."""
     return k_len - q_len if q_offset is None else signed_integer(function, "q_offset", q_offset)
 
 

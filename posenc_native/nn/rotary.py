@@ -68,11 +68,11 @@ class RotaryEmbedding(nn.Module):
         inplace: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """q and k, rotated."""
-        # The method by name: calling the object takes twice as long.
+        # The method itself: calling the object takes twice as long.
         return self.rope.__call__(q, k, positions, layout=layout, inplace=inplace)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> RotaryEmbedding:
-        """With the model to its device go the frequencies, ahead of tracing and graph capture."""
+        """Move the frequencies along with the model, ahead of tracing and graph capture."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         device = fn(torch.empty(0)).device
         if device.type != "meta":
@@ -97,8 +97,8 @@ class LearnedRotaryEmbedding(nn.Module):
         pairing, axis_map, rotary_start, scale: as in `posenc_native.apply_rotary`.
 
     Attributes:
-        inv_freq: the parameter, float32. Half precision would move far positions, so that a model
-            that is cast to it should keep this one out; if it was cast, it counts as it is.
+        inv_freq: the parameter, float32. Half precision would move far positions, so cast a model
+            without this parameter. If it was cast, its rounded values count.
 
     Shape:
         q, k as layout says, with as many heads as there are rows of frequencies; positions None
@@ -146,7 +146,7 @@ class LearnedRotaryEmbedding(nn.Module):
                 arguments.wrong_value(function, "num_heads, base, rotary_dim", "no inv_freq", got)
             initial = torch.as_tensor(inv_freq).detach().to(torch.float32).clone()
             check_frequency_axes(function, tuple(initial.shape))
-        # Checks the slice, the pairing and the axis_map.
+        # For its checks of the slice, the pairing and the axis_map.
         self._like = Rotary(
             head_dim, inv_freq=[0.0] * initial.shape[-1], pairing=pairing, axis_map=axis_map,
             rotary_start=rotary_start, scale=scale,

@@ -176,7 +176,7 @@ class SinusoidalEmbedding(nn.Module):
         dtype: torch.dtype = torch.float32,
         device: torch.device | str | None = None,
     ) -> Tensor:
-        """The table; device is that of the result where positions are no tensor."""
+        """The table; `device` is for positions that are not a tensor."""
         table: Tensor = self.spec(positions, dtype=dtype, device=device)
         if self.scale is not None:
             table = table * self.scale.to(dtype)
@@ -248,7 +248,7 @@ class FourierFeatures(nn.Module):
         std: standard deviation of the frequencies that W begins with, turns a unit of x.
         learned: W is a parameter that is trained; otherwise a buffer, saved with the model.
         layout: "sin_cos", "cos_sin" or "interleaved".
-        log: of the natural logarithm of x (noise levels).
+        log: take the natural logarithm of x first (noise levels).
         amplitude: factor of the result.
 
     Attributes:
@@ -307,7 +307,7 @@ class FourierFeatures(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """New frequencies."""
+        """Draw new frequencies."""
         with torch.no_grad():
             self.weight.normal_(0.0, self.std)
 

@@ -13,10 +13,10 @@ An *encoding* is an int, the width of the Transformer paper's sinusoidal table; 
 dim]``. Arrays and tensors of any float dtype and device will do.
 
 Every function returns the Axes that it has drawn into, one or an array of them, so that everything
-can be changed afterwards. They are those given as ``ax=``, and then nothing else of matplotlib's
-state is touched; or those of a new figure of pyplot, which ``plt.show()`` and notebooks show. None
-needs colour to be read: shades go from dark to light with the number, lines differ in dashes and
-markers and are labelled.
+can be changed afterwards. With ``ax=`` these are the ones given, and nothing else of matplotlib's
+state changes. Otherwise they are in a new figure of pyplot, for ``plt.show()`` and notebooks. No
+picture needs colour to be read: shades go from dark to light with the number, lines differ in
+dashes and markers and are labelled.
 """
 
 from __future__ import annotations

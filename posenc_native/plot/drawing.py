@@ -128,12 +128,11 @@ def shade(
 ) -> AxesImage:
     """A matrix as an image, row 0 on top; with a label it has a colour bar.
 
-    Where a pixel holds several numbers it shows their mean: what is too fine to be seen becomes the
-    shade of its mean, where picking single numbers would draw patterns that are not there. Numbers
-    are averaged, not colours.
+    Where a pixel holds several numbers it shows the shade of their mean. To pick single numbers
+    would draw patterns that are not there. Numbers are averaged, not colours.
     """
     masked = np.ma.masked_invalid(values)
-    ax.grid(False)  # which some styles have, over the image
+    ax.grid(False)  # some styles have one, over the image
     image = ax.imshow(
         masked, cmap=SHADES, vmin=limits[0], vmax=limits[1], extent=extent, aspect="auto",
         interpolation="antialiased", interpolation_stage="data",
@@ -162,7 +161,7 @@ def robust_limit(values: npt.NDArray[np.float64]) -> tuple[float, bool]:
 
 
 def label_ends(ax: Axes, ends: Sequence[tuple[float, float, str]]) -> None:
-    """Names beside the right ends (y, x, name) of lines; a legend where lines end together."""
+    """Write names beside the right ends (y, x, name) of lines; a legend if lines end together."""
     low, high = ax.get_ylim()
     order = sorted(ends)
     if not order or (len(order) > 1 and order[-1][0] - order[0][0] < 0.2 * (high - low)):
@@ -184,7 +183,7 @@ def label_ends(ax: Axes, ends: Sequence[tuple[float, float, str]]) -> None:
 
 
 def dimension_ticks(axis: Any, width: float) -> None:
-    """At most nine, at multiples of a power of two: 0, 16, 32 ..."""
+    """Set at most nine ticks, at multiples of a power of two: 0, 16, 32 ..."""
     step = 1
     while width / step > 8:
         step *= 2
@@ -193,7 +192,7 @@ def dimension_ticks(axis: Any, width: float) -> None:
 
 
 def position_ticks(axis: Any, labels: Sequence[str] | None = None) -> None:
-    """Few, at whole positions; `labels` are those of rows that are no neighbours."""
+    """Set a few ticks at whole positions; `labels` are for rows that are not neighbours."""
 
     def text(value: float, _: Any) -> str:
         if labels is None:
@@ -220,11 +219,11 @@ def length_ticks(ax: Axes, name: str, marks: Sequence[tuple[float, int]]) -> Non
 
 
 def powers_of_ten(shortest: float, longest: float) -> range:
-    """Of lengths within these, from 1 to 10^11."""
+    """The powers of ten between two lengths, from 1 to 10^11."""
     first = max(0, math.ceil(math.log10(shortest)))
     return range(first, min(11, math.floor(math.log10(longest))) + 1)
 
 
 def open_frame(ax: Axes) -> None:
-    """Without the lines on top and to the right."""
+    """Take away the lines on top and to the right."""
     ax.spines[["top", "right"]].set_visible(False)

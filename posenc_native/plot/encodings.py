@@ -1,4 +1,4 @@
-"""What the first argument of a picture stands for: a table, its frequencies, and its words."""
+"""The first argument of a picture: the table that it stands for, its frequencies, its words."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def read_encoding(function: str, encoding: Any) -> Encoding:
 
     Raises:
         ValueError: an odd width, a table of other than two axes, a spec of several coordinates.
-        TypeError: what is none of them.
+        TypeError: anything else.
     """
     if arguments.is_count(encoding):
         return _encoding_of_spec(function, SinusoidalSpec(dim=_width(function, encoding)))
@@ -107,7 +107,7 @@ def read_numbers(function: str, argument: str, value: Any) -> FloatArray:
 
 
 def _in_memory(value: Any) -> Any:
-    """A tensor of whatever device, of which a gradient is wanted or not, as NumPy can read it."""
+    """A tensor of any device, with or without a gradient, as NumPy can read it."""
     if not arguments.is_tensor(value):
         return value
     value = value.detach()

@@ -39,13 +39,13 @@ def similarity(
 ) -> Axes:
     """Inner products of two positions by how far apart they are, from several first positions.
 
-    Of a table: its rows at p and p + offset. Of a `Rotary`: a query rotated to position p and a key
-    rotated to p + offset. The curves of all p lie on each other where the offset alone decides; the
-    title says how far they are apart at most. Each has markers of its own, at offsets of its own:
-    all of them can be told where they coincide.
+    For a table these are its rows at p and p + offset; for a `Rotary`, a query rotated to position
+    p and a key rotated to p + offset. Where the offset alone decides, the curves of all p lie on
+    each other; the title says how far apart they are at most. Each curve has its own markers, at
+    its own offsets, so that all can be told apart where they coincide.
 
     Args:
-        encoding: as in `heatmap`. Of a learned table curves differ.
+        encoding: as in `heatmap`. The curves of a learned table differ.
         offsets: how many positions to go in either direction.
         starts: the first positions p; default 0, 100, 10,000 and 1,000,000, of a ready table three
             of its rows.

@@ -40,7 +40,7 @@ def heatmap(encoding: Any, positions: Any = 100, *, ax: Axes | None = None) -> A
 
     Args:
         encoding: an int dim, a `SinusoidalSpec`, a `Rotary` (cosines of all pairs, then sines) or a
-            table ``[positions, dim]``: see the module's head.
+            table ``[positions, dim]``: see the head of posenc_native.plot.
         positions: an int n for 0 .. n-1 (of a table at most all its rows), or ``[n]``.
         ax: the Axes to draw into; None for a new figure.
 

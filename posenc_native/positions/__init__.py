@@ -7,9 +7,13 @@
     the same as coordinates         `image_coordinates`, `augment_coordinates`
     text, images and videos         `vision_language_positions`               [3, b, s]
 
-Results are what `apply_rotary` takes as positions (several axes with its axis_map). Integers of any
-width come in, int64 goes out. Tensors give tensors on their device. Only the values of a result
-depend on the values of arguments, and errors do where values can be seen (NumPy, tensors on the CPU
-that are not traced). Shapes never do: lengths are given, or are those of the arguments, so that
-torch.compile(fullgraph=True) and torch.export take all of it.
+Results are what `apply_rotary` takes as positions (several axes with its axis_map). Arguments are
+integers of any width, results are int64. Tensors give tensors on their device.
+
+The shape of a result never depends on the values of arguments: lengths are given, or are those of
+the arguments. So torch.compile(fullgraph=True) and torch.export take all of it. Errors depend on
+values only where these can be seen (NumPy, tensors on the CPU that are not traced).
+
+Tokens that are not rotated (prefixes, class tokens, excluded keys) have position 0 on every axis;
+no operation knows of them.
 """

@@ -73,7 +73,7 @@ def grid_positions(sizes: Sequence[int], *, merge_size: int = 1, device: Any = N
 
     Args:
         sizes: how many cells each of A axes has: height and width, or time, height and width.
-        merge_size: m: cells come in blocks of m by m of the last two axes, block after block, as
+        merge_size: m: cells come in blocks of m by m of the last two axes, block after block. So
             vision encoders want them that merge m * m patches into one token (Qwen-VL).
         device: a torch device makes it a tensor.
 
@@ -397,9 +397,9 @@ def read_grids(arrays: Arrays, argument: str, value: Any, merges: tuple[int, int
 
 
 def nth_of(arrays: Arrays, counts: Any, nth: Any) -> tuple[Any, Any]:
-    """Of things that hold counts [n] each: which one holds the nth, and as which of its own.
+    """Which of n > 0 things with so many cells each has the nth cell, and as which of its own.
 
-    What comes after the last counts on in it. n > 0.
+    Cells after the last thing count as more of it.
     """
     ends = counts.cumsum(0)
     thing = arrays.xp.searchsorted(ends, nth, side="right").clip(max=counts.shape[0] - 1)
@@ -407,7 +407,7 @@ def nth_of(arrays: Arrays, counts: Any, nth: Any) -> tuple[Any, Any]:
 
 
 def places_of(cell: Any, sizes: Sequence[Any], merge: int) -> list[Any]:
-    """Coordinates of the cells of a grid, merged in blocks; sizes of one grid or of each cell's."""
+    """Coordinates of cells, in blocks; sizes: of one grid, or of the grid of each cell."""
     if merge > 1:
         blocks = [*sizes[:-2], sizes[-2] // merge, sizes[-1] // merge]
         *outer, row, column = places_of(cell // merge**2, blocks, 1)

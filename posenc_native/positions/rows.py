@@ -106,7 +106,7 @@ def padded_positions(
 
     Args:
         attention_mask: ``[b, s]`` bools or integers; what is not 0 is a token.
-        padding: position of what is none: 0 as in transformers 5, 1 as in its earlier versions.
+        padding: position of padding: 0 as in transformers 5, 1 as in its earlier versions.
         start: position of the first token, one for all or ``[b]``. (A mask that covers a cache as
             well needs none: take the last columns of the result.)
 
@@ -158,7 +158,8 @@ def context_parallel_positions(
         ``positions[..., result]``.
 
     Raises:
-        ValueError: a length that does not divide, a rank that is none, an unknown order.
+        ValueError: a length that is no such multiple, a rank that is not below ranks, an unknown
+            order.
         TypeError: arguments that are not integers.
 
     Source: Liu et al. 2023, "Ring Attention"; Brandon et al. 2023, "Striped Attention".

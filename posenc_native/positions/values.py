@@ -20,6 +20,6 @@ def seen_values(arrays: Arrays, values: Any) -> npt.NDArray[Any] | None:
 
 
 def shown_values(values: npt.NDArray[Any]) -> str:
-    """Values in a message; of many the first ones."""
+    """Values as a message shows them; of many the first ones."""
     shown = values[:8].tolist()
     return f"{shown}" if len(values) <= 8 else f"{shown}, the first of {len(values)}"

@@ -44,7 +44,7 @@ def vision_language_positions(
     by the larger of its height and width.
 
     Args:
-        token_types: integers ``[b, s]``: 1 image, 2 video; what else there is counts as text. The
+        token_types: integers ``[b, s]``: 1 image, 2 video; anything else counts as text. The
             processors of transformers give it as mm_token_type_ids; from tokens it is
             ``(ids == image_token_id) + 2 * (ids == video_token_id)``.
         image_grids, video_grids: integers ``[n, 3]``, time, height and width of each image and each

@@ -146,12 +146,12 @@ def alibi_diagonals(
 
     Args:
         num_heads: H.
-        q_len, k_len, q_offset: see the module's head.
+        q_len, k_len, q_offset: see the head of posenc_native.relative.
         symmetric: True for ``-m * |key - query|``. False for ``m * (key - query)`` on every
-            diagonal: for causal attention only, since keys of the future get a bonus, which the
+            diagonal: for causal attention only. Keys of the future get a bonus then, which the
             causal mask has to take away.
         slopes: None for `alibi_slopes`, or ``[H]`` or ``[B, H]``. Gradients reach a tensor.
-        dtype, device: of the result; see the module's head.
+        dtype, device: of the result; see the head of posenc_native.relative.
 
     Returns:
         ``[H, D]``, or ``[B, H, D]`` if slopes or q_offset have an axis B.
@@ -208,7 +208,7 @@ def alibi_columns(
             "bfloat16" have the bits of transformers. (From NumPy, a float32 slope may differ in the
             last bit from torch's power function.) Falcon adds the result divided by
             ``sqrt(head_dim)``.
-        dtype, device: of the result; see the module's head.
+        dtype, device: of the result; see the head of posenc_native.relative.
 
     Returns:
         ``[H, 1, k_len]``, or ``[B, H, 1, k_len]`` if mask or slopes have an axis B.

@@ -92,7 +92,7 @@ def toeplitz_bias(
         q_len, k_len: how many queries and keys; for a grid (rows, columns), tokens in C order.
         q_offset: position of query 0 among the keys, an int or integers ``[B]``, one for each
             batch row: decoding with a cache. Only with `origin`, for diagonals longer than this
-            call needs; those made for the call with its q_offset have it in them already.
+            call needs; diagonals made for the call with its q_offset include it already.
         origin: entry of distance 0 in diagonals that are longer than this call needs, as a table
             made once for all calls is: ``result[h, i, j] = diagonals[h, j - (q_offset + i) +
             origin]``.
@@ -154,8 +154,8 @@ def add_toeplitz_bias(
 
     Args:
         scores: ``[..., H, q_len, k_len]``, of any strides and any leading axes.
-        diagonals: as in `toeplitz_bias`; leading axes that it has not, or of size 1 (but for the
-            heads), repeat. An array will do where the scores are a tensor: it is moved there.
+        diagonals: as in `toeplitz_bias`. Leading axes (except the heads) that are missing or of
+            size 1 repeat. An array will do where the scores are a tensor: it is moved there.
         q_offset, origin: as in `toeplitz_bias`; q_offset for the first leading axes of the scores.
         q_len, k_len: for tokens in a grid, its sizes; otherwise known from the scores.
         out: where the result goes; `scores` itself adds in place.
@@ -182,7 +182,7 @@ def add_toeplitz_bias(
         scores = as_operand(function, "scores", scores)
     if not is_tensor(diagonals):
         diagonals = as_array(function, "diagonals", diagonals)
-        if tensors:  # such as alibi_diagonals() makes where nothing says torch
+        if tensors:  # such as alibi_diagonals() makes where no argument is torch's
             diagonals = late.torch_operations().diagonals_tensor(diagonals, scores.device)
     elif not tensors:
         wrong_type(function, "diagonals", "an array, as scores are", type(diagonals).__name__)
@@ -217,11 +217,11 @@ def diagonal_sums(
 
     Args:
         grad: ``[..., H, q_len, k_len]``, of any strides.
-        keep: how many of the leading axes, counted from the last, the result has; the sums are
-            also over the others. 1 for one sum a head.
+        keep: how many of the leading axes, counted from the last, the result has; the others are
+            summed over too. 1 for one sum a head.
         q_len, k_len: for tokens in a grid, its sizes; otherwise known from `grad`.
-        entries, q_offset, origin: as many entries as the diagonals had, and how they were read;
-            by default ``q_len + k_len - 1``.
+        entries, q_offset, origin: how many entries the diagonals had, by default
+            ``q_len + k_len - 1``, and how they were read.
 
     Returns:
         ``[H, q_len + k_len - 1]`` in float32 (float64 for float64), formed in that precision.

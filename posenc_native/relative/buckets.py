@@ -1,8 +1,8 @@
 """Buckets of distances, T5's and DeBERTa's, from exact integer thresholds.
 
 Both put near distances into a bucket each and far ones into logarithmic steps. Where a step begins
-is decided once, in whole numbers; whoever takes a logarithm of each distance instead depends on how
-it is rounded (in bfloat16, more than a hundred of WavLM's 800 land next to their bucket).
+is decided once, in whole numbers. Code that takes a logarithm of each distance instead depends on
+how it is rounded: in bfloat16, more than a hundred of WavLM's 800 land in a neighbouring bucket.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def t5_bucket(
     if limit <= buckets // 2:
         expected = f"a number > {buckets // 2} (the distances that have a bucket each)"
         wrong_value(function, "max_distance", expected, limit)
-    # Before anything else, so that the sign can be taken away from any int64.
+    # First of all, so that the sign can be taken away from any int64.
     distances = xp.clip(distances, -limit, limit)
     far = abs(distances) if both else xp.clip(-distances, 0, None)
     bucket = arrays.steps(t5_steps(buckets, limit), far)

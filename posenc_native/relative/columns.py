@@ -39,10 +39,10 @@ def clipped_index(
     """The row of a table that each distance takes: ``clip(key - query, -left, right) + left``.
 
     Args:
-        q_len, k_len, q_offset: see the module's head.
+        q_len, k_len, q_offset: see the head of posenc_native.relative.
         left, right: how far keys before and after the query are told apart; right is left by
             default. The table has left + right + 1 rows.
-        device: of the result; see the module's head.
+        device: of the result; see the head of posenc_native.relative.
 
     Returns:
         int64 ``[D]`` or ``[B, D]``.
@@ -87,12 +87,12 @@ def deberta_index(
     is transposed to rows of queries again. Both have 2 * span columns.
 
     Args:
-        q_len, k_len, q_offset: see the module's head.
+        q_len, k_len, q_offset: see the head of posenc_native.relative.
         bucket_size, max_position: as in `deberta_bucket`. bucket_size None: distances as they are
             (DeBERTa v1; ``position_buckets`` -1 in v2).
         span: half the number of columns; by default bucket_size, or without it max_position.
         transposed: whether rows are keys and columns queries.
-        device: of the result; see the module's head.
+        device: of the result; see the head of posenc_native.relative.
 
     Returns:
         int64 ``[D]`` or ``[B, D]``, in 0 .. 2 * span - 1.

@@ -1,4 +1,4 @@
-"""Distances of keys and queries, and what looks something up by them."""
+"""Distances of keys and queries, and a look-up by them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def relative_positions(
     Args:
         q_len, k_len: numbers of queries and keys.
         q_offset: position of the first query, an int or integers ``[B]``.
-        device: of the result; see the module's head.
+        device: of the result; see the head of posenc_native.relative.
 
     Returns:
         int64 ``[D]`` or ``[B, D]``, D = q_len + k_len - 1 (0 where both lengths are).
@@ -81,8 +81,8 @@ def offset_of(arrays: Arrays, q_offset: Any) -> Any:
 def look_up(table: Any, index: Any) -> Any:
     """The rows of a table [W, H] at index [D] or [B, D], as diagonals [H, D] or [B, H, D].
 
-    The operation that has a deterministic gradient: as if from a single query, whose distances are
-    the entries of the index.
+    By `relative_gather`, because its gradient is deterministic: as if for a single query whose
+    distances are the entries of the index.
     """
     count = math.prod(index.shape)
     columns = table.swapaxes(0, 1)[:, None, :]

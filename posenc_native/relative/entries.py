@@ -19,7 +19,7 @@ Lengths = int | Sequence[int]
 
 
 def lengths_of(function: str, argument: str, value: Any) -> tuple[int, ...]:
-    """An int, or one for each axis of a grid."""
+    """A length as one int for each axis of a grid; a plain int has one axis."""
     if isinstance(value, (tuple, list)):
         if not 1 <= len(value) <= 3:
             wrong_value(function, argument, "an int, or 1 to 3 of them", list(value))
@@ -30,7 +30,7 @@ def lengths_of(function: str, argument: str, value: Any) -> tuple[int, ...]:
 def matrix_lengths(
     function: str, argument: str, shape: Sequence[int], q_len: Any, k_len: Any
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """q_len and k_len, where they are not given those of the matrices."""
+    """q_len and k_len by axis; by default the last two axes of the matrices."""
     if len(shape) < 2:
         wrong_value(function, argument, "shape [..., H, q_len, k_len]", list(shape))
     if q_len is None and k_len is None:
@@ -55,9 +55,10 @@ def first_entry(
     q_offset: Any,
     origin: Any,
 ) -> tuple[tuple[int, ...] | None, Any]:
-    """The entry of query 0 and key 0, and the q_offset that is taken off it, if it is an array.
+    """The entry of query 0 and key 0 on each axis, and the q_offset still to be taken off it.
 
-    None is the entry ``q_len - 1`` of diagonals that are made for the call.
+    An int q_offset is taken off here; only an array or a tensor is returned. The entry is None for
+    diagonals that are made for the call: there it is ``q_len - 1``.
     """
     rank = len(q_len)
     if len(k_len) != rank:
@@ -90,14 +91,14 @@ def first_entry(
 
 
 def given_or_default(start: tuple[int, ...] | None, q_len: tuple[int, ...]) -> tuple[int, ...]:
-    """The entry of query 0 and key 0 on each axis; by default of diagonals made for the call."""
+    """The entry of query 0 and key 0 on each axis, with None replaced: see `first_entry`."""
     return tuple(queries - 1 for queries in q_len) if start is None else start
 
 
 def index_and_entry(
     function: str, index: Any, queries: int, keys: int, q_offset: Any, origin: Any
 ) -> tuple[Any, int | None, Any]:
-    """The index as an array or tensor, and `_start` for it."""
+    """The index as an array or tensor, and its entry and q_offset as in `first_entry`."""
     if index is not None and not is_tensor(index):
         index = as_array(function, "index", index)
     q_offset = _q_offset(function, q_offset)
@@ -124,7 +125,7 @@ def _no_offset_without_origin(function: str, q_offset: Any) -> None:
 
 
 def _q_offset(function: str, q_offset: Any) -> Any:
-    """An int, or an array or tensor of them."""
+    """The argument q_offset: an int, or an array or tensor of ints."""
     if is_tensor(q_offset):
         return q_offset
     if arguments.is_count(q_offset) or np.isscalar(q_offset) or q_offset is None:

@@ -95,11 +95,11 @@ def kerple_diagonals(
     Args:
         r1, r2: ``[H]``, positive (r2 at most 2 for "power"); gradients reach tensors. The authors'
             code calls them p and a for "log", a and p for "power", and keeps them at 0.01 and more.
-        q_len, k_len, q_offset: see the module's head.
+        q_len, k_len, q_offset: see the head of posenc_native.relative.
         kind: "log" or "power".
         symmetric: what d is. False, as in the authors' code: query minus key, 0 for keys of the
             future. True, as in the paper: the absolute difference.
-        dtype, device: of the result; see the module's head.
+        dtype, device: of the result; see the head of posenc_native.relative.
 
     Returns:
         ``[H, D]`` or ``[B, H, D]``.
@@ -130,7 +130,7 @@ def kerple_diagonals(
     apart = arrays.wide(apart)[..., None, :]
     if kind == "log":
         kernel = xp.log1p(shape[:, None] * apart)
-    else:  # 1 in the place of 0, whose power has no derivative
+    else:  # 1 in place of 0, whose power has no derivative
         kernel = xp.where(apart > 0, xp.clip(apart, 1, None) ** shape[:, None], 0.0)
     return arrays.rounded(0.0 - weight[:, None] * kernel)  # 0 at distance 0, not -0
 
@@ -159,10 +159,10 @@ def sandwich_diagonals(
 
     Args:
         num_heads: H.
-        q_len, k_len, q_offset: see the module's head.
+        q_len, k_len, q_offset: see the head of posenc_native.relative.
         dim: width of the sinusoidal rows, even; whatever the width of the model is.
         base: as in `sinusoidal`.
-        dtype, device: of the result; see the module's head.
+        dtype, device: of the result; see the head of posenc_native.relative.
 
     Returns:
         ``[H, D]`` or ``[B, H, D]``.
@@ -210,10 +210,10 @@ def fire_bias(
     """FIRE's bias: a function of the distance relative to the position of the query.
 
     ``function(log(1 + c * |i - j|) / (log(1 + c * max(i, threshold)) + eps))`` for query i and
-    key j. Every row has its own divisor, so this is no matter of diagonals.
+    key j. Every row has its own divisor, so this bias is not made of diagonals.
 
     Args:
-        q_len, k_len, q_offset: see the module's head.
+        q_len, k_len, q_offset: see the head of posenc_native.relative.
         function: from ``[..., 1]`` to ``[..., H]``, of arrays or tensors: a small network. If it is
             a torch module with parameters, these say the device, and the dtype that it is given.
         c, threshold: positive numbers, or arrays or tensors of one number, whose magnitude counts;
@@ -252,20 +252,20 @@ def fire_bias(
     apart = arrays.wide(abs(distances_of(arrays, q_len, k_len, q_offset)))
     queries = arrays.wide(arrays.arange(q_len) + offset_of(arrays, q_offset))
     divisor = arrays.xp.log1p(scale * arrays.xp.maximum(queries, least)) + addend
-    # As many heads as batch rows: one each, and no other.
+    # The axis of heads is that of the batch here: the numerators are the same for all heads.
     numerators = toeplitz_bias(arrays.xp.log1p(scale * apart), q_len, k_len)
     relative = numerators / divisor[..., None]
     result: Any = function(arrays.rounded(relative)[..., None])
     if tuple(result.shape[:-1]) != tuple(relative.shape):
         expected = f"a result of shape {[*relative.shape, 'H']}"
         wrong_value(name, "function", expected, list(result.shape))
-    # Not moveaxis for both, which torch.vmap does not know.
+    # Not moveaxis for both: torch.vmap does not know it.
     moved: Item = result.movedim(-1, -3) if arrays.is_torch else np.moveaxis(result, -1, -3)
     return moved
 
 
 def _first_parameter(function: object) -> Any:
-    """Of a torch module; None if it has none, or is something else."""
+    """The first parameter of a torch module; None if it has none, or is something else."""
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(function, torch.nn.Module):
         return None

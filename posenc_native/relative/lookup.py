@@ -1,4 +1,4 @@
-"""Look-ups by distance: the columns that the distances of a query to the keys choose.
+"""Look-ups by distance: the distance of a query to a key chooses a column.
 
 Which columns they are (Shaw, Transformer-XL, DeBERTa ...) is data: columns.py.
 """
@@ -73,7 +73,7 @@ def relative_gather(
     missing: int | None = None,
     out: Any = None,
 ) -> Any:
-    """For every query the columns that its distances to the keys look up.
+    """For every query, the columns that its distances to the keys choose.
 
     ``out[..., i, j] = (content[..., i, j] + x[..., i, index[j - i + q_len - 1]]) * scale``
 

@@ -67,7 +67,7 @@ def t5_diagonals(
 
     Args:
         table: ``[num_buckets, H]``, floats. Gradients reach a tensor.
-        q_len, k_len, q_offset: see the module's head.
+        q_len, k_len, q_offset: see the head of posenc_native.relative.
         bidirectional, max_distance: as in `relative_position_bucket`.
 
     Returns:
@@ -114,7 +114,7 @@ def clipped_diagonals(
     Args:
         table: ``[left + right + 1, H]``, floats, from the farthest key before the query to the
             farthest after it. Gradients reach a tensor.
-        q_len, k_len, q_offset: see the module's head.
+        q_len, k_len, q_offset: see the head of posenc_native.relative.
         left: the row of distance 0; the middle one by default.
 
     Returns:

@@ -93,7 +93,7 @@ def swin_v2_coordinates(
     Args:
         window: ``(h, w)``, or any number of axes.
         pretrained_window: the window whose w is divided by, if another; 0 means the same.
-        dtype, device: of the result; see the module's head.
+        dtype, device: of the result; see the head of posenc_native.relative.
 
     Returns:
         ``[2h - 1, 2w - 1, 2]``, in the order of Swin's table. An axis of length 1 is all 0.

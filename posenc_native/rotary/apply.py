@@ -10,9 +10,10 @@
 Source: Su et al. 2021, "RoFormer: Enhanced Transformer with Rotary Position Embedding".
 """
 
-# The functions here are the fast path of decoding, which takes about as long as what is written in
-# them: the native module, which reads small tensors too (`at_once`), gets the options by position,
-# one by one. The record of them, a `Rotation`, is made for whoever looks into it.
+# The functions here are the fast path of decoding, where a call takes about as long as their own
+# lines. So they pass the options on by position, one by one, to the native module, which also reads
+# small tensors (`at_once`). They make a `Rotation`, the record of the options, only for code that
+# looks into it.
 
 from __future__ import annotations
 

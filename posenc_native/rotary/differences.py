@@ -15,8 +15,6 @@ from .explanation import LayerExplanation
 from .rotary import Rotary
 from .words import layer_rule, number
 
-# Where engines differ
-
 
 @dataclass(frozen=True)
 class Case:
@@ -33,7 +31,7 @@ class Case:
 
     @property
     def rope_type(self) -> str:
-        """Of the scaling."""
+        """The type of the scaling."""
         return str(self.scaling.get("rope_type", "default"))
 
 

@@ -48,8 +48,9 @@ class FullWidthRotary:
         (a, b)  ->  (a cos s - b sin s,  b cos t + a sin t),    s = t in a true rotation
 
     Models have come to be trained with s and t unequal: V-JEPA 2 (`axial_rotary` with tiled), and
-    HunYuan-VL as transformers 5.23 has it. It is two rotations by exact angles, each of which gives
-    one half of the result; gradients are theirs. Immutable, comparable, without buffers.
+    HunYuan-VL as transformers 5.23 has it. Here these are two rotations by exact angles, each of
+    which gives one half of the result; gradients are theirs. (A kernel of its own would serve these
+    models alone.) Immutable, comparable, without buffers.
 
     With ``inverse`` it is the transpose, as in `apply_rotary`: the map of gradients,
 
@@ -179,7 +180,7 @@ class FullWidthRotary:
         if q.dtype != k.dtype:
             wrong_type(function, "k", f"the dtype of q, {q.dtype}", k.dtype)
         if inplace and not is_tensor(q):
-            # Turns no pair, but refuses what cannot be written, before q has been.
+            # Turns no pair, but raises for what cannot be written, before anything is.
             apply_rotary_qk(q, k, None, np.zeros(0), layout=layout, inplace=True)
         rotated_q = self._rotated(q, positions, layout, inverse)
         rotated_k = self._rotated(k, positions, layout, inverse)
@@ -219,7 +220,7 @@ class FullWidthRotary:
         arguments.check_dtype("FullWidthRotary", "x", x.dtype, arguments.FLOAT_DTYPES)
         arrays = Arrays("FullWidthRotary", x.dtype, None, x=x)
         of_second, where = self._of_second(arrays), arrays.xp.where
-        if not inverse:  # each gives the half of the result that turns by its angles
+        if not inverse:  # each gives the half of the result that its angles turn
             first = self.first.apply(x, positions, layout=layout)
             second = self.second.apply(x, positions, layout=layout)
             return where(of_second, second, first)
@@ -239,7 +240,7 @@ class FullWidthRotary:
 
 
 def _written(out: Any, x: Any, result: Any, layout: str) -> Any:
-    """The result in `out`, with the checks of `apply_rotary`, of which no pairs make a copy."""
+    """The result in `out`: an `apply_rotary` of no pairs is a copy with all its checks."""
     if out is x and is_tensor(x):
         return x.copy_(result)
     return apply_rotary(result, None, np.zeros(0), layout=layout, out=out)

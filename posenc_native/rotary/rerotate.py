@@ -5,8 +5,9 @@
     so turn   by new position * new frequency - old position * old frequency
               and multiply by new scale / old scale
 
-The difference is formed of exact phases, so that a key may be moved any distance, and again and
-again, without an error but the rounding of its own format.
+The difference is formed of exact phases. So a key may be moved any distance, again and again; the
+only error is the rounding of its own format. It is one rotation by twice as many axes: the new
+positions forwards, the old ones backwards.
 """
 
 from __future__ import annotations
@@ -68,11 +69,11 @@ def rerotate(
 
     Args:
         keys: rotated by ``rope``, float16, bfloat16, float32 or float64, of any strides.
-        positions: those the keys have been rotated by: None for 0 .. s-1, ``[s]`` or ``[b, s]``;
+        positions: those that the keys were rotated by: None for 0 .. s-1, ``[s]`` or ``[b, s]``;
             with an axis_map ``[A, s]`` or ``[A, b, s]``. Integers are exact.
-        new_positions: those that they shall have, likewise.
-        rope: the rotation they have been rotated by.
-        new_rope: the one that they shall have; default the same. It must rotate the same dims in
+        new_positions: those that they are to have, likewise.
+        rope: the rotation that they were rotated by.
+        new_rope: the one that they are to have; default the same. It must rotate the same dims in
             the same pairs by the same axes.
         layout: as in `apply_rotary`.
         out: where the result goes; `keys` itself for the cache in place.
@@ -122,7 +123,7 @@ def rerotate(
     if rope.axis_map is not None and old.shape[0] != new.shape[0]:
         got = list(new.shape)
         wrong_value(function, "new_positions", f"{old.shape[0]} axes, as positions have", got)
-    # Those without a batch are the same for all of it.
+    # Positions without a batch are the same for all of it.
     old, new = (
         points if points.ndim == max(old.ndim, new.ndim) else points[..., None, :]
         for points in (old, new)

@@ -54,7 +54,7 @@ class Rotary:
         head_dim: width of a head.
         base: base of the frequencies (rope_theta).
         rotary_dim: how many dims are rotated, even; default head_dim.
-        pairing: "half", "interleaved" or a block size; see the module's head.
+        pairing: "half", "interleaved" or a block size, as in `apply_rotary`.
         scaling: None or a mapping as in Hugging Face, ``{"rope_type": "yarn", ...}``; see
             `rotary_frequencies`.
         axis_map: ``[rotary_dim / 2]`` ints, which position axis drives each pair.
@@ -129,7 +129,7 @@ class Rotary:
                 scale = None
             else:
                 attention_factor = scale
-        # Checks the slice and the pairing.
+        # For its checks of the slice and the pairing.
         rotary_view("Rotary", (1, head_dim), "sd", pairing, rotary_start, len(inv_freq))
         axes = None
         if axis_map is not None:
@@ -299,23 +299,23 @@ class Rotary:
     def _prepare(self, device: torch.device) -> None:
         """Make the tensors for a device.
 
-        torch.compile runs this for real while it traces: the tensors are then inputs of the graph
-        like others, and not copied in every call of it.
+        torch.compile runs this function while it traces. The tensors are then inputs of the graph,
+        and the graph does not copy them in every call.
         """
         if device not in self._elsewhere:
             inv_freq, axis_map = self._moved(device)
-            if type(inv_freq) is sys.modules["torch"].Tensor:  # and nothing that traces
+            if type(inv_freq) is sys.modules["torch"].Tensor:  # not one that only traces
                 self._elsewhere[device] = inv_freq, axis_map
 
     def _make_tensors(self) -> tuple[torch.Tensor, torch.Tensor | None]:
         import torch
 
-        # The device is named: a model may be built under torch.device("meta"). No inference
-        # tensors: training may follow.
+        # The device is named because a model may be built under torch.device("meta"). Inference
+        # mode is off because training may follow.
         with torch.inference_mode(False):
             inv_freq = torch.tensor(self.inv_freq, device="cpu")
             axis_map = None if self.axis_map is None else torch.tensor(self.axis_map, device="cpu")
-        # Kept, but not what tracing makes of them.
+        # Kept, but not while torch traces: such tensors end with the trace.
         if type(inv_freq) is torch.Tensor and not torch.compiler.is_compiling():
             object.__setattr__(self, "_tensors", (inv_freq, axis_map))
         return inv_freq, axis_map
@@ -351,7 +351,7 @@ class Rotary:
 
     @late.constant
     def _differs(self, other: Rotary) -> str | None:
-        """What other pairs, or other frequencies of the same pairs, come from; None if nothing."""
+        """The name of an argument in which other rotates differently; None if there is none."""
         for name in ("head_dim", "pairing", "rotary_start", "axis_map"):
             if self._arguments()[name] != other._arguments()[name]:
                 return name
@@ -374,7 +374,7 @@ class Rotary:
         return f"Rotary({self._written_arguments()})"
 
     def _written_arguments(self) -> str:
-        """What is between the brackets of the call; more than 8 frequencies are not all there."""
+        """The arguments of the call as text; of more than 8 frequencies only some are shown."""
         values = self._arguments()
         if values.get("rotary_dim") == self.head_dim:
             del values["rotary_dim"]

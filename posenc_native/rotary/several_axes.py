@@ -11,8 +11,8 @@ Pairs of two axes h and w in a head, where an axis has two frequencies:
     sectioned        "interleaved"      h0 h0 | h1 h1 | w0 w0 | w1 w1
     sectioned        "per_axis"         h0 h1 | h0 h1 || w0 w1 | w0 w1
 
-All of it is arguments of `apply_rotary`; what vision models chose is one table, models/vision.json,
-read by `vision_rotary`. Builders of positions are in positions.py.
+All of this becomes arguments of `apply_rotary`. What vision models chose is one table,
+models/vision.json, which `vision_rotary` reads. The builders of positions are in positions/.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ def mixed_frequencies(
     """
     function = "mixed_frequencies"
     if device is None:
-        device = getattr(generator, "device", None)  # which those of NumPy have not
+        device = getattr(generator, "device", None)  # NumPy's have none
     arrays = Arrays(function, dtype, device)
     if dtype is not None:
         arguments.check_dtype(function, "dtype", arrays.dtype, arguments.FREQUENCY_DTYPES)

@@ -32,7 +32,7 @@ def every_nth(step: int) -> str:
 
 
 def layer_rule(layer_type: str | None, every: int) -> str:
-    """Which layers `Configuration.unnumbered_without` means."""
+    """An entry of `Configuration.unnumbered_without` in words."""
     if layer_type is not None:
         usual = f", {every_nth(every)} layer" if every > 1 else ""
         return f"those of type {layer_type}{usual}"

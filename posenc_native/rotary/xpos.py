@@ -52,7 +52,7 @@ __all__ = [
     "xpos_tables",
 ]
 
-# Of the natural logarithm of a factor: with it and its inverse in the normal numbers of the format.
+# For the logarithm of a factor: up to here it and its inverse are normal numbers of the format.
 _LIMITS = {"float32": 87.0, "float64": 708.0}
 
 
@@ -247,7 +247,7 @@ def apply_xpos(
 
 
 def _check_places(function: str, q: Any, k: Any, layout: str) -> None:
-    """ValueError unless both can be written in place: checked before either is."""
+    """ValueError unless both can be written in place; checked before either is written."""
     tensors = arguments.is_tensor(q)
     if tensors:
         from posenc_native.engines.tensors.composed.phases import concrete
@@ -275,7 +275,7 @@ def _check_places(function: str, q: Any, k: Any, layout: str) -> None:
 
 
 def _center(function: str, center: float | str, length: int) -> float:
-    """The position of the centre, of so many positions."""
+    """The position of the centre, for so many positions."""
     if center == "length":
         return length // 2
     if isinstance(center, str):

@@ -38,7 +38,7 @@ class GridCoordinates:
         descending: count from the last cell (Transformer-XL).
 
     Raises:
-        ValueError, TypeError: numbers that are none.
+        ValueError, TypeError: arguments that are not such numbers.
 
     Example:
         >>> import posenc_native as pn

@@ -1,8 +1,8 @@
 """The sinusoids of other projects, by name.
 
-A preset is a function from the options of its owner, under their names, to the arguments of a
-`SinusoidalSpec`. Its table agrees with the owner's as far as the owner's angles do, which are
-float32 mostly.
+A preset is a function. It takes the options of the project that owns it, under their names there,
+and returns the arguments of a `SinusoidalSpec`. Its table agrees with the owner's as far as the
+owner's angles, mostly float32, are exact.
 
 Where an owner divides by zero (a single frequency and a shift of 1), the frequency is the first.
 """
@@ -115,7 +115,7 @@ def _tensor2tensor(
 ) -> SpecArguments:
     """tensor2tensor, get_timing_signal_1d.
 
-    The frequencies are multiplied by min_timescale there, which for other than 1 is no timescale.
+    There the frequencies are multiplied by min_timescale, so only 1 makes it a timescale.
     """
     return SpecArguments(
         dim=dim, base=max_timescale / min_timescale, scale=min_timescale, shift=1.0,

@@ -91,9 +91,9 @@ class SinusoidalSpec:
         axis_order: which coordinate comes first, second ...; its length is the number of
             coordinates. (1, 0) puts columns before rows.
         base, scale: as in `sinusoidal`; one for all coordinates or one for each.
-        shift: as in `sinusoidal`, with P in the place of dim / 2. A single pair has frequency
+        shift: as in `sinusoidal`, with P in place of dim / 2. A single pair has frequency
             `scale`, whatever the shift.
-        inv_freq: the P frequencies themselves, in the place of base and shift; radians.
+        inv_freq: the P frequencies themselves, in place of base and shift; radians.
         layout: "interleaved", "sin_cos" or "cos_sin".
         axis_place: "outer" (a block for each coordinate), "middle" or "inner".
         shares: parts of the width that the coordinates get, as in (2, 3, 3); default equal ones.

@@ -7,7 +7,7 @@ sin_cos       sin(p w0) sin(p w1) ... cos(p w0) cos(p w1) ... tensor2tensor, fai
 cos_sin       cos(p w0) cos(p w1) ... sin(p w0) sin(p w1) ... DiT, GLIDE
 
 Other conventions, of one coordinate or of several, are a `SinusoidalSpec`, which puts such tables
-together; sinusoidal_presets.py has those of other projects by name.
+together (spec.py); presets.py has those of other projects by name.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ def sinusoidal(
     The angle of pair i at position p is ``p * scale * base ** (-i / (dim / 2 - shift))`` radians.
     Positions are integers of up to 64 bits or floats of magnitude below 2^63. Results of position
     p are within ``1.2e-7 + 2^-62 |p|`` of the true value in float32 (the second term counts from
-    2^38 on), correctly rounded in float16 and bfloat16 (but where the true value is within 1e-7 of
-    a rounding boundary), and within ``4e-16 + 2^-60 |p|`` in float64.
+    2^38 on), correctly rounded in float16 and bfloat16 (except where the true value is within 1e-7
+    of a rounding boundary), and within ``4e-16 + 2^-60 |p|`` in float64.
 
     Args:
         positions: an int n for 0 .. n-1, or an array or tensor of any shape.

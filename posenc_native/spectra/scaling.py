@@ -1,8 +1,7 @@
-"""Frequencies of sinusoidal and rotary encodings; the rotary scalings as a table of rules.
+"""Frequencies of rotary encodings, and their scalings as a table of rules.
 
-Frequencies are radians a position. Those of the plain formula come from decimal arithmetic with
-guard digits, so the float64 results are correctly rounded; the scalings (linear, NTK, YaRN,
-LongRoPE ...) are then float64 arithmetic on them.
+Frequencies are radians a position. Those of the plain formula are correctly rounded float64
+(frequencies.py); the scalings (linear, NTK, YaRN, LongRoPE ...) are float64 arithmetic on them.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def rotary_frequencies(
                          head of ``rotary_dim / axes`` dims
             ============ ========================================================================
 
-            A key that is None counts as absent ("truncate" as False: so transformers and vLLM read
+            A key that is None counts as absent ("truncate" as False, as transformers and vLLM read
             it). "rope_theta" takes the place of a base left at 10000. "max_position_embeddings" is
             the top-level value of a configuration, which "yarn" and "longrope" need when they have
             no "factor". "partial_rotary_factor" is read by "proportional" alone: for all others
@@ -64,7 +63,7 @@ def rotary_frequencies(
 
     Returns:
         ``(inv_freq, attention_factor)``: float64 [rotary_dim // 2] in radians a position, and the
-        factor for both cos and sin. Of the softmax scale see `softmax_correction`.
+        factor for both cos and sin. For the softmax scale see `softmax_correction`.
 
     Raises:
         ValueError: odd rotary_dim, unknown rope_type; a key that is missing, unknown to that type
@@ -104,7 +103,7 @@ def scaled_frequencies(
 def rotary_blend(
     function: str, dim: int, base: float, scaling: Mapping[str, Any] | None
 ) -> RotaryBlend | None:
-    """Which pairs a scaling keeps and which it slows; None of one that treats all alike."""
+    """Which pairs a scaling keeps and which it slows; None if it treats all alike."""
     theta, values = _read_scaling(function, base, scaling)
     blend = ROTARY_SCALINGS[values.rope_type].blend
     return None if blend is None else blend(dim, theta, values)
@@ -127,12 +126,12 @@ def softmax_correction(scaling: Mapping[str, Any] | None) -> float:
     DeepSeek-V2 and its relatives split YaRN's attention factor: a part goes into cos and sin (the
     attention_factor of `rotary_frequencies`), the rest into the scale of the scores,
     ``head_dim ** -0.5 * softmax_correction(scaling)``, because latent attention rotates only some
-    dims of a head. Nothing of it can be seen in the frequencies: leave it out and attention is too
-    flat by this factor.
+    dims of a head. The frequencies do not show it: leave it out and attention is too flat by this
+    factor.
 
-    It is the model that applies it. Those of transformers with multi-head latent attention do
-    (DeepSeek-V2 and V3, Mistral 4, MiniCPM3, GLM-4.7-Flash, LongCat-Flash ...); others with the
-    same keys, as Ministral 3, do not: see `explain`.
+    The model applies it. Models of transformers with multi-head latent attention do (DeepSeek-V2
+    and V3, Mistral 4, MiniCPM3, GLM-4.7-Flash, LongCat-Flash ...); others with the same keys, such
+    as Ministral 3, do not: see `explain`.
 
     Args:
         scaling: as in `rotary_frequencies`.
@@ -340,7 +339,7 @@ def _linear(dim: int, base: float, values: _Values) -> tuple[FloatArray, float]:
 def _ntk(dim: int, base: float, values: _Values) -> tuple[FloatArray, float]:
     factor = values.number("factor")
     if "mixed_b" not in values:
-        # The base is stretched, and all frequencies are divided so that the lowest is by `factor`.
+        # The stretched base and the division of all frequencies divide the lowest by `factor`.
         by = factor ** (2 / dim) if dim else 1.0
         return _plain(dim, _stretched(base, factor, "factor", values), values) / by, 1.0
     power = values.number("mixed_b")
@@ -376,7 +375,7 @@ def _ntk_stretched(dim: int, base: float, alpha: float, key: str, values: _Value
 def _stretched(
     base: float, alpha: float, key: str, values: _Values, exponent: float = 1.0
 ) -> float:
-    """base * alpha ** exponent; what lies outside of float64 is the fault of the key."""
+    """base * alpha ** exponent; a result outside of float64 is an error of the key."""
     try:
         stretched = base * float(alpha**exponent)
     except OverflowError:
@@ -494,7 +493,7 @@ def _longrope(dim: int, base: float, values: _Values) -> tuple[FloatArray, float
 
 
 def _length_ratio(values: _Values) -> float:
-    """The factor, which may be left to the lengths to say."""
+    """The factor; where none is given, the ratio of the lengths."""
     if "factor" not in values and "max_position_embeddings" in values:
         trained = values.number("original_max_position_embeddings")
         return values.number("max_position_embeddings") / trained

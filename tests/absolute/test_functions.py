@@ -18,7 +18,7 @@ needs_torch = pytest.mark.skipif(torch is None, reason="torch")
 if torch is not None:
     from posenc_native import nn as pnn
 
-# torch about itself, while it traces
+# a warning of torch about itself, while it traces
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*should not be instantiated:DeprecationWarning",
     "ignore:.*treespec.*:FutureWarning",
@@ -192,7 +192,7 @@ def test_tables_begin_as_asked():
     assert table("normal").std().item() == pytest.approx(0.02, rel=0.02)
     assert table("normal", std=1.5).std().item() == pytest.approx(1.5, rel=0.02)
     assert table("truncated_normal").abs().max() <= 0.04
-    # Of a normal one cut at 2 deviations.
+    # A normal distribution that is cut at 2 deviations.
     assert table("truncated_normal").std().item() == pytest.approx(0.02 * 0.8796, rel=0.02)
     uniform = table("uniform")
     assert 0 <= uniform.min() < 0.001
@@ -231,7 +231,7 @@ def test_resampled_as_torch_interpolates(old, new, interpolation, antialias, ali
         antialias=antialias, align_corners=align_corners,
     )  # fmt: skip
     expected = theirs.permute(0, 2, 3, 1).reshape(-1, 3).numpy()
-    # Both in float64; centres of up to 64 are off by 64 * 2^-53, weights by some times that.
+    # Both compute in float64; centres up to 64 are off by 64 * 2^-53, weights by a few times that.
     np.testing.assert_allclose(ours, expected, rtol=0, atol=64 * 16 * 2.0**-53)
     same(ours, pn.resample_positions(tensor(table), new, old_size=old, **options))
     if old[1] == 1 and new[1] == 1:  # a length

@@ -20,7 +20,7 @@ needs_torch = pytest.mark.skipif(torch is None, reason="torch")
 if torch is not None:
     from posenc_native import nn as pnn
 
-# torch about itself, while it traces
+# a warning of torch about itself, while it traces
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*should not be instantiated:DeprecationWarning",
     "ignore:.*treespec.*:FutureWarning",
@@ -61,7 +61,7 @@ if torch is not None:
 else:
     MODULES, PARAMETERS = {}, {}
 each_module = pytest.mark.parametrize("name", MODULES)
-# One of each kind: tracing takes seconds.
+# One of each kind, since tracing takes seconds.
 each_kind = pytest.mark.parametrize(
     "name", ["sinusoidal", "linear learned", "normalized", "learned offset", "recurrent narrow"]
 )
@@ -83,7 +83,7 @@ def test_modules_combine_their_encoding(name, how, x):
         encoding = module.encoding(5 if positions is None else positions)
         assert encoding.shape[:-1] == ((5,) if positions is None else positions.shape)
         expected = pn.combine(x, encoding, how=how, x_scale=math.sqrt(D))
-        # The sum of a sinusoidal one is made without a table, its product and sum in one rounding.
+        # The sinusoidal module makes no table: it rounds product and sum once.
         unit = 2 * U * expected.abs().max() if name == "sinusoidal" else 0
         assert (module(x, positions) - expected).abs().max() <= unit
         assert torch.equal(module(x, encoding=encoding), expected)
@@ -181,7 +181,7 @@ def test_normalized_modules_know_lengths_and_masks(x):
     lengths = module(x, length=torch.tensor([3, 9]))[..., D]
     np.testing.assert_array_equal(lengths, [[-1, 0, 1, 2, 3], [-1, -0.75, -0.5, -0.25, 0]])
     np.testing.assert_array_equal(module(x, length=9)[0, :, D], [-1, -0.75, -0.5, -0.25, 0])
-    # A step of decoding has to be told the length.
+    # A step of decoding needs the length.
     step = module(x[:, :1], torch.tensor([2]), length=9)
     np.testing.assert_array_equal(step[0, :, D], [-0.5])
     assert torch.equal(module(x[:, :1], start=2, length=9), step)

@@ -49,7 +49,7 @@ def test_the_message_names_the_dtype_that_came(backend, dtype):
 
 @NEEDS_NATIVE
 def test_a_huge_row_is_refused():
-    # Not by the reference, which would first compute every frequency.
+    # Not with the reference, which would first compute every frequency.
     with pytest.raises(ValueError, match="sinusoidal: positions: expected"):
         NATIVE.sinusoidal(1, 2**62, 1e4, "interleaved", 0.0, 1.0, None, None)
 
@@ -131,7 +131,7 @@ def test_overlap_is_an_error_exactly_where_memory_is_shared(backend, data):
 
 @pytest.mark.parametrize("layout", ["bshd", "bhsd"])
 def test_views_side_by_side_are_no_overlap(backend, layout):
-    """Large enough that nobody compares element by element."""
+    """The views are too large to compare element by element."""
     packed = np.ones((2, 300, 3, 16, 64), np.float16)
     q, k, v = (packed[:, :, i] for i in range(3))
     if layout == "bhsd":

@@ -1,4 +1,4 @@
-"""Arrays of other libraries as arguments: read where they are, answered with NumPy's.
+"""Arrays of other libraries as arguments: read without a copy, answered with NumPy arrays.
 
 `CALLS` has a call of every public function that takes arrays, with all of its array arguments; the
 tests put arrays of other kinds in the place of NumPy's.
@@ -162,7 +162,7 @@ NO_ARRAYS = {
 
 
 class OnlyArray:
-    """As a pandas Series or an xarray DataArray is: NumPy's, if asked."""
+    """Like a pandas Series or an xarray DataArray: it becomes a NumPy array if asked."""
 
     def __init__(self, array: np.ndarray) -> None:
         self.array = array
@@ -174,7 +174,7 @@ class OnlyArray:
 
 
 class OnlyDLPack:
-    """Memory that is exchanged, and nothing else; counts copies."""
+    """Memory that can be exchanged, and nothing else; it counts copies."""
 
     def __init__(self, array: np.ndarray, device: tuple[int, int] = (1, 0)) -> None:
         self.array, self.device, self.exports, self.copies = array, device, 0, 0
@@ -332,7 +332,7 @@ def test_numbers_are_not_cut_off(wrong):
 
 
 class Anything:
-    """As an object that torch.fx traces with: asked for any name, it has it."""
+    """Like an object that torch.fx traces with: it has every name that it is asked for."""
 
     def __getattr__(self, name: str) -> Any:
         return self
@@ -388,7 +388,7 @@ def test_a_file_is_rotated_in_place(tmp_path, backend):
 
 @pytest.mark.parametrize("kind", [OnlyArray, OnlyDLPack, pytest.param(of_jax, marks=NEEDS_JAX)])
 def test_others_are_not_written(kind, backend):
-    """What they are may be immutable, or a copy: refused, rather than lost."""
+    """They may be immutable or a copy: a call is refused, rather than its result lost."""
     q, k = Q.copy(), K.copy()
     for call in (
         lambda: ROPE(kind(q), kind(k), inplace=True),
@@ -419,7 +419,7 @@ def test_nothing_is_written_where_one_cannot_be(rope, backend):
 
 @pytest.mark.parametrize("name", CALLS)
 def test_results_are_no_views_of_arguments(name):
-    """Which of another library may be immutable."""
+    """Arrays of another library may be immutable."""
     function, *given = CALLS[name]
     for result in arrays(function(*given)):
         for x in arrays(tuple(given)):

@@ -15,7 +15,7 @@ import posenc_native as pn
 from posenc_native.base import rotation
 from posenc_native.base.rotation import Rotation, TableRotation
 
-# What is rotated and what is written to are no options.
+# What is rotated and what is written to are not options.
 OTHERS = {"self", "x", "q", "k", "out", "inplace"}
 FUNCTIONS = {
     "apply_rotary": (pn.apply_rotary, Rotation, rotation.RotationOptions),

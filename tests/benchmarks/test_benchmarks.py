@@ -34,7 +34,7 @@ pytestmark = pytest.mark.skipif(
 def test_every_variant_of_a_memory_limit_does_its_work(kind, count, threads):
     guard = 8
     rng = np.random.default_rng(count)
-    # 9 floats in, so that no alignment helps.
+    # Buffers begin 9 floats in, so that no alignment helps.
     buffer, source = (
         rng.standard_normal(guard + 9 + count + guard).astype(np.float32) for _ in range(2)
     )
@@ -147,7 +147,7 @@ def test_a_quick_run_fills_in_every_row(tmp_path):
             if "limit" in row:
                 assert finite_and_positive(row["gigabytes_per_second"], row["times_limit"]), row
 
-    # A peer is timed or says why not; whoever computes something else does not go unnoticed.
+    # A peer is timed or says why not; one that computes something else is noticed.
     peers = [row for case in figures["cases"] for row in case["rows"] if not row.get("ours")]
     for name in ("transformers (Llama)", "rotary-embedding-torch", "x-transformers", "torchtune",
                  "timm", "ONNX Runtime", "JAX", "numba", "plain torch", "plain NumPy"):  # fmt: skip
@@ -269,7 +269,7 @@ def test_goals_are_judged_by_the_rows_of_a_case():
     assert judged(row("mine", ours=True), at_least=5) == (4, False)
     assert judged(mine, at_least=3, of="peer a") == (4, True)
     assert judged(mine, at_least=3, of="nobody") is None
-    # What torch.compile was left out of is missed, or not judged.
+    # A goal is missed or not judged where torch.compile was left out.
     result.case.contestants.append(harness.Skipped("peer c", "fresh", "", left_out=True))
     assert judged(mine, at_least=2) == (2, None)
     assert judged(mine, at_least=2.5) == (2, False)
@@ -315,7 +315,7 @@ def test_relative_peers_from_transformers_do_the_same_work():
 
 
 def test_the_script_for_gpus_runs_without_one(tmp_path):
-    # All but the tests, which are these.
+    # All steps but the tests, which are these.
     path, logs = tmp_path / "results", tmp_path / "logs"
     command = [
         *(sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "--quick", "--installed"),

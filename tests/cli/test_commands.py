@@ -49,9 +49,7 @@ def test_info_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 def test_help_teaches(
     parser: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(
-        bench, "repository", lambda: None
-    )  # whose benchmarks have help of their own
+    monkeypatch.setattr(bench, "repository", lambda: None)  # the benchmarks have help of their own
     assert cli.main([*parser.prog.split()[1:], "--help"]) == 0
     out = capsys.readouterr().out
     assert "examples:" in out

@@ -15,7 +15,7 @@ from places import ROOT
 
 import posenc_native as pn
 
-# What Python is told before it runs the command: nothing of these can be imported.
+# Before it runs the command, Python is told that none of these can be imported.
 OPTIONAL = ("torch", "transformers", "matplotlib", "rich", "rich_argparse", "safetensors",
             "ml_dtypes")  # fmt: skip
 BARE = f"""

@@ -47,13 +47,13 @@ import posenc_native as pn
 
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
-# Their code is commands of a working copy, shown by indentation, which nobody runs.
+# Their code is commands of a working copy, shown by indentation; no test runs it.
 INCLUDED = [
     *(ROOT / name for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *(ROOT / name / "README.md" for name in ("benchmarks", "examples")),
 ]
 
-# What a page may tell its reader to run although no test does, and why.
+# What a page may tell its reader to run although no test runs it, and why.
 NOT_RUN = {
     "apt-get": "installs system packages",
     "make": "sets up the repository; continuous integration runs the targets",

@@ -62,7 +62,7 @@ def test_every_example_is_listed_and_tested() -> None:
 
 @pytest.fixture
 def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Any, Any]]:
-    """model, experiment and figure of which_encoding, by names that it alone uses."""
+    """model, experiment and figure of which_encoding; only this example uses these names."""
     need("torch")
     names = ("model", "experiment", "figure")
     before = {name: sys.modules.pop(name, None) for name in names}

@@ -1,4 +1,4 @@
-"""Large results of torch operators ask for huge pages, where the system gives them to who asks."""
+"""Large results of torch operators ask for huge pages, where the system gives them on request."""
 
 import re
 from pathlib import Path
@@ -37,8 +37,10 @@ FRESH = {
 
 
 def huge_pages_asked_for(tensor):
-    """Whether the mapping in which a tensor lies carries the advice. Not whether pages came of it:
-    that depends on who else uses memory."""
+    """Whether the mapping of a tensor carries the advice.
+
+    Whether it gets huge pages depends on other users of memory.
+    """
     for entry in MAPPING.split(Path("/proc/self/smaps").read_text()):
         begin, _, end = entry.partition(" ")[0].partition("-")
         if end and int(begin, 16) <= tensor.data_ptr() < int(end, 16):

@@ -1,8 +1,9 @@
 """The peak memory of an operation is its inputs and its results, and nothing else.
 
-The kernel counts, for the whole process: what no allocator of NumPy or torch knows of is in it.
-Inputs and results are 16 MiB each, or nearly nothing (frequencies, diagonals, columns). Nor does
-an operation keep anything when its results are gone: the next call's peak would not show it.
+The kernel counts for the whole process, memory that no allocator of NumPy or torch knows included.
+Inputs and results are 16 MiB each, or nearly nothing (frequencies, diagonals, columns). An operator
+also keeps nothing when its results are gone; that is counted too, since the next call's peak would
+not show it.
 """
 
 import functools
@@ -262,7 +263,7 @@ def backward_of_rotary_bfloat16(library):
 @operation(LARGE, torch)
 def backward_of_rotary_in_place(library):
     x = vectors(library).requires_grad_()
-    y = x.clone()  # whose gradient is that of x
+    y = x.clone()  # its gradient is that of x
     return backward(pn.apply_rotary(y, None, frequencies(library), out=y), x)
 
 

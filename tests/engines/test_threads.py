@@ -1,4 +1,4 @@
-"""Threads, forks, the interpreter lock; and what the environment chooses when the package loads."""
+"""Threads, forks and the interpreter lock; what the environment chooses at import."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_large_call_lets_other_python_threads_run(count):
             begin = time.perf_counter()
             pn.add_sinusoidal(x, out=out)
             end = time.perf_counter()
-            # Without the lock's release nothing happens between its first and last moments.
+            # If the lock is not released, nothing happens between its first and last moments.
             quarter = (end - begin) / 4
             if any(begin + quarter < moment < end - quarter for moment in list(ticks)):
                 break

@@ -53,7 +53,7 @@ def test_a_note_where_frequencies_are_not_those_of_the_configuration() -> None:
 
 
 class Unmakeable(torch.nn.Module):
-    """A rotary embedding of a wrapper: it cannot be made from its configuration alone."""
+    """A rotary embedding in a wrapper, which its configuration alone cannot make."""
 
     def __init__(self, config: Any, inv_freq: Any) -> None:
         super().__init__()
@@ -179,7 +179,7 @@ def test_vision_in_bfloat16(name: str) -> None:
 LEARNING = ["DeepseekV2", "Phimoe", "HunYuanVLText", "RoFormer", "V-JEPA 2", "DINOv3", "Gemma 4"]
 
 
-@pytest.mark.parametrize("name", [*LEARNING, "MLCD"])  # which learns a row of its tables
+@pytest.mark.parametrize("name", [*LEARNING, "MLCD"])  # MLCD learns a row of its tables
 def test_gradients(name: str) -> None:
     model, inputs = loaded(name)
 

@@ -36,7 +36,7 @@ def test_defaults_are_those_of_transformers(scaled):
         try:
             if scaled and flat:
                 options["rope_scaling"] = {"type": "linear", "factor": 2.0}
-            config = type(config)(**json.loads(json.dumps(options)))  # which changes its arguments
+            config = type(config)(**json.loads(json.dumps(options)))  # it changes its arguments
         except Exception:  # a class that wants no scaling
             assert scaled, model_type
             continue

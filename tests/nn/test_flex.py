@@ -19,7 +19,7 @@ from posenc_native import nn as pnn  # noqa: E402
 pytestmark = [
     torch_cases.needs_operators,
     pytest.mark.filterwarnings("ignore:.*flex_attention called without torch.compile"),
-    # of diagonals that are not a leaf, by torch itself
+    # torch itself asks for it, with diagonals that are not a leaf
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
     pytest.mark.filterwarnings("ignore:.*treespec.*:FutureWarning"),
     pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),

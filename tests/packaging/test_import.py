@@ -1,7 +1,6 @@
 """What `import posenc_native` brings along: no warning, no framework, little of anything.
 
-What it takes in time is for a command to say, not for a test:
-``python -X importtime -c "import posenc_native"``.
+A command says how long it takes, not a test: ``python -X importtime -c "import posenc_native"``.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ def test_modules_for_torch_come_when_they_are_asked_for(name):
 def test_public_names_are_all_there():
     assert set(pn.__all__) <= set(dir(pn))
     assert len(set(pn.__all__)) == len(pn.__all__)
-    for name in set(pn.__all__) - {"flex", "hf", "nn", "plot"}:  # which need torch, matplotlib
+    for name in set(pn.__all__) - {"flex", "hf", "nn", "plot"}:  # these need torch or matplotlib
         assert hasattr(pn, name), name
     with pytest.raises(AttributeError, match="no attribute 'rotray'"):
         _ = pn.rotray

@@ -1,6 +1,6 @@
 """Public objects are copied, pickled and saved; what they keep for speed is not.
 
-A class that is new is found by itself: objects.py has to have one of it.
+A new class is found automatically: objects.py has to have an object of it.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def test_repr_makes_an_equal_one(name):
 def test_what_print_says_of_a_module_makes_one(name):
     module = MODULES[name]()
     kind = type(module)
-    if kind is pnn.TimestepEmbedding:  # which its parts describe
+    if kind is pnn.TimestepEmbedding:  # its parts describe it
         module, kind = module.sinusoids, type(module.sinusoids)
     text = f"make({module.extra_repr()})"
     again = eval(text, {**NAMES, "make": kind})

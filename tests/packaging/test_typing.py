@@ -29,7 +29,7 @@ pn.sinusoidal(3, 8, layuot="sin_cos")
 """
 
 
-# What is known of arrays where nothing is known of torch.
+# What a checker knows of arrays where it knows nothing of torch.
 WITHOUT_TORCH = """
 from typing import Any
 
@@ -54,7 +54,7 @@ assert_type(pn.relative_gather(x, None, 3), Floats)
 
 def mypy(*arguments: object, configuration: str = "") -> subprocess.CompletedProcess[str]:
     pytest.importorskip("mypy", reason="needs mypy")
-    # Of the package errors are not shown, as where it is installed.
+    # Errors of the package itself are not shown, as where it is installed.
     command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent"]
     command += [f"--config-file={configuration}", "--python-version=3.10", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)

@@ -232,7 +232,7 @@ SIZES = [
     ((7, 3), 17, 64, 24),
     ((2, 1), 70, 80, 40),
     ((1,), 3, 640, 320),  # several blocks of vectors
-    ((1,), 3, 600, 50),  # of which some have nothing to rotate
+    ((1,), 3, 600, 50),  # some of them have nothing to rotate
     ((1,), 2, 4200, 2100),
 ]
 

@@ -1,4 +1,4 @@
-"""How rotations round, and what they make of numbers that are none, and of nothing at all."""
+"""How rotations round, and what they make of NaN, of infinity and of empty arrays."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def shifted_out() -> tuple[np.ndarray, np.ndarray]:
 class Bad:
     """A call that must fail: a function, its arguments, the error, the argument it is about.
 
-    "a|b" where the implementations come upon it in another order.
+    The argument is "a|b" where the implementations check in different orders.
     """
 
     function: str

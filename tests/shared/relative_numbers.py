@@ -43,7 +43,7 @@ def assert_sums(
 def over_all_threads(compute: Any) -> list[Any]:
     results = []
     before = pn.get_num_threads()
-    # Small calls are one thread's anyway.
+    # Small calls use one thread anyway.
     for count in (1, 3):
         pn.set_num_threads(count)
         results.append(compute())

@@ -32,7 +32,7 @@ def backend_in_use() -> str:
 
 @contextmanager
 def written_past_the_cache(count: int = 1) -> Iterator[None]:
-    """Within, outputs of so many bytes and more are."""
+    """Inside, outputs of at least so many bytes are written past the cache."""
     assert NATIVE is not None
     NATIVE.set_non_temporal_bytes(count)
     try:

@@ -78,7 +78,7 @@ def kernel_device(request):
 
 @contextlib.contextmanager
 def composed():
-    """Within, tensors are computed by the composition of torch operations."""
+    """Inside, the composition of torch operations computes tensors."""
     before = "native" if backend.implementation is backend.native else "reference"
     pn.set_backend("reference")
     try:
@@ -91,7 +91,7 @@ def random(shape, dtype=torch.float32, device="cpu", seed=0, requires_grad=False
     """Standard normal numbers, the same on every device."""
     values = np.random.default_rng(seed).standard_normal(tuple(shape))
     tensor = torch.from_numpy(values).to(device, dtype)
-    # Not at all without a gradient: inside torch.func the call itself is an error.
+    # Called only for a gradient: inside torch.func the call itself is an error.
     return tensor.requires_grad_() if requires_grad else tensor
 
 

@@ -21,7 +21,7 @@ from torch_cases import assert_same_bits, random  # noqa: E402
 import posenc_native as pn  # noqa: E402
 
 device = torch_cases.device
-pytestmark = pytest.mark.filterwarnings(  # torch about itself, while it traces
+pytestmark = pytest.mark.filterwarnings(  # a warning of torch about itself, while it traces
     "ignore:.*should not be instantiated:DeprecationWarning"
 )
 

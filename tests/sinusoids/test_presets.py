@@ -25,9 +25,7 @@ UNIT = 2.0**-24
 # Of two float32 sines: ours is off by 9e-8 and a rounding, theirs by a unit and a rounding.
 SINES = 4 * UNIT
 LN_BASE = math.log(1e4)
-IN_FLOAT64 = (
-    2.0**-20
-)  # of the roundings of an owner who computes angles in float64: none to speak of
+IN_FLOAT64 = 2.0**-20  # an owner who computes angles in float64 has next to no roundings
 
 
 def by_exponential(divisions: int = 1) -> float:

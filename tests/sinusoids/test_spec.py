@@ -162,7 +162,7 @@ def test_coordinates_rows_and_positions_that_are_apart():
     assert table.shape == (8, 8)
     assert not table[:2].any()
     assert_same_bits(table[2:], pn.sinusoidal_grid((3, 2), 8).reshape(6, 8))
-    assert spec(np.zeros((3, 2))).shape == (3, 8)  # of coordinates, none are put before
+    assert spec(np.zeros((3, 2))).shape == (3, 8)  # zero_rows apply to shapes, not to coordinates
     assert spec((0, 2)).shape == (2, 8)
 
 

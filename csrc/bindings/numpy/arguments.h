@@ -1,5 +1,5 @@
-// Arguments of the NumPy module: from objects of Python to core structs, and results in memory of
-// NumPy.
+// Arguments of the NumPy module: Python objects become core structs, and results get NumPy's
+// memory.
 #pragma once
 
 #include <pybind11/numpy.h>
@@ -21,7 +21,7 @@ namespace py = pybind11;
 
 inline std::string type_name(py::handle object) { return Py_TYPE(object.ptr())->tp_name; }
 
-// ml_dtypes registers bfloat16 with NumPy at run time; its number is known once it was seen.
+// ml_dtypes registers bfloat16 with NumPy at run time; its number is known once it has been seen.
 inline bool is_bfloat16(const py::dtype& dtype) {
   static std::atomic<int> number{-1};
   const int num = dtype.num();
@@ -57,7 +57,7 @@ inline Dtype dtype_of(const py::dtype& dtype) {
   return is_bfloat16(dtype) ? Dtype::kBFloat16 : Dtype::kOther;
 }
 
-// `storage` keeps a name that is none of ours.
+// `storage` keeps the name of a dtype that we do not have.
 inline const char* dtype_name(Dtype dtype, const py::dtype& object,
                               std::shared_ptr<const std::string>& storage) {
   static const char* const names[] = {"float16", "bfloat16", "float32", "float64",
@@ -108,7 +108,7 @@ class ArrayArgument {
   const Array* pointer() const { return object_ ? &array_ : nullptr; }
   const Array& array() const { return array_; }
   const py::object& object() const { return object_; }
-  // Of an array.
+  // Only where it is an array.
   py::dtype dtype() const { return py::reinterpret_borrow<py::array>(object_).dtype(); }
 
  private:
@@ -235,7 +235,7 @@ inline py::dtype result_dtype(const char* function, py::handle object) {
 }
 
 inline py::array empty_like(const py::object& x) {
-  // Never released: they may be used until the interpreter is gone.
+  // Never released, because they may be used until the interpreter is gone.
   static const py::handle function =
       py::object(py::module_::import("numpy").attr("empty_like")).release();
   static const py::handle names = py::make_tuple("subok").release();

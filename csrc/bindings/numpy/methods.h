@@ -16,8 +16,8 @@ namespace posenc::numpy {
 
 namespace py = pybind11;
 
-// How many arguments of the interpreter a parameter of a function takes: a handle one, another type
-// as many as it says; it is made of the place where they begin.
+// How many arguments of the interpreter a parameter of a function takes. A handle takes one;
+// another type says how many it takes, and is constructed from the place where they begin.
 template <typename Parameter>
 constexpr size_t arguments_of() {
   if constexpr (std::is_same_v<Parameter, py::handle>) {
@@ -51,7 +51,7 @@ struct Signature<Result (*)(Parameters...)> {
   }
 };
 
-// The Python exception that the error stands for, made as those of Python code are.
+// Sets the Python exception that the error stands for. Python code makes it, as it makes its own.
 inline void set_error(const Error& error) {
   PyObject* const kind = error.kind == Error::kType ? PyExc_TypeError : PyExc_ValueError;
   try {
@@ -64,8 +64,9 @@ inline void set_error(const Error& error) {
   }
 }
 
-// A function as the interpreter calls it. Past pybind11, which looks for an overload by the types
-// of the arguments, and without keywords: either takes longer than to rotate a token.
+// A function as the interpreter calls it. It does without pybind11, which would look for an
+// overload by the types of the arguments, and without keywords: either takes longer than rotating a
+// token.
 template <auto function>
 PyObject* call(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count) {
   using Signature = Signature<decltype(function)>;

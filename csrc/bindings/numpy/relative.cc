@@ -135,7 +135,7 @@ struct RelativeArguments {
     call.scale = number(function, "scale", scale);
   }
 
-  // `out`, or a new array of the shape.
+  // `out`, or a new array of this shape.
   ArrayArgument result(const int64_t* shape, int rank, py::handle out) const {
     return out.is_none()
                ? ArrayArgument(call.function, "out", py::array(in.dtype(), shape_of(shape, rank)))

@@ -83,8 +83,8 @@ class Rotation {
     return py::make_tuple(query_out.object(), key_out.object());
   }
 
-  // Gradients of out and x, of both q and k or of one -> those of x, then of frequencies and, if
-  // asked for, of positions.
+  // Takes the gradients of what x (or q and k) was rotated to, and x itself. Returns the gradients
+  // of x (or of q and k), of frequencies and, if asked for, of positions.
   py::tuple rotate_back(py::handle grads, py::handle inputs, bool of_positions) {
     const auto given_grads = py::cast<py::tuple>(grads), given = py::cast<py::tuple>(inputs);
     call_.tensor_count = static_cast<int>(given.size());
@@ -128,8 +128,8 @@ class Rotation {
  private:
   // Reads the options of a call, one argument after the other.
   //
-  // Of a call on tensors it takes only what is plain. What else the operator takes or refuses, the
-  // operator decides, with words of its own: a number may be a tensor, with a gradient.
+  // In a call on tensors it takes only plain values. About all others the operator decides, in
+  // words of its own: a number may be a tensor, for instance, even one with a gradient.
   struct Reader {
     Rotation& rotation;
     PyObject* const* next;

@@ -1,7 +1,7 @@
-// Tensors of torch as arguments of the NumPy module: for calls that are over before torch's
-// dispatcher would have found the operator. Nothing of torch is linked. The tensor type carries a
-// table of C functions that describe its memory. It is DLPack's, is stable across versions, and is
-// declared below as far as it is needed.
+// Tensors of torch as arguments of the NumPy module, for calls that are over before torch's
+// dispatcher would have found the operator. Nothing of torch is linked: the tensor type carries a
+// table of C functions that describe its memory. The table is DLPack's and stable across versions;
+// the part that is needed is declared below.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -95,7 +95,7 @@ class Library {
     return reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())) == type_.ptr();
   }
 
-  // Throws Elsewhere where an operator must not be passed by; true where autograd may want it.
+  // Throws Elsewhere where the operator must not be bypassed. True where autograd may record it.
   bool records() const {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(followers_.ptr()); ++i) {
       if (is_true(PyObject_CallNoArgs(PyTuple_GET_ITEM(followers_.ptr(), i)))) throw Elsewhere{};

@@ -2,8 +2,8 @@
 //
 // Threads are started for each call that is large enough and joined before it returns: nothing
 // outlives a call, so a forked child starts from nothing, and no second thread pool lives beside
-// torch's or BLAS's. To start one and to join it takes 50 to 80 microseconds, little more than to
-// wake one that waits, where a core that is idle has to be woken.
+// torch's or BLAS's. To start and join a thread takes 50 to 80 microseconds. Waking one that waits
+// takes little less, where an idle core has to be woken.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 
 namespace posenc {
 
-// What a thread should have to do: fewer bytes are done before it has begun.
+// The least work for a thread. Fewer bytes are done before it has begun.
 constexpr int64_t kBytesPerThread = int64_t{1} << 22;
 
 // run(begin, end) must not throw. `bytes` is what all rows together read and write.
@@ -27,9 +27,9 @@ void parallel_rows(int64_t rows, int64_t bytes, int max_threads, int64_t bytes_p
     run(int64_t{0}, rows);
     return;
   }
-  // A part for each thread, in a few ranges, so that it can help the others when it is done: one
-  // of them may have started late, or its core be slow. The parts are the same in every call, so
-  // that memory stays in the cache of a core.
+  // Each thread has a part of a few ranges, and helps the others when it is done: one of them may
+  // have started late, or its core may be slow. The parts are the same in every call, so that
+  // memory stays in the cache of a core.
   const int64_t range = std::max<int64_t>((rows + 4 * threads - 1) / (4 * threads), 1);
   const auto begin_of = [&](int64_t part) { return rows * part / threads; };
   std::vector<std::atomic<int64_t>> next(static_cast<size_t>(threads));
@@ -50,7 +50,7 @@ void parallel_rows(int64_t rows, int64_t bytes, int max_threads, int64_t bytes_p
     others.reserve(static_cast<size_t>(threads - 1));
     for (int64_t i = 1; i < threads; ++i) others.emplace_back(work, i);
   } catch (const std::exception&) {
-    // No more threads to be had, or no memory for one: those there are do the work.
+    // The system has no more threads, or no memory for one: those that there are do the work.
   }
   work(0);
   for (std::thread& other : others) other.join();

@@ -11,8 +11,9 @@
 namespace posenc::cuda {
 namespace {
 
-// A build of torch without CUDA has no libtorch_cuda, which a link to this function would need:
-// looked up instead. From torch 2.13 on, Stream::nativeHandle() of the stable ABI replaces it.
+// torch's function is looked up at run time. A link to it would need libtorch_cuda, which a build
+// of torch without CUDA lacks. From torch 2.13 on, Stream::nativeHandle() of the stable ABI
+// replaces it.
 cudaStream_t current_stream(int32_t device) {
   using GetStream = AOTITorchError (*)(int32_t, void**);
   static const GetStream get_stream = [] {
@@ -75,8 +76,8 @@ std::string failure(int32_t device) {
 
 int64_t runtime_version() { return CUDART_VERSION; }
 
-// Asked of the driver itself: the runtime would initialise it first, and no forked process could
-// use CUDA after that.
+// Asks the driver itself: the runtime would initialise it first, and no forked process could use
+// CUDA after that.
 int64_t driver_version() {
   void* const library = dlopen("libcuda.so.1", RTLD_LAZY);
   if (library == nullptr) return 0;

@@ -11,10 +11,10 @@
 
 namespace posenc::cuda {
 
-// On tensors of the device; `function` is named in errors.
+// Calls on tensors of the device; errors name `function`.
 void run(const char* function, int32_t device, const RotaryArgs& args);
 void run(const char* function, int32_t device, const SinusoidalArgs& args);
-// With a workspace of so many bytes.
+// args.workspace has gradient_workspace(args) bytes, which the caller gives.
 void rotate_back(const char* function, int32_t device, const RotaryGradientArgs& args);
 int64_t gradient_workspace(const RotaryGradientArgs& args);
 void lay_diagonals(const char* function, int32_t device, const ToeplitzArgs& args);

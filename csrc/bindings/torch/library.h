@@ -1,4 +1,4 @@
-// The operators of each family: their schemas, and their implementations for a kind of device.
+// The operators of each family: their schemas, and their implementations for every device.
 #pragma once
 
 #include <torch/csrc/stable/library.h>
@@ -11,12 +11,12 @@ void define_sinusoidal(Library& m);
 void define_rotary(Library& m);
 void define_relative(Library& m);
 
-// The same functions for every device: they look where their tensors are.
+// The same functions serve every device: they look where their tensors are.
 void implement_sinusoidal(Library& m);
 void implement_rotary(Library& m);
 void implement_relative(Library& m);
 
-// Those of frequencies in turns: on the CPU, and without a tensor that would say where.
+// Frequencies in turns: on the CPU, and for calls without a tensor that would name a device.
 void implement_turns_on_cpu(Library& m);
 void implement_turns_anywhere(Library& m);
 

@@ -1,8 +1,8 @@
 // Biases by distance and look-ups by distance as operators.
 //
-// Lengths are those of the tensors where a list is empty: a traced call then holds for every
-// length. For the same reason tracing has results made before the call, by the operators with
-// `out`; those that make them, of lengths that are numbers, are for all other calls.
+// Where a list of lengths is empty, the tensors tell the lengths, so that a traced call holds for
+// every length. For the same reason a traced call makes its result first and passes it as `out`.
+// The operators that make results themselves take lengths as numbers and serve all other calls.
 
 #include <algorithm>
 #include <cstdint>
@@ -19,11 +19,11 @@ namespace posenc::operators {
 namespace {
 
 using Integers = std::vector<int64_t>;
-// Not given where tensors say it. An empty list would do as well, but torch 2.13 leaves those out
-// of what it compiles ahead of time (AOTInductor).
+// Without a value where the tensors tell it. An empty list would do as well, but torch 2.13 leaves
+// empty lists out of what it compiles ahead of time (AOTInductor).
 using GivenIntegers = std::optional<Integers>;
 
-// Whether the shape is the right one is seen where the result is described.
+// The shape itself is checked later, where the result is described.
 Tensor new_result(const char* function, const Tensor& like, const Integers& shape,
                   ScalarType dtype) {
   return translate_errors([&] {
@@ -141,8 +141,8 @@ Tensor add_toeplitz_bias(const Tensor& scores, const Tensor& diagonals, const Gi
   return out;
 }
 
-// The result has the last `keep` leading axes of grad, and as many entries as there are distances
-// where `entries` are not given.
+// The result has the last `keep` leading axes of grad. Without `entries` it has as many as there
+// are distances.
 Tensor diagonal_sums(const Tensor& grad, int64_t keep, const GivenIntegers& q_len,
                      const GivenIntegers& k_len, const GivenIntegers& entries,
                      const GivenIntegers& start, const OptionalTensor& q_offset) {
@@ -176,8 +176,8 @@ Tensor diagonal_sums(const Tensor& grad, int64_t keep, const GivenIntegers& q_le
   });
 }
 
-// What gather and scatter take; `call` points into the arrays. k_len is that of the result, as is
-// the width of a scatter.
+// What gather and scatter take; `call` points into the arrays. The result tells k_len and the width
+// of a scatter.
 struct RelativeOptions {
   RelativeOptions(const Call& tensors, const char* in_name, const Tensor& x,
                   const OptionalTensor& indices, std::optional<int64_t> start,

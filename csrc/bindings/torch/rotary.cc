@@ -1,5 +1,6 @@
-// Rotations as operators. They are boxed by hand: RotaryOptions, the one declaration of the
-// options, reads them from torch's stack and writes the schemas.
+// Rotations as operators. These are boxed by hand: each takes its arguments from torch's stack. The
+// one declaration of the options, RotaryOptions, says in which order they come, both there and in
+// the schemas.
 
 #include "core/rotary.h"
 
@@ -25,8 +26,8 @@ namespace {
 
 // --- Arguments
 
-// The arguments of an operator as torch has them: in the order of the schema. They are ours from
-// the start, so an operator takes all of them before anything else can fail.
+// The arguments of an operator as torch passes them, in the order of the schema. The operator owns
+// them from the start, so it takes all of them before anything else can fail.
 class Stack {
  public:
   Stack(StableIValue* values, uint64_t size) : values_(values), size_(size) {}
@@ -42,7 +43,7 @@ class Stack {
                     " arguments, of which ", taken_, " were taken");
   }
 
-  // Results, in the place of the arguments.
+  // Puts the results where the arguments were.
   template <typename... Values>
   void give(const Values&... results) {
     StableIValue* next = values_;
@@ -144,7 +145,7 @@ class Options {
 
 // --- Operators
 
-// The function that messages name.
+// The public function that error messages name.
 constexpr const char* function_name(AnglesFrom from, size_t count) {
   if (from == AnglesFrom::kTables) {
     return count == 1 ? "apply_rotary_tables" : "apply_rotary_qk_tables";
@@ -152,7 +153,8 @@ constexpr const char* function_name(AnglesFrom from, size_t count) {
   return count == 1 ? "apply_rotary" : "apply_rotary_qk";
 }
 
-// The call in[i] -> out[i], as `use` wants it. In place `in` and `out` are the same object.
+// Describes the call in[i] -> out[i] and passes it to `use`. In place, `in` and `out` are one
+// object.
 template <size_t count, typename Use>
 void with_call(const char* function, const Tensors<count>& in, const Tensors<count>& out,
                Options& options, const Use& use) {
@@ -199,7 +201,8 @@ void rotary(StableIValue* values, uint64_t size, uint64_t /*results*/) {
   }
 }
 
-// Gradients of frequencies and positions, in float64: like inv_freq, and [axes, b, s] if wanted.
+// Writes grad_x. Returns the gradients of frequencies (like inv_freq) and of positions ([axes, b,
+// s], or nothing if not wanted), in float64.
 template <size_t count>
 std::tuple<Tensor, Tensor> rotate_back(const Tensors<count>& grad, const Tensors<count>& x,
                                        const Tensors<count>& grad_x, Options& options,
@@ -215,7 +218,8 @@ std::tuple<Tensor, Tensor> rotate_back(const Tensors<count>& grad, const Tensors
           given[i] = &arrays[i];
         }
         RotaryGradientArgs args = check_rotary_gradient(call, given);
-        // The CPU adds to its sums, and has those of all pieces beside each other.
+        // The CPU adds to sums, so they begin at 0. Each piece of the work has sums of its own, in
+        // a row of the same tensor; the first row gets the total.
         const auto sums = [&](const std::vector<int64_t>& shape) {
           Tensor tensor = new_tensor(shape, ScalarType::Double, tensors.device);
           if (tensors.device.is_cpu()) torch::stable::zero_(tensor);
@@ -255,7 +259,7 @@ void rotary_backward(StableIValue* values, uint64_t size, uint64_t /*results*/) 
 
 // --- Schemas
 
-// The options in the words of a schema.
+// Writes the options down as in a schema.
 class SchemaWriter {
  public:
   explicit SchemaWriter(bool with_defaults) : with_defaults_(with_defaults) {}
@@ -305,10 +309,10 @@ std::string schema_of_options(AnglesFrom from, bool with_defaults) {
   return writer.written();
 }
 
-// The operators on one tensor or two whose angles are from positions or tables.
+// Defines the operators on one tensor and on two, with angles from positions or from tables.
 void define_rotations(Library& m, AnglesFrom from, const std::string& suffix) {
-  // With defaults, because reading an argument takes torch longer than a few of them are worth in
-  // decoding: calls leave out what they need not say.
+  // With defaults, so that calls can leave options out: torch needs so long to read one that
+  // decoding would notice a few of them.
   const std::string options = schema_of_options(from, true);
   const std::string one = "rotary" + suffix, two = "rotary_qk" + suffix;
   const auto define = [&](const std::string& schema) { m.def(schema.c_str()); };
@@ -324,7 +328,7 @@ void define_rotations(Library& m, AnglesFrom from, const std::string& suffix) {
 void define_rotary(Library& m) {
   define_rotations(m, AnglesFrom::kPositions, "");
   define_rotations(m, AnglesFrom::kTables, "_from_tables");
-  // A backward says everything: no defaults.
+  // A backward is called with all options and needs no defaults.
   const std::string options = schema_of_options(AnglesFrom::kPositions, false);
   m.def(("rotary_backward(Tensor grad, Tensor x, " + options +
          ", bool of_positions) -> (Tensor, Tensor, Tensor)")

@@ -14,8 +14,8 @@
 
 namespace posenc::operators {
 
-// The Runner of cpu/run.h: torch's threads, for what takes longer than to wake them: below, two are
-// no faster than one.
+// The Runner of cpu/run.h: torch's threads, for work that takes longer than waking them. Below this
+// many bytes, two threads are no faster than one.
 constexpr int64_t kBytesPerTorchThread = int64_t{1} << 20;
 inline constexpr auto run_rows = [](int64_t rows, int64_t bytes, const auto& run) {
   if (bytes < 2 * kBytesPerTorchThread) {

@@ -1,5 +1,5 @@
 // Tables of sines and cosines as operators: sinusoidal encodings, the tables of rotary, and
-// frequencies in turns, of which compositions of torch operations make such tables.
+// frequencies in turns, from which compositions of torch operations make such tables.
 
 #include "core/sinusoidal.h"
 

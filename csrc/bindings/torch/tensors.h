@@ -1,5 +1,5 @@
-// Tensors of torch, through its stable ABI: their description as core structs, new ones, and errors
-// as torch passes them on.
+// Tensors of torch, through its stable ABI: how they are described as core structs, how new ones
+// are made, and how errors cross torch.
 #pragma once
 
 #include <torch/csrc/stable/library.h>
@@ -54,7 +54,7 @@ inline DtypeEntry dtype_of(ScalarType type) {
   return {type, Dtype::kOther, "a dtype that is none of these"};
 }
 
-// Where the first tensor of a call is, and all others have to be.
+// Where the first tensor of a call is. All others have to be there too.
 struct Device {
   int32_t type = aoti_torch_device_type_cpu(), index = 0;
 
@@ -129,7 +129,7 @@ auto translate_errors(Body body) {
   }
 }
 
-// All results come from here: past the dispatcher, which would take longer than small calls do.
+// All results are made here, without the dispatcher, which would take longer than a small call.
 inline Tensor allocate(const int64_t* shape, const int64_t* strides, int rank, ScalarType dtype,
                        const Device& device) {
   AtenTensorHandle handle;

@@ -1,8 +1,8 @@
-"""The operations in plain NumPy: oracle of the tests, and fallback where the native module is off.
+"""The operations in plain NumPy: the oracle of the tests, and what runs without the native module.
 
-Everything is computed in float64 and rounded once, at the store; nothing here is tuned. The
-functions have the signatures of the native module and take NumPy arrays only; what they mean is
-documented at the public functions.
+Everything is computed in float64 and rounded once, when it is stored; nothing here is tuned. The
+functions have the signatures of the native module and take NumPy arrays only. The public functions
+document what they mean.
 """
 
 from .relative import (

@@ -24,7 +24,7 @@ def round_once(values: FloatArray, dtype: np.dtype[Any]) -> Array:
 
 
 def _round_to_odd(values: FloatArray) -> npt.NDArray[np.float32]:
-    """To float32, towards zero with the last bit set if inexact, so that bfloat16 rounds once."""
+    """To float32, towards zero, the last bit set if inexact: bfloat16 then rounds only once."""
     nearest = values.astype(np.float32)
     bits = nearest.view(np.uint32)
     bits -= np.abs(nearest) > np.abs(values)
@@ -85,7 +85,7 @@ def check_out(
     inputs: Sequence[Array | None],
     replaceable: Array | None = None,
 ) -> None:
-    """Check a result to be written: out may be replaceable itself, and overlap no other input."""
+    """Check where a result goes: out may be `replaceable` itself but overlap no other input."""
     if out is None:
         return
     if not isinstance(out, np.ndarray):
@@ -101,7 +101,7 @@ def check_out(
 def check_writable(
     function: str, argument: str, array: Array, inputs: Sequence[Array | None]
 ) -> None:
-    """ValueError unless results can go there: writable memory of its own, apart from the inputs."""
+    """ValueError unless results can go there: the memory is writable and apart from the inputs."""
     if not array.flags.writeable:
         wrong_value(function, argument, "a writable array", "a read-only one")
     if _overlaps_itself(array):
@@ -113,7 +113,7 @@ def check_writable(
 
 
 def _same_memory(a: Array, b: Array) -> bool:
-    """True for two views of equal shape and dtype that are one and the same."""
+    """Whether two views of equal shape and dtype show the same memory in the same order."""
     return a.ctypes.data == b.ctypes.data and all(
         length == 1 or a_stride == b_stride
         for length, a_stride, b_stride in zip(a.shape, a.strides, b.strides, strict=True)
@@ -121,7 +121,7 @@ def _same_memory(a: Array, b: Array) -> bool:
 
 
 def _overlaps_itself(array: Array) -> bool:
-    """True unless every axis steps over all that the axes with smaller strides reach."""
+    """False if every axis steps over all that the axes with smaller strides reach."""
     if array.size == 0:
         return False
     reach = array.itemsize

@@ -13,9 +13,7 @@ from posenc_native.base.arguments import wrong_type, wrong_value
 
 from .checks import Array, check_array, check_float_array, check_out, round_once, store, table_dtype
 
-# Phases
-
-# Relative: entry of query i and key j is start + j - i (less q_offset)
+# The entry of query i and key j is start + j - i (less q_offset).
 
 
 def toeplitz_bias(
@@ -78,7 +76,7 @@ def diagonal_sums(
     start: tuple[int, ...],
     q_offset: Array | None,
 ) -> Array:
-    """Sums along diagonals, of the shape; over the leading axes that it has not, too."""
+    """Sums along diagonals, of this shape; leading axes that it lacks are summed over too."""
     function = "diagonal_sums"
     leading = _check_matrices(function, "grad", grad, q_len, k_len)
     entries = _entries(function, "diagonals", shape, q_len, k_len, start, q_offset)

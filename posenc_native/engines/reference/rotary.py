@@ -97,8 +97,10 @@ def apply_rotary_qk(q: Array, k: Array, *call: Any) -> tuple[Array, Array]:
 def rotary_backward(
     grads: tuple[Array, ...], inputs: tuple[Array, ...], *call: Any
 ) -> tuple[tuple[Array, ...], FloatArray, FloatArray | None]:
-    """Gradients of x, or of q and k, from those of what they were rotated to; then those of
-    frequencies, like inv_freq, and, if wanted, of positions [A, b, s], both in float64.
+    """Gradients of x (or of q and k), of frequencies and, if wanted, of positions.
+
+    What comes in are gradients of the rotated tensors. Those of frequencies are shaped like
+    inv_freq, those of positions [A, b, s]; both are float64.
 
     call: the Rotation, and whether the gradient of positions is wanted.
     """
@@ -123,7 +125,7 @@ def rotary_backward(
         axis=0,
     )
     angles = -angles if rotation.inverse else angles
-    # Which axis of positions drives which pair: of a sum, all of them.
+    # Which axis of positions drives which pair; where phases are summed, all axes do.
     by_axis = points.astype(np.float64)
     if axes is None and frequencies.ndim < 3:
         by_axis = by_axis[None]
@@ -267,7 +269,7 @@ def _rotate(
 
 
 def _cross_products(x: Array, y: FloatArray, view: RotaryView, own_heads: bool) -> FloatArray:
-    """x_a y_b - x_b y_a of the pairs, [b, s, h, P]; h is 1, a sum, unless heads are their own."""
+    """x_a y_b - x_b y_a of the pairs, [b, s, h, P]; summed over heads (h = 1) unless own_heads."""
     half = view.block // 2
     dims = slice(view.start, view.start + 2 * view.pairs)
     (a, b), (g, h) = (

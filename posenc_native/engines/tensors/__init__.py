@@ -1,10 +1,10 @@
 """Operations on torch tensors: native operators, or a composition of torch operations.
 
-    small       few bytes on the CPU: the NumPy module reads the tensors, past the dispatcher
+    small       small calls on the CPU: the NumPy module reads the tensors, past the dispatcher
     library     the operators, CPU and CUDA; gradients/ differentiates them
     composed/   other devices, transforms of torch.func, set_backend("reference")
 
-The functions here are what the public ones call where they meet a tensor (engines/late.py).
+The public functions call those here when they meet a tensor (engines/late.py).
 """
 
 from torch import Tensor

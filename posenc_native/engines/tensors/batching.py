@@ -61,7 +61,7 @@ def _batched_rotation(
     in_dims: tuple[Any, ...],
     *args: Any,
 ) -> tuple[Any, Any]:
-    """A rotation of x, or of q and k; what a call leaves out has the defaults of the record."""
+    """A rotation of x, or of q and k; options that a call leaves out have their defaults."""
     rotation = kind(*args[inputs:])
     folded = [
         _fold_batch(x, dim, rotation.layout, info.batch_size)
@@ -71,7 +71,7 @@ def _batched_rotation(
     batch = first.shape[layout.index("b")]
 
     def tokens(nth: int, before: int, after: int) -> Tensor | None:
-        """The nth option, of tokens, for the folded batch."""
+        """The nth option, which has values by token, for the folded batch."""
         values: Any = rotation[nth]
         if values is None:
             return None
@@ -106,7 +106,7 @@ def _batch_first(x: Tensor, dim: int | None, batch_size: int) -> Tensor:
 def _fold_batch(
     x: Tensor, dim: int | None, layout: str, batch_size: int
 ) -> tuple[Tensor, str, Callable[[Tensor], Tensor]]:
-    """The mapped axis made part of b: (x, its layout, how to get the mapped axis back, first)."""
+    """Make the mapped axis part of b: x, its layout, and a function that unfolds a result."""
     x = _batch_first(x, dim, batch_size)
     if "b" not in layout:
         return x, "b" + layout.replace("t", "s"), lambda y: y
@@ -119,11 +119,11 @@ def _fold_batch(
 def _fold_tokens(
     values: Tensor, dim: int | None, batch_size: int, batch: int, before: int, after: int
 ) -> Tensor:
-    """[s] or [b, s] (between other axes) of a mapped call, as it is for the folded batch."""
+    """Values [s] or [b, s] (between other axes) of a mapped call, for the folded batch."""
     batched_rank = before + 2 + after
     if dim is None:
         if values.ndim < batched_rank:
-            return values  # one for all, still
+            return values  # still one for all
         values = values.unsqueeze(before).expand(
             *values.shape[:before], batch_size, *values.shape[before:]
         )

@@ -1,6 +1,6 @@
-"""Fakes of the operators: shapes, strides and dtypes of their results.
+"""Fakes of the operators: they tell the shapes, strides and dtypes of results.
 
-For torch.compile, torch.export and the meta device.
+torch.compile, torch.export and the meta device need them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def register() -> None:
     def _(diagonals, shape, dtype, *grid):  # type: ignore[no-untyped-def]
         return diagonals.new_empty(shape, dtype=dtype)
 
-    # The last argument is the last length.
+    # The last argument of both is the length of the result's last axis.
     for name in ("relative_gather", "relative_scatter"):
         fake(name)(lambda x, *options: x.new_empty((*x.shape[:-1], options[-1])))
 

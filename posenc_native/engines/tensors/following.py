@@ -1,4 +1,4 @@
-"""Who follows what is computed: autograd, forward mode, torch.func, torch.compile."""
+"""Whether something follows a computation: autograd, forward mode, torch.func, torch.compile."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ def needs_grad(*tensors: Tensor) -> bool:
 def needs_function(*tensors: Tensor) -> bool:
     """Whether an operator has to be called through its Function.
 
-    For autograd, and for forward mode and torch.func: Functions refuse or follow those, where an
-    operator by itself would lose tangents.
+    Autograd needs that. So do forward mode and torch.func: a Function follows or refuses them,
+    while a bare operator would lose tangents.
     """
     return transformed() or needs_grad(*tensors)
 
 
 def transformed() -> bool:
-    """Whether forward mode or a transform of torch.func is going on."""
+    """Whether forward mode or a transform of torch.func is active."""
     return forward_ad._current_level >= 0 or functorch_active()
 
 
 def tracing() -> bool:
-    """Whether torch.compile, torch.export or a torch.func transform is going on."""
+    """Whether torch.compile, torch.export or a transform of torch.func is active."""
     return torch.compiler.is_compiling() or functorch_active()
 
 
@@ -39,19 +39,19 @@ functorch_active: Callable[[], bool] = getattr(
 
 
 def is_leaf_for_gradient(x: Tensor) -> bool:
-    """Whether it is a leaf that requires a gradient, or a view of one."""
+    """Whether x is a leaf that requires a gradient, or a view of one."""
     base = x if x._base is None else x._base
     return base.is_leaf and base.requires_grad and torch.is_grad_enabled()
 
 
 def angles_followed(positions: Tensor | None, inv_freq: Tensor) -> bool:
-    """Whether anybody may want a derivative with respect to what makes the angles."""
+    """Whether a derivative by positions or frequencies may be wanted."""
     angles = [t for t in (positions, inv_freq) if t is not None and t.is_floating_point()]
     if not transformed():
         return needs_grad(*angles)
-    if torch.compiler.is_compiling():  # the composition in any case: library.operators_in_use
+    if torch.compiler.is_compiling():  # the composition anyway: library.operators_in_use
         return True
-    # The composition is also what takes frequencies of every example, under vmap.
+    # Under vmap, only the composition takes frequencies that differ by example.
     return any(map(_followed, angles)) or torch._C._functorch.is_batchedtensor(inv_freq)
 
 

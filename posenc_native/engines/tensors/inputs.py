@@ -1,4 +1,4 @@
-"""Arguments as the operators take them: tensors on one device, what else of the schema's kinds."""
+"""Arguments as the operators take them: tensors on one device, the rest in the schema's types."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from posenc_native.base.arguments import wrong_type, wrong_value
 from posenc_native.base.rotation import Rotation, TableRotation
 from posenc_native.base.views import RotaryView, rotary_view
 
-# q_len, k_len and start as the operators take them, None where tensors say them; q_offset.
+# q_len, k_len and start as the operators take them, None where the tensors tell; and q_offset.
 Grid = tuple[list[int] | None, list[int] | None, list[int] | None, Tensor | None]
 
 PAIRINGS = ("half", "interleaved")
@@ -28,7 +28,7 @@ def diagonals_tensor(diagonals: Any, device: torch.device) -> Tensor:
     """An array of diagonals as a tensor on the device."""
     function = "add_toeplitz_bias"
     arguments.check_dtype(function, "diagonals", diagonals.dtype, arguments.FLOAT_DTYPES)
-    if arguments.dtype_name(diagonals.dtype) == "bfloat16":  # NumPy's is unknown to torch
+    if arguments.dtype_name(diagonals.dtype) == "bfloat16":  # torch does not know NumPy's
         return torch.as_tensor(diagonals.astype(np.float32), device=device)
     return from_array(diagonals, device)
 
@@ -39,7 +39,10 @@ def grid_arguments(
     start: tuple[int, ...] | None,
     q_offset: Tensor | None,
 ) -> Grid:
-    """These as the operators take them: the lengths of plain matrices are those of the tensors."""
+    """These as the operators take them: tensors tell the lengths of plain matrices themselves.
+
+    So a compiled call holds for every length.
+    """
     starts = None if start is None else list(start)
     if len(q_len) == 1:
         return None, None, starts, q_offset
@@ -81,18 +84,18 @@ def position_tensor(function: str, positions: Any, device: Any) -> Tensor:
 
 
 def from_array(array: Any, device: Any) -> Tensor:
-    """A copy: what is read-only or has negative strides cannot be shared with a tensor."""
+    """A copy: a tensor cannot share memory that is read-only or has negative strides."""
     return torch.as_tensor(np.array(array), device=device)
 
 
 def frequency_tensors(
     function: str, like: Tensor, inv_freq: Any, axis_map: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """inv_freq and axis_map where `like` is; arrays are moved there, tensors must be there."""
+    """inv_freq and axis_map on the device of `like`; arrays are moved, tensors must be there."""
     if not isinstance(inv_freq, Tensor):
         array = arguments.as_array(function, "inv_freq", inv_freq)
         arguments.check_dtype(function, "inv_freq", array.dtype, arguments.FREQUENCY_DTYPES)
-        # Read-only arrays (those of Rotary) cannot be shared with a tensor.
+        # A tensor cannot share the memory of read-only arrays, as those of Rotary are.
         inv_freq = torch.tensor(array, device=like.device)
     if axis_map is not None and not isinstance(axis_map, Tensor):
         array = arguments.as_array(function, "axis_map", axis_map)
@@ -103,7 +106,7 @@ def frequency_tensors(
 
 
 def same_device(function: str, x: Tensor, **others: Tensor | None) -> None:
-    """ValueError unless all of them are where x is."""
+    """ValueError unless all of them are on the device of x."""
     for name, tensor in others.items():
         if tensor is not None and tensor.device != x.device:
             wrong_value(function, name, f"a tensor on {x.device}", tensor.device)
@@ -131,7 +134,7 @@ def table_dtype(function: str, dtype: Any, out: Tensor | None) -> torch.dtype:
 def table_spec(
     function: str, dim: int | None, base: float, layout: str, shift: float, scale: float
 ) -> tuple[Any, ...]:
-    """(dim,) base, layout, shift, scale, of the kinds that the schema has."""
+    """dim (unless None), base, layout, shift and scale in the types of the schema."""
     if not isinstance(layout, str):
         wrong_type(function, "layout", "a str", type(layout).__name__)
     head = () if dim is None else (arguments.even_size(function, "dim", dim),)
@@ -146,7 +149,7 @@ AnyRotation = TypeVar("AnyRotation", Rotation, TableRotation)
 
 
 def of_schema(function: str, rotation: AnyRotation) -> AnyRotation:
-    """The rotation with layout, pairing and rotary_start of the kinds that the schema has."""
+    """The rotation with layout, pairing and rotary_start in the types of the schema."""
     layout, pairing, rotary_start = rotation.layout, rotation.pairing, rotation.rotary_start
     if not isinstance(layout, str):
         wrong_type(function, "layout", "a str", type(layout).__name__)
@@ -164,7 +167,7 @@ def of_schema(function: str, rotation: AnyRotation) -> AnyRotation:
 def view_of(
     function: str, name: str, x: Tensor, rotation: Rotation | TableRotation, pairs: int
 ) -> RotaryView:
-    """How a tensor is rotated; the rotation is `of_schema`."""
+    """How a tensor is rotated; the rotation comes from `of_schema`."""
     pairing = rotation.pairing
     if isinstance(pairing, str) and pairing.lstrip("-").isdigit():
         pairing = int(pairing)

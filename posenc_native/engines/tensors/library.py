@@ -1,8 +1,11 @@
-"""The native operators, ``torch.ops.posenc_native.*``: loaded, called, and whose tensors they take.
+"""The native operators, ``torch.ops.posenc_native.*``: loading, calling, and what they can take.
 
 They have a schema and kernels for CPU and CUDA, nothing more: fakes.py and batching.py let torch
 trace and batch them, gradients/ differentiates them. A call pays for autograd only if a gradient is
 needed: registered with the dispatcher, autograd would cost every call several microseconds.
+
+Errors of operators cross torch as RuntimeErrors. Their text begins with the name of the exception
+that they stand for; `call` raises that one.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from posenc_native.engines import backend, reference
 from . import cuda
 from .following import functorch_active
 
-# Asked once: whether a file is there is nothing that torch.compile can follow.
+# Asked once, here: torch.compile cannot follow a look at the file system.
 LIBRARY = backend.torch_library()
 if LIBRARY is not None:
     torch.ops.load_library(str(LIBRARY))
@@ -27,7 +30,7 @@ ops = torch.ops.posenc_native
 
 
 def relative_operators_take(x: Tensor, *others: Tensor | None) -> bool:
-    """`operators_take`, but that torch.func and forward mode follow the composition."""
+    """As `operators_take`, but under torch.func and forward mode the composition takes them."""
     return not functorch_active() and forward_ad._current_level < 0 and operators_take(x, *others)
 
 
@@ -53,7 +56,7 @@ def operators_take(x: Tensor, *others: Tensor | None) -> bool:
 
 
 def call(operator: Any, *args: Any, **kwargs: Any) -> Any:
-    """The operator's result; its errors as the exceptions they stand for."""
+    """The operator's result; its errors are raised as the exceptions that they stand for."""
     try:
         return operator(*args, **kwargs)
     except RuntimeError as error:
@@ -61,12 +64,12 @@ def call(operator: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def raise_ours(error: RuntimeError) -> NoReturn:
-    """Raise what the error stands for: operators raise RuntimeError; ours say what they mean."""
+    """Raise the exception that an operator's RuntimeError stands for, or the error itself."""
     text = str(error)
     for kind in (ValueError, TypeError):
         if text.startswith(f"{kind.__name__}: "):
             raise error_from_text(kind, text.removeprefix(f"{kind.__name__}: ")) from None
-    # Past the stable ABI torch's own errors have lost their kind; this one is worth having.
+    # torch's own errors lose their type in the stable ABI; this one is worth restoring.
     if "empty" in text and "API call failed" in text:
         raise torch.OutOfMemoryError("posenc_native: no memory for the result") from error
     raise error

@@ -23,9 +23,9 @@ def recurrent(
 
 
 def _gru(count: int, state: Tensor, weight: Tensor, bias_ih: Tensor, bias_hh: Tensor) -> Tensor:
-    if not count or not state.shape[0]:  # which torch refuses
+    if not count or not state.shape[0]:  # torch refuses both
         return state.new_zeros(count, state.shape[0]) + 0 * state.sum()
-    # An input of one 0, which is nothing.
+    # torch wants an input: one 0, which adds nothing.
     inputs, weight_ih = state.new_zeros(count, 1, 1), weight.new_zeros(weight.shape[0], 1)
     states: Tensor = torch.gru(
         inputs, state.reshape(1, 1, -1), [weight_ih, weight, bias_ih, bias_hh],
@@ -56,7 +56,7 @@ def _backward_operator(
     input_r, input_z, input_n = bias_ih.chunk(3)
     r, z = (input_r + hidden_r).sigmoid(), (input_z + hidden_z).sigmoid()
     n = (input_n + r * hidden_n).tanh()
-    # What one unit of a new state's gradient is to each of the sums within the gates.
+    # Derivatives of the new state by the sums within the gates.
     to_n = (1 - z) * (1 - n * n)
     to_gates = torch.stack([to_n * hidden_n * r * (1 - r), (before - n) * z * (1 - z), to_n * r], 1)
     carried, arrived = torch.zeros_like(state), torch.empty_like(states)

@@ -66,7 +66,7 @@ def add_toeplitz_bias(
 ) -> Tensor:
     """`posenc_native.add_toeplitz_bias` for tensors."""
     function = "add_toeplitz_bias"
-    # As in apply_rotary_qk: what decoding needs, and no more.
+    # As in apply_rotary_qk: only the checks that decoding needs.
     check_floats(function, "scores", scores)
     check_floats(function, "diagonals", diagonals)
     if q_offset is not None:

@@ -1,4 +1,4 @@
-"""Where results go: what may be written to, and what autograd has to be told of it."""
+"""Where results go: what may be written to, and how autograd learns of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .small import increment_version
 
 
 def no_output_for_gradient(function: str, *inputs: Tensor | None) -> None:
-    """ValueError where an input requires a gradient: one that was written over has none."""
+    """ValueError where an input requires a gradient, which a result in `out` would not pass on."""
     if needs_grad(*(x for x in inputs if x is not None)):
         wrong_value(function, "out", "no out where a gradient is required", "a tensor")
 
@@ -36,13 +36,13 @@ def no_gradient_of_output(function: str, out: Tensor) -> None:
 
 
 def written(out: Tensor) -> Tensor:
-    """`out`, of which autograd notices that an operator of the stable ABI has overwritten it."""
+    """`out`, after telling autograd that it was overwritten: operators of the stable ABI do not."""
     increment_version((out,))
     return out
 
 
 def both_written(tensors: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """As `written`, q and k."""
+    """As `written`, for q and k."""
     increment_version(tensors)
     return tensors
 
@@ -54,7 +54,7 @@ def copy_out(
     *inputs: Tensor | None,
     apart: Tensor | None = None,
 ) -> Tensor:
-    """The result in `out`, which may be one of the inputs, but not the one to stay apart from."""
+    """Copy the result to `out`, which may be one of the inputs but must not overlap `apart`."""
     _check_copy(function, "out", out, result, *inputs)
     if apart is not None and composed_phases.concrete(out, apart) and overlap(out, apart):
         wrong_value(function, "out", "no memory in common with the inputs", "an overlap")
@@ -69,7 +69,7 @@ def pair_results(
     inplace: bool,
     *others: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """What a composition made of q and k; written over them if in place."""
+    """The results of a composition for q and k, written over these if in place."""
     rotated_q, rotated_k = rotated
     if not inplace:
         return rotated_q, rotated_k
@@ -102,8 +102,8 @@ def _same_view(a: Tensor, b: Tensor) -> bool:
 
 
 def overlap(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors on the CPU have an element's memory in common."""
-    # As integers: bfloat16 is none of NumPy's dtypes.
+    """Whether two tensors on the CPU share memory."""
+    # As integers, because NumPy has no bfloat16.
     first, second = (t.detach().view(_WORDS[t.element_size()]).numpy() for t in (a, b))
     return np.shares_memory(first, second)
 

@@ -83,8 +83,8 @@ def apply_rotary_qk(
 ) -> tuple[Tensor, Tensor]:
     """`posenc_native.apply_rotary_qk` for tensors."""
     function = "apply_rotary_qk"
-    # The checks here take about as long as the rotation of one token: in the order of what decoding
-    # needs, and no more.
+    # The checks take about as long as the rotation of one token. So what decoding needs is checked
+    # first, and the rest only for arguments that are not of the usual kinds.
     if not isinstance(k, Tensor):
         wrong_type(function, "k", "a tensor, as q is", type(k).__name__)
     positions, inv_freq = rotation.positions, rotation.inv_freq
@@ -134,7 +134,7 @@ def apply_rotary_qk_tables(
     """`posenc_native.apply_rotary_qk_tables` for tensors."""
     function = "apply_rotary_qk_tables"
     cos, sin = rotation.cos, rotation.sin
-    # As in apply_rotary_qk: what decoding needs, and no more.
+    # As in apply_rotary_qk: only the checks that decoding needs.
     for name, tensor in (("k", k), ("cos", cos), ("sin", sin)):
         if not isinstance(tensor, Tensor):
             wrong_type(function, name, "a tensor, as q is", type(tensor).__name__)
@@ -152,7 +152,7 @@ def apply_rotary_qk_tables(
 
 
 def _read(function: str, x: Tensor, rotation: Rotation) -> Rotation:
-    """The rotation with tensors where x is in the place of arrays, and a checked scale."""
+    """The rotation with its arrays as tensors on the device of x, and a checked scale."""
     positions = rotation.positions
     if positions is not None and not isinstance(positions, Tensor):
         positions = position_tensor(function, positions, x.device)
@@ -162,7 +162,7 @@ def _read(function: str, x: Tensor, rotation: Rotation) -> Rotation:
 
 
 def _of_schema_if_needed(function: str, rotation: AnyRotation) -> AnyRotation:
-    """`of_schema`, which the commonest rotations are already."""
+    """As `of_schema`, skipped for the usual rotations, whose types are right already."""
     if (
         type(rotation.rotary_start) is int
         and type(rotation.layout) is str
@@ -176,7 +176,7 @@ def _of_schema_if_needed(function: str, rotation: AnyRotation) -> AnyRotation:
 def _learned_qk(
     function: str, q: Tensor, k: Tensor, rotation: Rotation, inplace: bool
 ) -> tuple[Tensor, Tensor]:
-    """`apply_rotary_qk` where frequencies or positions want a gradient."""
+    """`apply_rotary_qk` where frequencies or positions require a gradient."""
     if inplace:
         expected = "False where frequencies or positions require a gradient"
         wrong_value(function, "inplace", expected, True)
@@ -196,7 +196,8 @@ def _two_tensors(
     inplace: bool,
 ) -> tuple[Tensor, Tensor] | None:
     """The operator, functional or in place; None where the tensors need a composition."""
-    # `operators_take`, spelled out; the first is None or positions, or cos.
+    # `operators_take`, written out to save its call. The first is positions (or None) or cos, the
+    # second inv_freq or sin.
     first, second = rotation[0], rotation[1]
     if q.is_cpu:
         together = k.is_cpu and second.is_cpu and (first is None or first.is_cpu)

@@ -48,7 +48,7 @@ def sinusoidal(
         shape = (count, arguments.even_size(function, "dim", dim))
         arguments.check_byte_count(function, shape, dtype.itemsize)
         result = torch.empty(shape, dtype=dtype, device=device) if out is None else out
-        if operators_take(result):  # counts by itself: no positions in memory
+        if operators_take(result):  # the operator counts by itself: no positions in memory
             arguments.check_shape(function, "out", result.shape, shape)
             fresh = out is None
             operator = ops.sinusoidal_out.default

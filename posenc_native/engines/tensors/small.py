@@ -1,9 +1,12 @@
 """Small calls pass torch's dispatcher by: the NumPy module reads the tensors.
 
-The dispatcher takes longer than they do. Of a small call the module does what an operator does,
-unless somebody follows what operators do: who traces, counts or profiles them (but not
-ExecutionTraceObserver, which cannot be asked), torch.func, forward mode, autograd. It returns
-NotImplemented then, and where tensors are not plain ones on the CPU or are worth several threads.
+The dispatcher takes longer than a small call does. So for a small call the module does what the
+operator would do, with the same bits.
+
+It returns NotImplemented, and the caller takes the operator, if something follows what operators
+do: autograd, forward mode, torch.func, or whatever traces, counts or profiles operators (except
+ExecutionTraceObserver, which cannot be asked). It also does so for tensors that are not plain ones
+on the CPU, and for calls that are worth several threads.
 """
 
 from __future__ import annotations
@@ -20,12 +23,12 @@ from posenc_native.engines import backend
 from .following import functorch_active
 from .library import LIBRARY
 
-# That of torch.autograd.graph, which calls this one, takes half as long again.
+# The public function calls this one and takes half as long again.
 increment_version = getattr(torch._C, "_increment_version", torch.autograd.graph.increment_version)
 
 is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 
-# The NumPy module, if it can read tensors: where torch has the exchange of DLPack 1.3.
+# The NumPy module, if it can read tensors: for that torch must have the exchange of DLPack 1.3.
 direct: Any = backend.native
 if (
     LIBRARY is None
@@ -40,7 +43,7 @@ if (
             torch._C._len_torch_function_stack,
             torch._C._is_tracing,
             torch._C._autograd._profiler_enabled,
-            # With profile_all_threads this one alone knows.
+            # The only one that knows of profile_all_threads.
             partial(vars(torch.autograd.profiler).get, "_is_profiler_enabled"),
         ),
         vars(forward_ad),
@@ -50,7 +53,7 @@ if (
 
 
 def at_once(x: object) -> Any:
-    """The NumPy module where it may be asked, else None: of torch.compile it can know nothing."""
+    """The NumPy module where it may be asked, else None: it cannot see torch.compile itself."""
     if is_dynamo_compiling() or type(x) is not Tensor or backend.implementation is not direct:
         return None
     return direct

@@ -67,7 +67,7 @@ def test_apply_rotary_qk(case, device):
 def test_apply_rotary_tables(name, learned, device):
     case = BY_NAME[name]
     x = leaf(case, device)
-    # Not sines and cosines: whatever the tables hold, the gradient is that of the formula.
+    # No sines and cosines: whatever the tables hold, the gradient is that of the formula.
     cos, sin = (random(t.shape, torch.float64, device, i) for i, t in enumerate(case.tables()))
     cos.requires_grad_(learned)
     sin.requires_grad_(learned)

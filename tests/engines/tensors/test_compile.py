@@ -1,7 +1,7 @@
 """torch.compile without a graph break and torch.export, static and dynamic.
 
-Most tests use the backend "aot_eager": all of the tracing, no code generation, which is seconds.
-The operators are opaque to tracing, so that compiled results have the bits of eager ones.
+Most tests use the backend "aot_eager": all of the tracing but no code generation, which would take
+seconds. The operators are opaque to tracing, so compiled results have the bits of eager ones.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ device = torch_cases.device
 kernel_device = torch_cases.kernel_device
 pytestmark = [
     torch_cases.needs_operators,
-    # torch about itself, while it traces
+    # a warning of torch about itself, while it traces
     pytest.mark.filterwarnings(
         "ignore:.*should not be instantiated:DeprecationWarning",
         "ignore:.*treespec.*:FutureWarning",
     ),
 ]
 
-# The first use is eager; the last tests are about one that is not.
+# The first use is eager; the last tests are about a first use that is not.
 pn.sinusoidal(torch.arange(2), 2)
 
 each_dynamic = pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
@@ -327,7 +327,7 @@ def test_the_graph_has_one_node_for_each_call(kernel_device):
     ],
 )
 def test_errors_say_the_same_when_compiled(argument, call, kernel_device):
-    # Of their type there is no promise: an operator of a compiled graph raises RuntimeError.
+    # Their type is no promise: an operator of a compiled graph raises RuntimeError.
     q = Q.to(kernel_device, copy=True)
     with pytest.raises((ValueError, TypeError)) as eager:
         call(q)

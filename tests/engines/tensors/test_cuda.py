@@ -94,7 +94,7 @@ def test_capture_and_replay(call):
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         results = call(inputs)
-    # Capturing computes nothing; what is replayed is, with what the arguments hold by then.
+    # Capturing computes nothing; a replay does, with what the arguments hold by then.
     for _ in range(3):
         for tensor, original in zip(inputs.tensors, source.tensors, strict=True):
             tensor.copy_(original)
@@ -188,7 +188,7 @@ def test_compiled_with_gradients(mode):
 
 @contextlib.contextmanager
 def no_waiting():
-    """Within, whatever torch knows to wait for the device is an error."""
+    """Inside, everything that torch knows to wait for the device is an error."""
     before = torch.cuda.get_sync_debug_mode()
     try:
         with warnings.catch_warnings():
@@ -349,7 +349,7 @@ def test_large_biases_and_their_sums():
     entries = torch.arange(queries + keys - 1)
     lengths = torch.minimum(entries + 1, entries.flip(0) + 1).clamp(max=min(queries, keys))
     assert sums.equal(lengths.float())
-    # Of the last rows there are columns, of all others none.
+    # There are columns for the last rows only.
     shifted = pn.relative_gather(bias, None, 64)[0]
     columns = torch.arange(queries).flip(0)[:, None] + torch.arange(64)
     assert shifted.cpu().equal((columns < keys).bfloat16())

@@ -24,7 +24,7 @@ kernels = cuda_calls.kernels
 @each_call
 def test_results_are_those_of_the_cpu(call, dtype):
     here, there = Inputs("cpu", dtype), Inputs("cuda", dtype)
-    # Not what rounding left of tables made on either side: the same tables.
+    # The same tables on both sides, not two that differ by rounding.
     there.cos, there.sin = here.cos.cuda(), here.sin.cuda()
     expected, results = call(here), call(there)
     assert {r.device.type for r in as_tuple(results)} == {"cuda"}
@@ -68,7 +68,7 @@ def test_sizes_and_alignments(s, h, d, start, pairs, offset, dtype, pairing):
     "shape", [(8,), (1, 8), (6, 8), (2, 1, 8), (2, 6, 8)], ids=lambda s: "x".join(map(str, s))
 )
 def test_gradients_of_angles_are_those_of_the_cpu(shape, pairing, dtype):
-    """Sums in another order: of float32 products over heads and tokens; x to the bit."""
+    """Sums of float32 products over heads and tokens are in another order; x agrees to the bit."""
     axes = shape[:1] if len(shape) == 3 else ()
     for tokens in (1, 37, 3000):
         wide = torch.float64 if dtype == torch.float64 else torch.float32

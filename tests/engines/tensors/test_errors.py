@@ -41,7 +41,7 @@ class Inputs:
         self.written = [self.x, self.q, self.k, self.out, self.table, self.memory]
 
     def here(self, tensor):
-        """A constant where the other arguments are."""
+        """A constant on the device of the other arguments."""
         return tensor.to(self.device)
 
 
@@ -490,7 +490,7 @@ KINDS = {
     "a bool for a count": (T, "positions", lambda i: sinusoidal(i, positions=True, device="cpu")),
 }  # fmt: skip
 
-# Values are looked at where that waits for nothing: on the CPU.
+# Values are looked at only where that needs no wait: on the CPU.
 VALUES = {
     "axis_map past the axes", "axis_map below 0", "inv_freq not finite", "inv_freq too large",
     "NaN positions", "positions of 2^63", "NaN positions for a table", "NaN positions to add",
@@ -534,7 +534,7 @@ def test_partial_overlap(error, argument, call, backend, device):
     assert_refused(error, argument, call, device)
 
 
-# Where x wants a gradient, the call goes another way: the same errors there.
+# Where x requires a gradient, the call goes another way, with the same errors.
 GRAD = {
     name: (*BAD_CALLS[name][:2], call)
     for name, call in {
@@ -643,7 +643,7 @@ def test_out_may_lie_beside_x(device):
     ids=["apply_rotary", "apply_rotary_qk", "sinusoidal"],
 )
 def test_no_memory_for_the_result_is_an_error_of_its_kind(call):
-    """As code that looks for the largest batch expects it, and past the stable ABI too."""
+    """Code that looks for the largest batch expects that, also through the stable ABI."""
     x = torch.zeros(1, 1, 1, 2**13).expand(2**36, 1, 1, 2**13)  # 2 PiB, but for the strides
     with pytest.raises(torch.OutOfMemoryError, match="no memory for the result"):
         call(x, torch.ones(2**12, dtype=torch.float64))

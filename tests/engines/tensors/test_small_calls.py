@@ -1,5 +1,7 @@
-"""Small rotations of tensors go to the NumPy module, past torch's dispatcher: the same results, and
-not where somebody follows what operators do."""
+"""Small rotations of tensors go to the NumPy module, past torch's dispatcher.
+
+The results are the same. Calls do not go there if something follows what operators do.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ each_dtype = pytest.mark.parametrize("dtype", FLOATS, ids=dtype_id)
 INV_FREQ = torch.tensor([1.0, 0.1, 0.01, 0.001])
 COS, SIN = pn.rotary_tables(torch.arange(3), INV_FREQ)
 
-# What a call is on q [1, 2, 3, 8] and k [1, 1, 3, 8].
+# Calls on q [1, 2, 3, 8] and k [1, 1, 3, 8].
 CALLS = {
     "apply_rotary": lambda q, k: (pn.apply_rotary(q, None, INV_FREQ),),
     "apply_rotary, out": lambda q, k: (

@@ -1,5 +1,6 @@
 """The operations as compositions of torch operations.
 
-For devices without a kernel, and under ``set_backend("reference")``. Differentiable by themselves;
-the phases are exact here too. Arguments are tensors on one device, of the operators' kinds.
+They serve devices without a kernel, transforms of torch.func and ``set_backend("reference")``.
+torch differentiates them without help, and their phases are exact too. Arguments are as the
+operators take them: tensors on one device, the rest in the types of the schema.
 """

@@ -14,9 +14,10 @@ from posenc_native.engines.tensors.following import tracing
 
 
 def moving(cos: Tensor, sin: Tensor, angle: Tensor) -> tuple[Tensor, Tensor]:
-    """cos and sin of phases, which are integers, with the derivatives, of any order, of the angle.
+    """cos and sin of phases, made to depend on the angle for derivatives of any order.
 
-    cos(phase + d), sin(phase + d) for a d that is 0, but changes as the angle does.
+    A phase is an integer and has no derivative. These are cos(phase + d) and sin(phase + d) for a d
+    that is 0 but changes as the angle does. Forward mode and torch.func follow that too.
     """
     d = angle - angle.detach()
     return cos * d.cos() - sin * d.sin(), sin * d.cos() + cos * d.sin()
@@ -38,7 +39,7 @@ def concrete(*tensors: Tensor | None) -> bool:
 
 
 def check_values(function: str, positions: Tensor, axis_map: Tensor | None) -> None:
-    """ValueError for positions that are not finite, and axes that are not there, where seen."""
+    """ValueError for positions that are not finite and unknown axes, if values can be seen."""
     if not concrete(positions, axis_map):
         return
     if positions.is_floating_point() and not bool((positions.abs() < 2.0**63).all()):
@@ -50,7 +51,7 @@ def check_values(function: str, positions: Tensor, axis_map: Tensor | None) -> N
 
 
 def phases_at(points: Tensor, fraction: Tensor, whole: Tensor) -> Tensor:
-    """csrc/core/phase.h in torch operations on 64-bit integers, which wrap as C's do."""
+    """As csrc/core/phase.h, by torch operations on 64-bit integers, which wrap."""
     low_half = 0xFFFFFFFF
     points = points.detach()
     if not points.dtype.is_floating_point:

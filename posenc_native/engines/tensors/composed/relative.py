@@ -24,7 +24,7 @@ def toeplitz_bias(
     start: tuple[int, ...] | None,
     q_offset: Tensor | None,
 ) -> Tensor:
-    """`posenc_native.toeplitz_bias`, of the leading axes."""
+    """`posenc_native.toeplitz_bias`, with these leading axes."""
     rank = len(q_len)
     entries = _entries(
         function, diagonals.shape[diagonals.ndim - rank :], q_len, k_len, start, q_offset,
@@ -61,7 +61,7 @@ def diagonal_sums(
     start: tuple[int, ...] | None,
     q_offset: Tensor | None,
 ) -> Tensor:
-    """`posenc_native.diagonal_sums`, of the shape."""
+    """`posenc_native.diagonal_sums`, of this shape."""
     rank = len(q_len)
     heads, counts = shape[: len(shape) - rank], shape[len(shape) - rank :]
     leading = tuple(grad.shape[:-2])
@@ -157,7 +157,7 @@ def _entries(
         flat = flat.reshape(rows * queries, columns * keys)
     if q_offset is None:
         return flat
-    # What cannot be looked at does not lead out of the entries.
+    # Offsets that cannot be looked at must not lead out of the entries.
     moved = flat - q_offset.long()[..., None, None]
     return moved.clamp(0, max(counts[0] - 1, 0))
 
@@ -169,7 +169,7 @@ def _planes(entries: Tensor, leading: tuple[int, ...]) -> Tensor:
 
 
 def _sum_to(x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """x summed over the leading axes that the shape has not, or of size 1."""
+    """x summed over the leading axes that the shape lacks or has of size 1."""
     extra = x.ndim - len(shape)
     x = x.sum(tuple(range(extra))) if extra else x
     repeated = [i for i, size in enumerate(shape) if size == 1 and x.shape[i] != 1]

@@ -84,7 +84,7 @@ def _views(
 
 
 def _turn(x: Tensor, cos: Tensor, sin: Tensor, view: RotaryView, by_head: bool = False) -> Tensor:
-    """The pairs of x turned; the arithmetic in the dtype of cos and sin."""
+    """x with its pairs turned, computed in the dtype of cos and sin."""
     end = view.start + 2 * view.pairs
     half = view.block // 2
     turned = x[..., view.start : end].to(cos.dtype)

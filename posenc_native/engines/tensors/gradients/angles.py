@@ -1,4 +1,10 @@
-"""Gradients of a rotation by what makes its angles: frequencies and positions."""
+"""Gradients of a rotation by what makes its angles: frequencies and positions.
+
+The derivative by an angle is the cross product of a pair of x and its gradient, summed over heads;
+no cosine is needed. It is computed from values that have not been rounded to half precision. The
+call alone decides which thread sums what, and in which order: no atomics, the same bits every time.
+CPU and CUDA agree to the bit on the gradient of x only.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +23,12 @@ from .rotary import rotary
 
 
 def learned_rotary(x: Tensor, *rotation: Any) -> Tensor:
-    """`rotary`, differentiable with respect to frequencies and positions too."""
+    """`rotary`, differentiable by frequencies and positions too."""
     return apply(_Learned, x, *rotation)  # type: ignore[no-any-return]
 
 
 def learned_rotary_qk(q: Tensor, k: Tensor, *rotation: Any) -> tuple[Tensor, Tensor]:
-    """`rotary_qk`, differentiable with respect to frequencies and positions too."""
+    """`rotary_qk`, differentiable by frequencies and positions too."""
     if q is k and tracing():  # as in rotary_qk
         rotated = learned_rotary(q, *rotation)
         return rotated, rotated
@@ -114,7 +120,7 @@ def _frequency_gradients(
         angles = angles.sum(2, keepdim=True)
     angles = angles if inv_freq.ndim == 2 else angles.unsqueeze(2)
     weights = weights if inv_freq.ndim == 2 else weights[None]
-    # Which axis drives a pair, [A, P]: without an axis_map the only one.
+    # Which axis drives which pair, [A, P]; without an axis_map there is only one.
     axes = torch.ones_like(weights[:1])
     if axis_map is not None:
         numbers = torch.arange(points.shape[0], device=angles.device)

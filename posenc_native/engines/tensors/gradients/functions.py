@@ -7,9 +7,9 @@ Each operator has up to three:
     eager      with everything in forward, for ordinary training
     in place   the eager one, overwriting its inputs
 
-Gradients of a backward go to memory of their own. To turn the incoming one where it lies would take
-half the time for large ones, but whether somebody else holds it cannot be known: counts of
-references, which have no public name, leave out memory shared by NumPy, DLPack or processes.
+A backward writes gradients to fresh memory. For large ones it would take half the time to turn the
+incoming gradient in place, but nothing tells for certain that nobody else holds it: reference
+counts, which have no public name, leave out memory shared by NumPy, DLPack or processes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Function = torch.autograd.Function
 
 
 class Differentiable(NamedTuple):
-    """An operator: with gradients out of place and in place, and bare."""
+    """An operator in its forms: with gradients, out of place and in place, and bare."""
 
     name: str
     functional: Callable[..., Any]
@@ -40,7 +40,7 @@ class Differentiable(NamedTuple):
     def of(
         cls, name: str, inputs: int, functional: Callable[..., Any], backward: Callable[..., Any]
     ) -> Differentiable:
-        """The operator `name` with so many inputs; its functional form, and its backward."""
+        """The operator `name` on so many tensors, from its functional form and its backward."""
         bare = None
         if LIBRARY is not None:
             bare = getattr(ops, name).default, getattr(ops, f"{name}_").default
@@ -59,7 +59,7 @@ def apply(function: type[Function], *args: Any) -> Any:
 
 def keep(ctx: Any, options: tuple[Any, ...]) -> None:
     """Keep all arguments after the inputs, tensors among them, for the backward."""
-    # Tensors as torch saves them: it notices if positions are overwritten before the backward.
+    # Saved as torch saves tensors: it notices if positions are overwritten before the backward.
     ctx.save_for_backward(*[o for o in options if isinstance(o, Tensor)])
     ctx.is_tensor = [isinstance(o, Tensor) for o in options]
     ctx.others = [None if isinstance(o, Tensor) else o for o in options]
@@ -75,7 +75,7 @@ def kept(ctx: Any) -> list[Any]:
 
 
 def in_sum_precision(x: Tensor) -> Tensor:
-    """x as sums are formed: float32, or float64."""
+    """x in the precision of sums: float32, or float64 for float64."""
     return x if x.dtype == torch.float64 else x.float()
 
 
@@ -96,9 +96,9 @@ def in_place_function(
     backward: Callable[..., Any],
     functional: Callable[..., Any],
 ) -> Callable[..., Any]:
-    """The operator in place, for inputs that require a gradient and are no leaves.
+    """The operator in place, for inputs that require a gradient and are not leaves.
 
-    functional: the same out of place, for what autograd allows no Function.
+    functional: the same out of place, for inputs that autograd lets no Function overwrite.
     """
 
     def forward(ctx: Any, *args: Any) -> Any:
@@ -114,7 +114,7 @@ def in_place_function(
         tensors = args[:inputs]
         if not tracing():
             if any(map(is_leaf_for_gradient, tensors)):
-                # As torch's own operations say it, and before anything is written.
+                # In the words of torch's own operations, and before anything is written.
                 raise RuntimeError(
                     "a leaf Variable that requires grad is being used in an in-place operation."
                 )

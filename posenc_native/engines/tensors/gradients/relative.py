@@ -1,8 +1,8 @@
 """Gradients of biases by distance, of their sums and of look-ups: each is another's transpose.
 
-Calls that want a gradient are those of training, on whole matrices: what the eager form of a
-Function would save does not count. torch.func and forward mode take the composition. Lengths are
-not kept for the backward, which torch.compile would lose where they are open: tensors have them.
+Calls that need a gradient come from training, on whole matrices. So there is no eager form: the
+time that it would save does not count. torch.func and forward mode take the composition. The
+backward reads lengths from its tensors, because torch.compile would lose kept ones that are open.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _scatter(grad: Tensor, width: int, options: tuple[Any, ...]) -> Tensor:
 
 
 def scatter_into(out: Tensor, grad: Tensor, *options: Any) -> None:
-    """``relative_scatter`` with a result."""
+    """``relative_scatter`` into `out`."""
     by_column = _by_column(options[0], out.shape[-1])
     call(ops.relative_scatter_out.default, grad, *options, *by_column, out=out)
 
@@ -105,7 +105,7 @@ def _by_column(index: Tensor | None, width: int) -> tuple[Tensor | None, Tensor 
     """On a GPU, the entries of the index sorted by column, and where each column begins."""
     if index is None or index.is_cpu:
         return None, None
-    # Where an index of `missing` goes does not matter: before all columns, or behind them.
+    # It does not matter where an index of `missing` goes: before all columns, or behind them.
     by_column, order = torch.sort(index.long(), stable=True)
     return order, torch.searchsorted(by_column, torch.arange(width + 1, device=index.device))
 

@@ -25,7 +25,7 @@ def rotary_qk(q: Tensor, k: Tensor, *rotation: Any) -> tuple[Tensor, Tensor]:
     """Differentiable ``rotary_qk(q, k, *rotation)``."""
     if not needs_function(q, k):
         return call(ops.rotary_qk.default, q, k, *rotation)  # type: ignore[no-any-return]
-    if q is k and tracing():  # which torch.compile does not allow a Function
+    if q is k and tracing():  # torch.compile allows no Function one tensor twice
         rotated = rotary(q, *rotation)
         return rotated, rotated
     function = _RotaryQKTraced if tracing() else _RotaryQKEager
@@ -71,7 +71,7 @@ def _qk_from_tables_backward(ctx: Any, grad_q: Tensor, grad_k: Tensor) -> Any:
     return *rotary_qk_from_tables(grad_q, grad_k, *back), *[None] * len(back)
 
 
-# --- Functions. The traced ones are spelled out: torch.compile follows no factory.
+# --- Functions. The traced ones are written out: torch.compile cannot follow a factory.
 
 
 class _RotaryTraced(Function):

@@ -51,10 +51,10 @@ def _sinusoidal_backward(ctx: Any, grad: Tensor) -> Any:
 def _position_gradient(
     grad: Tensor, positions: Tensor, dim: int, base: float, layout: str, shift: float, scale: float
 ) -> Tensor:
-    """What grad, the gradient of a table, is for its positions: sin' = w cos, cos' = -w sin.
+    """The gradient of positions, from grad, that of their table: sin' = w cos, cos' = -w sin.
 
-    The table is computed again, in the dtype of grad: exact where the result was rounded to half
-    precision, cheaper than to keep it, and differentiable in turn.
+    The table is computed again in the dtype of grad. That is exact where the result was rounded to
+    half precision, cheaper than keeping the table, and differentiable in turn.
     """
     table = sinusoidal(positions, dim, base, layout, shift, scale, grad.dtype)
     (sin, cos), (of_sin, of_cos) = (_sin_and_cos(t, layout) for t in (table, grad))
