@@ -285,7 +285,9 @@ def apply_rotary_qk(
         if operations is None:
             return given if inplace and given else rotated
         if rotated is not NotImplemented:
-            return operations.both_written(rotated) if inplace else rotated
+            if inplace:
+                operations.increment_version(rotated)
+            return rotated
     rotation = Rotation(
         positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse
     )  # fmt: skip
@@ -427,7 +429,9 @@ def apply_rotary_qk_tables(
         if operations is None:
             return given if inplace and given else rotated
         if rotated is not NotImplemented:
-            return operations.both_written(rotated) if inplace else rotated
+            if inplace:
+                operations.increment_version(rotated)
+            return rotated
     rotation = TableRotation(cos, sin, layout, pairing, rotary_start, inverse, compute)
     return operations.apply_rotary_qk_tables(q, k, rotation, inplace)  # type: ignore[no-any-return]
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from posenc_native.base import arguments
 from posenc_native.base.calls import call_arguments
+from posenc_native.base.rotation import Rotation
 from posenc_native.base.views import rotary_view
 from posenc_native.engines import late
 from posenc_native.models.config import rotary_arguments
@@ -235,12 +236,32 @@ class Rotary:
         inplace: bool = False,
     ) -> tuple[Any, Any]:
         """Rotate queries and keys: `apply_rotary_qk` with this description."""
-        inv_freq, axis_map = self._of(q)
-        return apply_rotary_qk(
-            q, k, positions, inv_freq, layout=layout, pairing=self.pairing,
-            rotary_start=self.rotary_start, axis_map=axis_map, scale=self.scale, inverse=inverse,
-            inplace=inplace,
+        operations = None if type(q) is np.ndarray else late.operations_on(q)
+        if operations is None:
+            return apply_rotary_qk(
+                q, k, positions, self.inv_freq, layout=layout, pairing=self.pairing,
+                rotary_start=self.rotary_start, axis_map=self.axis_map, scale=self.scale,
+                inverse=inverse, inplace=inplace,
+            )  # fmt: skip
+        # The fast path of decoding: what apply_rotary_qk does with tensors, spelled out. To call it
+        # with keywords would take a tenth of one token's time.
+        tensors = self._tensors
+        inv_freq, axis_map = self._torch(q.device) if tensors is None or not q.is_cpu else tensors
+        native = operations.at_once(q)
+        if native is not None:
+            rotated = native.apply_rotary_qk(
+                q, k, positions, inv_freq, layout, self.pairing, self.rotary_start, axis_map,
+                self.scale, inverse, inplace,
+            )  # fmt: skip
+            if rotated is not NotImplemented:
+                if inplace:
+                    operations.increment_version(rotated)
+                return rotated  # type: ignore[no-any-return]
+        rotation = Rotation(
+            positions, inv_freq, layout, self.pairing, self.rotary_start, axis_map, self.scale,
+            inverse,
         )  # fmt: skip
+        return operations.apply_rotary_qk(q, k, rotation, inplace)  # type: ignore[no-any-return]
 
     @overload
     def apply(self, x: TensorLike, positions: Numbers | None = ..., *, out: OutTensor = ...,
@@ -280,11 +301,6 @@ class Rotary:
 
     def _of(self, x: Any) -> tuple[Any, Any]:
         """inv_freq and axis_map for an array, or for a tensor where it is."""
-        if type(x) is np.ndarray:
-            return self.inv_freq, self.axis_map
-        tensors = self._tensors
-        if tensors is not None and type(x) is type(tensors[0]) and x.is_cpu:
-            return tensors
         return self._torch(x.device) if arguments.is_tensor(x) else (self.inv_freq, self.axis_map)
 
     def _torch(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor | None]:

@@ -18,7 +18,7 @@ from .relative import (
     relative_scatter,
     toeplitz_bias,
 )
-from .results import both_written, written
+from .results import written
 from .rotary import (
     apply_rotary,
     apply_rotary_qk,
@@ -27,7 +27,7 @@ from .rotary import (
     rotary_tables,
 )
 from .sinusoids import add_sinusoidal, sinusoidal
-from .small import at_once
+from .small import at_once, increment_version
 
 __all__ = [
     "Tensor",
@@ -38,9 +38,9 @@ __all__ = [
     "apply_rotary_qk_tables",
     "apply_rotary_tables",
     "at_once",
-    "both_written",
     "diagonal_sums",
     "diagonals_tensor",
+    "increment_version",
     "relative_gather",
     "relative_scatter",
     "rotary_tables",

@@ -41,12 +41,6 @@ def written(out: Tensor) -> Tensor:
     return out
 
 
-def both_written(tensors: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """As `written`, for q and k."""
-    increment_version(tensors)
-    return tensors
-
-
 def copy_out(
     function: str,
     out: Tensor,
