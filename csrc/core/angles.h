@@ -101,8 +101,11 @@ struct AxisMap {
 //
 //   [P]          one for each pair; its position is that of token or, by axis_map, of an axis
 //   [H, P]       likewise, and every head has its own
-//   [A, H, P]    pairs turn by the sum over the axes of positions[a] * inv_freq[a, h, p]; H may be
-//   1
+//   [A, H, P]    pairs turn by the sum over the axes of positions[a] * inv_freq[a, h, p];
+//                H may be 1
+//
+// Phases are integers that wrap, so such a sum is exact. An axis_map is that sum with zeros left
+// out.
 struct InverseFrequencies {
   const void* data = nullptr;
   Dtype dtype = Dtype::kFloat64;  // or float32

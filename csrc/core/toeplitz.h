@@ -95,7 +95,7 @@ ToeplitzArgs check_toeplitz(const ToeplitzCall& call);
 //       the sum over  queries, ascending, of
 //         sums over   the repetitions, ascending, at that query and its one key.
 // Rows and keys that an entry has not are left out; adding 0.0 instead is the same, as no sum is
-// -0.0.
+// -0.0. No atomics.
 ToeplitzArgs check_diagonal_sums(const ToeplitzCall& call);
 Dtype sum_dtype(Dtype dtype);
 

@@ -94,7 +94,9 @@ void check_output(std::string_view function, std::string_view name, const Array&
 void check_overlap(std::string_view function, std::string_view out_name, const Array& out,
                    std::string_view in_name, const Array& in);
 
-// Whether two views name a common byte. Undecided after a bounded search counts as yes.
+// Whether two views name a common byte. A search over the strides decides it exactly (a bounded
+// Diophantine problem; undecided after the bound counts as yes). So q and k may be slices of one
+// packed buffer and be rotated in place.
 bool may_overlap(const Array& a, const Array& b);
 
 bool same_view(const Array& a, const Array& b);

@@ -1,6 +1,8 @@
 // Sums along diagonals on the CPU: the transpose of laying a bias down.
 //
-// Sums keep one order, whoever forms them: core/toeplitz.h. One lane is one diagonal.
+// Sums keep one order, whoever forms them: core/toeplitz.h. One lane is one diagonal. Eight rows
+// are summed at a time, while memory of the next group is requested: as in gather.cc, the
+// processor's own requests end with each part of a row.
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/diagonal_sums.cc"

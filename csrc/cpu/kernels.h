@@ -1,4 +1,9 @@
 // The CPU kernels: ranges of rows, so that the caller decides who runs them.
+//
+// Every element of a result is computed from its position alone, by the same instructions: its bits
+// do not depend on ranges, threads, layout or whether the call is in place. AVX2, AVX-512 and NEON
+// agree too (scripts/result_bits.py). SSE4 does not, as it has no fused multiply-add, nor do
+// gradients of frequencies and positions, which are sums in vectors of different lengths.
 #pragma once
 
 #include <cstdint>

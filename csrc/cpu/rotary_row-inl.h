@@ -17,7 +17,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // How many times results are rounded to the format T of x: once, at the store, or after every
 // product as well, as operations on tensors of T do it. kOnceByInstruction: once, to bfloat16, by
-// instructions that the caller knows to be there.
+// instructions that the caller knows to be there. A parameter of the kernels, not a flag inside:
+// products are rounded and widened again in registers.
 enum class Rounding { kOnce, kOnceByInstruction, kAsWritten };
 
 // Both halves of a pair group, a and b, turned by (c, s).

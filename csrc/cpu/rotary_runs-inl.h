@@ -85,7 +85,8 @@ class RotaryRuns {
 
  private:
   // Streams are written in whole vectors of 32 bytes or more: of all those that are written side by
-  // side, a processor has no room for so many open lines in pieces of 16 bytes.
+  // side, a processor has no room for so many open lines in pieces of 16 bytes. NumPy aligns memory
+  // to 16 bytes only; ordinary stores are faster there than such pieces.
   static constexpr bool kStreams = HWY_MAX_BYTES >= 32;
 
   // Rows one after the other, and beside each some more:

@@ -1,5 +1,5 @@
 // A whole call on the CPU, from checked arguments to kernels: what both bindings share. They differ
-// in the Runner, which has the rows done: runner(rows, bytes, run) calls run(begin, end) for ranges
+// in the Runner, which runs the rows: runner(rows, bytes, run) calls run(begin, end) for ranges
 // that together are 0 .. rows; `bytes` is what they read and write, or would in the same time.
 #pragma once
 

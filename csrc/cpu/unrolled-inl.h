@@ -1,4 +1,5 @@
-// Loops whose steps are known when they are compiled, written out.
+// Loops whose steps are known when they are compiled, written out: at -O2 the compiler leaves loops
+// over registers as loops, and what they keep goes through memory.
 
 #if defined(POSENC_CPU_UNROLLED_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef POSENC_CPU_UNROLLED_INL_H_

@@ -1,5 +1,5 @@
-// Gradients of a rotation with respect to x, frequencies and positions on a GPU; what they are says
-// cpu/rotary_gradient.cc. Two launches.
+// Gradients of a rotation with respect to x, frequencies and positions on a GPU:
+// cpu/rotary_gradient.cc says what they are. Two launches.
 //
 //   1. A block takes some tokens after some others, some vectors of a head and either all heads or,
 //      where each has its own frequencies, one head of q and of k. It turns the gradient of out
@@ -12,7 +12,7 @@
 //
 //   2. A column of these partial sums is added up in float64.
 //
-// What is summed by whom and in which order follows from the sizes of the call alone.
+// The sizes of the call alone decide who sums what, in which order. No atomics.
 #pragma once
 
 #include "core/rotary.h"

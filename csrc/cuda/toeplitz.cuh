@@ -5,8 +5,6 @@
 //                        block has its entries in shared memory, rounded.
 //   ToeplitzRowThread    a vector of one row, whose entries are read where they lie and kept for
 //                        all repetitions: grids; few queries, as in decoding
-//   DiagonalSumsThread   the sums of kVector neighbouring entries. Threads side by side (y) take
-//                        parts of the rows, which are added up in their order.
 #pragma once
 
 #include "core/toeplitz.h"
