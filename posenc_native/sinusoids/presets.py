@@ -12,12 +12,15 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_type, wrong_value
 
 from .grid import GridCoordinates
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = [
     "sinusoidal_presets",
@@ -42,6 +45,11 @@ class SpecArguments(TypedDict, total=False):
     zero_position: int | None
     zero_rows: int
     grid: GridCoordinates | None
+
+
+def _spec(**arguments: Unpack[SpecArguments]) -> SpecArguments:
+    # torch.compile follows no call of a TypedDict whose keys may be missing.
+    return arguments
 
 
 _PRESETS: dict[str, Callable[..., SpecArguments]] = {}
@@ -102,7 +110,7 @@ def _named(*names: str) -> Callable[[Callable[..., SpecArguments]], Callable[...
 @_named("transformer")
 def _transformer(dim: int, *, base: float = 10000.0) -> SpecArguments:
     """Vaswani et al. 2017, section 3.5; the annotated transformer, ESPnet, NeMo."""
-    return SpecArguments(dim=dim, base=base)
+    return _spec(dim=dim, base=base)
 
 
 @_named("tensor2tensor")
@@ -117,7 +125,7 @@ def _tensor2tensor(
 
     There the frequencies are multiplied by min_timescale, so only 1 makes it a timescale.
     """
-    return SpecArguments(
+    return _spec(
         dim=dim, base=max_timescale / min_timescale, scale=min_timescale, shift=1.0,
         layout="sin_cos", remainder="zeros", grid=GridCoordinates(first=start_index),
     )  # fmt: skip
@@ -130,27 +138,25 @@ def _fairseq(dim: int, *, padding_idx: int | None = None) -> SpecArguments:
     Positions of tokens begin at padding_idx + 1, and padding is at padding_idx, a row of zeros:
     ``padded_positions(tokens != padding_idx, padding=padding_idx, start=padding_idx + 1)``.
     """
-    return SpecArguments(
-        dim=dim, shift=1.0, layout="sin_cos", remainder="zeros", zero_position=padding_idx
-    )
+    return _spec(dim=dim, shift=1.0, layout="sin_cos", remainder="zeros", zero_position=padding_idx)
 
 
 @_named("marian")
 def _marian(dim: int) -> SpecArguments:
     """transformers, MarianSinusoidalPositionalEmbedding; Pegasus, Informer, Autoformer."""
-    return SpecArguments(dim=dim, shift=dim % 2 / 2, layout="sin_cos", remainder="cut")
+    return _spec(dim=dim, shift=dim % 2 / 2, layout="sin_cos", remainder="cut")
 
 
 @_named("whisper")
 def _whisper(dim: int, *, max_timescale: float = 10000.0) -> SpecArguments:
     """openai/whisper, sinusoids."""
-    return SpecArguments(dim=dim, base=max_timescale, shift=1.0, layout="sin_cos")
+    return _spec(dim=dim, base=max_timescale, shift=1.0, layout="sin_cos")
 
 
 @_named("keras")
 def _keras(dim: int, *, max_wavelength: float = 10000.0, start_index: int = 0) -> SpecArguments:
     """keras-hub, SinePositionEncoding."""
-    return SpecArguments(
+    return _spec(
         dim=dim, base=max_wavelength, shift=dim % 2 / 2, remainder="cut",
         grid=GridCoordinates(first=start_index),
     )  # fmt: skip
@@ -161,7 +167,7 @@ def _tf_models(
     dim: int, *, min_timescale: float = 1.0, max_timescale: float = 10000.0
 ) -> SpecArguments:
     """tensorflow/models, RelativePositionEmbedding; one column fewer for an odd dim."""
-    return SpecArguments(
+    return _spec(
         dim=dim, base=max_timescale / min_timescale, scale=min_timescale, shift=1.0,
         layout="sin_cos", remainder="drop",
     )  # fmt: skip
@@ -170,7 +176,7 @@ def _tf_models(
 @_named("x_transformers")
 def _x_transformers(dim: int, *, theta: float = 10000.0) -> SpecArguments:
     """x-transformers, ScaledSinusoidalEmbedding, before its learned factor."""
-    return SpecArguments(dim=dim, base=theta, layout="sin_cos")
+    return _spec(dim=dim, base=theta, layout="sin_cos")
 
 
 @_named("transformer_xl", "xlnet")
@@ -179,9 +185,7 @@ def _transformer_xl(dim: int, *, last: int = 0) -> SpecArguments:
 
     n keys descend from n - 1 to 0; XLNet's bidirectional k_len + q_len from k_len to 1 - q_len.
     """
-    return SpecArguments(
-        dim=dim, layout="sin_cos", grid=GridCoordinates(first=last, descending=True)
-    )
+    return _spec(dim=dim, layout="sin_cos", grid=GridCoordinates(first=last, descending=True))
 
 
 # --- Timesteps, noise levels
@@ -197,7 +201,7 @@ def _diffusers_timestep(
     max_period: float = 10000.0,
 ) -> SpecArguments:
     """diffusers, get_timestep_embedding."""
-    return SpecArguments(
+    return _spec(
         dim=dim, base=max_period, shift=downscale_freq_shift, scale=scale,
         layout="cos_sin" if flip_sin_to_cos else "sin_cos", remainder="zeros",
     )  # fmt: skip
@@ -206,7 +210,7 @@ def _diffusers_timestep(
 @_named("dit_timestep")
 def _dit_timestep(dim: int, *, max_period: float = 10000.0) -> SpecArguments:
     """DiT, TimestepEmbedder.timestep_embedding; GLIDE."""
-    return SpecArguments(dim=dim, base=max_period, layout="cos_sin", remainder="zeros")
+    return _spec(dim=dim, base=max_period, layout="cos_sin", remainder="zeros")
 
 
 @_named("gaussian_fourier")
@@ -214,7 +218,7 @@ def _gaussian_fourier(
     dim: int, *, weight: Any, log: bool = True, flip_sin_to_cos: bool = False
 ) -> SpecArguments:
     """diffusers, GaussianFourierProjection with its weight: dim / 2 numbers, turns a unit."""
-    return SpecArguments(
+    return _spec(
         dim=dim, inv_freq=tuple(float(w) for w in weight), scale=2 * math.pi, logarithm=log,
         layout="cos_sin" if flip_sin_to_cos else "sin_cos",
     )  # fmt: skip
@@ -228,7 +232,7 @@ def _tensor2tensor_nd(
     dim: int, *, axes: int = 2, min_timescale: float = 1.0, max_timescale: float = 10000.0
 ) -> SpecArguments:
     """tensor2tensor, add_timing_signal_nd."""
-    return SpecArguments(
+    return _spec(
         dim=dim, axis_order=tuple(range(axes)), base=max_timescale / min_timescale,
         scale=min_timescale, shift=1.0, layout="sin_cos", remainder="zeros",
     )  # fmt: skip
@@ -237,9 +241,7 @@ def _tensor2tensor_nd(
 @_named("mae")
 def _mae(dim: int, *, cls_token: bool = False) -> SpecArguments:
     """MAE, get_2d_sincos_pos_embed; DiT, ViT-MAE of transformers."""
-    return SpecArguments(
-        dim=dim, axis_order=(1, 0), layout="sin_cos", zero_rows=1 if cls_token else 0
-    )
+    return _spec(dim=dim, axis_order=(1, 0), layout="sin_cos", zero_rows=1 if cls_token else 0)
 
 
 @_named("diffusers_2d")
@@ -252,7 +254,7 @@ def _diffusers_2d(
     base_size: int = 16,
 ) -> SpecArguments:
     """diffusers, get_2d_sincos_pos_embed; positions are the (height, width) of the grid."""
-    return SpecArguments(
+    return _spec(
         dim=dim, axis_order=(1, 0), layout="sin_cos", zero_rows=extra_tokens if cls_token else 0,
         grid=GridCoordinates(extent=base_size / interpolation_scale),
     )  # fmt: skip
@@ -267,7 +269,7 @@ def _diffusers_3d(
 ) -> SpecArguments:
     """diffusers, get_3d_sincos_pos_embed; positions are (frames, height, width)."""
     spatial = 1 / spatial_interpolation_scale
-    return SpecArguments(
+    return _spec(
         dim=dim, axis_order=(0, 2, 1), shares=(2, 3, 3), layout="sin_cos",
         scale=(1 / temporal_interpolation_scale, spatial, spatial),
     )  # fmt: skip
@@ -278,7 +280,7 @@ def _transformers_2d(
     dim: int, *, temperature: float = 10000.0, cls_token: bool = False
 ) -> SpecArguments:
     """transformers, build_2d_sinusoidal_position_embedding: RT-DETR, AIMv2."""
-    return SpecArguments(
+    return _spec(
         dim=dim, axis_order=(0, 1), base=temperature, layout="sin_cos",
         zero_rows=1 if cls_token else 0,
     )  # fmt: skip
@@ -296,7 +298,7 @@ def _timm_2d(
 
     With reverse_coord timm's rows run down the columns; these stay where their cells are.
     """
-    return SpecArguments(
+    return _spec(
         dim=dim, axis_order=(1, 0) if reverse_coord else (0, 1), base=temperature,
         layout="sin_cos", axis_place="outer" if interleave_sin_cos else "middle",
     )  # fmt: skip
@@ -316,12 +318,12 @@ def _timm_fourier(
     """timm, FourierEmbed and build_fourier_pos_embed, pixel_freq_bands."""
     bands = _bands(dim, axes, include_grid)
     if not in_pixels:
-        frequencies: SpecArguments = {"base": temperature}
+        frequencies: dict[str, Any] = {"base": temperature}
     elif linear_bands:
         frequencies = {"inv_freq": _linear(1.0, max_res / 2, bands), "scale": math.pi}
     else:
         frequencies = {"base": 2.0 / max_res, "shift": 1.0, "scale": math.pi}
-    return SpecArguments(
+    return _spec(
         dim=dim, axis_order=tuple(range(axes)), layout="sin_cos", axis_place="inner",
         include_coordinates=include_grid, **frequencies,
         grid=GridCoordinates(low=-1.0, extent=2.0, drop=1.0) if in_pixels else None,
@@ -359,13 +361,13 @@ def _sine_of_cells(
     grid = GridCoordinates(first=1.0)
     if extent is not None:
         grid = GridCoordinates(first=first, extent=extent, drop=-1e-6)
-    return SpecArguments(dim=dim, axis_order=(0, 1), base=temperature, grid=grid)
+    return _spec(dim=dim, axis_order=(0, 1), base=temperature, grid=grid)
 
 
 @_named("positional_encodings")
 def _positional_encodings(dim: int, *, axes: int = 1) -> SpecArguments:
     """positional-encodings, PositionalEncoding1D, 2D and 3D by `axes`."""
-    return SpecArguments(dim=dim, axis_order=tuple(range(axes)), remainder="cut")
+    return _spec(dim=dim, axis_order=tuple(range(axes)), remainder="cut")
 
 
 # --- Coordinates: boxes, points in space
@@ -375,15 +377,13 @@ def _positional_encodings(dim: int, *, axes: int = 1) -> SpecArguments:
 def _detr_boxes(dim: int, *, axes: int = 4, temperature: float = 10000.0) -> SpecArguments:
     """transformers, encode_sinusoidal_position_embedding: boxes (x, y, w, h) within 0 .. 1."""
     order = (1, 0, *range(2, axes)) if axes > 1 else (0,)
-    return SpecArguments(dim=dim, axis_order=order, base=temperature, scale=2 * math.pi)
+    return _spec(dim=dim, axis_order=order, base=temperature, scale=2 * math.pi)
 
 
 @_named("gligen")
 def _gligen(dim: int, *, axes: int = 4, temperature: float = 100.0) -> SpecArguments:
     """GLIGEN, FourierEmbedder; diffusers, get_fourier_embeds_from_boundingbox."""
-    return SpecArguments(
-        dim=dim, axis_order=tuple(range(axes)), base=1 / temperature, axis_place="inner"
-    )
+    return _spec(dim=dim, axis_order=tuple(range(axes)), base=1 / temperature, axis_place="inner")
 
 
 @_named("nerf")
@@ -401,10 +401,10 @@ def _nerf(
     """
     bands = _bands(dim, axes, include_input)
     top = 2.0 ** max(bands - 1, 0)
-    frequencies: SpecArguments = {"inv_freq": _linear(1.0, top, bands)}
+    frequencies: dict[str, Any] = {"inv_freq": _linear(1.0, top, bands)}
     if log_sampling:
         frequencies = {"base": 1 / top, "shift": 1.0}
-    return SpecArguments(
+    return _spec(
         dim=dim, axis_order=tuple(range(axes)), scale=math.pi if pi else 1.0, axis_place="inner",
         include_coordinates=include_input, **frequencies,
     )  # fmt: skip

@@ -269,7 +269,7 @@ NONSENSE = {
 
 
 def test_every_model_of_transformers_is_explained():
-    from test_config import with_fact
+    from model_configurations import with_fact
 
     outside.module("transformers")
     explained = 0
