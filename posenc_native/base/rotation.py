@@ -28,6 +28,7 @@ class Rotation(NamedTuple):
     rotary_start: int = 0
     axis_map: Any = None
     scale: float = 1.0
+    gain: float = 1.0
     inverse: bool = False
 
     def turned_back(self) -> Rotation:
@@ -66,6 +67,7 @@ class RotationOptions(PairOptions, total=False):
 
     axis_map: npt.ArrayLike | torch.Tensor | None
     scale: float
+    gain: float
     inverse: bool
 
 
