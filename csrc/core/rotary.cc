@@ -184,7 +184,7 @@ void check_turn(const RotaryCall& call, RotaryArgs& args) {
   }
   args.half_block = parse_block(call, args.pairs) / 2;
   check_finite(call.function, "scale", call.scale);
-  args.scale = call.scale * call.gain;
+  args.scale = call.scale;
   args.inverse = call.inverse;
   args.as_written = call.compute == "as_written";
   if (!args.as_written && call.compute != "float32") {

@@ -129,7 +129,6 @@ struct RotaryOptions {
   std::string_view pairing = "half";  // or "interleaved", or the block size as a number
   int64_t rotary_start = 0;
   double scale = 1.0;
-  double gain = 1.0;  // another factor
   bool inverse = false;
   std::string_view compute = "float32";  // or "as_written"
 
@@ -150,7 +149,6 @@ struct RotaryOptions {
     if (computed) {
       reader.optional_array("axis_map", axis_map);
       reader.number("scale", scale);
-      reader.number("gain", gain);
     }
     reader.boolean("inverse", inverse);
     if (!computed) reader.text("compute", compute);

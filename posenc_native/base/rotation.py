@@ -28,7 +28,6 @@ class Rotation(NamedTuple):
     rotary_start: int = 0
     axis_map: Any = None
     scale: float = 1.0
-    gain: float = 1.0
     inverse: bool = False
 
     def turned_back(self) -> Rotation:
@@ -67,7 +66,6 @@ class RotationOptions(PairOptions, total=False):
 
     axis_map: npt.ArrayLike | torch.Tensor | None
     scale: float
-    gain: float
     inverse: bool
 
 

@@ -140,7 +140,6 @@ def apply_rotary(
     rotary_start: int = 0,
     axis_map: npt.ArrayLike | torch.Tensor | None = None,
     scale: float = 1.0,
-    gain: float = 1.0,
     inverse: bool = False,
     out: Any = None,
 ) -> Any:
@@ -162,7 +161,6 @@ def apply_rotary(
         rotary_start: the dims ``rotary_start .. rotary_start + 2P`` are rotated, the rest copied.
         axis_map: ``[P]`` ints, which position axis drives each pair.
         scale: factor of cosine and sine.
-        gain: another one.
         inverse: turn the other way (the transpose; it undoes the rotation where scale is 1).
         out: where the result goes; `x` itself rotates in place.
 
@@ -199,24 +197,14 @@ def apply_rotary(
             axis_map = arguments.as_array("apply_rotary", "axis_map", axis_map)
     if native is not None:
         result = native.apply_rotary(
-            x,
-            positions,
-            inv_freq,
-            layout,
-            pairing,
-            rotary_start,
-            axis_map,
-            scale,
-            gain,
-            inverse,
-            out,
+            x, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse, out
         )
         if operations is None:
             return result
         if result is not NotImplemented:
             return result if out is None else operations.written(out)
     rotation = Rotation(
-        positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, gain, inverse
+        positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse
     )  # fmt: skip
     return operations.apply_rotary(x, rotation, out)
 
@@ -239,7 +227,6 @@ def apply_rotary_qk(
     rotary_start: int = 0,
     axis_map: npt.ArrayLike | torch.Tensor | None = None,
     scale: float = 1.0,
-    gain: float = 1.0,
     inverse: bool = False,
     inplace: bool = False,
 ) -> tuple[Any, Any]:
@@ -248,7 +235,7 @@ def apply_rotary_qk(
     Args:
         q, k: as x in `apply_rotary`, of one dtype and one shape but for the number of heads.
         inplace: write the results to `q` and `k`.
-        positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, gain, inverse: as in
+        positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse: as in
             `apply_rotary`.
 
     Returns:
@@ -292,7 +279,6 @@ def apply_rotary_qk(
             rotary_start,
             axis_map,
             scale,
-            gain,
             inverse,
             inplace,
         )
@@ -303,7 +289,7 @@ def apply_rotary_qk(
                 operations.increment_version(rotated)
             return rotated
     rotation = Rotation(
-        positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, gain, inverse
+        positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse
     )  # fmt: skip
     return operations.apply_rotary_qk(q, k, rotation, inplace)  # type: ignore[no-any-return]
 

@@ -192,7 +192,7 @@ class _Angles(NamedTuple):
 
 
 def _angles(function: str, rotation: Rotation, view: RotaryView, frequencies: Array) -> _Angles:
-    scale = arguments.finite_number(function, "scale", rotation.scale) * rotation.gain
+    scale = arguments.finite_number(function, "scale", rotation.scale)
     points = _token_positions(function, rotation, view, frequencies)
     axes = _axis_map(function, rotation.axis_map, view.pairs, points.shape)
     read = [points, rotation.inv_freq, rotation.axis_map]

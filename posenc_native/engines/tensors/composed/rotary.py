@@ -43,7 +43,7 @@ def apply_rotary(
     views[0].check_tokens(function, "positions", tuple(positions.shape), before=axes)
     real = torch.float64 if inputs[0].dtype == torch.float64 else torch.float32
     cos, sin = tables(function, positions, inv_freq, axis_map, real)
-    scale = rotation.scale * rotation.gain
+    scale = rotation.scale
     cos, sin = cos * scale, sin * (-scale if rotation.inverse else scale)
     by_head = len(shape) > 1
     return tuple(_turn(x, cos, sin, v, by_head) for x, v in zip(inputs, views, strict=True))
