@@ -48,10 +48,11 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 
 @pytest.fixture
 def figures() -> Iterator[ModuleType]:
-    """pyplot, without windows; figures of the test are closed after it."""
+    """pyplot, without windows; figures are closed before the test and after it."""
     reason = "pictures need matplotlib, which is not installed"
     pytest.importorskip("matplotlib", reason=reason).use("Agg")
     pyplot = importlib.import_module("matplotlib.pyplot")
+    pyplot.close("all")  # blocks of the documentation leave theirs open
     yield pyplot
     pyplot.close("all")
 

@@ -7,6 +7,7 @@ name downloads itself from npm when it first runs.
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -115,7 +116,11 @@ def test_public_types_are_complete():
     pytest.importorskip("basedpyright", reason="needs basedpyright")
     command = [sys.executable, "-m", "basedpyright", "--verifytypes", "posenc_native"]
     command += ["--ignoreexternal", "--outputjson", "--pythonpath", sys.executable]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    # Of an editable installation site-packages has the libraries alone; these are the sources.
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False
+    )
     found = json.loads(done.stdout)["typeCompleteness"]
     assert Path(found["packageRootDirectory"]) == ROOT / "posenc_native"
     unknown = [
