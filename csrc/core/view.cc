@@ -10,6 +10,11 @@ bool Array::empty() const {
   return std::any_of(shape, shape + rank, [](int64_t n) { return n == 0; });
 }
 
+bool Array::aligned() const {
+  return dtype == Dtype::kOther || empty() ||
+         reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(item_size(dtype)) == 0;
+}
+
 std::string Error::message() const {
   return function + ": " + argument + ": expected " + expected + ", got " + got;
 }

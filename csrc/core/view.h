@@ -59,6 +59,8 @@ struct Array {
   int64_t stride[kMaxRank];
 
   bool empty() const;
+  // Whether its elements begin at multiples of their size: kernels rely on it.
+  bool aligned() const;
 };
 
 // Becomes ValueError or TypeError in Python, with these fields (posenc_native/base/errors.py).

@@ -1,4 +1,4 @@
-"""Errors: what every message says; unaligned memory, and any two views that overlap.
+"""Errors: what every message says; any two views that overlap.
 
 The tables of bad calls are those of the families: test_errors.py in their folders.
 """
@@ -6,12 +6,10 @@ The tables of bad calls are those of the families: test_errors.py in their folde
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
-from bad_calls import FREQ, Bad, T, V, assert_refused, memory_of, steps, unaligned, x
+from bad_calls import FREQ, Bad, T, V, assert_refused, steps, x
 from hypothesis import given
 from hypothesis import strategies as st
 from targets import NATIVE, NEEDS_NATIVE
@@ -52,41 +50,6 @@ def test_a_huge_row_is_refused():
     # Not with the reference, which would first compute every frequency.
     with pytest.raises(ValueError, match="sinusoidal: positions: expected"):
         NATIVE.sinusoidal(1, 2**62, 1e4, "interleaved", 0.0, 1.0, None, None)
-
-
-# Unaligned memory: read by the reference, refused by the native module
-
-
-UNALIGNED: dict[str, Callable[[], tuple[str, tuple[Any, ...], dict[str, Any]]]] = {
-    "x": lambda: ("apply_rotary", (unaligned(x()), None, FREQ), {}),
-    "positions": lambda: ("apply_rotary", (x(), unaligned(steps()), FREQ), {}),
-    "inv_freq": lambda: ("apply_rotary", (x(), None, unaligned(FREQ)), {}),
-    "out": lambda: ("apply_rotary", (x(), None, FREQ), {"out": unaligned(x())}),
-    "q": lambda: ("apply_rotary_qk", (unaligned(x()), x(), None, FREQ), {"inplace": True}),
-    "k": lambda: ("apply_rotary_qk", (x(), unaligned(x()), None, FREQ), {}),
-    "cos": lambda: ("apply_rotary_tables", (x(), unaligned(x(5, 2)), x(5, 2)), {}),
-    "sin": lambda: ("apply_rotary_qk_tables", (x(), x(), x(5, 2), unaligned(x(5, 2))), {}),
-    "x of records": lambda: (
-        "apply_rotary",
-        (np.ones((2, 3, 5, 8), [("x", "f4"), ("tag", "u1")])["x"], None, FREQ),
-        {},
-    ),
-}
-
-
-@pytest.mark.parametrize("name", UNALIGNED)
-def test_unaligned_views(backend, name):
-    function, arguments, named = UNALIGNED[name]()
-    if backend == "native":
-        before = memory_of(arguments, named)
-        with pytest.raises(ValueError, match=f"{function}: {name.split()[0]}: .* unaligned"):
-            getattr(pn, function)(*arguments, **named)
-        for array, content in before:
-            assert array.tobytes() == content
-        return
-    copies = [a.copy() if isinstance(a, np.ndarray) else a for a in arguments]
-    expected = getattr(pn, function)(*copies)
-    np.testing.assert_array_equal(getattr(pn, function)(*arguments, **named), expected)
 
 
 # Overlaps of any two views

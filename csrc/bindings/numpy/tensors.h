@@ -137,6 +137,7 @@ class Library {
       throw Elsewhere{};
     }
     if (d.data == nullptr && !array.empty()) throw Elsewhere{};  // zeros without memory
+    if (!array.aligned()) throw Elsewhere{};                     // the operator says why
     return array;
   }
 

@@ -101,6 +101,10 @@ struct Call {
       array.shape[i] = sizes[i];
       array.stride[i] = strides[i];
     }
+    if (!array.aligned()) {
+      fail_value(function, name, "memory aligned to its elements",
+                 "an unaligned view; clone() makes one that is");
+    }
     return array;
   }
 
