@@ -49,11 +49,14 @@ void check_grid(const ToeplitzCall& call) {
 void match_heads(const ToeplitzCall& call, const int64_t* leading, int rank, int64_t* strides) {
   const Array& diagonals = *call.diagonals;
   const int own = leading_rank(call);
+  const bool empty = diagonals.empty();
   bool matches = own <= rank;
   for (int i = 0; matches && i < own; ++i) {
     const int64_t size = diagonals.shape[own - 1 - i], of_call = leading[rank - 1 - i];
     matches = size == of_call || (size == 1 && i > 0);
-    strides[rank - 1 - i] = size == 1 ? 0 : diagonals.stride[own - 1 - i];
+    // NumPy's empty arrays have strides of 0 for axes that repeat nothing.
+    const int64_t stride = empty ? 1 : diagonals.stride[own - 1 - i];
+    strides[rank - 1 - i] = size == 1 ? 0 : stride;
   }
   if (matches) return;
   fail_value(call.function, "diagonals",
