@@ -380,3 +380,12 @@ def test_what_does_not_fit_is_refused():
             replace(given, x=(given.x[0][:, :2],)).run(module)
         with pytest.raises(TypeError, match="x: expected float32"):
             replace(given, x=(given.x[0].astype(np.float64),)).run(module)
+
+
+@NEEDS_NATIVE
+@pytest.mark.parametrize(("grads", "inputs"), [(0, 0), (3, 3), (2000, 2000), (1, 2), (2, 1)])
+def test_other_numbers_of_tensors_are_refused(grads, inputs):
+    x = np.zeros((1, 1, 5, 8), np.float32)
+    given = Call((x,) * grads, (x,) * inputs, None, np.ones(4))
+    with pytest.raises(ValueError, match="rotary_backward: grad: expected one or two tensors"):
+        given.run(NATIVE)

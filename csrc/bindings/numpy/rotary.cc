@@ -87,7 +87,12 @@ class Rotation {
   // of x (or of q and k), of frequencies and, if asked for, of positions.
   py::tuple rotate_back(py::handle grads, py::handle inputs, bool of_positions) {
     const auto given_grads = py::cast<py::tuple>(grads), given = py::cast<py::tuple>(inputs);
-    call_.tensor_count = static_cast<int>(given.size());
+    const auto count = static_cast<int64_t>(given.size());
+    if (count < 1 || count > 2 || given_grads.size() != given.size()) {
+      fail_value(call_.function, "grad", "one or two tensors, with a gradient for each",
+                 std::to_string(count) + " with " + std::to_string(given_grads.size()));
+    }
+    call_.tensor_count = static_cast<int>(count);
     if (call_.tensor_count == 2) call_.names[0] = "q";
     ArrayArgument in[2], out[2], x[2];
     const Array* turned[2] = {};
