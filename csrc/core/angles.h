@@ -90,7 +90,8 @@ struct AxisMap {
     if (data == nullptr) return 0;
     return Positions{data, dtype, 0}.at(pair * stride).integer;
   }
-  // For values that could not be checked: never outside of the positions.
+  // For values that could not be checked, or may have changed since: never outside of the
+  // positions.
   POSENC_HD int64_t clamped(int64_t pair) const {
     const int64_t axis = (*this)[pair];
     return axis >= 0 && axis < axes ? axis : 0;

@@ -13,50 +13,78 @@
 
 namespace posenc::cpu {
 
+// What is larger is given back when the call ends: to make it anew is little beside such a call.
+constexpr size_t kMaxKeptBytes = size_t{1} << 20;
+
+template <typename Number>
+bool too_large_to_keep(const std::vector<Number>& numbers) {
+  return numbers.capacity() * sizeof(Number) > kMaxKeptBytes;
+}
+
+template <typename Number>
+void give_back(std::vector<Number>& numbers) {
+  std::vector<Number>().swap(numbers);
+}
+
 // The frequencies of a formula. A thread keeps its last ones: decoding asks for the same in every
 // step, and they take longer than a row of the table.
-inline Frequencies formula_frequencies(const SinusoidalSpec& spec) {
-  static thread_local SinusoidalSpec last;  // of dim 0: no frequencies
-  static thread_local std::vector<uint64_t> turns;
-  const size_t pairs = static_cast<size_t>(spec.dim / 2);
-  if (!spec.same_frequencies(last)) {
-    last = {};
-    turns.resize(2 * pairs);
-    turns_from_spec(spec, turns.data(), turns.data() + pairs);
-    last = spec;
-    last.layout = {};  // the caller's memory
+class FormulaFrequencies {
+ public:
+  explicit FormulaFrequencies(const SinusoidalSpec& spec)
+      : kept_(kept()), pairs_(static_cast<size_t>(spec.dim / 2)) {
+    if (spec.same_frequencies(kept_.spec)) return;
+    kept_.spec = {};  // should there be no memory
+    kept_.turns.resize(2 * pairs_);
+    turns_from_spec(spec, kept_.turns.data(), kept_.turns.data() + pairs_);
+    kept_.spec = spec;
+    kept_.spec.layout = {};  // the caller's memory
   }
-  return {turns.data(), turns.data() + pairs};
-}
+  FormulaFrequencies(const FormulaFrequencies&) = delete;
+  FormulaFrequencies& operator=(const FormulaFrequencies&) = delete;
+  ~FormulaFrequencies() {
+    if (!too_large_to_keep(kept_.turns)) return;
+    kept_.spec = {};
+    give_back(kept_.turns);
+  }
+
+  Frequencies get() const { return {kept_.turns.data(), kept_.turns.data() + pairs_}; }
+
+ private:
+  struct Kept {
+    SinusoidalSpec spec;  // of dim 0: no frequencies
+    std::vector<uint64_t> turns;
+  };
+  static Kept& kept() {
+    static thread_local Kept kept;
+    return kept;
+  }
+
+  Kept& kept_;
+  size_t pairs_;
+};
 
 // inv_freq in turns. A thread keeps the last few, for the layers of a model, with the numbers they
 // were made of, for the same reason: to compare takes a tenth of what converting does. By what they
 // are and not by where they lie: memory changes hands.
 class ConvertedFrequencies {
  public:
-  static Frequencies of(const InverseFrequencies& inv_freq, int64_t pairs) {
-    static thread_local ConvertedFrequencies kept[4];
-    static thread_local unsigned oldest = 0;
-    for (const ConvertedFrequencies& one : kept) {
-      if (one.same(inv_freq, pairs)) return one.frequencies();
-    }
-    ConvertedFrequencies& one = kept[oldest];
-    oldest = (oldest + 1) % 4;
-    one.convert(inv_freq, pairs);
-    return one.frequencies();
-  }
+  ConvertedFrequencies(const InverseFrequencies& inv_freq, int64_t pairs)
+      : kept_(find(inv_freq, pairs)) {}
+  ConvertedFrequencies(const ConvertedFrequencies&) = delete;
+  ConvertedFrequencies& operator=(const ConvertedFrequencies&) = delete;
+  ~ConvertedFrequencies();
+
+  Frequencies get() const;
 
  private:
-  template <typename Visit>
-  static bool for_each_row(const InverseFrequencies& inv_freq, const Visit& visit) {
-    for (int64_t head = 0; head < inv_freq.heads; ++head) {
-      for (int64_t term = 0; term < inv_freq.terms(); ++term) {
-        if (!visit(term, head)) return false;
-      }
-    }
-    return true;
-  }
+  class Kept;
+  static Kept& find(const InverseFrequencies& inv_freq, int64_t pairs);
 
+  Kept& kept_;
+};
+
+class ConvertedFrequencies::Kept {
+ public:
   bool same(const InverseFrequencies& inv_freq, int64_t pairs) const {
     if (shape_[0] != inv_freq.heads || shape_[1] != inv_freq.terms() || shape_[2] != pairs) {
       return false;
@@ -65,17 +93,11 @@ class ConvertedFrequencies {
                                              : same_as<double>(inv_freq, pairs);
   }
 
-  template <typename Real>
-  bool same_as(const InverseFrequencies& inv_freq, int64_t pairs) const {
-    const double* radians = radians_.data();
-    return for_each_row(inv_freq, [&](int64_t term, int64_t head) {
-      const Real* row = static_cast<const Real*>(inv_freq.data) + inv_freq.offset(term, head, 0);
-      bool equal = true;  // to the end of the row: no branch for each
-      for (int64_t pair = 0; pair < pairs; ++pair) {
-        equal &= *radians++ == static_cast<double>(row[pair * inv_freq.stride]);
-      }
-      return equal;
-    });
+  void keep_if_small() {
+    if (!too_large_to_keep(turns_)) return;
+    shape_[0] = -1;
+    give_back(radians_);
+    give_back(turns_);
   }
 
   void convert(const InverseFrequencies& inv_freq, int64_t pairs) {
@@ -98,10 +120,51 @@ class ConvertedFrequencies {
 
   Frequencies frequencies() const { return {turns_.data(), turns_.data() + radians_.size()}; }
 
+ private:
+  template <typename Visit>
+  static bool for_each_row(const InverseFrequencies& inv_freq, const Visit& visit) {
+    for (int64_t head = 0; head < inv_freq.heads; ++head) {
+      for (int64_t term = 0; term < inv_freq.terms(); ++term) {
+        if (!visit(term, head)) return false;
+      }
+    }
+    return true;
+  }
+
+  template <typename Real>
+  bool same_as(const InverseFrequencies& inv_freq, int64_t pairs) const {
+    const double* radians = radians_.data();
+    return for_each_row(inv_freq, [&](int64_t term, int64_t head) {
+      const Real* row = static_cast<const Real*>(inv_freq.data) + inv_freq.offset(term, head, 0);
+      bool equal = true;  // to the end of the row: no branch for each
+      for (int64_t pair = 0; pair < pairs; ++pair) {
+        equal &= *radians++ == static_cast<double>(row[pair * inv_freq.stride]);
+      }
+      return equal;
+    });
+  }
+
   int64_t shape_[3] = {-1, 0, 0};  // heads, terms, pairs
   std::vector<double> radians_;
   std::vector<uint64_t> turns_;
 };
+
+inline ConvertedFrequencies::~ConvertedFrequencies() { kept_.keep_if_small(); }
+
+inline Frequencies ConvertedFrequencies::get() const { return kept_.frequencies(); }
+
+inline ConvertedFrequencies::Kept& ConvertedFrequencies::find(const InverseFrequencies& inv_freq,
+                                                              int64_t pairs) {
+  static thread_local Kept kept[4];
+  static thread_local unsigned oldest = 0;
+  for (Kept& one : kept) {
+    if (one.same(inv_freq, pairs)) return one;
+  }
+  Kept& one = kept[oldest];
+  oldest = (oldest + 1) % 4;
+  one.convert(inv_freq, pairs);
+  return one;
+}
 
 // The index of a call in stretches; of it what the call reads. A thread keeps the memory.
 class IndexRuns {
@@ -129,6 +192,13 @@ class IndexRuns {
     read(args.index, first, last);
     const int32_t* const columns = columns_.data();
     find(first, last, kShortRun, [=](int64_t entry) { return int64_t{columns[entry - first]}; });
+  }
+
+  IndexRuns(const IndexRuns&) = delete;
+  IndexRuns& operator=(const IndexRuns&) = delete;
+  ~IndexRuns() {
+    if (too_large_to_keep(runs_)) give_back(runs_);
+    if (too_large_to_keep(columns_)) give_back(columns_);
   }
 
   void give_to(RelativeArgs& args) const {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "core/lookup.h"
@@ -17,26 +18,29 @@ namespace posenc::cpu {
 
 template <typename Runner>
 void write_sinusoidal(SinusoidalArgs args, const Runner& runner) {
-  args.frequencies = args.inv_freq.data != nullptr
-                         ? ConvertedFrequencies::of(args.inv_freq, args.pairs)
-                         : formula_frequencies(args.spec);
   const int64_t bytes = args.positions_count() * args.pairs * 2 * item_size(args.dtype);
-  args.non_temporal = bytes >= non_temporal_bytes();
   if (bytes == 0) return;
+  args.non_temporal = bytes >= non_temporal_bytes();
+  std::optional<ConvertedFrequencies> converted;
+  std::optional<FormulaFrequencies> formula;
+  args.frequencies = args.inv_freq.data != nullptr
+                         ? converted.emplace(args.inv_freq, args.pairs).get()
+                         : formula.emplace(args.spec).get();
   // To compute a sine takes as long as to read one.
   runner(args.rows(), 2 * bytes, [&](int64_t begin, int64_t end) { sinusoidal(args, begin, end); });
 }
 
 template <typename Runner>
 void rotate(RotaryArgs args, const Runner& runner) {
-  if (args.inv_freq.data != nullptr) {
-    args.frequencies = ConvertedFrequencies::of(args.inv_freq, args.pairs);
-  }
   int64_t heads = 0;
   for (int i = 0; i < args.tensor_count; ++i) heads += args.tensors[i].heads;
   const int64_t bytes = args.rows() * heads * args.head_dim * item_size(args.dtype);
-  args.non_temporal = bytes >= non_temporal_bytes();
   if (bytes == 0) return;
+  args.non_temporal = bytes >= non_temporal_bytes();
+  std::optional<ConvertedFrequencies> converted;
+  if (args.inv_freq.data != nullptr) {
+    args.frequencies = converted.emplace(args.inv_freq, args.pairs).get();
+  }
   runner(args.rows(), 2 * bytes, [&](int64_t begin, int64_t end) {
     args.for_each_frequencies([&](const RotaryArgs& part) { rotary(part, begin, end); });
   });
@@ -48,7 +52,12 @@ void rotate_back(RotaryGradientArgs args, const Runner& runner) {
   RotaryArgs& turned = args.turned;
   const InverseFrequencies& inv_freq = turned.inv_freq;
   const int64_t count = args.frequency_count();
-  turned.frequencies = ConvertedFrequencies::of(inv_freq, turned.pairs);
+  int64_t heads = 0;
+  for (int i = 0; i < turned.tensor_count; ++i) heads += turned.tensors[i].heads;
+  const int64_t bytes = turned.rows() * heads * turned.head_dim * item_size(turned.dtype);
+  if (bytes == 0) return;
+  const ConvertedFrequencies converted(inv_freq, turned.pairs);
+  turned.frequencies = converted.get();
   std::vector<double> radians;
   for (int64_t term = 0; term < inv_freq.terms(); ++term) {
     for (int64_t head = 0; head < inv_freq.heads; ++head) {
@@ -58,10 +67,6 @@ void rotate_back(RotaryGradientArgs args, const Runner& runner) {
     }
   }
   args.radians = radians.data();
-  int64_t heads = 0;
-  for (int i = 0; i < turned.tensor_count; ++i) heads += turned.tensors[i].heads;
-  const int64_t bytes = turned.rows() * heads * turned.head_dim * item_size(turned.dtype);
-  if (bytes == 0) return;
   runner(args.pieces(), 3 * bytes,
          [&](int64_t begin, int64_t end) { rotary_gradient(args, begin, end); });
   for (int64_t piece = 1; piece < args.pieces(); ++piece) {
@@ -94,22 +99,22 @@ void sum_diagonals(const ToeplitzArgs& args, const Runner& runner) {
 
 template <typename Runner>
 void gather(RelativeArgs args, const Runner& runner) {
+  const int64_t bytes = args.rows() * args.keys * item_size(args.dtype);
+  if (bytes == 0) return;
+  args.non_temporal = bytes >= non_temporal_bytes();
   const IndexRuns runs(args);
   runs.give_to(args);
-  const int64_t bytes = args.rows() * args.keys * item_size(args.dtype);
-  args.non_temporal = bytes >= non_temporal_bytes();
-  if (bytes == 0) return;
   runner(args.rows(), bytes * (args.content.data != nullptr ? 3 : 2),
          [&](int64_t begin, int64_t end) { relative_gather(args, begin, end); });
 }
 
 template <typename Runner>
 void scatter(RelativeArgs args, const Runner& runner) {
+  const int64_t bytes = args.rows() * args.width * item_size(args.dtype);
+  if (bytes == 0) return;
+  args.non_temporal = bytes >= non_temporal_bytes();
   const IndexRuns runs(args);
   runs.give_to(args);
-  const int64_t bytes = args.rows() * args.width * item_size(args.dtype);
-  args.non_temporal = bytes >= non_temporal_bytes();
-  if (bytes == 0) return;
   runner(args.rows(), bytes + args.rows() * args.keys * item_size(args.dtype),
          [&](int64_t begin, int64_t end) { relative_scatter(args, begin, end); });
 }

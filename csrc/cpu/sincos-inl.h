@@ -291,7 +291,8 @@ bool arrange_positions(D d, PairOrder order, const Positions& positions, const A
       fraction[i] = 0;
       continue;
     }
-    const int64_t axis = axis_map[static_cast<int64_t>(first + pair)];
+    // Checked, but another thread may have written to it since.
+    const int64_t axis = axis_map.clamped(static_cast<int64_t>(first + pair));
     const Position p = positions.at(offset + axis * positions.axis_stride);
     integer[i] = p.integer;
     fraction[i] = p.fraction;

@@ -72,12 +72,12 @@ const std::vector<Choice>& choices() {
 
 struct State {
   hwy::ChosenTarget target;
-  std::string name;
+  std::atomic<const Choice*> choice{nullptr};  // one of choices(), for its name
 
-  void choose(const Choice& choice) {
-    target.Update(choice.target);
-    name = choice.name;
-    bfloat16_instructions.store(choice.bfloat16_instructions, std::memory_order_relaxed);
+  void choose(const Choice& one) {
+    target.Update(one.target);
+    choice.store(&one, std::memory_order_relaxed);
+    bfloat16_instructions.store(one.bfloat16_instructions, std::memory_order_relaxed);
   }
 };
 
@@ -129,7 +129,7 @@ std::vector<std::string> available_targets() {
   return names;
 }
 
-std::string current_target() { return state().name; }
+std::string current_target() { return state().choice.load(std::memory_order_relaxed)->name; }
 
 bool set_target(std::string_view name) {
   for (const Choice& choice : choices()) {
