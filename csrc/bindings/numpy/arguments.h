@@ -91,13 +91,13 @@ class ArrayArgument {
                  std::to_string(array_.rank));
     }
     const py::ssize_t size = array_.dtype == Dtype::kOther ? 1 : item_size(array_.dtype);
-    bool whole = reinterpret_cast<uintptr_t>(array_.data) % static_cast<uintptr_t>(size) == 0;
+    bool whole = true;
     for (int i = 0; i < array_.rank; ++i) {
       array_.shape[i] = object.shape(i);
       array_.stride[i] = object.strides(i) / size;
       whole = whole && object.strides(i) % size == 0;
     }
-    if (!whole && !array_.empty()) {
+    if (!array_.aligned() || (!whole && !array_.empty())) {
       fail_value(function, name, "aligned memory and strides of whole elements",
                  "an unaligned view; np.ascontiguousarray makes one that is");
     }
@@ -234,16 +234,27 @@ inline py::dtype result_dtype(const char* function, py::handle object) {
   return dtype;
 }
 
-inline py::array empty_like(const py::object& x) {
-  // Never released, because they may be used until the interpreter is gone.
-  static const py::handle function =
-      py::object(py::module_::import("numpy").attr("empty_like")).release();
-  static const py::handle names = py::make_tuple("subok").release();
-  // Not subok: subclasses would run code of their own on the result.
-  PyObject* const arguments[] = {x.ptr(), Py_False};
-  PyObject* const result = PyObject_Vectorcall(function.ptr(), arguments, 1, names.ptr());
-  if (result == nullptr) throw py::error_already_set();
-  return py::reinterpret_steal<py::array>(result);
-}
+// numpy.empty_like. Found when the module is loaded, not by the first call: an import lets other
+// threads run, and those would wait for it with the interpreter that it needs.
+class EmptyLike {
+ public:
+  void load() {
+    // Never released, because they may be used until the interpreter is gone.
+    function_ = py::object(py::module_::import("numpy").attr("empty_like")).release();
+    names_ = py::make_tuple("subok").release();
+  }
+
+  py::array operator()(const py::object& x) const {
+    // Not subok: subclasses would run code of their own on the result.
+    PyObject* const arguments[] = {x.ptr(), Py_False};
+    PyObject* const result = PyObject_Vectorcall(function_.ptr(), arguments, 1, names_.ptr());
+    if (result == nullptr) throw py::error_already_set();
+    return py::reinterpret_steal<py::array>(result);
+  }
+
+ private:
+  py::handle function_, names_;
+};
+inline EmptyLike empty_like;
 
 }  // namespace posenc::numpy

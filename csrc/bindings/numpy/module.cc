@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "bindings/numpy/arguments.h"
 #include "bindings/numpy/methods.h"
 #include "bindings/numpy/run.h"
 #include "bindings/numpy/tensors.h"
@@ -17,6 +18,7 @@
 PYBIND11_MODULE(POSENC_MODULE, m, pybind11::mod_gil_not_used()) {
   namespace cpu = posenc::cpu;
   using namespace posenc::numpy;
+  empty_like.load();
   define_sinusoidal(m);
   define_rotary(m);
   define_relative(m);
