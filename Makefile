@@ -9,11 +9,11 @@ BIN := $(VENV)/bin
 # As git sees them: tracked, or new and not ignored; less what is deleted but not yet committed.
 CXX_SOURCES = $(wildcard $(shell git ls-files --cached --others --exclude-standard \
 	'*.h' '*.cc' '*.cu' '*.cuh'))
-SHELL_SCRIPTS := .ci/run scripts/aarch64.sh scripts/release_libraries.sh scripts/setup.sh \
-	scripts/wheels.sh
+SHELL_SCRIPTS := .ci/run scripts/aarch64.sh scripts/release_libraries.sh scripts/sanitize.sh \
+	scripts/setup.sh scripts/wheels.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check check-ruff check-mypy check-clang-format check-shellcheck lint-tools \
+.PHONY: help demo test asan tsan check check-ruff check-mypy check-clang-format check-shellcheck lint-tools \
 	format docs docs-links bench growth instructions gpu gpu-resources aarch64 wheels setup clean \
 	distclean
 
@@ -33,6 +33,14 @@ TEST_JOBS ?= 2
 test:  ## set up, build, run the tests; PYTEST_ARGS='-k rotary -x' to choose some
 	@$(SETUP) test oracles docs package
 	@$(BIN)/python -m pytest --numprocesses $(TEST_JOBS) --dist loadfile $(PYTEST_ARGS)
+
+asan:  ## tests on a build with AddressSanitizer and UndefinedBehaviorSanitizer; PYTEST_ARGS=tests/base
+	@$(SETUP) test oracles docs package
+	@TEST_JOBS=$(TEST_JOBS) scripts/sanitize.sh address $(PYTEST_ARGS)
+
+tsan:  ## tests on a build with ThreadSanitizer; PYTEST_ARGS=tests/engines
+	@$(SETUP) test oracles docs package
+	@TEST_JOBS=$(TEST_JOBS) scripts/sanitize.sh thread $(PYTEST_ARGS)
 
 check: check-ruff check-mypy check-clang-format check-shellcheck  ## lint, form, types
 

@@ -43,6 +43,7 @@ SETTINGS = {
 }
 hypothesis.settings.register_profile("repeat", max_examples=150, derandomize=True, **SETTINGS)
 hypothesis.settings.register_profile("explore", max_examples=1500, **SETTINGS)
+hypothesis.settings.register_profile("few", max_examples=15, derandomize=True, **SETTINGS)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 
 

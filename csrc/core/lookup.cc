@@ -27,7 +27,7 @@ RelativeArgs make_relative(const RelativeCall& call, const Array& by_column, con
     args.index.stride = call.index->stride[0];
     args.entries = call.index->shape[0];
   }
-  if (call.q_offset != nullptr) {
+  if (call.q_offset != nullptr && !call.q_offset->empty()) {
     args.q_offset = {call.q_offset->data, call.q_offset->dtype, 0};
     std::copy_n(call.q_offset->stride, call.q_offset->rank, args.q_offset_strides);
   }

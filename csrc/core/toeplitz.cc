@@ -139,7 +139,10 @@ ToeplitzArgs make_toeplitz(const ToeplitzCall& call, const Array& shape) {
   }
   for (int i = 0; i < kMaxRank; ++i) args.in.plane_strides[i] = args.out.plane_strides[i] = 0;
   axes.write(args);
-  if (call.q_offset != nullptr) args.q_offset = {call.q_offset->data, call.q_offset->dtype, 0};
+  // Without elements there is nothing to read, and no plane to read it for.
+  if (call.q_offset != nullptr && !call.q_offset->empty()) {
+    args.q_offset = {call.q_offset->data, call.q_offset->dtype, 0};
+  }
   return args;
 }
 

@@ -1,0 +1,100 @@
+#!/usr/bin/env bash
+# Build with a sanitizer and run tests on that build.
+#
+#   scripts/sanitize.sh address|thread [PYTEST_ARGUMENT...]
+#
+#   address   AddressSanitizer and UndefinedBehaviorSanitizer: memory, and arithmetic of C++
+#   thread    ThreadSanitizer: memory that two threads use without order
+#
+# Everything that is ours is built with it: the NumPy module, the torch operators, the CUDA bodies on
+# the host. Python, NumPy and torch are as they are. Without arguments for pytest the tests below run.
+#
+# Environment:
+#   POSENC_TARGET   the SIMD target to build: SSE4, AVX2 or AVX3 (default: the best that runs here);
+#                   one at a time, since no compiler finishes all under a sanitizer
+#   TEST_JOBS       processes that share the test files (default: 2)
+#   VENV            the virtual environment of scripts/setup.sh (default: .venv)
+
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root"
+say() { printf '==> %s\n' "$*"; }
+die() {
+  printf 'sanitize: %s\n' "$@" >&2
+  exit 1
+}
+
+case ${1:-} in
+  address) sanitizers=address,undefined library=libasan.so ;;
+  thread) sanitizers=thread library=libtsan.so ;;
+  *) die "expected address or thread, got '${1:-}'" ;;
+esac
+name=$1
+shift
+venv=$(realpath "${VENV:-.venv}")
+python=$venv/bin/python
+work=$root/build/sanitize-$name
+mkdir -p "$work"
+
+if [[ -z ${POSENC_TARGET:-} ]]; then
+  POSENC_TARGET=$("$python" - <<'PY'
+from posenc_native.engines import backend
+
+print(next(name for name in ("AVX3", "AVX2", "SSE4") if name in backend.native.available_targets()))
+PY
+  )
+fi
+
+say "Building for $POSENC_TARGET with -fsanitize=$sanitizers: some minutes from nothing"
+# Only gcc's and clang's own runtimes know the code they make: found by asking the same compiler.
+runtime=$("${CXX:-c++}" -print-file-name=$library)
+[[ $runtime == /* ]] || die "${CXX:-c++} has no $library: set CXX to a compiler that has, as g++ does"
+cmake -S . -B "$work/cmake" -G Ninja -DCMAKE_MAKE_PROGRAM="$(command -v "$venv/bin/ninja" ninja | head -1)" \
+  -DCMAKE_BUILD_TYPE=Release -DSKBUILD_PROJECT_NAME=posenc_native -DSKBUILD_PROJECT_VERSION=0 \
+  -DPOSENC_TORCH=ON -DPOSENC_CUDA=OFF -DPOSENC_CUDA_ON_HOST=ON \
+  -DPOSENC_SANITIZE="$sanitizers" -DPOSENC_TARGET="$POSENC_TARGET" -DPython_EXECUTABLE="$python" \
+  -Dpybind11_DIR="$("$python" -m pybind11 --cmakedir)" >"$work/cmake.log" || die "see $work/cmake.log"
+cmake --build "$work/cmake"
+
+# A copy of the repository with these modules in it, and a Python that sees it first: the virtual
+# environment's own would find the modules that it has installed.
+rm -rf "$work/repository"
+mkdir "$work/repository"
+git ls-files -z --cached --others --exclude-standard |
+  xargs -0 sh -c 'for f; do [ ! -e "$f" ] || cp --parents "$f" "$0"; done' "$work/repository"
+cp "$work"/cmake/_core.*.so "$work"/cmake/_cuda_on_host.*.so "$work"/cmake/_torch_ops.so \
+  "$work/repository/posenc_native/"
+"$python" -m venv --without-pip --clear "$work/venv"
+packages=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+own=$("$work/venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+printf '%s\n' "$work/repository" "$packages" >"$own/sanitize.pth"
+
+# The runtime has to be there before Python. libstdc++ too, else it does not see what is thrown.
+LD_PRELOAD="$runtime $("${CXX:-c++}" -print-file-name=libstdc++.so)"
+export LD_PRELOAD
+# Python and torch leave memory behind at exit, which is nobody's error.
+reports=$work/reports
+rm -rf "$reports"
+mkdir "$reports"
+export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:log_path=$reports/address:${ASAN_OPTIONS:-}
+export UBSAN_OPTIONS=print_stacktrace=1:log_path=$reports/undefined:${UBSAN_OPTIONS:-}
+TSAN_OPTIONS=suppressions=$root/scripts/thread_sanitizer.txt:ignore_noninstrumented_modules=1:${TSAN_OPTIONS:-}
+export TSAN_OPTIONS=log_path=$reports/thread:exitcode=0:$TSAN_OPTIONS
+export HYPOTHESIS_PROFILE=${HYPOTHESIS_PROFILE:-few}
+export PYTHONDONTWRITEBYTECODE=1 POSENC_SANITIZED=$name
+if (($# == 0)); then
+  set -- tests
+fi
+say "Testing"
+cd "$work/repository"
+status=0
+"$work/venv/bin/python" -m pytest -p no:cacheprovider --numprocesses "${TEST_JOBS:-2}" \
+  --dist loadfile "$@" || status=$?
+# What a test does not fail of: processes that tests start, and races.
+found=("$reports"/*)
+if [[ -e ${found[0]} ]]; then
+  head -n 60 "${found[@]}"
+  die "${#found[@]} reports in $reports"
+fi
+exit "$status"
