@@ -81,19 +81,58 @@ export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:log_path=$reports
 export UBSAN_OPTIONS=print_stacktrace=1:log_path=$reports/undefined:${UBSAN_OPTIONS:-}
 TSAN_OPTIONS=suppressions=$root/scripts/thread_sanitizer.txt:ignore_noninstrumented_modules=1:${TSAN_OPTIONS:-}
 export TSAN_OPTIONS=log_path=$reports/thread:exitcode=0:$TSAN_OPTIONS
+reported() {
+  grep -lrE 'ERROR: AddressSanitizer|runtime error:|WARNING: ThreadSanitizer' "$reports" || true
+}
 export HYPOTHESIS_PROFILE=${HYPOTHESIS_PROFILE:-few}
 export PYTHONDONTWRITEBYTECODE=1 POSENC_SANITIZED=$name
+cd "$work/repository"
+
+say "Whether it finds what is planted"
+plant() {
+  case $name in
+    address) # an input of which half is beyond the end of its memory
+      cat <<'PY'
+import numpy as np
+import posenc_native as pn
+
+x = np.lib.stride_tricks.as_strided(np.ones((1, 1, 32, 64)), (1, 1, 64, 64))
+pn.apply_rotary(x, None, np.ones(32))
+PY
+      ;;
+    thread) # two threads that rotate the same array
+      cat <<'PY'
+import threading
+import numpy as np
+import posenc_native as pn
+
+x = np.ones((64, 1, 512, 64), np.float32)
+threads = [
+    threading.Thread(target=pn.apply_rotary, args=(x, None, np.ones(32)), kwargs={"out": x})
+    for _ in range(2)
+]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+PY
+      ;;
+  esac
+}
+plant | "$work/venv/bin/python" - >/dev/null 2>&1 || true
+[[ -n $(reported) ]] || die "the sanitizer did not find a planted error: is its runtime the right one?"
+rm -f "$reports"/*
+
 if (($# == 0)); then
   set -- tests
 fi
 say "Testing"
-cd "$work/repository"
 status=0
 "$work/venv/bin/python" -m pytest -p no:cacheprovider --numprocesses "${TEST_JOBS:-2}" \
   --dist loadfile "$@" || status=$?
 # What a test does not fail of: processes that tests start, and races.
-found=("$reports"/*)
-if [[ -e ${found[0]} ]]; then
+mapfile -t found < <(reported)
+if ((${#found[@]})); then
   head -n 60 "${found[@]}"
   die "${#found[@]} reports in $reports"
 fi
