@@ -8,7 +8,6 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
-#include <mutex>
 
 #include "cpu/kernels.h"
 
@@ -81,18 +80,22 @@ struct State {
   }
 };
 
+// Every kernel call asks, on threads that may have just begun. Hence no std::call_once: it sets
+// variables of the thread each time, whose memory is taken when a thread first does so, and where
+// there is none glibc ends the process.
 State& state() {
   static State chosen;
-  static std::once_flag once;
-  std::call_once(once, [] {
+  static const bool is_chosen = [] {
     chosen.choose(choices().front());
     const char* wanted = std::getenv("POSENC_ISA");
-    if (wanted == nullptr) return;
+    if (wanted == nullptr) return true;
     // An unknown name is reported by the Python side, which reads the same variable.
     for (const Choice& choice : choices()) {
       if (wanted == choice.name) chosen.choose(choice);
     }
-  });
+    return true;
+  }();
+  static_cast<void>(is_chosen);
   return chosen;
 }
 

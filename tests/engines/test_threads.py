@@ -4,38 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 
 import numpy as np
 import pytest
+from interpreters import output_of, python
 from oracle import DTYPES, assert_same_bits
 from targets import NATIVE, NEEDS_NATIVE, TARGETS
 
 import posenc_native as pn
 
 INV_FREQ = 1e4 ** (-np.arange(32) / 32)
-
-
-def python(code: str, **environment: str | None) -> subprocess.CompletedProcess[str]:
-    """Run code in a fresh interpreter; a variable that is None is unset."""
-    names = ("POSENC_BACKEND", "POSENC_ISA", "OMP_NUM_THREADS")
-    variables = {name: value for name, value in os.environ.items() if name not in names}
-    variables.update({name: value for name, value in environment.items() if value is not None})
-    command = [sys.executable, "-W", "error", "-c", textwrap.dedent(code)]
-    return subprocess.run(
-        command, env=variables, capture_output=True, text=True, timeout=60, check=False
-    )
-
-
-def output_of(code: str, **environment: str | None) -> str:
-    result = python(code, **environment)
-    assert result.returncode == 0, result.stderr
-    assert result.stderr == ""
-    return result.stdout
 
 
 # Threads
