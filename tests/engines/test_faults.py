@@ -304,3 +304,46 @@ print(failed > 0, wrong, more_threads())
 """
     )
     assert watched(code, OPENBLAS_NUM_THREADS="1").split() == ["True", "0", "0"]
+
+
+def test_a_stack_of_512_kib_is_enough():
+    """As macOS gives to threads that are not the first one. Rotations of float64 need the most."""
+    code = (
+        STATUS
+        + """
+dtypes = np.float16, np.float32, np.float64
+inv_freq = pn.rotary_frequencies(64)[0]
+errors = []
+
+def every_kernel(dtype):
+    x = np.ones((1, 4, 300, 64), dtype)
+    for pairing in ("half", "interleaved"):
+        pn.apply_rotary_qk(x, x[:, :1], None, inv_freq, pairing=pairing)
+    pn.sinusoidal(100, 8192, dtype=dtype)
+    pn.sinusoidal(np.arange(300) + 0.5, 512, dtype=dtype)
+    pn.add_sinusoidal(x)
+    scores, diagonals = np.ones((1, 300, 3000), dtype), np.ones((1, 3299), dtype)
+    pn.toeplitz_bias(diagonals, 300, 3000)
+    pn.add_toeplitz_bias(scores, diagonals)
+    pn.diagonal_sums(scores)
+    index = pn.clipped_index(300, 3000, 8)
+    pn.relative_gather(pn.relative_scatter(scores, index, 17), index, 3000)
+
+def work():
+    try:
+        for target in pn.engines.backend.native.available_targets():
+            pn.engines.backend.native.set_target(target)
+            for dtype in dtypes:
+                every_kernel(dtype)
+    except Exception as error:
+        errors.append(error)
+
+pn.set_num_threads(1)  # on the thread of the caller
+threading.stack_size(512 << 10)
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+print(errors)
+"""
+    )
+    assert watched(code) == "[]\n"
