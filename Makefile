@@ -103,6 +103,11 @@ aarch64:  ## build for Arm, compare bits and test under an emulator; ARGS=tests/
 	@$(SETUP) aarch64 qemu package
 	@TEST_JOBS=$(TEST_JOBS) scripts/aarch64.sh $(ARGS)
 
+.PHONY: free-threaded
+SHELL_SCRIPTS += scripts/free_threaded.sh
+free-threaded:  ## build and test for a Python without the interpreter lock; PYTHON=python3.14t
+	@scripts/free_threaded.sh $(ARGS)
+
 wheels:  ## build wheels for the Pythons at hand, check them; PYTHONS='3.11 3.12' to choose
 	@$(SETUP) wheels
 	@scripts/wheels.sh
