@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 
@@ -260,6 +261,52 @@ print(np.array_equal(pair.min(0), [0, 1]), np.array_equal(pair.max(0), [0, 1]))
     assert len(lines) == 10
     assert [line for line in lines if not line.endswith(": True True")] == []
     assert last == "True True"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+def test_without_memory_for_a_tensor_there_is_an_error_of_torch():
+    """A RuntimeError, as torch's own functions raise on the CPU; mostly its OutOfMemoryError."""
+    code = (
+        LIMITS
+        + """
+import torch
+torch.set_num_threads(2)
+inv_freq = torch.from_numpy(inv_freq)
+x = torch.ones(1, 16, 20000, 64)
+diagonals, scores = torch.ones(16, 2199), torch.ones(16, 1100, 1100)
+columns, index = torch.ones(16, 1100, 4), torch.zeros(2199, dtype=torch.int64)
+given, learned = x.half().requires_grad_(), inv_freq.clone().requires_grad_()
+ones, positions = torch.ones_like(given), torch.arange(10 << 16)
+calls = {
+    "sinusoidal": lambda: pn.sinusoidal(positions, 80, dtype=torch.float32),
+    "add_sinusoidal": lambda: pn.add_sinusoidal(x),
+    "rotary_tables": lambda: pn.rotary_tables(positions, inv_freq),
+    "apply_rotary": lambda: pn.apply_rotary(x, None, inv_freq),
+    "apply_rotary_qk": lambda: pn.apply_rotary_qk(x, x, None, inv_freq),
+    "backward": lambda: pn.apply_rotary(given, None, learned).backward(ones),
+    "toeplitz_bias": lambda: pn.toeplitz_bias(diagonals, 1100, 1100),
+    "add_toeplitz_bias": lambda: pn.add_toeplitz_bias(scores, diagonals),
+    "relative_gather": lambda: pn.relative_gather(columns, index, 1100),
+    "relative_scatter": lambda: pn.relative_scatter(scores[:, :, :1], index[:1100], 1100),
+}
+pn.apply_rotary(x, None, inv_freq)  # torch's threads have begun
+for name, call in calls.items():
+    limit(AS, used() + (1 << 20))
+    try:
+        call()
+    except RuntimeError as error:
+        found = "memory" in str(error)
+    else:
+        found = False
+    limit(AS, hard)
+    call()
+    print(f"{name}: {found}")
+"""
+    )
+    lines = watched(code, OPENBLAS_NUM_THREADS="1").splitlines()
+    assert len(lines) == 10
+    assert [line for line in lines if not line.endswith(": True")] == []
 
 
 def test_frequencies_of_a_call_without_memory_are_not_kept():

@@ -41,7 +41,8 @@ def watched(code: str, **environment: str | None) -> str:
 
 def program(path: Path | str, *arguments: str) -> str:
     """What a program in a file prints, such as one whose processes import it again."""
-    return _output(_run([str(path), *arguments], {"PYTHONPATH": str(SHARED)}))
+    paths = filter(None, (str(SHARED), os.environ.get("PYTHONPATH")))
+    return _output(_run([str(path), *arguments], {"PYTHONPATH": os.pathsep.join(paths)}))
 
 
 def _run(
