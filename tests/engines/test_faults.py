@@ -73,6 +73,7 @@ while len(whole) < wanted and attempts < 200:
         pn.sinusoidal(positions, dim, out=out)
         called = True
         sender.join()
+        time.sleep(0.1)  # the interrupt comes here at the latest
     except KeyboardInterrupt:
         interrupted = True
     end = time.perf_counter()

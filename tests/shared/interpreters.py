@@ -14,7 +14,7 @@ from pathlib import Path
 
 from places import SHARED
 
-SECONDS = 120
+SECONDS = 240
 
 # Before anything else in the program. The shared modules are for programs that want them.
 WATCHDOG = f"""
