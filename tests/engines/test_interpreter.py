@@ -3,25 +3,11 @@ write to the arguments, memory that stays behind. Each in a process of its own."
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import textwrap
-
 import pytest
+from interpreters import watched
 from targets import NEEDS_NATIVE
 
 pytestmark = NEEDS_NATIVE
-
-
-def run(code: str) -> str:
-    """What a program prints; it must end by itself, and cleanly."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, (done.returncode, done.stderr)
-    assert done.stderr == ""
-    return done.stdout
 
 
 def test_the_interpreter_exits_while_daemon_threads_are_in_calls():
@@ -29,7 +15,7 @@ def test_the_interpreter_exits_while_daemon_threads_are_in_calls():
 
     Of arrays: with torch.neg in the place of the rotation torch 2.13 aborts by itself.
     """
-    run("""
+    watched("""
         import threading, time
         import numpy as np
         import posenc_native as pn
@@ -53,7 +39,7 @@ def test_the_interpreter_exits_while_daemon_threads_are_in_calls():
 
 def test_the_first_calls_of_several_threads():
     """Whatever a first call imports, meanwhile other threads make first calls of their own."""
-    assert run("""
+    assert watched("""
         import builtins, threading, time
         import numpy as np
         import posenc_native as pn
@@ -85,7 +71,7 @@ def test_the_first_calls_of_several_threads():
 @pytest.mark.parametrize("name", ["axis_map", "q_offset", "index"])
 def test_an_argument_that_another_thread_changes_during_the_call(name):
     """Values that lead to memory were checked, but may be others when they are read again."""
-    run(f"""
+    watched(f"""
         import sys, threading, time
         import numpy as np
         import posenc_native as pn
@@ -125,7 +111,7 @@ def test_an_argument_that_another_thread_changes_during_the_call(name):
 
 def test_memory_that_a_large_call_needed_is_given_back():
     """A thread keeps the frequencies of small calls alone, and of an empty result makes none."""
-    grown = run("""
+    grown = watched("""
         import numpy as np
         import posenc_native as pn
 

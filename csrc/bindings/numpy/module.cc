@@ -19,6 +19,7 @@ PYBIND11_MODULE(POSENC_MODULE, m, pybind11::mod_gil_not_used()) {
   namespace cpu = posenc::cpu;
   using namespace posenc::numpy;
   empty_like.load();
+  cpu::set_non_temporal_bytes(0);  // reads a file: not by the first call, beside which one may fork
   define_sinusoidal(m);
   define_rotary(m);
   define_relative(m);

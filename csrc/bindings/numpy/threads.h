@@ -18,7 +18,8 @@ namespace posenc {
 // The least work for a thread. Fewer bytes are done before it has begun.
 constexpr int64_t kBytesPerThread = int64_t{1} << 22;
 
-// run(begin, end) must not throw. `bytes` is what all rows together read and write.
+// `bytes` is what all rows together read and write. What run(begin, end) throws on any thread, as
+// where there is no memory, is thrown here when all have ended.
 template <typename Run>
 void parallel_rows(int64_t rows, int64_t bytes, int max_threads, int64_t bytes_per_thread,
                    const Run& run) {
@@ -34,7 +35,9 @@ void parallel_rows(int64_t rows, int64_t bytes, int max_threads, int64_t bytes_p
   const auto begin_of = [&](int64_t part) { return rows * part / threads; };
   std::vector<std::atomic<int64_t>> next(static_cast<size_t>(threads));
   for (int64_t i = 0; i < threads; ++i) next[static_cast<size_t>(i)] = begin_of(i);
-  const auto work = [&](int64_t own) {
+  std::exception_ptr failure;
+  std::atomic<bool> failed{false};
+  const auto do_parts = [&](int64_t own) {
     for (int64_t i = 0; i < threads; ++i) {
       const int64_t part = (own + i) % threads, end = begin_of(part + 1);
       for (;;) {
@@ -43,6 +46,13 @@ void parallel_rows(int64_t rows, int64_t bytes, int max_threads, int64_t bytes_p
         if (begin >= end) break;
         run(begin, std::min(begin + range, end));
       }
+    }
+  };
+  const auto work = [&](int64_t own) {
+    try {
+      do_parts(own);
+    } catch (...) {
+      if (!failed.exchange(true)) failure = std::current_exception();
     }
   };
   std::vector<std::thread> others;
@@ -54,6 +64,7 @@ void parallel_rows(int64_t rows, int64_t bytes, int max_threads, int64_t bytes_p
   }
   work(0);
   for (std::thread& other : others) other.join();
+  if (failure) std::rethrow_exception(failure);
 }
 
 }  // namespace posenc
