@@ -32,15 +32,33 @@ FREQUENCY_LIMIT = (
     2.0**63
 )  # radians a position; positions have the same limit, so phases fit 128 bits
 
+SMALLEST_BASE = sys.float_info.min  # a subnormal number has fewer digits than its logarithm needs
+
+
+# What this much memory could hold is refused where a number alone says how much there is to
+# compute, so that a slip (dim=2**40) is answered at once. Where it says the size of the result,
+# NumPy's or torch's own failure to allocate it is the answer, before any work.
+WIDTH_LIMIT = 2**16  # dims with a frequency each, by formula: 70 digits, 5 microseconds a pair
+HEAD_LIMIT = 2**16  # heads with a number each, by formula; models have up to 256
+
 
 def wrong_value(function: str, argument: str, expected: str, got: object) -> NoReturn:
     """Raise the ValueError for an argument whose value, shape or name is wrong."""
-    raise error_of(ValueError, Fault(function, argument, expected, str(got)))
+    raise error_of(ValueError, Fault(function, argument, expected, _shown(got)))
 
 
 def wrong_type(function: str, argument: str, expected: str, got: object) -> NoReturn:
     """Raise the TypeError for an argument whose kind or dtype is wrong."""
-    raise error_of(TypeError, Fault(function, argument, expected, str(got)))
+    raise error_of(TypeError, Fault(function, argument, expected, _shown(got)))
+
+
+def _shown(got: object) -> str:
+    """A value as an error has it: what is very long is cut."""
+    try:
+        text = str(got)
+    except (ValueError, RecursionError):  # an int of thousands of digits; lists of lists of ...
+        text = f"a {type(got).__name__} that is too long to write down"
+    return text if len(text) <= 1000 else f"{text[:1000]} ..."
 
 
 def dtype_name(dtype: object) -> str:
@@ -62,10 +80,7 @@ def as_array(function: str, argument: str, value: Any) -> np.ndarray[Any, Any]:
     if type(value) is np.ndarray:
         return value
     if isinstance(value, np.ndarray):
-        if "numpy.ma" in sys.modules and isinstance(value, np.ma.MaskedArray):
-            wrong_type(
-                function, argument, "an array without a mask", "a masked one; see its filled()"
-            )
+        check_no_mask(function, argument, value)
         return np.asarray(value)
     exchanges = _has(value, "__dlpack__")
     if exchanges:
@@ -77,6 +92,13 @@ def as_array(function: str, argument: str, value: Any) -> np.ndarray[Any, Any]:
     except (TypeError, ValueError, RuntimeError, BufferError) as error:
         # RuntimeError: a tensor that requires a gradient. BufferError: DLPack of an unknown dtype.
         wrong_type(function, argument, "an array", f"{type(value).__name__}: {error}")
+
+
+def check_no_mask(function: str, argument: str, value: object) -> None:
+    """TypeError for a masked array: read or written to, its mask would be ignored."""
+    # Without numpy.ma there is none; it is not imported for the question.
+    if "numpy.ma" in sys.modules and isinstance(value, np.ma.MaskedArray):
+        wrong_type(function, argument, "an array without a mask", "a masked one; see its filled()")
 
 
 def is_array(value: object) -> bool:
@@ -264,7 +286,10 @@ def finite_number(function: str, argument: str, value: object) -> float:
         return value  # nearly always; asking for numbers.Real takes ten times as long
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         wrong_type(function, argument, "a real number", type(value).__name__)
-    result = float(value)
+    try:
+        result = float(value)
+    except OverflowError:  # an int or a fraction beyond 2^1024
+        result = math.inf
     if not -math.inf < result < math.inf:  # written so that torch.compile can follow
         wrong_value(function, argument, "a finite number", result)
     return result
@@ -275,6 +300,37 @@ def positive_number(function: str, argument: str, value: object) -> float:
     result = finite_number(function, argument, value)
     if result <= 0:
         wrong_value(function, argument, "a number > 0", result)
+    return result
+
+
+def factor(function: str, argument: str, value: object, dtype: object) -> float:
+    """The argument by which a result of this dtype, NumPy's or torch's, is multiplied.
+
+    All but float64 is computed in float32, where the factor must be finite too: 1e300 would be
+    infinity there, and its product with 0 no number.
+    """
+    result = finite_number(function, argument, value)
+    if not -FLOAT32_END < result < FLOAT32_END and dtype_name(dtype) != "float64":
+        wrong_value(function, argument, "a finite number in float32", result)
+    return result
+
+
+FLOAT32_END = 2.0**128 - 2.0**103  # what rounds to infinity in float32
+
+
+def width(function: str, argument: str, value: object) -> int:
+    """How many dims have frequencies by formula: an even int, not more than `WIDTH_LIMIT`."""
+    result = even_size(function, argument, value)
+    if result > WIDTH_LIMIT:
+        wrong_value(function, argument, f"an even int in 0 .. {WIDTH_LIMIT}", result)
+    return result
+
+
+def head_count(function: str, argument: str, value: object) -> int:
+    """A number of heads that each have a number by formula: not more than `HEAD_LIMIT`."""
+    result = size(function, argument, value)
+    if result > HEAD_LIMIT:
+        wrong_value(function, argument, f"an int in 0 .. {HEAD_LIMIT}", result)
     return result
 
 
@@ -293,10 +349,23 @@ def frequency_parameters(
     """``(dim, base, shift, scale)`` for ``scale * base ** (-i / (dim / 2 - shift))``, checked."""
     checked_dim = even_size(function, "dim", dim)
     checked_base = positive_number(function, "base", base)
+    if checked_base < SMALLEST_BASE:
+        wrong_value(function, "base", f"a number >= {SMALLEST_BASE}", checked_base)
     checked_shift = finite_number(function, "shift", shift)
-    if checked_dim and checked_shift >= checked_dim / 2:
-        wrong_value(function, "shift", f"a number < dim / 2 = {checked_dim // 2}", checked_shift)
-    return checked_dim, checked_base, checked_shift, finite_number(function, "scale", scale)
+    pairs = checked_dim // 2
+    if checked_dim and checked_shift >= pairs:
+        wrong_value(function, "shift", f"a number < dim / 2 = {pairs}", checked_shift)
+    if pairs > 1 and not abs(math.log(checked_base) / (pairs - checked_shift)) < 700.0:
+        expected = "a ratio of neighbouring frequencies below e^700"
+        wrong_value(function, "shift", expected, checked_shift)
+    checked_scale = finite_number(function, "scale", scale)
+    # They rise or fall along the pairs: the ends bound them all.
+    power = -math.log(checked_base) * (pairs - 1) / (pairs - checked_shift) if pairs > 1 else 0.0
+    largest = math.exp(max(power, 0.0)) if power < 709.0 else math.inf
+    if not abs(checked_scale) * largest < FREQUENCY_LIMIT:
+        expected = "frequencies scale * base^(-i / (dim/2 - shift)) below 2^63"
+        wrong_value(function, "scale", expected, f"scale = {checked_scale}, base = {checked_base}")
+    return checked_dim, checked_base, checked_shift, checked_scale
 
 
 def check_sinusoidal_layout(function: str, layout: object) -> None:

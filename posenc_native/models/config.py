@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NoReturn
 
 import numpy as np
@@ -19,8 +20,9 @@ from posenc_native.base import arguments
 from posenc_native.spectra.axes import axial_arguments, mrope_axis_map
 from posenc_native.spectra.scaling import ROTARY_SCALINGS, scaled_frequencies
 
+from .entries import HEAD_LIMIT, KIND_LIMIT, SIZES, config_key
 from .facts import facts_of, vision_models
-from .fields import BASES, by_layer_type, config_key, first_given
+from .fields import BASES, by_layer_type, first_given
 from .layers import ConfigLayers, has_attention
 
 _OLD_ROPE_TYPES = {"mrope": "default", "su": "longrope"}
@@ -103,6 +105,8 @@ class Configuration(ConfigLayers):
         self, layer_type: str | None, layer: int | None, seq_len: int | None
     ) -> dict[str, Any]:
         """See the function of this name."""
+        if layer_type is not None and not isinstance(layer_type, str):
+            arguments.wrong_type(self.function, "layer_type", "a str", type(layer_type).__name__)
         self._refuse()
         if self.sees:
             return self._vision_arguments(layer_type, layer)
@@ -140,8 +144,9 @@ class Configuration(ConfigLayers):
 
     def groups(self, seq_len: int | None = None) -> list[LayerGroup]:
         """All attention layers, those that rotate alike together."""
-        nope = self._numbered_without()
-        if not self.layer_types and not nope:
+        nope = frozenset(self._numbered_without)
+        by_layer = self.fields.get("layer_rope_theta") or self._scaled_layers is not None
+        if not self.layer_types and not nope and not by_layer:
             labels, without = self._entries(), self.unnumbered_without
             names: list[str | None] = [*labels] if labels else [None]
             alike = len(names) == 1 and not without
@@ -155,18 +160,27 @@ class Configuration(ConfigLayers):
                 if name not in without or name is None
             ]
             return rotating + [LayerGroup(name, (), None) for name in without]
-        found: dict[str, LayerGroup] = {}
+        # What layers have of their own tells which are alike: there may be thousands of them.
+        keys: dict[str, str] = {}
+        members: dict[str, list[int]] = {}
+        values: dict[str, tuple[str | None, dict[str, Any] | None]] = {}
         for layer in range(self.layer_count or 0):
             name = self.layer_types[layer] if self.layer_types else None
             if name is not None and not has_attention(name):
                 continue
-            values = None
-            if layer not in nope:
-                values = self.rotary_arguments(None, layer, seq_len)
-            key = f"{name} {_comparable(values)}"
-            before = found.get(key, LayerGroup(name, (), values))
-            found[key] = LayerGroup(name, (*before.layers, layer), values)
-        return list(found.values())
+            own = f"{name} {layer in nope} {self._of_layer(layer)} {self._own_fields(None, layer)}"
+            if own not in keys:
+                if len(keys) == KIND_LIMIT:
+                    expected = f"layers of at most {KIND_LIMIT} kinds"
+                    self._wrong("num_hidden_layers", expected, "more of them")
+                rotation = None if layer in nope else self.rotary_arguments(None, layer, seq_len)
+                keys[own] = f"{name} {_comparable(rotation)}"
+                values.setdefault(keys[own], (name, rotation))
+            members.setdefault(keys[own], []).append(layer)
+        return [
+            LayerGroup(name, tuple(members[key]), rotation)
+            for key, (name, rotation) in values.items()
+        ]
 
     @property
     def corrects_softmax(self) -> bool:
@@ -228,6 +242,7 @@ class Configuration(ConfigLayers):
         elif head_dim is None:
             width = self._size(fields, "embed_dim", "hidden_size")
             head_dim = width // self._size(fields, "num_heads", "num_attention_heads")
+        head_dim = self._head_size(head_dim)
         base = first_given({**fields, **self._given()}, "rope_theta")
         changes = {} if base is None else {"base": self._positive("rope_theta", base)}
         axial = {**vision_models()[self._vision_name], **changes}
@@ -312,32 +327,35 @@ class Configuration(ConfigLayers):
 
     def _of_layers(self, layer_type: str | None, layer: int | None) -> dict[str, Any]:
         """Parameters that only some layers have: a base, or no scaling."""
-        bases = self.fields.get("layer_rope_theta")
-        scaled = self.fields.get("rope_scaling_layers")
-        if not bases and scaled is None:
+        if layer is not None:
+            return self._of_layer(layer)
+        if not self.fields.get("layer_rope_theta") and "rope_scaling_layers" not in self.fields:
             return {}
-        nope = set(self._numbered_without())
-        layers = [
-            i
-            for i in range(self.layer_count or 0)
-            if i not in nope
-            and layer in (None, i)
-            and (layer_type is None or self.layer_types[i] == layer_type)
-        ]
-        found = []
-        for i in layers:
-            own: dict[str, Any] = {}
-            if bases:
-                own["rope_theta"] = bases[i]
-            if scaled is not None and i not in scaled:
-                own["rope_type"] = "default"
-            if own not in found:
-                found.append(own)
-        if len(found) > 1:
-            arguments.wrong_value(
-                self.function, "layer", "the number of a layer: they differ", None
-            )
+        nope = set(self._numbered_without)
+        found: list[dict[str, Any]] = []
+        for i in range(self.layer_count or 0):
+            if i in nope or (layer_type is not None and self.layer_types[i] != layer_type):
+                continue
+            own = self._of_layer(i)
+            if found and own != found[0]:
+                arguments.wrong_value(
+                    self.function, "layer", "the number of a layer: they differ", None
+                )
+            found = [own]
         return found[0] if found else {}
+
+    def _of_layer(self, layer: int) -> dict[str, Any]:
+        own: dict[str, Any] = {}
+        if self.fields.get("layer_rope_theta"):
+            own["rope_theta"] = self.fields["layer_rope_theta"][layer]
+        if self._scaled_layers is not None and layer not in self._scaled_layers:
+            own["rope_type"] = "default"
+        return own
+
+    @cached_property
+    def _scaled_layers(self) -> frozenset[int] | None:
+        scaled = self.fields.get("rope_scaling_layers")
+        return None if scaled is None else frozenset(scaled)
 
     def _head_dim(self, layer_type: str | None, layer: int | None) -> int:
         """Width of what is rotated: the head, or the part that latent attention splits off."""
@@ -349,10 +367,7 @@ class Configuration(ConfigLayers):
             width = self._size(fields, "hidden_size", "n_embd", "d_model")
             heads = ("num_attention_heads", "n_head", "n_heads", "encoder_num_attention_heads")
             value = width // self._size(fields, *heads)
-        head_dim = arguments.size(self.function, config_key("head_dim"), value)
-        if head_dim < 2:
-            self._wrong("head_dim", "2 dims or more", head_dim)
-        return head_dim
+        return self._head_size(value)
 
     def _own_fields(self, layer_type: str | None, layer: int | None) -> Mapping[str, Any]:
         """What the configuration says of this layer alone, or of the first of this type."""
@@ -361,12 +376,23 @@ class Configuration(ConfigLayers):
             if default is not None and layer_type == "full_attention":
                 return {"head_dim": self.fields.get("global_head_dim") or default}
             return {}
-        for index, values in (self.fields.get("per_layer_config") or {}).items():
-            number = int(index)
-            alike = layer_type is not None and self.layer_types[number] == layer_type
-            if number == layer or (layer is None and alike):
-                return values  # type: ignore[no-any-return]
-        return {}
+        if layer is None:
+            alike = (
+                values
+                for number, values in self._by_layer.items()
+                if layer_type is not None and layer_type in self.layer_types[number : number + 1]
+            )
+            return next(alike, {})
+        return self._by_layer.get(layer, {})
+
+    @cached_property
+    def _by_layer(self) -> dict[int, Mapping[str, Any]]:
+        """The sizes in per_layer_config, by number."""
+        given = self.fields.get("per_layer_config") or {}
+        return {
+            int(layer): {key: values[key] for key in SIZES if key in values}
+            for layer, values in given.items()
+        }
 
     def _rotary_dim(self, parameters: Mapping[str, Any], head_dim: int) -> int:
         fields = self.fields
@@ -384,6 +410,8 @@ class Configuration(ConfigLayers):
                 )
                 return self._checked_rotary_dim(rotary_dim, head_dim)
         share = self._positive("partial_rotary_factor", 1.0 if share is None else share)
+        if head_dim * share > HEAD_LIMIT:
+            self._wrong("partial_rotary_factor", "a share of the head", share)
         return self._checked_rotary_dim(int(head_dim * share), head_dim)
 
     def _checked_rotary_dim(self, rotary_dim: int, head_dim: int) -> int:
@@ -423,10 +451,7 @@ class Configuration(ConfigLayers):
         section = parameters.get("mrope_section", known["section"])
         if section is None:
             return None
-        name = config_key("mrope_section")
-        if not isinstance(section, (list, tuple)):
-            arguments.wrong_type(self.function, name, "a list", type(section).__name__)
-        counts = [arguments.size(self.function, name, count) for count in section]
+        counts = [int(count) for count in section]
         if order == "interleaved" and len(counts) == 3:
             # An axis takes what there is of its pairs, and time what the others leave.
             counts[1:] = [

@@ -1,4 +1,4 @@
-"""The entries of a model's configuration: where they stand, under which names, of which kinds."""
+"""The entries of a model's configuration: where they stand and under which names."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from posenc_native.base import arguments
 
+from .entries import FILE_LIMIT, HEAD_LIMIT, PART_LIMIT, check_entries, check_names, config_key
 from .facts import ModelFacts, facts_of
 
 # Entries that name the base of the frequencies.
@@ -33,11 +34,7 @@ class ConfigFields:
 
     def _given(self) -> Mapping[str, Any]:
         """The rotary parameters as they stand there, flat or by layer type."""
-        given = first_given(self.fields, "rope_parameters", "rope_scaling") or {}
-        if not isinstance(given, Mapping):
-            kind = type(given).__name__
-            arguments.wrong_type(self.function, config_key("rope_scaling"), "a mapping", kind)
-        return given
+        return first_given(self.fields, "rope_parameters", "rope_scaling") or {}
 
     def _bases(self) -> tuple[Any, Any]:
         """The base that the configuration names, and that of its sliding-window layers."""
@@ -58,6 +55,13 @@ class ConfigFields:
             self._wrong(keys[0], "a number > 0", result)
         return result
 
+    def _head_size(self, value: object) -> int:
+        """The width of a head, as it is given or as widths are divided."""
+        head_dim = arguments.size(self.function, config_key("head_dim"), value)
+        if not 2 <= head_dim <= HEAD_LIMIT:
+            self._wrong("head_dim", f"2 dims or more, at most {HEAD_LIMIT}", head_dim)
+        return head_dim
+
     def _positive(self, key: str, value: object) -> float:
         return arguments.positive_number(self.function, config_key(key), value)
 
@@ -66,27 +70,57 @@ class ConfigFields:
 
 
 def read_fields(config: Any, function: str) -> Mapping[str, Any]:
-    """The entries of an object, a mapping or a file; of several parts, those of language."""
-    if isinstance(config, (str, os.PathLike)):
-        import json
-        from pathlib import Path
+    """The entries of an object, a mapping or a file, checked; of several parts, those of language.
 
-        path = Path(config)
-        file = path / "config.json" if path.is_dir() else path
-        config = json.loads(file.read_text(encoding="utf-8"))
+    Raises:
+        ValueError, TypeError: not a configuration, or an entry that is not of its kind
+            (entries.py).
+        OSError: a file that cannot be read.
+    """
+    if isinstance(config, (str, os.PathLike)):
+        config = _read_file(config, function)
     if hasattr(config, "to_dict"):
         config = config.to_dict()
     if not isinstance(config, Mapping):
         expected = "a configuration object, a mapping or a path"
         arguments.wrong_type(function, "config", expected, type(config).__name__)
-    return _language_model(config)
-
-
-def _language_model(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    for key in _INNER:
-        if isinstance(fields.get(key), Mapping):
-            return _language_model(fields[key])
+    fields = _language_model(config, function)
+    check_entries(function, fields)
     return fields
+
+
+def _read_file(config: str | os.PathLike[str], function: str) -> Any:
+    import json
+    from pathlib import Path
+
+    path = Path(config)
+    with (path / "config.json" if path.is_dir() else path).open("rb") as file:
+        text = file.read(FILE_LIMIT + 1)
+    if len(text) > FILE_LIMIT:
+        arguments.wrong_value(function, "config", f"a file of {FILE_LIMIT} bytes or less", "more")
+    try:
+        return json.loads(text.decode("utf-8"))
+    except RecursionError:
+        arguments.wrong_value(function, "config", "a file of little depth", "one nested too deeply")
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        raise
+    except ValueError as error:  # an int of thousands of digits
+        arguments.wrong_value(function, "config", "numbers of a usual size", error)
+
+
+def _language_model(config: Mapping[str, Any], function: str) -> Mapping[str, Any]:
+    """The part of a configuration that is about language, however deep."""
+    depth, fields = 0, config
+    check_names(function, "config", fields)
+    while True:
+        key = next((key for key in _INNER if fields.get(key) is not None), None)
+        if key is None:
+            return fields
+        if depth == PART_LIMIT:
+            expected = f"at most {PART_LIMIT} parts, each in another"
+            arguments.wrong_value(function, "config", expected, "more of them")
+        check_names(function, config_key(key), fields[key])
+        depth, fields = depth + 1, fields[key]
 
 
 def by_layer_type(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,8 +131,3 @@ def by_layer_type(parameters: Mapping[str, Any]) -> dict[str, Any]:
 def first_given(fields: Mapping[str, Any], *keys: str) -> Any:
     """The first of these entries that is there and not None."""
     return next((fields[key] for key in keys if fields.get(key) is not None), None)
-
-
-def config_key(key: str) -> str:
-    """How an error names an entry."""
-    return f"config[{key!r}]"

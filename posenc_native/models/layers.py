@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NoReturn, TypeVar
 
 from posenc_native.base import arguments
 
+from .entries import check_plain, config_key
 from .facts import ModelFacts, facts_of
-from .fields import ConfigFields, config_key, first_given, read_fields
+from .fields import ConfigFields, first_given, read_fields
 
 _Read = TypeVar("_Read", bound="ConfigLayers")
 
@@ -59,22 +61,34 @@ class ConfigLayers(ConfigFields):
     def read(cls: type[_Read], config: Any, function: str) -> _Read:
         """From an object, a mapping or a path."""
         fields = read_fields(config, function)
-        model_type = str(fields.get("model_type"))
+        model_type = str(fields.get("model_type"))  # None too: nothing is known of such a model
         model_type = facts_of(model_type).same_as or model_type
-        return cls(function, fields, model_type, _layer_types(fields, facts_of(model_type)))
+        model = cls(function, fields, model_type, _layer_types(fields, facts_of(model_type)))
+        model._check_lists()
+        return model
+
+    def _check_lists(self) -> None:
+        """ValueError for a list by layer that ends before the layers do."""
+        lists = {
+            "layer_types": self.layer_types,
+            "layer_rope_theta": self.fields.get("layer_rope_theta"),
+        }
+        for key, each in lists.items():
+            if each and len(each) < (self.layer_count or 0):
+                self._wrong(key, f"an entry for each of {self.layer_count} layers", len(each))
 
     @property
     def layer_count(self) -> int | None:
         """Number of layers, None where the configuration does not say."""
         given = first_given(self.fields, "num_hidden_layers", "n_layer", "n_layers", "num_layers")
-        if isinstance(given, int):
-            return given
+        if given is not None and not isinstance(given, list):
+            return int(given)
         each = self.layer_types or first_given(self.fields, *_ONE_BY_ONE)
         return (len(each) or None) if isinstance(each, (list, tuple)) else None
 
     def nope_layers(self) -> tuple[int, ...]:
         """Attention layers without rotary encoding; ValueError where they cannot be numbered."""
-        known = self._numbered_without()
+        known = self._numbered_without
         if self.unnumbered_without:
             if self.layer_count is None:
                 self._without_count()
@@ -82,6 +96,7 @@ class ConfigLayers(ConfigFields):
             self._wrong("layer_types", expected, "none")
         return known
 
+    @cached_property  # asked for each of up to thousands of layers
     def _numbered_without(self) -> tuple[int, ...]:
         """Those of them that the configuration numbers."""
         if not self._is_rotary():
@@ -120,7 +135,9 @@ class ConfigLayers(ConfigFields):
         rule = self.facts.rotary_if
         if rule is None:
             return True
-        return bool(self.fields.get(rule["entry"], rule["default"]) == rule["value"])
+        value = self.fields.get(rule["entry"], rule["default"])
+        check_plain(self.function, config_key(rule["entry"]), value)
+        return bool(value == rule["value"])
 
     def _type_of(self, layer: int, layer_type: str | None) -> str | None:
         """The type of a layer."""
@@ -141,7 +158,7 @@ class ConfigLayers(ConfigFields):
 
     def _check_rotary(self, layer_type: str | None, layer: int | None) -> None:
         """ValueError where none of the layers meant has a rotary encoding."""
-        nope = set(self._numbered_without() if layer is None else self.nope_layers())
+        nope = set(self._numbered_without if layer is None else self.nope_layers())
         if layer is not None:
             meant, name = {layer}, f"layer {layer}"
         else:
@@ -182,8 +199,6 @@ class ConfigLayers(ConfigFields):
         count = self.layer_count or 0
         for key in _ONE_BY_ONE:
             given = self.fields.get(key)
-            if given and not isinstance(given, (list, tuple)):
-                arguments.wrong_type(self.function, config_key(key), "a list", type(given).__name__)
             if given:
                 return {layer for layer, value in enumerate(given) if not value}
         every = self._interval_without()
@@ -219,22 +234,24 @@ def _layer_types(fields: Mapping[str, Any], facts: ModelFacts) -> tuple[str, ...
     ratios = fields.get("compress_ratios")
     if ratios and all(ratio in _TYPES_OF_COMPRESS_RATIOS for ratio in ratios):
         types = [_TYPES_OF_COMPRESS_RATIOS[ratio] for ratio in ratios]
-        return tuple(types[: fields.get("num_hidden_layers")])
-    period = _period(fields, facts)
-    if period is None:
+        return tuple(types[: _hidden_layers(fields)])
+    period, count = _period(fields, facts), _hidden_layers(fields)
+    if period is None or count is None:
         return ()
-    count = fields.get("num_hidden_layers")
     if isinstance(period, str):  # one letter a layer: L(ocal) or G(lobal)
         windows = [letter == "L" for letter in period]
     else:
         windows = [True] * (period - 1) + [False]
-    if not isinstance(count, int):
-        return ()
     no_windows = fields.get("sliding_window", 1) is None
     if no_windows and facts.full_attention_nope == "beside_windows":
         windows = [False]
     kinds = ["sliding_attention" if window else "full_attention" for window in windows]
     return tuple(kinds[layer % len(kinds)] for layer in range(count))
+
+
+def _hidden_layers(fields: Mapping[str, Any]) -> int | None:
+    count = fields.get("num_hidden_layers")
+    return None if count is None or isinstance(count, list) else int(count)
 
 
 def _period(fields: Mapping[str, Any], facts: ModelFacts) -> Any:

@@ -154,7 +154,7 @@ def _lengths(case: Case) -> Iterator[str]:
         yield (
             "transformers computes the frequencies anew whenever a sequence grows past those "
             "before it, so keys in the cache were turned by older ones; vLLM and SGLang compute "
-            f"them once, for {int(length * factor):,} positions, and are not dynamic at all. "
+            f"them once, for {number(length * factor)} positions, and are not dynamic at all. "
             "Rotary.from_config(..., seq_len=...) is for the length that you say."
         )
     if case.rope_type == "longrope":

@@ -167,9 +167,10 @@ def _dynamic_words(scaling: Mapping[str, Any]) -> str:
             f"the base is stretched once and for all (alpha {number(scaling['alpha'])}); in spite "
             "of its name nothing depends on the length."
         )
+    length = scaling.get("max_position_embeddings")
+    trained = "those of the training" if length is None else f"{length:,} positions"
     return (
-        f"the base grows with the length once a sequence is longer than "
-        f"{scaling.get('max_position_embeddings'):,} positions (factor "
+        f"the base grows with the length once a sequence is longer than {trained} (factor "
         f"{number(scaling['factor'])}); what is shown is for shorter ones."
     )
 

@@ -54,7 +54,8 @@ class Rotary:
     Args:
         head_dim: width of a head.
         base: base of the frequencies (rope_theta).
-        rotary_dim: how many dims are rotated, even; default head_dim.
+        rotary_dim: how many dims are rotated, even; default head_dim. At most 65,536 by formula;
+            `inv_freq` has no such limit.
         pairing: "half", "interleaved" or a block size, as in `apply_rotary`.
         scaling: None or a mapping as in Hugging Face, ``{"rope_type": "yarn", ...}``; see
             `rotary_frequencies`.
@@ -119,7 +120,7 @@ class Rotary:
             inv_freq = _explicit_frequencies(inv_freq)
             attention_factor = 1.0
         else:
-            rotary_dim = arguments.even_size(
+            rotary_dim = arguments.width(
                 "Rotary",
                 *(("head_dim", head_dim) if rotary_dim is None else ("rotary_dim", rotary_dim)),
             )

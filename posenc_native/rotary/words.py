@@ -48,7 +48,7 @@ def wrapped(text: str, width: int, first: str, then: str) -> list[str]:
 
 def number(value: float) -> str:
     """A number as a person writes it."""
-    if value == int(value) and abs(value) < 1e12:
+    if abs(value) < 1e12 and value == int(value):
         return f"{int(value):,}"
     return f"{value:.4g}"
 

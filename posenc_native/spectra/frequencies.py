@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from posenc_native.base import arguments
-from posenc_native.base.arguments import wrong_value
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -26,7 +25,7 @@ def frequencies(dim: int, base: float = 10000.0, *, shift: float = 0.0) -> Float
     """Frequencies of a sinusoidal encoding.
 
     Args:
-        dim: width of the encoding, even.
+        dim: width of the encoding, even, at most 65,536.
         base: above 0; the longest wavelength is about ``2 * pi * base``.
         shift: 0 for "Attention Is All You Need", 1 for tensor2tensor, fairseq and Whisper; below
             ``dim / 2``.
@@ -46,8 +45,11 @@ def frequencies(dim: int, base: float = 10000.0, *, shift: float = 0.0) -> Float
     Source: Vaswani et al. 2017 (arXiv:1706.03762), section 3.5; `shift` as in
     ``get_timestep_embedding`` of diffusers.
     """
-    exact = checked_frequencies("frequencies", dim, base, shift)
-    return np.array([float(frequency) for frequency in exact], dtype=np.float64)
+    function = "frequencies"
+    arguments.width(function, "dim", dim)
+    return np.array(
+        rounded_frequencies(*arguments.frequency_parameters(function, dim, base, shift))
+    )
 
 
 def wavelengths(dim: int, base: float = 10000.0, *, shift: float = 0.0) -> FloatArray:
@@ -62,6 +64,7 @@ def wavelengths(dim: int, base: float = 10000.0, *, shift: float = 0.0) -> Float
         >>> wavelengths(4)
         array([  6.28318531, 628.31853072])
     """
+    arguments.width("wavelengths", "dim", dim)
     exact = checked_frequencies("wavelengths", dim, base, shift)
     with decimal.localcontext(EXACT):
         return np.array([float(TWO_PI / frequency) for frequency in exact], dtype=np.float64)
@@ -71,12 +74,31 @@ def checked_frequencies(
     function: str, dim: object, base: object, shift: object, scale: object = 1.0
 ) -> tuple[Decimal, ...]:
     """``scale * base ** (-i / (dim / 2 - shift))`` to about 68 digits; errors name `function`."""
-    parameters = arguments.frequency_parameters(function, dim, base, shift, scale)
-    exact = _exact_frequencies(*parameters)
-    if any(abs(frequency) >= arguments.FREQUENCY_LIMIT for frequency in exact):
-        got = ", ".join(str(value) for value in parameters[1:])
-        wrong_value(function, "base, shift, scale", "frequencies below 2^63", got)
-    return exact
+    return exact_frequencies(*arguments.frequency_parameters(function, dim, base, shift, scale))
+
+
+def exact_frequencies(
+    dim: int, base: float, shift: float = 0.0, scale: float = 1.0
+) -> tuple[Decimal, ...]:
+    """As `checked_frequencies`, of arguments that are checked."""
+    # 136 bytes each: those of a wide table are not kept.
+    formula = _exact_frequencies if dim <= _KEPT_DIM else _exact_frequencies.__wrapped__
+    return formula(dim, base, shift, scale)
+
+
+_KEPT_DIM = 2**13
+
+
+@lru_cache(maxsize=64)
+def rounded_frequencies(
+    dim: int, base: float, shift: float = 0.0, scale: float = 1.0
+) -> FloatArray:
+    """The nearest float64 to each of `exact_frequencies`; read-only, as it is kept."""
+    rounded = np.array(
+        [float(frequency) for frequency in exact_frequencies(dim, base, shift, scale)], np.float64
+    )
+    rounded.flags.writeable = False
+    return rounded
 
 
 @lru_cache(maxsize=64)

@@ -16,7 +16,7 @@ import numpy as np
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_type, wrong_value
 
-from .frequencies import FloatArray, _exact_frequencies
+from .frequencies import FloatArray, rounded_frequencies
 
 
 def rotary_frequencies(
@@ -80,7 +80,7 @@ def rotary_frequencies(
     (kexue.fm/archives/9706) and ``NTKScalingRotaryEmbedding`` of vLLM.
     """
     function = "rotary_frequencies"
-    rotary_dim = arguments.even_size(function, "rotary_dim", rotary_dim)
+    rotary_dim = arguments.width(function, "rotary_dim", rotary_dim)
     base = arguments.positive_number(function, "base", base)
     if scaling is not None and not isinstance(scaling, Mapping):
         wrong_type(function, "scaling", "a mapping or None", type(scaling).__name__)
@@ -97,7 +97,13 @@ def scaled_frequencies(
     Models whose share of a head is an odd number of dims rotate one dim more.
     """
     theta, values = _read_scaling(function, base, scaling)
-    return ROTARY_SCALINGS[values.rope_type].compute(dim, theta, values)
+    with np.errstate(all="ignore"):  # what no float64 can hold is refused below
+        inv_freq, factor = ROTARY_SCALINGS[values.rope_type].compute(dim, theta, values)
+    if not (inv_freq < arguments.FREQUENCY_LIMIT).all():
+        wrong_value(function, "scaling", "frequencies below 2^63", "larger or NaN")
+    if not 0 <= factor < arguments.FLOAT32_END:
+        wrong_value(function, "scaling", "an attention factor that is finite in float32", factor)
+    return inv_freq, factor
 
 
 def rotary_blend(
@@ -151,7 +157,12 @@ def softmax_correction(scaling: Mapping[str, Any] | None) -> float:
     """
     values = _Values("softmax_correction", scaling)
     weight = values.number("mscale_all_dim", 0.0) if values.rope_type == "yarn" else 0.0
-    return _yarn_mscale(_length_ratio(values), weight) ** 2 if weight else 1.0
+    if not weight:
+        return 1.0
+    mscale = _yarn_mscale(_length_ratio(values), weight)
+    if not mscale * mscale < math.inf:
+        values.wrong("mscale_all_dim", "a finite correction", weight)
+    return mscale**2
 
 
 class _Values:
@@ -166,7 +177,10 @@ class _Values:
         self._given = {key: value for key, value in scaling.items() if value is not None}
         if "truncate" in scaling and scaling["truncate"] is None:
             self._given["truncate"] = False
-        self.rope_type = str(self._given.get("rope_type", self._given.get("type", "default")))
+        rope_type = self._given.get("rope_type", self._given.get("type", "default"))
+        if not isinstance(rope_type, str):
+            wrong_type(function, self._name("rope_type"), "a str", type(rope_type).__name__)
+        self.rope_type: str = rope_type
         rule = ROTARY_SCALINGS.get(self.rope_type)
         if rule is None:
             expected = f"one of {', '.join(ROTARY_SCALINGS)}"
@@ -206,7 +220,7 @@ class _Values:
     def numbers(self, key: str, count: int) -> FloatArray:
         """The list of `count` numbers above 0 at key."""
         values = self._get(key)
-        if not isinstance(values, (list, tuple, np.ndarray)) or np.shape(values) == ():
+        if not isinstance(values, (list, tuple, np.ndarray)) or getattr(values, "ndim", 1) != 1:
             wrong_type(self.function, self._name(key), "a list", type(values).__name__)
         if len(values) != count:
             self.wrong(key, f"{count} numbers, one a frequency", f"{len(values)} of them")
@@ -273,36 +287,18 @@ class RotaryScaling:
 
 # Keys that configurations of every type may have; most types read none of them.
 _KEYS_OF_EVERY_TYPE = (
-    "rope_type",
-    "type",
-    "rope_theta",
-    "partial_rotary_factor",
-    "max_position_embeddings",
-    "original_max_position_embeddings",
-    "mrope_section",
-    "mrope_interleaved",
-    "seq_len",
-)
+    "rope_type", "type", "rope_theta", "partial_rotary_factor", "max_position_embeddings",
+    "original_max_position_embeddings", "mrope_section", "mrope_interleaved", "seq_len",
+)  # fmt: skip
 
-_POSITIVE = frozenset(
-    {
-        "alpha",
-        "attention_factor",
-        "beta_fast",
-        "beta_slow",
-        "factor",
-        "high_freq_factor",
-        "long_mscale",
-        "low_freq_factor",
-        "max_position_embeddings",
-        "original_max_position_embeddings",
-        "rope_theta",
-        "short_mscale",
-    }
-)
+_POSITIVE = frozenset((
+    "alpha", "attention_factor", "beta_fast", "beta_slow", "factor", "high_freq_factor",
+    "long_mscale", "low_freq_factor", "max_position_embeddings",
+    "original_max_position_embeddings", "rope_theta", "short_mscale",
+))  # fmt: skip
 
 _NOT_NEGATIVE = frozenset(
-    {"mixed_b", "mscale", "mscale_all_dim", "partial_rotary_factor", "seq_len"}
+    ("mixed_b", "mscale", "mscale_all_dim", "partial_rotary_factor", "seq_len")
 )
 
 ROTARY_SCALINGS: dict[str, RotaryScaling] = {}
@@ -320,10 +316,10 @@ def _rope_type(name: str, *keys: str, blend: _Blend | None = None) -> Callable[[
 
 @_rope_type("default")
 def _default(dim: int, base: float, values: _Values) -> tuple[FloatArray, float]:
-    exact = _exact_frequencies(dim, base, 0.0, 1.0)
-    if exact and exact[-1] >= arguments.FREQUENCY_LIMIT:
+    plain = rounded_frequencies(dim, base)
+    if dim and not plain[-1] < arguments.FREQUENCY_LIMIT:
         wrong_value(values.function, "base", "frequencies below 2^63", base)
-    return np.array([float(frequency) for frequency in exact], dtype=np.float64), 1.0
+    return plain.copy(), 1.0
 
 
 def _plain(dim: int, base: float, values: _Values) -> FloatArray:
@@ -397,6 +393,10 @@ def _yarn_blend(dim: int, base: float, values: _Values) -> RotaryBlend:
 
     def pair_that_turns(times: float) -> float:
         """The (fractional) pair that makes this many turns within the trained length."""
+        if not 0 < trained / (times * 2 * math.pi) < math.inf:
+            values.wrong(
+                "original_max_position_embeddings", f"a length for {times:g} turns", trained
+            )
         return dim * math.log(trained / (times * 2 * math.pi)) / (2 * math.log(base))
 
     low, high = pair_that_turns(fast), pair_that_turns(slow)

@@ -1,0 +1,221 @@
+"""The entries of a configuration that are read: of which kind each is, and how large it may be.
+
+Anyone can write a config.json, so each entry is checked once, when the configuration is read
+(fields.py). What depends on others (a head that divides a width) is checked where it is used.
+
+Bounds are far beyond all models, and so low that everything is answered within a second: with the
+widest head, the most layers and the most kinds of layers too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from posenc_native.base import arguments
+from posenc_native.base.arguments import wrong_type, wrong_value
+
+HEAD_LIMIT = 2**13  # dims of a head; published ones have up to 576
+WIDTH_LIMIT = 2**20  # of a model, and its heads; published ones are up to 20,480 wide
+LAYER_LIMIT = 2**12  # DeepNet, the deepest, has 1000
+KIND_LIMIT = 16  # kinds of layers; published models have up to 3 that rotate
+AXIS_LIMIT = 16  # sections of M-RoPE; 3 or 4
+LENGTH_LIMIT = 2**53  # positions that float64 can tell apart
+NAME_LIMIT = 128  # characters
+PART_LIMIT = 8  # a configuration in a configuration in ...: 2
+FILE_LIMIT = 2**24  # bytes; a million and more where 21,000 classes have a name each
+
+# Raises unless the value is as it should be: function, what errors call the entry, value.
+_Kind = Callable[[str, str, Any], object]
+
+
+def _count(limit: int) -> _Kind:
+    def check(function: str, name: str, value: Any) -> None:
+        if arguments.size(function, name, value) > limit:
+            wrong_value(function, name, f"an int in 0 .. {limit}", value)
+
+    return check
+
+
+def _number(limit: float | None = None) -> _Kind:
+    def check(function: str, name: str, value: Any) -> None:
+        number = arguments.finite_number(function, name, value)
+        if limit is not None and abs(number) > limit:
+            wrong_value(function, name, f"a number of at most {limit}", value)
+
+    return check
+
+
+def _flag(function: str, name: str, value: Any) -> None:
+    if not isinstance(value, (bool, np.bool_)):
+        wrong_type(function, name, "a bool", type(value).__name__)
+
+
+def _text(limit: int = NAME_LIMIT) -> _Kind:
+    def check(function: str, name: str, value: Any) -> None:
+        if not isinstance(value, str):
+            wrong_type(function, name, "a str", type(value).__name__)
+        if len(value) > limit or not value.isprintable():
+            got = repr(value) if len(value) <= limit else f"{len(value)} of them"
+            wrong_value(function, name, f"at most {limit} printable characters", got)
+
+    return check
+
+
+def _one_of(kinds: Mapping[type, _Kind], otherwise: _Kind) -> _Kind:
+    """The kind that goes with the type of a value."""
+
+    def check(function: str, name: str, value: Any) -> None:
+        found = (kind for of_type, kind in kinds.items() if isinstance(value, of_type))
+        next(found, otherwise)(function, name, value)
+
+    return check
+
+
+def _list_of(kind: _Kind, limit: int) -> _Kind:
+    def check(function: str, name: str, value: Any) -> None:
+        if not isinstance(value, (list, tuple)):
+            wrong_type(function, name, "a list", type(value).__name__)
+        if len(value) > limit:
+            wrong_value(function, name, f"at most {limit} entries", len(value))
+        for each in value:
+            kind(function, name, each)
+
+    return check
+
+
+def _listed_or(kind: _Kind) -> _Kind:
+    """Also a list, for models whose layers differ in this; whoever needs one number refuses it."""
+    return _one_of({list: _list_of(_number(), LAYER_LIMIT)}, kind)
+
+
+def _parameters(function: str, name: str, value: Any) -> None:
+    """The rotary parameters, or those of each layer type."""
+    check_names(function, name, value)
+    own = {key: each for key, each in value.items() if not isinstance(each, Mapping)}
+    _check(function, own, _PARAMETERS)
+    nested = {key: each for key, each in value.items() if isinstance(each, Mapping)}
+    if len(nested) > KIND_LIMIT:
+        wrong_value(function, name, f"at most {KIND_LIMIT} layer types", len(nested))
+    for key, each in nested.items():
+        if key in _PARAMETERS:
+            _check(function, {key: each}, _PARAMETERS)
+        _text()(function, name, key)
+        check_names(function, name, each)
+        _check(function, each, _PARAMETERS)
+
+
+def _layers(function: str, name: str, value: Any) -> None:
+    """Entries that some layers have of their own, by number of the layer."""
+    if not isinstance(value, Mapping):
+        wrong_type(function, name, "a mapping", type(value).__name__)
+    if len(value) > LAYER_LIMIT:
+        wrong_value(function, name, f"at most {LAYER_LIMIT} entries", len(value))
+    for layer, entries in value.items():
+        if not str(layer).isdecimal() or len(str(layer)) > len(str(LAYER_LIMIT)):
+            wrong_value(function, name, "numbers of layers", repr(layer))
+        check_names(function, name, entries)
+        _check(function, entries, {key: _ENTRIES[key] for key in SIZES})
+
+
+def check_names(function: str, name: str, value: Any) -> None:
+    """TypeError unless it is a mapping whose keys are text."""
+    if not isinstance(value, Mapping):
+        wrong_type(function, name, "a mapping", type(value).__name__)
+    for key in value:
+        if not isinstance(key, str):
+            wrong_type(function, name, "a mapping by names", f"a key of {type(key).__name__}")
+
+
+def check_plain(function: str, name: str, value: Any) -> None:
+    """TypeError unless it is one number or text, or none."""
+    if value is not None and not isinstance(value, (bool, int, float, str)):
+        wrong_type(function, name, "a number or a str", type(value).__name__)
+
+
+_HEAD, _WIDTH, _LAYER = (_count(n) for n in (HEAD_LIMIT, WIDTH_LIMIT, LAYER_LIMIT))
+
+_HEAD_SIZES = (
+    "head_dim", "attention_head_dim", "kv_channels", "qk_rope_head_dim", "global_head_dim",
+    "rotary_dim",
+)  # fmt: skip
+_WIDTHS = (
+    "hidden_size", "n_embd", "d_model", "embed_dim", "num_attention_heads", "n_head", "n_heads",
+    "num_heads", "encoder_num_attention_heads", "memory_attention_hidden_size",
+    "memory_attention_num_attention_heads", "memory_attention_downsample_rate",
+)  # fmt: skip
+
+SIZES = (*_HEAD_SIZES, *_WIDTHS)  # a layer may have its own
+
+_ENTRIES: dict[str, _Kind] = {
+    "model_type": _text(),
+    **dict.fromkeys(_HEAD_SIZES, _listed_or(_HEAD)),
+    **dict.fromkeys(_WIDTHS, _listed_or(_WIDTH)),
+    **dict.fromkeys(
+        ("num_hidden_layers", "n_layer", "n_layers", "num_layers"), _listed_or(_LAYER)
+    ),
+    **dict.fromkeys(("layer_types", "mlp_layer_types"), _list_of(_text(), LAYER_LIMIT)),
+    "no_rope_layers": _list_of(_one_of({bool: _flag}, _number()), LAYER_LIMIT),
+    "layer_rope_theta": _list_of(_number(), LAYER_LIMIT),
+    "rope_scaling_layers": _list_of(_LAYER, LAYER_LIMIT),
+    "compress_ratios": _list_of(_number(), LAYER_LIMIT),
+    **dict.fromkeys(
+        ("sliding_window_pattern", "global_attn_every_n_layers"),
+        _one_of({str: _text(LAYER_LIMIT)}, _LAYER),
+    ),
+    "no_rope_layer_interval": _LAYER,
+    "prefix_dense_sliding_window_pattern": _LAYER,
+    "per_layer_config": _layers,
+    **dict.fromkeys(
+        ("rope_theta", "global_rope_theta", "rotary_emb_base", "rope_local_base_freq",
+         "local_rope_theta", "partial_rotary_factor", "rotary_pct"),
+        _number(),
+    ),
+    **dict.fromkeys(
+        ("max_position_embeddings", "original_max_position_embeddings"), _number(LENGTH_LIMIT)
+    ),
+    **dict.fromkeys(("rope_parameters", "rope_scaling"), _parameters),
+    "rope_interleave": _flag,
+}  # fmt: skip
+
+# Those of rope_parameters and rope_scaling.
+_PARAMETERS: dict[str, _Kind] = {
+    **dict.fromkeys(("rope_type", "type"), _text()),
+    **dict.fromkeys(
+        ("rope_theta", "partial_rotary_factor", "factor", "alpha", "attention_factor", "beta_fast",
+         "beta_slow", "high_freq_factor", "llama_4_scaling_beta", "long_mscale", "low_freq_factor",
+         "mixed_b", "mscale", "mscale_all_dim", "short_mscale"),
+        _number(),
+    ),
+    **dict.fromkeys(
+        ("max_position_embeddings", "original_max_position_embeddings"), _number(LENGTH_LIMIT)
+    ),
+    **dict.fromkeys(("short_factor", "long_factor"), _list_of(_number(), HEAD_LIMIT // 2)),
+    "mrope_section": _list_of(_HEAD, AXIS_LIMIT),
+    **dict.fromkeys(("mrope_interleaved", "truncate"), _flag),
+}  # fmt: skip
+
+
+def check_entries(function: str, fields: Mapping[str, Any]) -> None:
+    """ValueError or TypeError for an entry that is not as the tables above say."""
+    check_names(function, "config", fields)
+    _check(function, fields, _ENTRIES)
+    if len({*(fields.get("layer_types") or ())}) > KIND_LIMIT:
+        wrong_value(
+            function, config_key("layer_types"), f"at most {KIND_LIMIT} types", "more of them"
+        )
+
+
+def _check(function: str, fields: Mapping[str, Any], kinds: Mapping[str, _Kind]) -> None:
+    """The entries that are there; None says that an entry is not."""
+    for key, kind in kinds.items():
+        value = fields.get(key)
+        if value is not None:
+            kind(function, config_key(key), value)
+
+
+def config_key(key: str) -> str:
+    """How an error names an entry."""
+    return f"config[{key!r}]"
