@@ -24,7 +24,7 @@ from .base.arguments import (
     FLOAT_DTYPES,
     INTEGER_DTYPES,
     check_dtype,
-    finite_number,
+    factor,
     length,
     wrong_type,
     wrong_value,
@@ -141,7 +141,7 @@ def gather_score_mod(
         wrong_value(function, "x", "shape [B, H, q_len, width]", list(x.shape))
     queries, width = x.shape[-2:]
     keys = length(function, "k_len", k_len)
-    scale = finite_number(function, "scale", scale)
+    scale = factor(function, "scale", scale, x.dtype)
     columns, start, offsets = index_and_entry(function, index, queries, keys, q_offset, origin)
     first = queries - 1 if start is None else start
     offsets = _batch_offsets(function, offsets, x.device)

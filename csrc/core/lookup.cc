@@ -72,7 +72,7 @@ int check_relative(const RelativeCall& call, const char* in_name, bool gather, i
                shape_string(in));
   }
   check_length(function, size_name, call.size);
-  check_finite(function, "scale", call.scale);
+  check_factor(function, "scale", call.scale, in.dtype);
   std::copy_n(in.shape, in.rank, shape);
   shape[in.rank - 1] = call.size;
   check_size(function, shape, in.rank);

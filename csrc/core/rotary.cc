@@ -183,7 +183,7 @@ void check_turn(const RotaryCall& call, RotaryArgs& args) {
         "rotary_start = " + std::to_string(args.start) + " with P = " + std::to_string(args.pairs));
   }
   args.half_block = parse_block(call, args.pairs) / 2;
-  check_finite(call.function, "scale", call.scale);
+  check_factor(call.function, "scale", call.scale, args.dtype);
   args.scale = call.scale;
   args.inverse = call.inverse;
   args.as_written = call.compute == "as_written";

@@ -137,8 +137,8 @@ SinusoidalArgs check_add_sinusoidal(const char* function, const Array& x, const 
                                     const SinusoidalSpec& spec, double x_scale, double alpha,
                                     const Array& out) {
   check_real(function, "x", x);
-  check_finite(function, "x_scale", x_scale);
-  check_finite(function, "alpha", alpha);
+  check_factor(function, "x_scale", x_scale, x.dtype);
+  check_factor(function, "alpha", alpha, x.dtype);
   if (x.rank < 2) fail_value(function, "x", "shape [..., seq, dim]", shape_string(x));
   check_output(function, "out", out, x.shape, x.rank, x);
   check_overlap(function, "out", out, "x", x);
@@ -181,8 +181,8 @@ SinusoidalArgs check_rotary_tables(const char* function, const Array* positions,
                                    const Array& cosine, const Array& sine) {
   SinusoidalArgs args;
   args.inv_freq = check_frequencies(function, inv_freq);
-  check_finite(function, "scale", scale);
   check_real(function, "dtype", cosine);
+  check_factor(function, "scale", scale, cosine.dtype);
   args.pairs = inv_freq.shape[0];
   if (positions != nullptr) check_positions(function, *positions);
   if (axis_map != nullptr) {

@@ -52,6 +52,14 @@ void check_finite(std::string_view function, std::string_view argument, double v
   }
 }
 
+void check_factor(std::string_view function, std::string_view argument, double value, Dtype dtype) {
+  check_finite(function, argument, value);
+  // From 2^128 - 2^103 on, a number rounds to infinity.
+  if (dtype != Dtype::kFloat64 && !(std::fabs(value) < 0x1.ffffffp127)) {
+    fail_value(function, argument, "a finite number in float32", std::to_string(value));
+  }
+}
+
 namespace {
 
 // Calls visit(element offset) for every index; stops when it returns false.

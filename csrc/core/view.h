@@ -85,6 +85,9 @@ void check_real(std::string_view function, std::string_view argument, const Arra
 
 void check_finite(std::string_view function, std::string_view argument, double value);
 
+// What a result of this dtype is multiplied by: finite, also in float32 where that computes it.
+void check_factor(std::string_view function, std::string_view argument, double value, Dtype dtype);
+
 // An integer dtype, float32 or float64; floats finite and within the int64 range.
 void check_positions(std::string_view function, const Array& positions);
 

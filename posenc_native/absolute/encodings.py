@@ -396,7 +396,7 @@ def combine(x: Any, encoding: Any, *, how: str = "add", x_scale: float = 1.0) ->
     arguments.check_dtype(function, "x", x.dtype, arguments.FLOAT_DTYPES)
     arrays = Arrays(function, x.dtype, x.device if is_tensor(x) else None, x=x, encoding=encoding)
     arguments.check_name(function, "how", how, COMBINATIONS)
-    x_scale = arguments.finite_number(function, "x_scale", x_scale)
+    x_scale = arguments.factor(function, "x_scale", x_scale, x.dtype)
     encoding = arrays.real(arrays.floats("encoding", encoding))
     shape, given = tuple(x.shape), tuple(encoding.shape)
     fits = (

@@ -53,6 +53,12 @@ BAD: dict[str, Bad] = {
     "gather by infinity": Bad(
         "relative_gather", lambda: (x(4, 5), steps(7), 4, {"scale": INF}), V, "scale"
     ),
+    "gather by more than float32 has": Bad(
+        "relative_gather", lambda: (x(4, 5), steps(7), 4, {"scale": 1e39}), V, "scale"
+    ),
+    "scatter by more than float32 has": Bad(
+        "relative_scatter", lambda: (x(4, 4), steps(7), 3, {"scale": -1e39}), V, "scale"
+    ),
     "scatter of a column too far": Bad(
         "relative_scatter", lambda: (x(4, 4), np.full(7, 3), 3), V, "index"
     ),

@@ -75,6 +75,9 @@ BAD: dict[str, Bad] = {
     "tables of nan": Bad("rotary_tables", lambda: (3, np.array([1, NAN])), V, "inv_freq"),
     "tables of 2^63": Bad("rotary_tables", lambda: (3, np.array([2.0**63])), V, "inv_freq"),
     "tables scale nan": Bad("rotary_tables", lambda: (3, FREQ, {"scale": NAN}), V, "scale"),
+    "tables scale beyond float32": Bad(
+        "rotary_tables", lambda: (3, FREQ, {"scale": 1e300, "dtype": "f2"}), V, "scale"
+    ),
     "tables scale text": Bad("rotary_tables", lambda: (3, FREQ, {"scale": "1"}), T, "scale"),
     "tables of uint8": Bad("rotary_tables", lambda: (3, FREQ, {"dtype": "u1"}), T, "dtype"),
     "tables axis_map of a count": Bad(
@@ -166,6 +169,15 @@ BAD: dict[str, Bad] = {
     ),
     "scale of rotation nan": Bad(
         "apply_rotary", lambda: (x(), None, FREQ, {"scale": NAN}), V, "scale"
+    ),
+    "scale of rotation beyond float32": Bad(
+        "apply_rotary", lambda: (x(), None, FREQ, {"scale": 2.0**128 - 2.0**103}), V, "scale"
+    ),
+    "scale of q and k beyond float32": Bad(
+        "apply_rotary_qk",
+        lambda: (x(), x(), None, FREQ, {"scale": -1e39, "inplace": True}),
+        V,
+        "scale",
     ),
     "scale of rotation inf": Bad(
         "apply_rotary", lambda: (x(), None, FREQ, {"scale": INF}), V, "scale"

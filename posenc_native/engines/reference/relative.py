@@ -110,7 +110,7 @@ def relative_gather(
     function = "relative_gather"
     leading, queries = _relative_rows(function, "x", x, "width")
     keys = arguments.size(function, "k_len", k_len)
-    scale = arguments.finite_number(function, "scale", scale)
+    scale = arguments.factor(function, "scale", scale, x.dtype)
     shape = (*leading, queries, keys)
     arguments.check_byte_count(function, shape, 8)
     width = x.shape[-1]
@@ -146,7 +146,7 @@ def relative_scatter(
     leading, queries = _relative_rows(function, "grad", grad, "k_len")
     keys = grad.shape[-1]
     width = arguments.size(function, "width", width)
-    scale = arguments.finite_number(function, "scale", scale)
+    scale = arguments.factor(function, "scale", scale, grad.dtype)
     shape = (*leading, queries, width)
     arguments.check_byte_count(function, shape, 8)
     _check_q_offset(function, q_offset, leading)

@@ -33,7 +33,7 @@ from .checks import (
     store,
     table_dtype,
 )
-from .phases import cos_sin, phases_at
+from .phases import PhaseArray, cos_sin, phases_at
 
 
 def rotary_tables(
@@ -46,8 +46,8 @@ def rotary_tables(
     """cos and sin, each ``positions.shape + (P,)``; with an axis_map positions are [A, ...]."""
     function = "rotary_tables"
     frequencies = np.array(check_inv_freq(function, inv_freq))
-    scale = arguments.finite_number(function, "scale", scale)
     result_dtype = table_dtype(function, dtype, None)
+    scale = arguments.factor(function, "scale", scale, result_dtype)
     row_bytes = len(frequencies) * result_dtype.itemsize
     points = position_array(function, positions, row_bytes=row_bytes)
     if axis_map is not None and points.ndim < 1:
@@ -68,7 +68,7 @@ def apply_rotary(x: Array, *call: Any) -> Array:
     frequencies = _frequencies_of_heads(function, rotation.inv_freq)
     view = _view(function, "x", x, rotation, frequencies.shape[-1])
     check_frequency_heads(function, frequencies.shape, {"x": view})
-    angles = _angles(function, rotation, view, frequencies)
+    angles = _angles(function, rotation, view, frequencies, x.dtype)
     check_out(function, out, x.shape, x.dtype, angles.read, replaceable=x)
     cos, sin = angles.cos_sin(rotation.inverse)
     return store(_rotate(x, cos, sin, view, by_head=frequencies.ndim > 1), out)
@@ -83,7 +83,7 @@ def apply_rotary_qk(q: Array, k: Array, *call: Any) -> tuple[Array, Array]:
     frequencies = _frequencies_of_heads(function, rotation.inv_freq)
     q_view, k_view = _views(function, q, k, rotation, frequencies.shape[-1])
     check_frequency_heads(function, frequencies.shape, {"q": q_view, "k": k_view})
-    angles = _angles(function, rotation, q_view, frequencies)
+    angles = _angles(function, rotation, q_view, frequencies, q.dtype)
     if inplace:
         check_writable(function, "q", q, [k, *angles.read])
         check_writable(function, "k", k, [q, *angles.read])
@@ -110,7 +110,9 @@ def rotary_backward(
     frequencies = _frequencies_of_heads(function, rotation.inv_freq)
     pairs = frequencies.shape[-1]
     views = [_view(function, "x", x, rotation, pairs) for x in inputs]
-    points, _, axes, _, _ = back = _angles(function, rotation, views[0], frequencies)
+    points, _, axes, _, _ = back = _angles(
+        function, rotation, views[0], frequencies, inputs[0].dtype
+    )
     cos, sin = back.cos_sin(not rotation.inverse)
     turned = [
         _rotate(grad.astype(np.float64), cos, sin, view, by_head=frequencies.ndim > 1)
@@ -132,13 +134,15 @@ def rotary_backward(
     drives = np.ones((len(by_axis), pairs))
     if axes is not None:
         drives = np.equal.outer(np.arange(len(by_axis)), axes).astype(np.float64)
-    by_axis = by_axis.reshape(len(by_axis), -1, views[0].tokens)
+    batch = by_axis.shape[1] if by_axis.ndim == 3 else 1
+    by_axis = by_axis.reshape(len(by_axis), batch, views[0].tokens)
     by_axis = np.broadcast_to(by_axis, (len(by_axis), *angles.shape[:2]))
     of_frequencies = np.einsum("abs,bshp,ap->ahp", by_axis, angles, drives)
     if frequencies.ndim < 3:
         of_frequencies = of_frequencies.sum(axis=0)
     rates = frequencies.astype(np.float64)
-    rates = rates.reshape(-1, angles.shape[2], pairs) * drives[:, None]
+    axis_count = len(rates) if frequencies.ndim == 3 else 1
+    rates = rates.reshape(axis_count, angles.shape[2], pairs) * drives[:, None]
     return (
         tuple(round_once(y, x.dtype) for x, y in zip(inputs, turned, strict=True)),
         of_frequencies.reshape(frequencies.shape),
@@ -191,8 +195,14 @@ class _Angles(NamedTuple):
         return cos, -sin if inverse else sin
 
 
-def _angles(function: str, rotation: Rotation, view: RotaryView, frequencies: Array) -> _Angles:
-    scale = arguments.finite_number(function, "scale", rotation.scale)
+def _angles(
+    function: str,
+    rotation: Rotation,
+    view: RotaryView,
+    frequencies: Array,
+    dtype: np.dtype[Any],
+) -> _Angles:
+    scale = arguments.factor(function, "scale", rotation.scale, dtype)
     points = _token_positions(function, rotation, view, frequencies)
     axes = _axis_map(function, rotation.axis_map, view.pairs, points.shape)
     read = [points, rotation.inv_freq, rotation.axis_map]
@@ -219,7 +229,7 @@ def _rotary_cos_sin(
     """
     if inv_freq.ndim == 3:
         terms = [
-            np.stack([phases_at(points[..., None], row) for row in of_axis.tolist()], axis=-2)
+            _phases_of_heads(points[..., None], of_axis)
             for points, of_axis in zip(positions, inv_freq, strict=True)
         ]
         phases = np.asarray(np.sum(terms, axis=0, dtype=np.uint64))  # wraps, as phases do
@@ -231,9 +241,17 @@ def _rotary_cos_sin(
         if inv_freq.ndim == 1:
             phases = phases_at(of_each_pair, inv_freq.tolist())
         else:
-            phases = np.stack([phases_at(of_each_pair, row) for row in inv_freq.tolist()], axis=-2)
+            phases = _phases_of_heads(of_each_pair, inv_freq)
     cos, sin = cos_sin(phases)
     return cos * scale, sin * scale
+
+
+def _phases_of_heads(points: Array, inv_freq: Array) -> PhaseArray:
+    """Phases [..., H, P] at points [..., 1] or [..., P]; there may be no head, and no pair."""
+    phases = np.empty((*points.shape[:-1], *inv_freq.shape), np.uint64)
+    for head, row in enumerate(inv_freq.tolist()):
+        phases[..., head, :] = phases_at(points, row)
+    return phases
 
 
 # Rotation and rounding

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_value
-from posenc_native.spectra.frequencies import checked_frequencies
+from posenc_native.spectra.frequencies import exact_frequencies
 
 from .checks import (
     Array,
@@ -37,15 +37,18 @@ def sinusoidal(
     """Table of sines and cosines, ``positions.shape + (dim,)``."""
     function = "sinusoidal"
     arguments.check_sinusoidal_layout(function, layout)
-    frequencies = checked_frequencies(function, dim, base, shift, scale)
+    width, *formula = arguments.frequency_parameters(function, dim, base, shift, scale)
     result_dtype = table_dtype(function, dtype, out)
-    width = 2 * len(frequencies)
     points = position_array(function, positions, row_bytes=width * result_dtype.itemsize)
     shape = (*points.shape, width)
     arguments.check_byte_count(function, shape, result_dtype.itemsize)
     check_out(function, out, shape, result_dtype, [points])
-    table = _sinusoidal_table(points, frequencies, layout)
-    return store(round_once(table, result_dtype), out)
+    # Before any frequency: a result that memory cannot hold is refused, an empty one is there.
+    result = np.empty(shape, result_dtype) if out is None else out
+    if result.size:
+        table = _sinusoidal_table(points, exact_frequencies(width, *formula), layout)
+        result[...] = round_once(table, result_dtype)
+    return result
 
 
 def add_sinusoidal(
@@ -65,9 +68,9 @@ def add_sinusoidal(
     if x.ndim < 2:
         wrong_value(function, "x", "at least 2 axes [..., seq, dim]", f"shape {list(x.shape)}")
     arguments.check_sinusoidal_layout(function, layout)
-    frequencies = checked_frequencies(function, x.shape[-1], base, shift, scale)
-    x_scale = arguments.finite_number(function, "x_scale", x_scale)
-    alpha = arguments.finite_number(function, "alpha", alpha)
+    formula = arguments.frequency_parameters(function, x.shape[-1], base, shift, scale)
+    x_scale = arguments.factor(function, "x_scale", x_scale, x.dtype)
+    alpha = arguments.factor(function, "alpha", alpha, x.dtype)
     points = position_array(function, x.shape[-2] if positions is None else positions)
     if points.shape not in (x.shape[-2:-1], x.shape[:-1]):
         wrong_value(
@@ -77,7 +80,9 @@ def add_sinusoidal(
             list(points.shape),
         )
     check_out(function, out, x.shape, x.dtype, [points], replaceable=x)
-    table = _sinusoidal_table(points, frequencies, layout)
+    if not x.size:
+        return x.copy() if out is None else out
+    table = _sinusoidal_table(points, exact_frequencies(*formula), layout)
     with np.errstate(over="ignore", invalid="ignore"):
         total = x.astype(np.float64) * x_scale + alpha * table
     return store(round_once(total, x.dtype), out)

@@ -133,7 +133,7 @@ def relative_gather(
     check_floats(function, "x", x)
     index = integer_tensor(function, "index", index, x.device)
     q_offset = integer_tensor(function, "q_offset", q_offset, x.device)
-    scale = arguments.finite_number(function, "scale", scale)
+    scale = arguments.factor(function, "scale", scale, x.dtype)
     shape = (*x.shape[:-1], k_len)
     arguments.check_byte_count(function, shape, 8)
     if content is not None:
@@ -173,7 +173,7 @@ def relative_scatter(
     check_floats(function, "grad", grad)
     index = integer_tensor(function, "index", index, grad.device)
     q_offset = integer_tensor(function, "q_offset", q_offset, grad.device)
-    scale = arguments.finite_number(function, "scale", scale)
+    scale = arguments.factor(function, "scale", scale, grad.dtype)
     arguments.check_byte_count(function, (*grad.shape[:-1], width), 8)
     check_output(function, out, grad)
     options = (index, start, q_offset, missing, scale)

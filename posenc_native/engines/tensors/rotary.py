@@ -41,7 +41,7 @@ def rotary_tables(
     positions = position_tensor(function, positions, device)
     inv_freq, axis_map = frequency_tensors(function, positions, inv_freq, axis_map)
     dtype = table_dtype(function, dtype, None)
-    scale = arguments.finite_number(function, "scale", scale)
+    scale = arguments.factor(function, "scale", scale, dtype)
     if inv_freq.ndim != 1:
         wrong_value(function, "inv_freq", "shape [P]", list(inv_freq.shape))
     if not angles_followed(positions, inv_freq) and operators_take(positions, inv_freq, axis_map):
@@ -157,7 +157,7 @@ def _read(function: str, x: Tensor, rotation: Rotation) -> Rotation:
     if positions is not None and not isinstance(positions, Tensor):
         positions = position_tensor(function, positions, x.device)
     inv_freq, axis_map = frequency_tensors(function, x, rotation.inv_freq, rotation.axis_map)
-    scale = arguments.finite_number(function, "scale", rotation.scale)
+    scale = arguments.factor(function, "scale", rotation.scale, x.dtype)
     return rotation._replace(positions=positions, inv_freq=inv_freq, axis_map=axis_map, scale=scale)
 
 

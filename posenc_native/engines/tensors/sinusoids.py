@@ -83,8 +83,8 @@ def add_sinusoidal(
         positions = position_tensor(function, positions, x.device)
     check_output(function, out, x)
     same_device(function, x, positions=positions, out=out)
-    x_scale = arguments.finite_number(function, "x_scale", x_scale)
-    alpha = arguments.finite_number(function, "alpha", alpha)
+    x_scale = arguments.factor(function, "x_scale", x_scale, x.dtype)
+    alpha = arguments.factor(function, "alpha", alpha, x.dtype)
     if not operators_take(x, positions, out) or forward_ad._current_level >= 0:
         result = composed_sinusoids.add_sinusoidal(
             function, x, positions, x_scale, alpha, base, layout, shift, scale

@@ -310,6 +310,12 @@ NUMBERS = {
     "scale of None": (T, "scale", lambda i: rotate_qk(i, scale=None)),
     "scale of tables of text": (T, "scale", lambda i: tables(i, scale="2")),
     "x_scale of text": (T, "x_scale", lambda i: add(i, x_scale="2")),
+    "scale beyond float32": (V, "scale", lambda i: rotate(i, scale=1e39, out=i.x)),
+    "scale of q and k beyond float32": (V, "scale", lambda i: rotate_qk(i, scale=-1e39)),
+    "scale of tables beyond float32": (V, "scale", lambda i: tables(i, scale=1e39)),
+    "x_scale beyond float32": (V, "x_scale", lambda i: add(i, x_scale=1e39)),
+    "alpha beyond float32": (V, "alpha", lambda i: add(i, alpha=1e39, out=i.x)),
+    "base subnormal": (V, "base", lambda i: sinusoidal(i, base=1e-320)),
     "alpha of None": (T, "alpha", lambda i: add(i, alpha=None)),
 }  # fmt: skip
 OUTPUTS = {

@@ -181,6 +181,8 @@ BAD = {
     "gather: content elsewhere": (V, "content", lambda i: gather(i, content=META, out=i.c)),
     "gather: index elsewhere": (V, "index", lambda i: gather(i, index=i.index.to("meta"))),
     "gather: scale not finite": (V, "scale", lambda i: gather(i, scale=float("nan"), out=i.c)),
+    "gather: scale beyond float32": (V, "scale", lambda i: gather(i, scale=1e39, out=i.c)),
+    "scatter: scale beyond float32": (V, "scale", lambda i: scatter(i, scale=1e39)),
     "gather: scale of text": (T, "scale", lambda i: gather(i, scale="2")),
     "gather: out of another shape": (V, "out", lambda i: gather(i, out=i.x)),
     "gather: out of another dtype": (T, "out", lambda i: gather(i, out=i.c.half())),

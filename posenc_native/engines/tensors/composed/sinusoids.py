@@ -29,6 +29,8 @@ def sinusoidal(
     real = torch.float64 if dtype == torch.float64 else torch.float32
     arguments.check_dtype(function, "positions", positions.dtype, arguments.POSITION_DTYPES)
     check_values(function, positions, None)
+    if positions.numel() == 0 and not needs_function(positions):  # no frequency is worth its time
+        return torch.empty((*positions.shape, dim), dtype=dtype, device=positions.device)
     turns = _sinusoidal_turns(function, dim, base, shift, scale).to(positions.device)
     cos, sin = cos_sin(phases_at(positions[..., None], *turns), real)
     if positions.is_floating_point() and needs_function(positions):
