@@ -342,6 +342,7 @@ def recurrent_positions(
         ((width,), (3 * width, width), (3 * width,), (3 * width,)), strict=True,
     ):  # fmt: skip
         arguments.check_shape(function, argument, tuple(value.shape), shape)
+    arguments.check_byte_count(function, (count, width), 8)
     if arrays.is_torch:
         from posenc_native.engines.tensors.recurrent import recurrent
 

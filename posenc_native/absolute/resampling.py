@@ -106,6 +106,7 @@ def resample_positions(
     if rows < 0:
         wrong_value(function, "prefix", f"at most the {table.shape[-2]} rows of table", prefix)
     new = _sizes(function, "size", size)
+    arguments.check_byte_count(function, (*table.shape[:-2], *new, table.shape[-1], 8), 8)
     old = _old_sizes(function, old_size, rows, len(new))
     grid = arrays.real(table[..., prefix:, :])
     leading, dim = tuple(table.shape[:-2]), table.shape[-1]

@@ -47,6 +47,8 @@ class Arrays:
 
     def arange(self, count: int) -> Any:
         """0 .. count - 1."""
+        if type(count) is int:  # not one that torch.export keeps open
+            arguments.check_byte_count(self.function, (count,), 8)
         if self.is_torch:
             return self.xp.arange(count, device=self.device)
         return np.arange(count, dtype=np.int64)

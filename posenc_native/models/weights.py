@@ -362,6 +362,9 @@ def _head_order(
 ) -> npt.NDArray[np.int64]:
     """For each dim of a head of pairing `to`, the dim of the pairing `source` that it is."""
     head_dim = arguments.size(function, "head_dim", head_dim)
+    if head_dim > arguments.WIDTH_LIMIT:
+        expected = f"an int in 0 .. {arguments.WIDTH_LIMIT}"
+        arguments.wrong_value(function, "head_dim", expected, head_dim)
     start = arguments.size(function, "rotary_start", rotary_start)
     width = arguments.even_size(
         function, "rotary_dim", max(head_dim - start, 0) if rotary_dim is None else rotary_dim

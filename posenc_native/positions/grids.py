@@ -375,10 +375,12 @@ def add_unrotated_tokens(positions: Any, *, before: int = 0, after: int = 0) -> 
         wrong_value(function, "positions", "shape [..., N]", [])
     leading = tuple(positions.shape[:-1])
     options = {"dtype": positions.dtype, **({"device": arrays.device} if arrays.is_torch else {})}
-    around = [
-        arrays.xp.zeros((*leading, arguments.length(function, argument, count)), **options)
+    counts = [
+        arguments.length(function, argument, count)
         for argument, count in (("before", before), ("after", after))
     ]
+    arguments.check_byte_count(function, (*leading, sum(counts)), 8)
+    around = [arrays.xp.zeros((*leading, count), **options) for count in counts]
     return arrays.xp.concatenate([around[0], positions, around[1]], -1)
 
 

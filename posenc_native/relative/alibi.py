@@ -100,7 +100,7 @@ def alibi_slopes(num_heads: int, *, max_bias: float = 8.0) -> npt.NDArray[np.flo
         float64 ``[H]``.
 
     Raises:
-        ValueError: num_heads < 0, max_bias <= 0.
+        ValueError: num_heads < 0 or > 65,536, max_bias <= 0.
         TypeError: an argument that is not a number.
 
     Source: Press et al. 2022, "Train Short, Test Long", and its code's ``get_slopes``.
@@ -111,7 +111,7 @@ def alibi_slopes(num_heads: int, *, max_bias: float = 8.0) -> npt.NDArray[np.flo
         array([0.25  , 0.0625, 0.0156, 0.0039, 0.5   , 0.125 ])
     """
     function = "alibi_slopes"
-    count = arguments.size(function, "num_heads", num_heads)
+    count = arguments.head_count(function, "num_heads", num_heads)
     bias = arguments.positive_number(function, "max_bias", max_bias)
     return np.array([2.0**-exponent for exponent in _slope_exponents(count, bias)], np.float64)
 
@@ -258,7 +258,7 @@ def _slope_exponents(num_heads: int, max_bias: float) -> list[float]:
 def _slopes(arrays: Arrays, num_heads: int, slopes: Any, as_trained: bool = False) -> Any:
     """The slopes in float64, [H] or [B, H]; as_trained: float32 powers of a float32 base."""
     function = arrays.function
-    count = arguments.size(function, "num_heads", num_heads)
+    count = arguments.head_count(function, "num_heads", num_heads)
     if slopes is not None:
         given = arrays.parameter("slopes", slopes)
         if given.ndim not in (1, 2) or given.shape[-1] != count:

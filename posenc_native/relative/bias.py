@@ -252,6 +252,8 @@ def diagonal_sums(
         if len(counts) != len(rows):
             wrong_value(function, "entries", f"{len(rows)} numbers, as q_len has", list(counts))
     shape = (*leading[max(len(leading) - keep, 0) :], *counts)
+    if entries is not None:
+        arguments.check_byte_count(function, shape, 8)
     start, q_offset = first_entry(function, shape, rows, columns, q_offset, origin)
     if is_tensor(grad):
         return late.torch_operations().diagonal_sums(grad, shape, rows, columns, start, q_offset)

@@ -182,7 +182,7 @@ def sandwich_diagonals(
     """
     function = "sandwich_diagonals"
     arrays = Arrays(function, dtype, device, q_offset=q_offset)
-    count = arguments.size(function, "num_heads", num_heads)
+    count = arguments.head_count(function, "num_heads", num_heads)
     width = arguments.even_size(function, "dim", dim)
     base = arguments.positive_number(function, "base", base)
     distances = distances_of(arrays, q_len, k_len, q_offset)

@@ -130,6 +130,8 @@ def swin_v2_coordinates(
 def _window(function: str, argument: str, window: Any, least: int = 1) -> list[int]:
     if not isinstance(window, Sequence) or isinstance(window, str):
         wrong_type(function, argument, "a sequence of ints", type(window).__name__)
+    if len(window) > 16:  # with the heads, about as many axes as arrays may have
+        wrong_value(function, argument, "at most 16 axes", len(window))
     lengths = [arguments.size(function, argument, length) for length in window]
     if not lengths or min(lengths) < least:
         wrong_value(function, argument, f"lengths >= {least}", lengths)

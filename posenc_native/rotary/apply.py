@@ -190,7 +190,7 @@ def apply_rotary(
             native = operations.at_once(x)
     if operations is None:
         if type(positions) is not np.ndarray and positions is not None:
-            positions = _position_array("apply_rotary", positions)
+            positions = _position_array("apply_rotary", positions, x)
         if type(inv_freq) is not np.ndarray:
             inv_freq = arguments.as_array("apply_rotary", "inv_freq", inv_freq)
         if type(axis_map) is not np.ndarray and axis_map is not None:
@@ -263,7 +263,7 @@ def apply_rotary_qk(
             native = operations.at_once(q)
     if operations is None:
         if type(positions) is not np.ndarray and positions is not None:
-            positions = _position_array("apply_rotary_qk", positions)
+            positions = _position_array("apply_rotary_qk", positions, q)
         if type(inv_freq) is not np.ndarray:
             inv_freq = arguments.as_array("apply_rotary_qk", "inv_freq", inv_freq)
         if type(axis_map) is not np.ndarray and axis_map is not None:
@@ -436,11 +436,13 @@ def apply_rotary_qk_tables(
     return operations.apply_rotary_qk_tables(q, k, rotation, inplace)  # type: ignore[no-any-return]
 
 
-def _position_array(function: str, positions: Any) -> npt.NDArray[Any]:
+def _position_array(function: str, positions: Any, x: Any) -> npt.NDArray[Any]:
     """An int n is 0 .. n-1; anything else becomes an array."""
     if isinstance(positions, (int, np.integer)):
         count = arguments.size(function, "positions", positions)
         if count >= 2**60:  # more than any array can have
             arguments.wrong_value(function, "positions", "a count below 2^60", count)
+        if count > max(x.shape, default=0):  # as many as no axis has: refused for their shape
+            return np.broadcast_to(np.int64(0), count)
         return np.arange(count)
     return arguments.as_array(function, "positions", positions)

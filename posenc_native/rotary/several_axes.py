@@ -198,10 +198,10 @@ def mixed_frequencies(
     arrays = Arrays(function, dtype, device)
     if dtype is not None:
         arguments.check_dtype(function, "dtype", arrays.dtype, arguments.FREQUENCY_DTYPES)
-    head_dim = arguments.size(function, "head_dim", head_dim)
+    head_dim = arguments.width(function, "head_dim", head_dim)
     if head_dim % 4:
         wrong_value(function, "head_dim", "a multiple of 4", head_dim)
-    shape = (arguments.size(function, "num_heads", num_heads), 1)
+    shape = (arguments.head_count(function, "num_heads", num_heads), 1)
     size = arrays.constant(frequencies(head_dim // 2, base).tolist())
     if not arrays.flag("rotate", rotate):
         turns = arrays.arange(shape[0])[:, None] * 0

@@ -233,7 +233,7 @@ def _tensor2tensor_nd(
 ) -> SpecArguments:
     """tensor2tensor, add_timing_signal_nd."""
     return _spec(
-        dim=dim, axis_order=tuple(range(axes)), base=max_timescale / min_timescale,
+        dim=dim, axis_order=_order(axes), base=max_timescale / min_timescale,
         scale=min_timescale, shift=1.0, layout="sin_cos", remainder="zeros",
     )  # fmt: skip
 
@@ -324,7 +324,7 @@ def _timm_fourier(
     else:
         frequencies = {"base": 2.0 / max_res, "shift": 1.0, "scale": math.pi}
     return _spec(
-        dim=dim, axis_order=tuple(range(axes)), layout="sin_cos", axis_place="inner",
+        dim=dim, axis_order=_order(axes), layout="sin_cos", axis_place="inner",
         include_coordinates=include_grid, **frequencies,
         grid=GridCoordinates(low=-1.0, extent=2.0, drop=1.0) if in_pixels else None,
     )  # fmt: skip
@@ -367,7 +367,7 @@ def _sine_of_cells(
 @_named("positional_encodings")
 def _positional_encodings(dim: int, *, axes: int = 1) -> SpecArguments:
     """positional-encodings, PositionalEncoding1D, 2D and 3D by `axes`."""
-    return _spec(dim=dim, axis_order=tuple(range(axes)), remainder="cut")
+    return _spec(dim=dim, axis_order=_order(axes), remainder="cut")
 
 
 # --- Coordinates: boxes, points in space
@@ -383,7 +383,7 @@ def _detr_boxes(dim: int, *, axes: int = 4, temperature: float = 10000.0) -> Spe
 @_named("gligen")
 def _gligen(dim: int, *, axes: int = 4, temperature: float = 100.0) -> SpecArguments:
     """GLIGEN, FourierEmbedder; diffusers, get_fourier_embeds_from_boundingbox."""
-    return _spec(dim=dim, axis_order=tuple(range(axes)), base=1 / temperature, axis_place="inner")
+    return _spec(dim=dim, axis_order=_order(axes), base=1 / temperature, axis_place="inner")
 
 
 @_named("nerf")
@@ -400,18 +400,28 @@ def _nerf(
     The number of frequencies 2^k follows from dim: 63 for three coordinates is ten.
     """
     bands = _bands(dim, axes, include_input)
-    top = 2.0 ** max(bands - 1, 0)
+    top = 2.0 ** min(max(bands - 1, 0), 1000)  # from 2^63 on, SinusoidalSpec refuses it
     frequencies: dict[str, Any] = {"inv_freq": _linear(1.0, top, bands)}
     if log_sampling:
         frequencies = {"base": 1 / top, "shift": 1.0}
     return _spec(
-        dim=dim, axis_order=tuple(range(axes)), scale=math.pi if pi else 1.0, axis_place="inner",
+        dim=dim, axis_order=_order(axes), scale=math.pi if pi else 1.0, axis_place="inner",
         include_coordinates=include_input, **frequencies,
     )  # fmt: skip
 
 
+def _order(axes: int) -> tuple[int, ...]:
+    """The axes as they come; NeRF has 5 of place and direction."""
+    if arguments.size("sinusoidal_preset", "axes", axes) > 64:
+        wrong_value("sinusoidal_preset", "axes", "an int in 0 .. 64", axes)
+    return tuple(range(axes))
+
+
 def _bands(dim: int, axes: int, coordinates: bool) -> int:
     """How many frequencies fit; SinusoidalSpec checks that they fit exactly."""
+    if arguments.size("sinusoidal_preset", "dim", dim) > arguments.WIDTH_LIMIT:
+        expected = f"an int in 0 .. {arguments.WIDTH_LIMIT}"
+        wrong_value("sinusoidal_preset", "dim", expected, dim)
     return max(dim - (axes if coordinates else 0), 0) // (2 * axes) if axes > 0 else 0
 
 

@@ -19,6 +19,8 @@ from .frequencies import frequencies
 
 __all__ = ["axial_arguments", "mrope_axis_map"]
 
+MOST_PAIRS = arguments.WIDTH_LIMIT // 2
+
 _MROPE_ORDERS = ("sectioned", "interleaved", "spatial_first", "round_robin")
 _AXIAL_ORDERS = ("sectioned", "interleaved")
 _SPECTRA = ("per_axis", "shared")
@@ -88,6 +90,9 @@ def mrope_axis_map(
     counts = [arguments.size(function, "section", count) for count in given]
     if len(counts) < 2:
         wrong_value(function, "section", "two or more sections", counts)
+    for argument, total in (("section", sum(counts)), ("pairs", pairs)):
+        if total is not None and arguments.size(function, argument, total) > MOST_PAIRS:
+            wrong_value(function, argument, f"{MOST_PAIRS} pairs or less", total)
     leftover = arguments.size(function, "leftover", leftover)
     if leftover > len(counts):
         expected = f"an axis in 0 .. {len(counts)}, at most one more than the sections have"
@@ -165,7 +170,7 @@ def axial_arguments(
         if not rotary_dim:
             expected = f"at least {2 * axes}, a pair for each of {axes} axes"
             wrong_value(function, "head_dim", expected, head_dim)
-    rotary_dim = arguments.even_size(function, "rotary_dim", rotary_dim)
+    rotary_dim = arguments.width(function, "rotary_dim", rotary_dim)
     if rotary_dim % (2 * axes) or rotary_dim > head_dim:
         expected = f"a multiple of 2 * {axes} axes, at most head_dim = {head_dim}"
         wrong_value(function, "rotary_dim", expected, rotary_dim)

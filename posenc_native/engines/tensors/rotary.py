@@ -154,7 +154,10 @@ def apply_rotary_qk_tables(
 def _read(function: str, x: Tensor, rotation: Rotation) -> Rotation:
     """The rotation with its arrays as tensors on the device of x, and a checked scale."""
     positions = rotation.positions
-    if positions is not None and not isinstance(positions, Tensor):
+    if type(positions) is int and max(x.shape, default=0) < positions < 2**60:
+        # As many as no axis has: refused for their shape, with no memory for them.
+        positions = torch.zeros((), dtype=torch.int64, device=x.device).expand(positions)
+    elif positions is not None and not isinstance(positions, Tensor):
         positions = position_tensor(function, positions, x.device)
     inv_freq, axis_map = frequency_tensors(function, x, rotation.inv_freq, rotation.axis_map)
     scale = arguments.factor(function, "scale", rotation.scale, x.dtype)
