@@ -129,6 +129,8 @@ def toeplitz_bias(
         offsets = np.broadcast_to(offsets, diagonals.shape[: -1 - len(q_len)])
     if dtype is not None:
         dtype = as_dtype(function, dtype)
+    if out is not None and type(out) is not np.ndarray:
+        arguments.check_no_mask(function, "out", out)
     return backend.implementation.toeplitz_bias(
         diagonals, q_len, k_len, given_or_default(start, q_len), offsets, dtype, out
     )
@@ -192,6 +194,8 @@ def add_toeplitz_bias(
         return late.torch_operations().add_toeplitz_bias(
             scores, diagonals, rows, columns, start, q_offset, out
         )
+    if out is not None and type(out) is not np.ndarray:
+        arguments.check_no_mask(function, "out", out)
     return backend.implementation.add_toeplitz_bias(
         scores, diagonals, rows, columns, given_or_default(start, rows), q_offset, out
     )

@@ -137,6 +137,8 @@ def relative_gather(
     if content is not None:
         content = as_operand(function, "content", content)
     start = x.shape[-2] - 1 if start is None else start
+    if out is not None:
+        arguments.check_no_mask(function, "out", out)
     return backend.implementation.relative_gather(
         x, index, keys, start, q_offset, missing, content, scale, out
     )
@@ -204,6 +206,8 @@ def relative_scatter(
             grad, index, columns, start, q_offset, missing, scale, out
         )
     start = queries - 1 if start is None else start
+    if out is not None:
+        arguments.check_no_mask(function, "out", out)
     return backend.implementation.relative_scatter(
         grad, index, columns, start, q_offset, missing, scale, out
     )

@@ -195,6 +195,8 @@ def apply_rotary(
             inv_freq = arguments.as_array("apply_rotary", "inv_freq", inv_freq)
         if type(axis_map) is not np.ndarray and axis_map is not None:
             axis_map = arguments.as_array("apply_rotary", "axis_map", axis_map)
+        if out is not None and type(out) is not np.ndarray:
+            arguments.check_no_mask("apply_rotary", "out", out)
     if native is not None:
         result = native.apply_rotary(
             x, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse, out
@@ -351,6 +353,8 @@ def apply_rotary_tables(
             cos = arguments.as_array("apply_rotary_tables", "cos", cos)
         if type(sin) is not np.ndarray:
             sin = arguments.as_array("apply_rotary_tables", "sin", sin)
+        if out is not None and type(out) is not np.ndarray:
+            arguments.check_no_mask("apply_rotary_tables", "out", out)
     if native is not None:
         result = native.apply_rotary_tables(
             x, cos, sin, layout, pairing, rotary_start, inverse, compute, out

@@ -136,6 +136,8 @@ def sinusoidal(
         positions = as_array("sinusoidal", "positions", positions)
     if dtype is not None:
         dtype = as_dtype("sinusoidal", dtype)
+    if out is not None and type(out) is not np.ndarray:
+        arguments.check_no_mask("sinusoidal", "out", out)
     return backend.implementation.sinusoidal(positions, dim, base, layout, shift, scale, dtype, out)
 
 
@@ -191,6 +193,8 @@ def add_sinusoidal(
         x = as_operand("add_sinusoidal", "x", x)
     if positions is not None:
         positions = as_array("add_sinusoidal", "positions", positions)
+    if out is not None and type(out) is not np.ndarray:
+        arguments.check_no_mask("add_sinusoidal", "out", out)
     return backend.implementation.add_sinusoidal(
         x, positions, x_scale, alpha, base, layout, shift, scale, out
     )

@@ -458,3 +458,32 @@ def test_nothing_is_imported_to_look_at_an_array():
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert said.stdout == "[]\n"
+
+
+OUTPUTS = {
+    "apply_rotary": lambda out: pn.apply_rotary(Q, POSITIONS, INV_FREQ, out=out),
+    "apply_rotary in place": lambda out: pn.apply_rotary(out, POSITIONS, INV_FREQ, out=out),
+    "apply_rotary_tables": lambda out: pn.apply_rotary_tables(Q, COS, COS, out=out),
+    "Rotary.apply": lambda out: pn.Rotary(Q.shape[-1]).apply(Q, out=out),
+    "rerotate": lambda out: pn.rerotate(Q, None, POSITIONS, pn.Rotary(Q.shape[-1]), out=out),
+    "sinusoidal": lambda out: pn.sinusoidal(Q[..., 0], Q.shape[-1], out=out),
+    "add_sinusoidal": lambda out: pn.add_sinusoidal(Q, out=out),
+    "toeplitz_bias": lambda out: pn.toeplitz_bias(
+        np.zeros((*Q.shape[:2], sum(Q.shape[2:]) - 1), Q.dtype), *Q.shape[2:], out=out
+    ),
+    "add_toeplitz_bias": lambda out: pn.add_toeplitz_bias(
+        Q, np.zeros((Q.shape[1], sum(Q.shape[2:]) - 1), Q.dtype), out=out
+    ),
+    "relative_gather": lambda out: pn.relative_gather(Q, None, Q.shape[-1], out=out),
+    "relative_scatter": lambda out: pn.relative_scatter(Q, None, Q.shape[-1], out=out),
+}
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_masked_arrays_are_not_written_to(name, backend):
+    """A mask would stay as it was, over numbers that are others."""
+    OUTPUTS[name](Q.copy())
+    out = np.ma.array(Q.copy(), mask=Q > 0)
+    with pytest.raises(TypeError, match=r"^\w+: \w+: expected an array without a mask, got a mask"):
+        OUTPUTS[name](out)
+    np.testing.assert_array_equal(out.data, Q)
