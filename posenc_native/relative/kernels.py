@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, overload
@@ -105,7 +106,8 @@ def kerple_diagonals(
         ``[H, D]`` or ``[B, H, D]``.
 
     Raises:
-        ValueError: an unknown kind, negative lengths, shapes that do not fit.
+        ValueError: an unknown kind, r1 or r2 out of range (not looked at on a GPU, nor while torch
+            traces), negative lengths, shapes that do not fit.
         TypeError: impossible dtypes.
 
     Source: Chi et al. 2022, "KERPLE: Kernelized Relative Positional Embedding", section 4.
@@ -125,6 +127,8 @@ def kerple_diagonals(
     if weight.ndim != 1:
         wrong_value(function, "r1", "shape [H]", list(weight.shape))
     arguments.check_shape(function, "r2", shape.shape, weight.shape)
+    _check_kernel(arrays, "r1", weight, math.inf)
+    _check_kernel(arrays, "r2", shape, 2.0 if kind == "power" else math.inf)
     distances = distances_of(arrays, q_len, k_len, q_offset)
     apart = abs(distances) if symmetric else xp.clip(-distances, 0, None)
     apart = arrays.wide(apart)[..., None, :]
@@ -133,6 +137,20 @@ def kerple_diagonals(
     else:  # 1 in place of 0, whose power has no derivative
         kernel = xp.where(apart > 0, xp.clip(apart, 1, None) ** shape[:, None], 0.0)
     return arrays.rounded(0.0 - weight[:, None] * kernel)  # 0 at distance 0, not -0
+
+
+def _check_kernel(arrays: Arrays, argument: str, values: Any, most: float) -> None:
+    """ValueError for a number that makes no kernel, if numbers can be seen."""
+    if not arrays.readable:
+        return
+    if arrays.is_torch:
+        if type(values) is not arrays.xp.Tensor:  # a fake has no numbers
+            return
+        values = values.detach()
+    for number in values.tolist():
+        if not 0 < number < math.inf or number > most:
+            expected = "numbers > 0" if most == math.inf else f"numbers > 0, at most {most:g}"
+            wrong_value(arrays.function, argument, expected, number)
 
 
 @overload
