@@ -198,7 +198,8 @@ def position_ticks(axis: Any, labels: Sequence[str] | None = None) -> None:
         if labels is None:
             return _without_decimals(value)
         row = round(value)
-        return labels[row] if 0 <= row < len(labels) else ""
+        # Of a single row there are ticks at fractions too.
+        return labels[row] if row in range(len(labels)) and abs(value - row) < 0.01 else ""
 
     axis.set_major_locator(MaxNLocator(nbins=8, integer=True, steps=[1, 2, 5, 10]))
     axis.set_major_formatter(FuncFormatter(text))

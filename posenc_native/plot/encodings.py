@@ -317,5 +317,11 @@ def position_name(position: Any) -> str:
 
 
 def is_range(positions: npt.NDArray[Any]) -> bool:
-    """Whether positions are neighbours, in order."""
-    return bool((np.diff(positions) == 1).all())
+    """Whether positions are neighbours, in order; from 2^63 - 1 to -2^63 is no step."""
+    return bool(positions[0] <= positions[-1] and (np.diff(positions) == 1).all())
+
+
+def has_scale(positions: npt.NDArray[Any]) -> bool:
+    """Whether an axis can be a scale of them: its numbers are float64, and need some in reserve."""
+    first, last = float(positions[0]), float(positions[-1])
+    return abs(last - first) + 1 > 2.0**-40 * max(abs(first), abs(last))

@@ -12,6 +12,7 @@ from posenc_native.rotary.rotary import Rotary
 
 from . import drawing
 from .encodings import (
+    has_scale,
     is_range,
     position_name,
     position_words,
@@ -68,7 +69,7 @@ def rotation(
     turned = rope.apply(values, same_on_all_axes(rope, found), layout="sd")
     axes = drawing.several_axes(function, ax, 2, (11.5, 4.8), ncols=2)
     limit, clipped = drawing.robust_limit(np.stack([values, turned]))
-    neighbours = is_range(found)
+    neighbours = is_range(found) and has_scale(found)
     first = float(found[0]) if neighbours else 0.0
     extent = (-0.5, rope.head_dim - 0.5, first + len(found) - 0.5, first - 0.5)
     images = [

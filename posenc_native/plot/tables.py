@@ -18,6 +18,7 @@ from . import drawing
 from .encodings import (
     Encoding,
     evenly,
+    has_scale,
     is_range,
     number,
     position_name,
@@ -67,7 +68,7 @@ def heatmap(encoding: Any, positions: Any = 100, *, ax: Axes | None = None) -> A
     values = shown.table(found)
     # Wider where columns are many: two pixels each keep neighbouring sines and cosines apart.
     ax = drawing.one_axes(function, ax, (8.0 if shown.width <= 256 else 12.0, 4.8))
-    neighbours = is_range(found)
+    neighbours = is_range(found) and has_scale(found)  # else every row has its name
     first = float(found[0]) if neighbours else 0.0
     extent = (-0.5, shown.width - 0.5, first + len(found) - 0.5, first - 0.5)
     drawing.shade(ax, values, extent, _limits(shown, values), "value")
@@ -147,6 +148,9 @@ def _dimensions_across_positions(
 ) -> Axes:
     if not (np.diff(positions) > 0).all():
         wrong_value(function, "positions", "positions that increase", "others")
+    if not has_scale(positions):
+        expected = "positions that the numbers of an axis can tell apart"
+        wrong_value(function, "positions", expected, position_words(positions))
     if dimensions is None:
         chosen = _from_short_to_long_waves(shown, positions)
     else:

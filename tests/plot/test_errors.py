@@ -33,6 +33,10 @@ BAD_CALLS = [
     (lambda: pn.plot.heatmap(LEARNED, [-1]), ValueError, "rows of the table, 0 .. 99, got -1"),
     (lambda: pn.plot.waves(8, [0.0, np.nan]), ValueError, "positions: expected finite values"),
     (lambda: pn.plot.waves(8, position=np.inf), ValueError, "position: expected finite values"),
+    (
+        lambda: pn.plot.waves(8, np.arange(2**63 - 5, 2**63 - 1)), ValueError,
+        "positions: expected positions that the numbers of an axis can tell apart, got positions 9",
+    ),
     (lambda: pn.plot.clock(8, [5, 6]), ValueError, r"position: .* one position, got shape \[2\]"),
     (lambda: pn.plot.similarity(8, starts=[0.5]), TypeError, "starts: expected a dtype"),
     (lambda: pn.plot.similarity(8, starts=[2**63 - 9]), ValueError, "starts: .* within int64"),

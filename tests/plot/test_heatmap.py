@@ -46,6 +46,28 @@ def test_heatmap_of_positions_elsewhere():
     assert [labels[row] for row in (0, 1, 2)] == ["0", "10", "1,000,000,000,000"]
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "positions",
+    [
+        np.arange(2**63 - 5, 2**63 - 1),
+        np.arange(4, dtype=np.uint64) + np.uint64(2**64 - 4),
+        np.arange(-(2**63), -(2**63) + 4),
+        np.array([2**63 - 1, -(2**63)]),
+        np.array([2**63 - 1]),
+    ],
+    ids=["last", "unsigned", "first", "ends", "one"],
+)
+def test_heatmap_of_positions_that_float64_cannot_tell_apart(positions):
+    """Its rows have names in place of a scale."""
+    ax = pn.plot.heatmap(16, positions)
+    FigureCanvasAgg(ax.figure).draw()
+    assert list(ax.images[0].get_extent()) == [-0.5, 15.5, len(positions) - 0.5, -0.5]
+    assert np.allclose(image(ax), pn.sinusoidal(positions, 16, dtype=np.float64), atol=2e-7)
+    names = [label.get_text() for label in ax.get_yticklabels() if label.get_text()]
+    assert names == [f"{position:,}" for position in positions]
+
+
 def test_heatmap_of_cells_of_a_grid():
     grid = pn.GridCoordinates(first=0.5, extent=2 * math.pi)
     spec = pn.SinusoidalSpec(8, grid=grid)
