@@ -250,11 +250,10 @@ def _check_places(function: str, q: Any, k: Any, layout: str) -> None:
     """ValueError unless both can be written in place; checked before either is written."""
     tensors = arguments.is_tensor(q)
     if tensors:
-        from posenc_native.engines.tensors.composed.phases import concrete
-        from posenc_native.engines.tensors.following import is_leaf_for_gradient
+        from posenc_native.engines.tensors.following import is_leaf_for_gradient, tracing
         from posenc_native.engines.tensors.results import overlap as _overlap
 
-        if not concrete(q, k):
+        if tracing():
             return
     if _overlap(q, k) if tensors else np.shares_memory(q, k):
         arguments.wrong_value(function, "k", "no memory in common with q", "an overlap")

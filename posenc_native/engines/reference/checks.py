@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from posenc_native.base import arguments
+from posenc_native.base import arguments, memory
 from posenc_native.base.arguments import wrong_type, wrong_value
 
 Array = npt.NDArray[Any]
@@ -104,7 +104,7 @@ def check_writable(
     """ValueError unless results can go there: the memory is writable and apart from the inputs."""
     if not array.flags.writeable:
         wrong_value(function, argument, "a writable array", "a read-only one")
-    if _overlaps_itself(array):
+    if not memory.distinct_elements(array.itemsize, array.shape, array.strides):
         wrong_value(
             function, argument, "elements apart in memory", f"strides {list(array.strides)}"
         )
@@ -118,22 +118,6 @@ def _same_memory(a: Array, b: Array) -> bool:
         length == 1 or a_stride == b_stride
         for length, a_stride, b_stride in zip(a.shape, a.strides, b.strides, strict=True)
     )
-
-
-def _overlaps_itself(array: Array) -> bool:
-    """False if every axis steps over all that the axes with smaller strides reach."""
-    if array.size == 0:
-        return False
-    reach = array.itemsize
-    for stride, length in sorted(
-        (abs(stride), length)
-        for stride, length in zip(array.strides, array.shape, strict=True)
-        if length > 1
-    ):
-        if stride < reach:
-            return True
-        reach += stride * (length - 1)
-    return False
 
 
 def check_inv_freq(function: str, inv_freq: object) -> tuple[float, ...]:

@@ -17,6 +17,7 @@ import torch_cases  # noqa: E402
 from torch_cases import random  # noqa: E402
 
 import posenc_native as pn  # noqa: E402
+from posenc_native.engines.tensors import results  # noqa: E402
 
 device = torch_cases.device
 
@@ -362,6 +363,7 @@ OVERLAPS = {
     "the same memory in another order": (
         V, "out", lambda i: rotate(i, x=shifted(i, 0), out=shifted(i, 0, (120, 8, 24, 1))),
     ),
+    "tokens over each other": (V, "out", lambda i: rotate(i, out=shifted(i, 0, (120, 40, 4, 1)))),
     "add: one element on": (V, "out", lambda i: add(i, x=shifted(i, 0), out=shifted(i, 1))),
     "tables: one row on": (
         V, "out", lambda i: rotate_tables(i, x=shifted(i, 0), out=shifted(i, 8)),
@@ -533,11 +535,25 @@ def test_bad_calls(name, device):
     assert_refused(*BAD_CALLS[name], device)
 
 
+@pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize(("error", "argument", "call"), OVERLAPS.values(), ids=OVERLAPS)
-def test_partial_overlap(error, argument, call, backend, device):
-    if device != "cpu" and (backend != "native" or torch_cases.why_no_kernels(device)):
-        pytest.skip("compositions compare addresses on the CPU only")
+def test_partial_overlap(error, argument, call, device):
     assert_refused(error, argument, call, device)
+
+
+@pytest.mark.parametrize(("error", "argument", "call"), OVERLAPS.values(), ids=OVERLAPS)
+def test_partial_overlap_within_a_storage(error, argument, call, monkeypatch):
+    """As on devices whose pointers are no addresses."""
+    monkeypatch.setattr(results, "ADDRESSED", ())
+    with torch_cases.composed():
+        assert_refused(error, argument, call, "cpu")
+
+
+def test_what_has_no_memory_does_not_overlap():
+    memory = torch.empty(2, 9, 8, device="meta")
+    x, out = memory[:, :5], memory[:, 1:6]
+    assert pn.apply_rotary(x, None, pn.frequencies(8), layout="bsd", out=out) is out
+    assert not results.overlap(x, out)
 
 
 # Where x requires a gradient, the call goes another way, with the same errors.
