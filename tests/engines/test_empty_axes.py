@@ -18,7 +18,6 @@ EMPTY = [
     for name, one in OPERATIONS.items()
     for letter in one.letters()
     if letter != "E"
-    and (letter != "h" or name != "apply_rotary of summed axes")
     and not (letter == "A" and {"positions", "inv_freq"} <= set(one.operands))
     and not (letter == "W" and "index" in one.operands)
 ]
