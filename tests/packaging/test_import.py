@@ -79,3 +79,30 @@ def test_public_names_are_all_there():
         assert hasattr(pn, name), name
     with pytest.raises(AttributeError, match="no attribute 'rotray'"):
         _ = pn.rotray
+
+
+@pytest.mark.skipif(pn.engines.backend.native is None, reason="the native module is not built")
+def test_the_native_module_refuses_sub_interpreters():
+    # pybind11 would wait for the main interpreter's lock there, for ever.
+    pytest.importorskip(
+        "_xxsubinterpreters", reason="CPython 3.13 has another name for it: runs on 3.10 to 3.12"
+    )
+    inner = """
+        import warnings
+        warnings.simplefilter("ignore")  # of NumPy, which does not support them either
+        import posenc_native as pn
+        assert pn.engines.backend.native is None
+        assert "sub-interpreters" in pn.engines.backend.missing, pn.engines.backend.missing
+        assert pn.sinusoidal(2, 4).shape == (2, 4)
+        """
+    program = f"""
+        import _xxsubinterpreters as interpreters
+        import textwrap
+        one = interpreters.create(isolated=False)
+        interpreters.run_string(one, textwrap.dedent({inner!r}))
+        print("done")
+        interpreters.destroy(one)
+        """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.stdout == "done\n", done.stderr

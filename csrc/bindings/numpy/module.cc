@@ -15,7 +15,8 @@
 #include "bindings/numpy/tensors.h"
 #include "cpu/kernels.h"
 
-PYBIND11_MODULE(POSENC_MODULE, m, pybind11::mod_gil_not_used()) {
+// The module without its guard (below).
+PYBIND11_MODULE(unguarded, m, pybind11::mod_gil_not_used()) {
   namespace cpu = posenc::cpu;
   using namespace posenc::numpy;
   empty_like.load();
@@ -38,4 +39,18 @@ PYBIND11_MODULE(POSENC_MODULE, m, pybind11::mod_gil_not_used()) {
   m.def("current_target", &cpu::current_target);
   m.def("set_target", &cpu::set_target);
   m.def("set_non_temporal_bytes", &cpu::set_non_temporal_bytes);
+}
+
+// The entry point. In a sub-interpreter pybind11 would wait for the lock of the main one, which its
+// own thread holds: for ever.
+#define POSENC_ENTRY_OF(name) PyInit_##name
+#define POSENC_ENTRY(name) POSENC_ENTRY_OF(name)
+extern "C" PYBIND11_EXPORT PyObject* POSENC_ENTRY(POSENC_MODULE)() {
+  if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
+    PyErr_SetString(PyExc_ImportError,
+                    "posenc_native: the native module runs in the main interpreter only, not in "
+                    "sub-interpreters");
+    return nullptr;
+  }
+  return PyInit_unguarded();
 }
