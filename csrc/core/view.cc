@@ -192,6 +192,13 @@ bool same_view(const Array& a, const Array& b) {
   return true;
 }
 
+int64_t span(const Array& array) {
+  if (array.empty()) return 0;
+  int64_t last = 0;
+  for (int i = 0; i < array.rank; ++i) last += array.stride[i] * (array.shape[i] - 1);
+  return last + 1;
+}
+
 bool may_overlap(const Array& a, const Array& b) {
   if (a.empty() || b.empty()) return false;
   const Bounds in_a = bounds(a), in_b = bounds(b);

@@ -106,4 +106,7 @@ bool may_overlap(const Array& a, const Array& b);
 
 bool same_view(const Array& a, const Array& b);
 
+// How many elements a view spans from its first to its last, without negative strides; 0 if empty.
+int64_t span(const Array& array);
+
 }  // namespace posenc

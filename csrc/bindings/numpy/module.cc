@@ -24,10 +24,11 @@ PYBIND11_MODULE(unguarded, m, pybind11::mod_gil_not_used()) {
   define_sinusoidal(m);
   define_rotary(m);
   define_relative(m);
-  m.def("use_tensors", [](py::handle tensor_type, py::handle empty_like, py::handle is_grad_enabled,
-                          const py::tuple& followers, const py::dict& forward_mode) {
-    return posenc::tensors::Library::get().use(tensor_type, empty_like, is_grad_enabled, followers,
-                                               forward_mode);
+  m.def("use_tensors", [](py::handle tensor, py::handle empty_like, const py::tuple& addresses,
+                          const py::tuple& keys, const py::dict& forward_mode,
+                          const py::set& registered, const py::tuple& kernels) {
+    return posenc::tensors::Library::get().use(tensor, empty_like, addresses, keys, forward_mode,
+                                               registered, kernels);
   });
   m.def("set_num_threads", [](int n) { num_threads.store(n, std::memory_order_relaxed); });
   m.def("get_num_threads", [] { return num_threads.load(std::memory_order_relaxed); });

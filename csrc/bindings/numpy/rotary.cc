@@ -29,6 +29,7 @@ struct Options {
 
   PyObject* const* arguments;
 };
+using tensors::Form;
 using PositionOptions = Options<AnglesFrom::kPositions>;
 using TableOptions = Options<AnglesFrom::kTables>;
 
@@ -41,7 +42,8 @@ class Rotation {
   // `x`: what is rotated, or the first of two. Arrays go with arrays, tensors with tensors.
   template <AnglesFrom from>
   Rotation(const char* function, py::handle x, Options<from> options)
-      : of_tensors_(tensors::Library::get().is_tensor(x)),
+      : from_(from),
+        of_tensors_(tensors::Library::get().is_tensor(x)),
         records_(of_tensors_ && tensors::Library::get().records()) {
     call_.function = function;
     Reader reader{*this, options.arguments};
@@ -52,11 +54,13 @@ class Rotation {
 
   // x -> out, or a new array.
   py::object rotate(py::handle x, py::handle out) {
+    check_kernels(1, out.is_none() ? Form::kNew : out.is(x) ? Form::kInPlace : Form::kOut);
     const ArrayArgument from = input("x", x);
     const ArrayArgument to = out.is_none() ? result(from) : output("out", out);
     call_.tensor_count = 1;
     call_.in[0] = &from.array();
-    call_.out[0] = &to.array();
+    // In place, what is wrong with a tensor is wrong with x, as it is for the operator.
+    call_.out[0] = of_tensors_ && out.is(x) ? call_.in[0] : &to.array();
     rotate();
     return to.object();
   }
@@ -64,6 +68,7 @@ class Rotation {
   // q and k where they are, or to new arrays.
   py::tuple rotate(py::handle q, py::handle k, py::handle inplace) {
     const bool in_place = boolean(plain(inplace, {&PyBool_Type}));
+    check_kernels(2, in_place ? Form::kInPlace : Form::kNew);
     const auto read = [&](const char* name, py::handle object) {
       return in_place ? output(name, object) : input(name, object);
     };
@@ -199,7 +204,15 @@ class Rotation {
   }
 
   ArrayArgument output(const char* name, py::handle object) const {
-    return of_tensors_ ? tensor(object) : output_array(call_.function, name, object);
+    if (!of_tensors_) return output_array(call_.function, name, object);
+    ArrayArgument argument = tensor(object);
+    tensors::Library::get().check_version(object);
+    return argument;
+  }
+
+  void check_kernels(int tensor_count, Form form) const {
+    if (!of_tensors_) return;
+    tensors::Library::get().check_kernels(from_ == AnglesFrom::kTables, tensor_count == 2, form);
   }
 
   // A new one like it.
@@ -221,6 +234,7 @@ class Rotation {
   ArrayArgument arrays_[kMaxArrays];
   size_t array_count_ = 0;
   std::string pairing_storage_;
+  const AnglesFrom from_;
   const bool of_tensors_, records_;
 };
 

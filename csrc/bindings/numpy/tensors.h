@@ -1,12 +1,16 @@
 // Tensors of torch as arguments of the NumPy module, for calls that are over before torch's
 // dispatcher would have found the operator. Nothing of torch is linked: the tensor type carries a
 // table of C functions that describe its memory. The table is DLPack's and stable across versions;
-// the part that is needed is declared below.
+// the part that is needed is declared below. What else has to be known of torch, functions of its
+// libraries tell; without one of them no tensor is read here.
 #pragma once
 
 #include <pybind11/pybind11.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <type_traits>
 
 #include "core/view.h"
 
@@ -49,11 +53,29 @@ struct Exchange {
   int (*stream)(int32_t device_type, int32_t device_id, void** out);
 };
 
+// --- Questions to torch
+
+// Functions of torch's libraries, which the package has looked up by their names (small.py says
+// which): what takes a Python function 40 nanoseconds they answer in one or two.
+struct Questions {
+  bool (*has_callbacks)() = nullptr;  // of profilers and observers, here or on all threads
+  int64_t (*function_modes)() = nullptr;
+  bool (*is_included)(uint16_t dispatch_key) = nullptr;  // on this thread
+  bool (*is_inference)() = nullptr;
+  bool (*is_grad_enabled)() = nullptr;
+  // Of the stable ABI. `tensor` is at::Tensor*; they return 0 unless they fail.
+  int32_t (*storage_size)(void* tensor, int64_t* bytes) = nullptr;
+  int32_t (*storage_offset)(void* tensor, int64_t* elements) = nullptr;
+};
+
 // --- Tensors
 
 // Thrown where a tensor cannot be read here, or is too large to be worth it. Nothing has been
 // written; the function returns NotImplemented, and its caller takes the operator.
 struct Elsewhere {};
+
+// Which operator a call stands for, by where its results go.
+enum class Form { kNew, kInPlace, kOut };
 
 // torch.Tensor, once the Python package has brought it.
 class Library {
@@ -63,29 +85,58 @@ class Library {
     return library;
   }
 
-  // The package brings torch.Tensor, torch.empty_like and torch.is_grad_enabled, functions that are
-  // true where somebody follows what operators do, and the names in the module of forward mode.
-  // Returns false if the type has no such table, or one of an unknown version.
-  bool use(py::handle tensor_type, py::handle empty_like, py::handle is_grad_enabled,
-           const py::tuple& followers, const py::dict& forward_mode) {
-    if (!py::hasattr(tensor_type, "__dlpack_c_exchange_api__")) return false;
-    const py::object capsule = tensor_type.attr("__dlpack_c_exchange_api__");
+  // The package brings
+  //   tensor        some torch.Tensor
+  //   empty_like    torch.empty_like
+  //   addresses     of Questions, in their order
+  //   keys          of the dispatcher: included on a thread where somebody follows operators
+  //   forward_mode  the names in the module of forward mode
+  //   registered    the set of the names of all kernels that Python has registered
+  //   kernels       the names that kernels over ours would have, by
+  //                 [from positions, from tables][one tensor, two][Form]
+  // Returns false if tensors cannot be read: their type has no table of DLPack, or one of an
+  // unknown version, or is laid out in an unknown way.
+  bool use(py::handle tensor, py::handle empty_like, const py::tuple& addresses,
+           const py::tuple& keys, const py::dict& forward_mode, const py::set& registered,
+           const py::tuple& kernels) {
+    const py::handle type = py::type::handle_of(tensor);
+    if (!py::hasattr(type, "__dlpack_c_exchange_api__")) return false;
+    const py::object capsule = type.attr("__dlpack_c_exchange_api__");
     void* const table = PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api");
     if (table == nullptr) throw py::error_already_set();
     const auto* const exchange = static_cast<const Exchange*>(table);
     if (exchange->version.major != 1 || exchange->describe == nullptr) return false;
+    if (!find_content(tensor)) return false;
+    size_t next = 0;
+    const auto look_up = [&](auto*& function) {
+      const auto address = py::cast<uintptr_t>(addresses[next++]);
+      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(address);
+    };
+    look_up(questions_.has_callbacks);
+    look_up(questions_.function_modes);
+    look_up(questions_.is_included);
+    look_up(questions_.is_inference);
+    look_up(questions_.is_grad_enabled);
+    look_up(questions_.storage_size);
+    look_up(questions_.storage_offset);
+    key_count_ = 0;
+    for (const py::handle key : keys) {
+      if (key_count_ == kMaxKeys) return false;
+      keys_[key_count_++] = py::cast<uint16_t>(key);
+    }
     exchange_ = exchange;
     // Kept for good, as the table is: they may be used until the interpreter is gone.
     const auto keep = [](py::handle object) {
       return py::reinterpret_borrow<py::object>(object).release();
     };
-    type_ = keep(tensor_type);
-    is_negated_ = py::object(tensor_type.attr("is_neg")).release();
+    type_ = keep(type);
+    is_negated_ = py::object(type.attr("is_neg")).release();
     empty_like_ = keep(empty_like);
-    is_grad_enabled_ = keep(is_grad_enabled);
-    followers_ = keep(followers);
     forward_mode_ = keep(forward_mode);
+    registered_ = keep(registered);
+    kernels_ = keep(kernels);
     requires_grad_ = py::str("requires_grad").release();
+    version_ = py::str("_version").release();
     current_level_ = py::str("_current_level").release();
     return true;
   }
@@ -97,8 +148,9 @@ class Library {
 
   // Throws Elsewhere where the operator must not be bypassed. True where autograd may record it.
   bool records() const {
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(followers_.ptr()); ++i) {
-      if (is_true(PyObject_CallNoArgs(PyTuple_GET_ITEM(followers_.ptr(), i)))) throw Elsewhere{};
+    if (questions_.has_callbacks() || questions_.function_modes() != 0) throw Elsewhere{};
+    for (int i = 0; i < key_count_; ++i) {
+      if (questions_.is_included(keys_[i])) throw Elsewhere{};
     }
     PyObject* const level = PyDict_GetItem(forward_mode_.ptr(), current_level_.ptr());
     const long value = level == nullptr ? 0 : PyLong_AsLong(level);  // -1: none
@@ -106,7 +158,32 @@ class Library {
       PyErr_Clear();
       throw Elsewhere{};
     }
-    return is_true(PyObject_CallNoArgs(is_grad_enabled_.ptr()));
+    return questions_.is_grad_enabled();
+  }
+
+  // Throws Elsewhere where somebody has put a kernel in the place of ours.
+  void check_kernels(bool from_tables, bool two, Form form) const {
+    PyObject* names = kernels_.ptr();
+    for (const int i : {int{from_tables}, int{two}, static_cast<int>(form)}) {
+      names = PyTuple_GET_ITEM(names, i);
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); ++i) {
+      const int is_there = PySet_Contains(registered_.ptr(), PyTuple_GET_ITEM(names, i));
+      if (is_there < 0) throw py::error_already_set();
+      if (is_there != 0) throw Elsewhere{};
+    }
+  }
+
+  // Throws Elsewhere for a tensor that torch would refuse to overwrite: one of inference mode,
+  // outside of that. It is the one without a version.
+  void check_version(py::handle tensor) const {
+    if (questions_.is_inference()) return;
+    PyObject* const version = PyObject_GetAttr(tensor.ptr(), version_.ptr());
+    if (version == nullptr) {
+      PyErr_Clear();
+      throw Elsewhere{};
+    }
+    Py_DECREF(version);
   }
 
   bool requires_grad(py::handle tensor) const {
@@ -138,6 +215,14 @@ class Library {
     }
     if (d.data == nullptr && !array.empty()) throw Elsewhere{};  // zeros without memory
     if (!array.aligned()) throw Elsewhere{};                     // the operator says why
+    // Its storage may have been freed: the operator has words for that.
+    int64_t offset = 0, bytes = 0;
+    void* const content = reinterpret_cast<char*>(tensor.ptr()) + content_;
+    if (questions_.storage_offset(content, &offset) != 0 ||
+        questions_.storage_size(content, &bytes) != 0 ||
+        (offset + span(array)) * item_size(array.dtype) > bytes) {
+      throw Elsewhere{};
+    }
     return array;
   }
 
@@ -180,6 +265,21 @@ class Library {
     }
   }
 
+  // Where the at::Tensor lies within its Python object: torch does not say. An at::Tensor is a
+  // pointer, and torch tells its value.
+  bool find_content(py::handle tensor) {
+    const auto address = py::cast<uintptr_t>(tensor.attr("_cdata"));
+    const auto size = static_cast<size_t>(Py_TYPE(tensor.ptr())->tp_basicsize);
+    for (size_t at = sizeof(PyObject); at + sizeof(address) <= size; at += sizeof(address)) {
+      uintptr_t word = 0;
+      std::memcpy(&word, reinterpret_cast<const char*>(tensor.ptr()) + at, sizeof(word));
+      if (word != address) continue;
+      content_ = at;
+      return true;
+    }
+    return false;
+  }
+
   static bool is_true(PyObject* result) {
     if (result == nullptr) throw py::error_already_set();
     const int truth = PyObject_IsTrue(result);
@@ -188,9 +288,15 @@ class Library {
     return truth != 0;
   }
 
+  static constexpr int kMaxKeys = 16;
+
   const Exchange* exchange_ = nullptr;
-  py::handle type_, is_negated_, empty_like_, is_grad_enabled_, followers_, forward_mode_;
-  py::handle requires_grad_, current_level_;
+  Questions questions_;
+  uint16_t keys_[kMaxKeys];
+  int key_count_ = 0;
+  size_t content_ = 0;
+  py::handle type_, is_negated_, empty_like_, forward_mode_, registered_, kernels_;
+  py::handle requires_grad_, version_, current_level_;
 };
 
 }  // namespace posenc::tensors

@@ -4,14 +4,23 @@ The dispatcher takes longer than a small call does. So for a small call the modu
 operator would do, with the same bits.
 
 It returns NotImplemented, and the caller takes the operator, if something follows what operators
-do: autograd, forward mode, torch.func, or whatever traces, counts or profiles operators (except
-ExecutionTraceObserver, which cannot be asked). It also does so for tensors that are not plain ones
-on the CPU, and for calls that are worth several threads.
+do on this thread: autograd, forward mode, torch.func, a mode, whatever traces, counts or profiles
+operators, or a kernel that torch.library has put in the place of ours. It also does so for tensors
+that are not plain ones on the CPU, for storages that have been freed, for writing to tensors of
+inference mode outside of it, and for calls that are worth several threads.
+
+What it cannot ask about, and so passes by:
+
+    a kernel over ours that C++ has registered (TORCH_LIBRARY_IMPL), past torch.library
+    a dispatch key that somebody excludes on this thread, so that torch would find no kernel
+
+`posenc_native.set_backend("reference")` switches it off along with the operators; nothing switches
+it off alone. tests/engines/tensors/test_followers.py has the list of all that can follow torch.
 """
 
 from __future__ import annotations
 
-from functools import partial
+import ctypes
 from typing import Any
 
 import torch
@@ -20,7 +29,6 @@ from torch.autograd import forward_ad
 
 from posenc_native.engines import backend
 
-from .following import functorch_active
 from .library import LIBRARY
 
 # The public function calls this one and takes half as long again.
@@ -28,27 +36,67 @@ increment_version = getattr(torch._C, "_increment_version", torch.autograd.graph
 
 is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 
+# What the module asks torch before every call, in C++: in Python each answer would take longer than
+# all of these do. The order is that of Questions in csrc/bindings/numpy/tensors.h.
+_QUESTIONS = (
+    "_ZN2at12hasCallbacksEv",  # bool at::hasCallbacks(): profilers, ExecutionTraceObserver
+    "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv",  # int64_t ...::stack_len()
+    # bool c10::impl::tls_is_dispatch_key_included(c10::DispatchKey)
+    "_ZN3c104impl28tls_is_dispatch_key_includedENS_11DispatchKeyE",
+    "_ZN3c1013InferenceMode10is_enabledEv",  # bool c10::InferenceMode::is_enabled()
+    "_ZN3c108GradMode10is_enabledEv",  # bool c10::GradMode::is_enabled()
+    "aoti_torch_get_storage_size",  # of the stable ABI
+    "aoti_torch_get_storage_offset",
+)
+# Dispatch keys that are included on a thread while somebody follows operators there.
+_FOLLOWERS = (
+    "Python",  # TorchDispatchMode
+    "PreDispatch",  # modes with pre_dispatch=True
+    "PythonDispatcher",
+    "FuncTorchDynamicLayerFrontMode",  # torch.func
+    "Functionalize",
+    "Tracer",  # torch.jit.trace
+    "VmapMode",
+    "FuncTorchVmapMode",
+    "TESTING_ONLY_GenericMode",
+)
+# Dispatch keys at which a call on plain tensors on the CPU may stop. A fallback for all operators
+# need not be asked for: torch has its own there, and takes no second one.
+_STOPS = ("CPU", "AutogradCPU", "Autograd", "ADInplaceOrView", "BackendSelect", "AutocastCPU")
+
+
+def _kernels(name: str) -> tuple[tuple[str, ...], ...]:
+    """The names that kernels over those of an operator would have: new, in place, to `out`."""
+    return tuple(
+        tuple(f"posenc_native/{name}{form}/{stop}" for stop in _STOPS) for form in ("", "_", "_out")
+    )
+
+
+def _reads_tensors(module: Any) -> bool:
+    """Let the NumPy module read tensors; False if this torch is not one that it knows."""
+    try:
+        core: Any = torch._C
+        libraries = ctypes.CDLL(core.__file__)
+        addresses = [ctypes.cast(libraries[name], ctypes.c_void_p).value for name in _QUESTIONS]
+        keys = [int(core._parse_dispatch_key(name)) for name in _FOLLOWERS]
+        registered = torch.library._impls
+    except (OSError, AttributeError, RuntimeError):
+        return False
+    kernels = tuple(
+        (_kernels(f"rotary{suffix}"), _kernels(f"rotary_qk{suffix}"))
+        for suffix in ("", "_from_tables")
+    )
+    return bool(
+        module.use_tensors(
+            torch.empty(0), torch.empty_like, tuple(addresses), tuple(keys), vars(forward_ad),
+            registered, kernels,
+        )
+    )  # fmt: skip
+
+
 # The NumPy module, if it can read tensors: for that torch must have the exchange of DLPack 1.3.
 direct: Any = backend.native
-if (
-    LIBRARY is None
-    or direct is None
-    or not direct.use_tensors(
-        Tensor,
-        torch.empty_like,
-        torch.is_grad_enabled,
-        (
-            functorch_active,
-            torch._C._len_torch_dispatch_stack,
-            torch._C._len_torch_function_stack,
-            torch._C._is_tracing,
-            torch._C._autograd._profiler_enabled,
-            # The only one that knows of profile_all_threads.
-            partial(vars(torch.autograd.profiler).get, "_is_profiler_enabled"),
-        ),
-        vars(forward_ad),
-    )
-):
+if LIBRARY is None or direct is None or not _reads_tensors(direct):
     direct = None
 
 

@@ -1,6 +1,7 @@
 """Small rotations of tensors go to the NumPy module, past torch's dispatcher.
 
-The results are the same. Calls do not go there if something follows what operators do.
+The results are the same. Calls do not go there if something follows what operators do:
+test_followers.py has the list.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ torch = pytest.importorskip("torch")
 
 import torch_cases  # noqa: E402
 from torch.autograd import forward_ad  # noqa: E402
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch_cases import FLOATS, assert_same_bits, dtype_id, random  # noqa: E402
 
 import posenc_native as pn  # noqa: E402
@@ -107,33 +107,6 @@ def test_small_calls_do_without_the_operator(call, asked):
             call(*qk())
     assert len(asked) == 3
     assert not any(answer is NotImplemented for answer in asked)
-
-
-class Operators(TorchDispatchMode):
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.names.append(function.name())
-        return function(*args, **(kwargs or {}))
-
-
-@each_call
-def test_modes_and_profiles_see_operators(call):
-    with Operators() as seen:
-        call(*qk())
-    assert any("posenc_native::" in name for name in seen.names)
-    with torch.profiler.profile() as profile:
-        call(*qk())
-    assert any("posenc_native::" in event.key for event in profile.key_averages())
-
-
-@each_call
-def test_traced_calls_are_recorded(call, asked):
-    traced = torch.jit.trace(lambda q, k: call(q, k)[0], qk(), check_trace=False)
-    assert "posenc_native" in str(traced.graph)
-    assert all(answer is NotImplemented for answer in asked)
 
 
 @pytest.mark.parametrize("name", ["apply_rotary", "apply_rotary_qk", "apply_rotary_qk_tables"])
