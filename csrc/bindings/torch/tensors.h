@@ -105,7 +105,21 @@ struct Call {
       fail_value(function, name, "memory aligned to its elements",
                  "an unaligned view; clone() makes one that is");
     }
+    check_storage(name, tensor, array);
     return array;
+  }
+
+  // A storage may be smaller than the views on it: resize_(0) frees the parameters of a model that
+  // is sharded. No tensor tells.
+  void check_storage(const char* name, const Tensor& tensor, const Array& array) const {
+    int64_t offset = 0, bytes = 0;
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_storage_offset(tensor.get(), &offset));
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_storage_size(tensor.get(), &bytes));
+    const int64_t elements = span(array);
+    const int64_t needed = (offset + elements) * static_cast<int64_t>(tensor.element_size());
+    if (elements == 0 || needed <= bytes) return;
+    fail_value(function, name, "a storage of at least " + std::to_string(needed) + " bytes",
+               bytes == 0 ? "one that has been freed" : std::to_string(bytes) + " bytes");
   }
 
   std::optional<Array> describe(const char* name, const OptionalTensor& tensor) const {

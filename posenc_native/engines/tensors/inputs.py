@@ -13,6 +13,8 @@ from posenc_native.base.arguments import wrong_type, wrong_value
 from posenc_native.base.rotation import Rotation, TableRotation
 from posenc_native.base.views import RotaryView, rotary_view
 
+from .following import tracing
+
 # q_len, k_len and start as the operators take them, None where the tensors tell; and q_offset.
 Grid = tuple[list[int] | None, list[int] | None, list[int] | None, Tensor | None]
 
@@ -110,6 +112,27 @@ def same_device(function: str, x: Tensor, **others: Tensor | None) -> None:
     for name, tensor in others.items():
         if tensor is not None and tensor.device != x.device:
             wrong_value(function, name, f"a tensor on {x.device}", tensor.device)
+
+
+def composable(function: str, **tensors: Tensor | None) -> None:
+    """ValueError unless all are on the device of the first, with memory for their elements.
+
+    Operators check that themselves. Operations of torch would read storages that have been freed.
+    """
+    device = next(t.device for t in tensors.values() if t is not None)
+    for name, tensor in tensors.items():
+        if tensor is None:
+            continue
+        if tensor.device != device:
+            wrong_value(function, name, f"a tensor on {device}", tensor.device)
+        plain = type(tensor) in (Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
+        if not plain or not tensor.is_cpu or tensor.is_nested or tracing() or not tensor.numel():
+            continue
+        last = sum(s * (n - 1) for s, n in zip(tensor.stride(), tensor.shape, strict=True))
+        needed = (tensor.storage_offset() + last + 1) * tensor.element_size()
+        if (given := tensor.untyped_storage().nbytes()) < needed:
+            got = f"{given} bytes" if given else "one that has been freed"
+            wrong_value(function, name, f"a storage of at least {needed} bytes", got)
 
 
 def table_dtype(function: str, dtype: Any, out: Tensor | None) -> torch.dtype:

@@ -13,7 +13,7 @@ from posenc_native.base.arguments import wrong_type, wrong_value
 from .composed import relative as composed_relative
 from .following import needs_grad
 from .gradients import relative as relative_gradients
-from .inputs import check_floats, grid_arguments, integer_tensor, same_device, table_dtype
+from .inputs import check_floats, composable, grid_arguments, integer_tensor, table_dtype
 from .library import call, ops, relative_operators_take
 from .results import check_output, copy_out, no_output_for_gradient, written
 
@@ -42,7 +42,7 @@ def toeplitz_bias(
     arguments.check_byte_count(function, shape, 8)
     options = (q_len, k_len, start, q_offset)
     if not relative_operators_take(diagonals, q_offset, out):
-        same_device(function, diagonals, q_offset=q_offset, out=out)
+        composable(function, diagonals=diagonals, q_offset=q_offset, out=out)
         bias = composed_relative.toeplitz_bias(function, diagonals, leading, dtype, *options)
         if out is None:
             return bias
@@ -74,7 +74,7 @@ def add_toeplitz_bias(
     check_output(function, out, scores)
     options = (q_len, k_len, start, q_offset)
     if not relative_operators_take(scores, diagonals, q_offset, out):
-        same_device(function, scores, diagonals=diagonals, q_offset=q_offset, out=out)
+        composable(function, scores=scores, diagonals=diagonals, q_offset=q_offset, out=out)
         result = composed_relative.add_toeplitz_bias(function, scores, diagonals, *options)
         if out is None:
             return result
@@ -112,7 +112,7 @@ def diagonal_sums(
     q_offset = integer_tensor(function, "q_offset", q_offset, grad.device)
     options = (q_len, k_len, start, q_offset)
     if not relative_operators_take(grad, q_offset):
-        same_device(function, grad, q_offset=q_offset)
+        composable(function, grad=grad, q_offset=q_offset)
         return composed_relative.diagonal_sums(function, grad, shape, *options)
     return relative_gradients.diagonal_sums(grad, shape, grid_arguments(*options))
 
@@ -145,7 +145,7 @@ def relative_gather(
     check_output(function, out, content if content is not None else x)
     options = (index, start, q_offset, missing, scale)
     if not relative_operators_take(x, index, q_offset, content, out):
-        same_device(function, x, index=index, q_offset=q_offset, content=content, out=out)
+        composable(function, x=x, index=index, q_offset=q_offset, content=content, out=out)
         result = composed_relative.relative_gather(function, x, content, k_len, *options)
         if out is None:
             return result
@@ -178,7 +178,7 @@ def relative_scatter(
     check_output(function, out, grad)
     options = (index, start, q_offset, missing, scale)
     if not relative_operators_take(grad, index, q_offset, out):
-        same_device(function, grad, index=index, q_offset=q_offset, out=out)
+        composable(function, grad=grad, index=index, q_offset=q_offset, out=out)
         result = composed_relative.relative_scatter(function, grad, width, *options)
         if out is None:
             return result

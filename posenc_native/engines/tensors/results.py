@@ -22,17 +22,29 @@ def no_output_for_gradient(function: str, *inputs: Tensor | None) -> None:
 
 def check_output(function: str, out: object, x: Tensor) -> None:
     """TypeError or ValueError unless `out` may take a result like x."""
-    if out is None or out is x:
+    if out is None:
         return
     if not isinstance(out, Tensor):
         wrong_type(function, "out", "a tensor, as x is", type(out).__name__)
-    no_gradient_of_output(function, out)
+    if out is not x:
+        no_gradient_of_output(function, out)
+    check_writable(out)
 
 
 def no_gradient_of_output(function: str, out: Tensor) -> None:
     """ValueError where autograd would record what is written to `out`."""
     if out.requires_grad and torch.is_grad_enabled():
         wrong_value(function, "out", "a tensor that requires no gradient", "one that does")
+
+
+def check_writable(*outputs: Tensor) -> None:
+    """torch's own RuntimeError for a tensor of inference mode, outside of it: it has no version."""
+    if tracing() or torch.is_inference_mode_enabled():  # in this order: dynamo refuses the other
+        return
+    for out in outputs:
+        if out.is_inference():
+            # torch refuses after it has written; here there is nothing to write.
+            out.as_strided((0,), (1,)).zero_()
 
 
 def written(out: Tensor) -> Tensor:

@@ -21,14 +21,14 @@ from .gradients.functions import Differentiable, one_tensor
 from .inputs import (
     PAIRINGS,
     AnyRotation,
+    composable,
     frequency_tensors,
     of_schema,
     position_tensor,
-    same_device,
     table_dtype,
 )
 from .library import call, operators_in_use, operators_take, ops, raise_ours
-from .results import check_output, copy_out, no_output_for_gradient, pair_results
+from .results import check_output, check_writable, copy_out, no_output_for_gradient, pair_results
 from .small import increment_version
 
 
@@ -48,6 +48,7 @@ def rotary_tables(
         return call(  # type: ignore[no-any-return]
             ops.rotary_tables.default, positions, inv_freq, axis_map, scale, dtype
         )
+    composable(function, positions=positions, inv_freq=inv_freq, axis_map=axis_map)
     real = torch.float64 if dtype == torch.float64 else torch.float32
     cos, sin = composed_rotary.tables(function, positions, inv_freq, axis_map, real)
     return (cos * scale).to(dtype), (sin * scale).to(dtype)
@@ -70,7 +71,7 @@ def apply_rotary(x: Tensor, rotation: Rotation, out: Tensor | None) -> Tensor:
     if learned and native and not transformed():
         return angle_gradients.learned_rotary(x, *rotation)
     if learned or not native:
-        same_device(function, x, positions=rotation.positions, out=out)
+        _composable(function, rotation, x=x, out=out)
         (result,) = composed_rotary.apply_rotary(function, (x,), rotation)
         if out is None:
             return result
@@ -87,6 +88,8 @@ def apply_rotary_qk(
     # first, and the rest only for arguments that are not of the usual kinds.
     if not isinstance(k, Tensor):
         wrong_type(function, "k", "a tensor, as q is", type(k).__name__)
+    if inplace:
+        check_writable(q, k)
     positions, inv_freq = rotation.positions, rotation.inv_freq
     if (
         type(inv_freq) is not Tensor
@@ -106,7 +109,7 @@ def apply_rotary_qk(
     result = _two_tensors(rotary_gradients.ROTARY_QK, q, k, rotation, inplace)
     if result is not None:
         return result
-    same_device(function, q, k=k, positions=positions, inv_freq=inv_freq)
+    _composable(function, rotation, q=q, k=k)
     rotated = composed_rotary.apply_rotary(function, (q, k), rotation)
     return pair_results(function, q, k, rotated, inplace, positions, inv_freq, rotation.axis_map)
 
@@ -122,7 +125,7 @@ def apply_rotary_tables(x: Tensor, rotation: TableRotation, out: Tensor | None) 
     rounds_as_written(function, rotation.compute)
     rotation = of_schema(function, rotation)
     if needs_grad(cos, sin) or not operators_take(x, cos, sin, out):
-        same_device(function, x, cos=cos, sin=sin, out=out)
+        composable(function, x=x, cos=cos, sin=sin, out=out)
         (result,) = composed_rotary.apply_rotary_tables(function, (x,), rotation)
         return result if out is None else copy_out(function, out, result, x, cos, sin)
     return one_tensor(rotary_gradients.FROM_TABLES, function, x, rotation, out)
@@ -138,6 +141,8 @@ def apply_rotary_qk_tables(
     for name, tensor in (("k", k), ("cos", cos), ("sin", sin)):
         if not isinstance(tensor, Tensor):
             wrong_type(function, name, "a tensor, as q is", type(tensor).__name__)
+    if inplace:
+        check_writable(q, k)
     rotation = _of_schema_if_needed(function, rotation)
     if rotation.compute != "float32":
         rounds_as_written(function, rotation.compute)
@@ -146,7 +151,7 @@ def apply_rotary_qk_tables(
         result = _two_tensors(rotary_gradients.QK_FROM_TABLES, q, k, rotation, inplace)
         if result is not None:
             return result
-    same_device(function, q, k=k, cos=cos, sin=sin)
+    composable(function, q=q, k=k, cos=cos, sin=sin)
     rotated = composed_rotary.apply_rotary_tables(function, (q, k), rotation)
     return pair_results(function, q, k, rotated, inplace, cos, sin)
 
@@ -162,6 +167,13 @@ def _read(function: str, x: Tensor, rotation: Rotation) -> Rotation:
     inv_freq, axis_map = frequency_tensors(function, x, rotation.inv_freq, rotation.axis_map)
     scale = arguments.factor(function, "scale", rotation.scale, x.dtype)
     return rotation._replace(positions=positions, inv_freq=inv_freq, axis_map=axis_map, scale=scale)
+
+
+def _composable(function: str, rotation: Rotation, **tensors: Tensor | None) -> None:
+    """`composable` of these and of the tensors of the rotation, whose names are its fields."""
+    for name in ("positions", "inv_freq", "axis_map"):
+        tensors[name] = getattr(rotation, name)
+    composable(function, **tensors)
 
 
 def _of_schema_if_needed(function: str, rotation: AnyRotation) -> AnyRotation:
@@ -186,7 +198,7 @@ def _learned_qk(
     positions, inv_freq = rotation.positions, rotation.inv_freq
     if operators_take(q, k, positions, inv_freq, rotation.axis_map) and not transformed():
         return angle_gradients.learned_rotary_qk(q, k, *rotation)
-    same_device(function, q, k=k, positions=positions, inv_freq=inv_freq)
+    _composable(function, rotation, q=q, k=k)
     rotated = composed_rotary.apply_rotary(function, (q, k), rotation)
     return rotated[0], rotated[1]
 

@@ -16,9 +16,16 @@ from .composed import sinusoids as composed_sinusoids
 from .following import needs_grad
 from .gradients import sinusoids as sinusoid_gradients
 from .gradients.functions import one_tensor
-from .inputs import position_tensor, same_device, table_dtype, table_spec
+from .inputs import composable, position_tensor, same_device, table_dtype, table_spec
 from .library import call, operators_take, ops
-from .results import check_output, copy_out, no_gradient_of_output, no_output_for_gradient, written
+from .results import (
+    check_output,
+    check_writable,
+    copy_out,
+    no_gradient_of_output,
+    no_output_for_gradient,
+    written,
+)
 
 
 def sinusoidal(
@@ -38,6 +45,7 @@ def sinusoidal(
         if not isinstance(out, Tensor):
             wrong_type(function, "out", "a tensor", type(out).__name__)
         no_gradient_of_output(function, out)
+        check_writable(out)
         device = out.device if device is None else torch.device(device)
         if out.device != device:
             wrong_value(function, "out", f"a tensor on {device}", out.device)
@@ -62,6 +70,7 @@ def sinusoidal(
             return sinusoid_gradients.sinusoidal(positions, *table_spec(function, *spec), dtype)
         call(ops.sinusoidal_out.default, positions, *table_spec(function, *spec), out=out)
         return written(out)
+    composable(function, positions=positions, out=out)
     table = composed_sinusoids.sinusoidal(function, positions, spec, dtype)
     return table if out is None else copy_out(function, out, table, positions)
 
@@ -86,6 +95,7 @@ def add_sinusoidal(
     x_scale = arguments.factor(function, "x_scale", x_scale, x.dtype)
     alpha = arguments.factor(function, "alpha", alpha, x.dtype)
     if not operators_take(x, positions, out) or forward_ad._current_level >= 0:
+        composable(function, x=x, positions=positions, out=out)
         result = composed_sinusoids.add_sinusoidal(
             function, x, positions, x_scale, alpha, base, layout, shift, scale
         )

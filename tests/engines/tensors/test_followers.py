@@ -671,6 +671,17 @@ class Disabled(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl
 
 
+def freed(bytes_left, offset=0):
+    def make(tensor):
+        n = tensor.numel()
+        part = torch.cat((tensor.flatten(), tensor.flatten()))[offset : offset + n]
+        part = part.view(tensor.shape)
+        part.untyped_storage().resize_(bytes_left)
+        return part
+
+    return make
+
+
 def made(make, context):
     def inside_context(tensor):
         with context():
@@ -721,6 +732,9 @@ TENSORS: dict[str, tuple[Callable[[Any], Any], bool]] = {
         False,
     ),
     "expanded": (lambda t: t[..., :1].expand(t.shape), True),
+    "freed": (freed(0), False),
+    "freed, offset": (freed(0, 4), False),
+    "too short": (freed(95), False),
 }
 
 
