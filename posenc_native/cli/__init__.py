@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from posenc_native import __version__
 
-from . import bench, demo, explain, info, plot, table
+from . import bench, demo, explain, info, plot, table, terminal
 from .parser import CommandError, CommandParser, in_words_of_the_shell
 
 __all__ = ["main"]
@@ -49,6 +49,9 @@ exit status:
 
 On a terminal, output is drawn by rich where it is installed
 (posenc-native[cli]) and follows NO_COLOR; pipes and files get plain text."""
+
+
+_LONGEST = 2000  # characters of a message, which may quote what was typed or read
 
 
 def main(arguments: Sequence[str] | None = None, program: str = "posenc-native") -> int:
@@ -103,7 +106,8 @@ def _run_command(arguments: Sequence[str] | None, program: str) -> int:
         if found is None:
             raise
         message, status = found, 2
-    print(f"{speaker or parser.prog}: {message}", file=sys.stderr)
+    message = message if len(message) <= _LONGEST else f"{message[:_LONGEST]} ..."
+    print(terminal.printable(f"{speaker or parser.prog}: {message}"), file=sys.stderr)
     return status
 
 

@@ -69,9 +69,10 @@ def _run(options: argparse.Namespace) -> None:
 
 def _print(found: Explanation) -> None:
     if not sys.stdout.isatty():
-        print(found)
+        print(terminal.printable(str(found)))
         return
-    text = found.text(min(_WIDEST, shutil.get_terminal_size().columns))
+    width = min(_WIDEST, shutil.get_terminal_size().columns)
+    text = terminal.printable(found.text(width))
     if not terminal.is_rich(sys.stdout):
         print(text)
         return

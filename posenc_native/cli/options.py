@@ -33,6 +33,9 @@ SINUSOIDAL = ("sinusoidal",)
 ROTARY = ("rotary",)
 BOTH = (*SINUSOIDAL, *ROTARY)
 
+# What json.loads raises: for other text, for thousands of digits, for thousands of brackets.
+_NO_JSON = (ValueError, RecursionError)
+
 _DIM = 128  # of a picture, if no option says what it shows
 
 # --- Kinds of values
@@ -75,7 +78,7 @@ def _pairing_name_or_size(text: str) -> str | int:
 
 
 def _json_object(text: str) -> Mapping[str, Any]:
-    with contextlib.suppress(json.JSONDecodeError):
+    with contextlib.suppress(*_NO_JSON):
         value = json.loads(text)
         if isinstance(value, dict):
             return value
@@ -87,7 +90,7 @@ def _assignment(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals:
         raise argparse.ArgumentTypeError(f"expected NAME=VALUE, got {text!r}")
-    with contextlib.suppress(json.JSONDecodeError):
+    with contextlib.suppress(*_NO_JSON):
         return name, json.loads(value)
     return name, value
 
@@ -362,12 +365,6 @@ def reading_config(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise CommandError(f"cannot read {path}: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise CommandError(f"cannot read {path}: it is no text") from None
-    except json.JSONDecodeError as error:
-        raise CommandError(f"cannot read {path}: it is no JSON: {error}") from None
-    except RecursionError:
-        raise CommandError(f"cannot read {path}: it is nested too deeply") from None
     except (ValueError, TypeError) as error:
         # Whoever typed the path does not know the function that reads the file.
         fault = fault_of(error)

@@ -70,16 +70,19 @@ def _encoding_of_picture(options: argparse.Namespace) -> Any:
 
 
 def _load_array(path: Path, option: str) -> npt.NDArray[Any]:
-    """An array from a .npy file."""
+    """An array from a .npy file, mapped: memory goes by the file, not by what its head says."""
     try:
-        found = np.load(path, allow_pickle=False)
+        with np.errstate(over="ignore"):  # of a head that promises more than 2^63 bytes
+            found = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:
         raise CommandError(f"cannot read {path}: {error.strerror or error}") from error
-    except (ValueError, EOFError) as error:
+    except (ValueError, OverflowError, EOFError) as error:
         raise CommandError(f"{option}: {path} is no .npy file of numbers") from error
     if not isinstance(found, np.ndarray):
         raise CommandError(f"{option}: {path} has several arrays, a .npy file has one")
-    return found
+    if not found.size:
+        raise CommandError(f"{option}: {path} has no numbers")
+    return np.asarray(found)
 
 
 # --- Heatmap, waves, clock, similarity

@@ -19,6 +19,14 @@ def is_rich(stream: TextIO) -> bool:
     )
 
 
+def printable(text: str) -> str:
+    """Text that may come from somebody else's file, for a terminal: it moves no cursor.
+
+    Control characters, directions of writing and halves of surrogate pairs become escapes.
+    """
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+
+
 def show_table(columns: tuple[str, str], rows: Sequence[tuple[str, str]]) -> None:
     """Print names and what belongs to them; the header on a terminal only."""
     if not is_rich(sys.stdout):

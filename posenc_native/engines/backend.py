@@ -109,7 +109,7 @@ def torch_library() -> Path | None:
 def _default_threads() -> int:
     # OpenMP allows a list, one number for each level of nesting.
     first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    if first.isdigit() and int(first) > 0:
+    if first.isascii() and first.isdigit() and len(first) < 10 and int(first) > 0:
         return int(first)
     try:
         return len(os.sched_getaffinity(0))

@@ -25,7 +25,6 @@ AXIS_LIMIT = 16  # sections of M-RoPE; 3 or 4
 LENGTH_LIMIT = 2**53  # positions that float64 can tell apart
 NAME_LIMIT = 128  # characters
 PART_LIMIT = 8  # a configuration in a configuration in ...: 2
-FILE_LIMIT = 2**24  # bytes; a million and more where 21,000 classes have a name each
 
 # Raises unless the value is as it should be: function, what errors call the entry, value.
 _Kind = Callable[[str, str, Any], object]

@@ -9,8 +9,9 @@ from typing import Any, NoReturn
 
 from posenc_native.base import arguments
 
-from .entries import FILE_LIMIT, HEAD_LIMIT, PART_LIMIT, check_entries, check_names, config_key
+from .entries import HEAD_LIMIT, PART_LIMIT, check_entries, check_names, config_key
 from .facts import ModelFacts, facts_of
+from .files import read_configuration
 
 # Entries that name the base of the frequencies.
 BASES = ("rope_theta", "global_rope_theta", "rotary_emb_base")
@@ -78,7 +79,7 @@ def read_fields(config: Any, function: str) -> Mapping[str, Any]:
         OSError: a file that cannot be read.
     """
     if isinstance(config, (str, os.PathLike)):
-        config = _read_file(config, function)
+        config = read_configuration(config, function)
     if hasattr(config, "to_dict"):
         config = config.to_dict()
     if not isinstance(config, Mapping):
@@ -87,25 +88,6 @@ def read_fields(config: Any, function: str) -> Mapping[str, Any]:
     fields = _language_model(config, function)
     check_entries(function, fields)
     return fields
-
-
-def _read_file(config: str | os.PathLike[str], function: str) -> Any:
-    import json
-    from pathlib import Path
-
-    path = Path(config)
-    with (path / "config.json" if path.is_dir() else path).open("rb") as file:
-        text = file.read(FILE_LIMIT + 1)
-    if len(text) > FILE_LIMIT:
-        arguments.wrong_value(function, "config", f"a file of {FILE_LIMIT} bytes or less", "more")
-    try:
-        return json.loads(text.decode("utf-8"))
-    except RecursionError:
-        arguments.wrong_value(function, "config", "a file of little depth", "one nested too deeply")
-    except (json.JSONDecodeError, UnicodeDecodeError):
-        raise
-    except ValueError as error:  # an int of thousands of digits
-        arguments.wrong_value(function, "config", "numbers of a usual size", error)
 
 
 def _language_model(config: Mapping[str, Any], function: str) -> Mapping[str, Any]:

@@ -125,6 +125,28 @@ def test_text_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "too short" in one_line(capsys)
 
 
+def test_a_text_is_read_as_far_as_it_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs_everything()
+    seen = []
+
+    class Stop(Exception):
+        pass
+
+    def both_ways(data: bytes, *_: object) -> None:
+        seen.append(data)
+        raise Stop
+
+    monkeypatch.setattr(measure, "both_ways", both_ways)
+    text = tmp_path / "long.txt"
+    with text.open("wb") as file:
+        file.truncate(1 << 40)  # takes no room on the disk
+    with pytest.raises(Stop):
+        cli.main(["demo", "--text", str(text), "-o", str(tmp_path / "picture.png")])
+    assert seen == [bytes(measure.FULL.context)]
+
+
 def test_folder_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "none" / "picture.png"
     assert cli.main(["demo", "--out", str(out)]) == 2

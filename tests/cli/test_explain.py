@@ -27,15 +27,28 @@ def test_what_cannot_be_explained(tmp_path: Path, capsys: pytest.CaptureFixture[
         f"posenc-native explain: cannot read {missing}: No such file or directory"
     )
     for text, said in (
-        (b"{", "is no JSON: Expecting"),
-        (b"\xff\xfe", "is no text"),
+        (b"{", "expected JSON, got text that is none: Expecting"),
+        (b"\xff\xfe", "expected UTF-8 text"),
         (b'{"model_type": "bert"}', "nothing speaks of a rotary encoding"),
         (b"[]", "expected a configuration object"),
-        (b"[" * 100_000, "nested too deeply"),
+        (b"[" * 100_000, "expected JSON of at most 100 levels"),
+        (b'{"model_type": "%s"}' % (b"x" * 10**6), "xxx ..."),
     ):
         config.write_bytes(text)
         assert cli.main(["explain", str(tmp_path)]) == 1
         assert said in one_line(capsys)
+
+
+def test_what_a_file_says_moves_no_cursor(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = "ll\x1b[2Jama \ud800 \u202e é"
+    config = {**LLAMA, "model_type": said}
+    (model / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    assert cli.main(["explain", str(model)]) == 0
+    shown = r"ll\x1b[2Jama \ud800 \u202e é"
+    assert capsys.readouterr().out.startswith(f"Rotary encoding of {shown}\n")
+    (model / "config.json").write_text(json.dumps({"model_type": said}), encoding="utf-8")
+    assert cli.main(["explain", str(model)]) == 1
+    assert shown in one_line(capsys)
 
 
 def test_explain_draws(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

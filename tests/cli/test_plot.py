@@ -63,3 +63,47 @@ def test_defaults_are_those_of_the_functions() -> None:
             assert (int(typed) if name == "positions" else typed) == default, (kind, name)
             seen += 1
     assert seen >= 6
+
+
+def npy(header: str, numbers: bytes = b"") -> bytes:
+    """A .npy file of version 1.0 with this header, whatever it promises."""
+    text = header.ljust(117).encode("ascii") + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + numbers
+
+
+@pytest.mark.parametrize(
+    ("descr", "shape", "said"),
+    [
+        ("<f4", (2**60,), "is no .npy file of numbers"),
+        ("<f4", (2**62, 4), "is no .npy file of numbers"),
+        ("<f4", (10**11, 64), "is no .npy file of numbers"),  # 24 TiB
+        ("<f4", (-1, 64), "is no .npy file of numbers"),
+        ("<f4", (0, 2**60), "has no numbers"),
+        ("|O", (1,), "is no .npy file of numbers"),
+    ],
+)
+def test_a_head_that_promises_more_than_there_is(
+    descr: str, shape: tuple[int, ...], said: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(tmp_path)
+    header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}"
+    Path("x.npy").write_bytes(npy(header, bytes(8)))
+    assert cli.main(shlex.split("plot rotation --head-dim 64 --x x.npy -o x.png")) == 1
+    assert said in one_line(capsys)
+    assert not Path("x.png").exists()
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "9" * 5000])
+def test_json_that_is_too_deep_or_too_long(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    assert cli.main(["plot", "frequencies", "--head-dim", "64", "--scaling", text]) == 2
+    assert "--scaling: expected a JSON object like" in one_line(capsys)
+    assert (
+        cli.main(
+            ["plot", "heatmap", "--preset", "transformer", "--set", f"base={text}", "-o", "x.png"]
+        )
+        == 2
+    )
+    assert "--set: expected" in one_line(capsys)

@@ -186,7 +186,7 @@ def test_the_number_of_threads_is_kept():
 @pytest.mark.parametrize(
     ("value", "expected"),
     [("1", 1), ("3", 3), (" 7 ", 7), ("4,2", 4), ("0", None), ("many", None), ("", None),
-     ("-2", None), (None, None)],
+     ("-2", None), (None, None), ("²", None), ("4294967297", None), ("9" * 5000, None)],
 )  # fmt: skip
 def test_openmp_variable_sets_the_number_of_threads(value, expected):
     code = "import posenc_native as pn; print(pn.get_num_threads())"

@@ -117,7 +117,8 @@ def _read_text(text: Path | None) -> bytes:
     if text is None:
         return (importlib.resources.files(__package__) / DEFAULT_TEXT).read_bytes()
     try:
-        data = text.read_bytes()
+        with text.open("rb") as file:
+            data = file.read(measure.FULL.context)
     except OSError as error:
         raise CommandError(f"cannot read {text}: {error.strerror or error}") from error
     if len(data) < 2:
