@@ -13,8 +13,9 @@ SHELL_SCRIPTS := .ci/run scripts/aarch64.sh scripts/release_libraries.sh scripts
 	scripts/setup.sh scripts/wheels.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test asan tsan check check-ruff check-mypy check-clang-format check-shellcheck lint-tools \
-	format docs docs-links bench growth instructions gpu gpu-resources aarch64 wheels setup clean \
+.PHONY: help demo test asan tsan free-threaded check check-ruff check-mypy check-clang-format \
+	check-shellcheck check-workflows lint-tools actionlint audit format docs docs-links bench growth \
+	instructions gpu gpu-resources aarch64 wheels setup clean \
 	distclean
 
 help:  ## this list
@@ -42,7 +43,7 @@ tsan:  ## tests on a build with ThreadSanitizer; PYTEST_ARGS=tests/engines
 	@$(SETUP) test oracles docs package
 	@TEST_JOBS=$(TEST_JOBS) scripts/sanitize.sh thread $(PYTEST_ARGS)
 
-check: check-ruff check-mypy check-clang-format check-shellcheck  ## lint, form, types
+check: check-ruff check-mypy check-clang-format check-shellcheck check-workflows  ## lint, form, types
 
 check-ruff: lint-tools
 	$(BIN)/ruff format --check .
@@ -57,6 +58,9 @@ check-clang-format: lint-tools
 check-shellcheck: lint-tools
 	$(BIN)/shellcheck $(SHELL_SCRIPTS)
 
+check-workflows: lint-tools
+	$(BIN)/zizmor --offline --quiet .github
+
 # mypy reads the types of what the package imports where it is there: of the demo's packages too.
 lint-tools:
 	@$(SETUP) demo lint
@@ -66,6 +70,15 @@ format: lint-tools  ## put sources and tables into the project's form
 	$(BIN)/ruff format .
 	$(BIN)/python scripts/model_rows.py --write
 	$(BIN)/clang-format -i $(CXX_SOURCES)
+
+actionlint:  ## check the workflows' expressions, inputs and shell; needs a network
+	@$(SETUP) workflows
+	@$(BIN)/actionlint -shellcheck $(BIN)/shellcheck
+
+# A package that the service does not know is an error too: where it does not answer, all are unknown.
+audit:  ## ask which pinned packages have a known vulnerability; needs a network
+	@$(SETUP) audit
+	@$(BIN)/pip-audit --strict --disable-pip --no-deps --requirement requirements/constraints.txt
 
 # Warnings are errors: a reference that leads nowhere, a missing picture, a public name without a page.
 SPHINX_BUILD = $(BIN)/python -m sphinx --fail-on-warning --keep-going --jobs auto --quiet \

@@ -101,7 +101,12 @@ def test_the_headers_of_a_release_are_those_that_cmake_names():
     assert len(re.findall(r"URL_HASH SHA256=([0-9a-f]{64})$", cmake, re.M)) == 1
 
 
-@pytest.mark.parametrize("name", ["ci.yml", "release.yml"])
+WORKFLOWS = ROOT / ".github" / "workflows"
+# A commit and, for people and for Dependabot, its version.
+PINNED = re.compile(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in WORKFLOWS.glob("*")))
 def test_workflows_can_do_no_more_than_they_have_to(name):
     yaml = pytest.importorskip("yaml", reason="needs PyYAML")
     workflow = yaml.safe_load(text(f".github/workflows/{name}"))
@@ -110,4 +115,13 @@ def test_workflows_can_do_no_more_than_they_have_to(name):
         assert job.get("permissions", {}) == ({"id-token": "write"} if title == "publish" else {})
         for step in job["steps"]:
             assert ("run" in step) != ("uses" in step)
-            assert "uses" not in step or "@" in step["uses"]
+            if step.get("uses", "").startswith("actions/checkout@"):
+                assert step["with"]["persist-credentials"] is False
+
+
+def test_actions_are_the_same_commits_everywhere():
+    """A tag can be moved to another commit by whoever holds the repository."""
+    lines = [line for path in WORKFLOWS.glob("*") for line in text(path).splitlines()]
+    uses = {line.partition("uses: ")[2] for line in lines if "uses: " in line}
+    assert len(uses) == len({each.partition("@")[0] for each in uses}) == 5
+    assert [each for each in uses if not PINNED.fullmatch(each)] == []
