@@ -3,7 +3,8 @@
 # torch operators, which know no Python. cibuildwheel runs it (before-all, in pyproject.toml), in a
 # manylinux_2_28 image or on macOS; its settings tell the builds where to find both.
 #
-#   scripts/release_libraries.sh DIRECTORY     leaves DIRECTORY/highway and DIRECTORY/_torch_ops.so
+#   scripts/release_libraries.sh DIRECTORY     leaves DIRECTORY/highway, DIRECTORY/_torch_ops.so
+#                                              and what is compiled into it, _torch_ops.cdx.json
 #
 # Environment: POSENC_CUDA (ON on Linux, OFF on macOS), CUDA_VERSION (12-9)
 
@@ -53,6 +54,8 @@ PATH="$directory/python/bin:$PATH" POSENC_TORCH=ON POSENC_TORCH_LIBRARY='' \
 import pathlib, sys, zipfile
 directory = pathlib.Path(sys.argv[1])
 [wheel] = (directory / "wheel").glob("*.whl")
-library = zipfile.ZipFile(wheel).read("posenc_native/_torch_ops.so")
-(directory / "_torch_ops.so").write_bytes(library)
+with zipfile.ZipFile(wheel) as archive:
+    [sbom] = [name for name in archive.namelist() if name.endswith("posenc_native.cdx.json")]
+    (directory / "_torch_ops.so").write_bytes(archive.read("posenc_native/_torch_ops.so"))
+    (directory / "_torch_ops.cdx.json").write_bytes(archive.read(sbom))
 PY

@@ -192,7 +192,10 @@ operators=$root/$work/_torch_ops.so
 "$venv/bin/python" - "$work/$main"/*.whl "$operators" <<'PY'
 import pathlib, sys, zipfile
 with zipfile.ZipFile(sys.argv[1]) as wheel:
-    pathlib.Path(sys.argv[2]).write_bytes(wheel.read("posenc_native/_torch_ops.so"))
+    [sbom] = [name for name in wheel.namelist() if name.endswith("posenc_native.cdx.json")]
+    operators = pathlib.Path(sys.argv[2])
+    operators.write_bytes(wheel.read("posenc_native/_torch_ops.so"))
+    operators.with_suffix(".cdx.json").write_bytes(wheel.read(sbom))  # cmake/Sbom.cmake reads it
 PY
 
 for version in "${versions[@]}"; do
