@@ -1,4 +1,4 @@
-"""Configurations in files: JSON that somebody else wrote, read within bounds."""
+"""Configurations in files: JSON that somebody else wrote, read within bounds (SECURITY.md)."""
 
 from __future__ import annotations
 

@@ -1,0 +1,132 @@
+"""SECURITY.md names all that the sources read, and what it promises of files and imports holds."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from places import ROOT
+
+import posenc_native
+
+PACKAGE = Path(posenc_native.__file__).parent
+PAGE = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+# What reads a file, a variable or a library: names of functions, and of what is subscripted.
+READERS = {"open", "read_text", "read_bytes", "load", "loads", "fromfile", "memmap", "genfromtxt",
+           "loadtxt", "load_file", "safe_open", "from_pretrained", "load_library", "CDLL", "getenv",
+           "environ", "unpickle", "literal_eval", "urlopen"}  # fmt: skip
+C_READERS = re.compile(r"\b(getenv|fopen|open|ifstream|dlopen|popen|system|mmap)\s*\(")
+
+
+def in_the_table() -> set[str]:
+    table = PAGE.partition("## What is read")[2].partition("\n## ")[0]
+    return set(re.findall(r"`((?:posenc_native|csrc)/[\w./]+)`", table))
+
+
+def reads(file: Path) -> set[str]:
+    """The readers that a module of Python calls or subscripts, less files opened to write."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Attribute) and node.attr in READERS - {"open"}:
+            found.add(node.attr)
+        if not isinstance(node, ast.Call):
+            continue
+        function = node.func
+        name = getattr(function, "id", getattr(function, "attr", None))
+        words = [each.value for each in node.args if isinstance(each, ast.Constant)]
+        written = any(isinstance(word, str) and word[:1] in {"w", "x", "a"} for word in words)
+        if name in READERS and not (name == "open" and (written or words == [])):
+            found.add(name)
+        if name == "open" and isinstance(function, ast.Name) and not written:
+            found.add(name)
+    return found
+
+
+def test_the_table_names_all_that_reads():
+    modules = {
+        f"posenc_native/{file.relative_to(PACKAGE).as_posix()}"
+        for file in PACKAGE.rglob("*.py")
+        if reads(file)
+    }
+    sources = {
+        file.relative_to(ROOT).as_posix()
+        for pattern in ("*.cc", "*.h", "*.cu", "*.cuh")
+        for file in (ROOT / "csrc").rglob(pattern)
+        if C_READERS.search(file.read_text(encoding="utf-8"))
+    }
+    writes_or_closes = {"posenc_native/cli/__init__.py"}  # os.devnull, for a closed output
+    assert modules - writes_or_closes | sources == in_the_table()
+
+
+def test_what_reads_is_seen(tmp_path):
+    file = tmp_path / "module.py"
+    for code in ("open(path)", "open(path, 'rb')", "path.open('rb')", "path.read_text()",
+                 "np.load(p)", "json.loads(text)", "os.environ['HOME']", "os.getenv('HOME')",
+                 "torch.ops.load_library(path)"):  # fmt: skip
+        file.write_text(code, encoding="utf-8")
+        assert reads(file), code
+    for code in ("path.open('wb')", "open(path, 'w')", "path.write_text('')"):
+        file.write_text(code, encoding="utf-8")
+        assert not reads(file), code
+
+
+def test_nothing_imports_a_network_or_a_pickle():
+    kinds = {"socket", "ssl", "http", "urllib", "requests", "ftplib", "pickle", "marshal", "shelve"}
+    for file in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            names = [each.name for each in getattr(node, "names", []) if hasattr(each, "name")]
+            if isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                assert not kinds & {name.partition(".")[0] for name in names}, file
+
+
+# Before anything else is imported: every event that the interpreter knows from then on.
+WATCH = """
+import os, sys
+import numpy  # what it does is its own
+seen = []
+def watch(event, arguments):
+    kind = event.partition(".")[0]
+    writes = event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+    if writes or kind in {"socket", "urllib", "http", "subprocess", "pickle", "shutil", "tempfile"}:
+        seen.append((event, str(arguments)))
+    if event in {"os.system", "os.exec", "os.posix_spawn", "os.fork", "_thread.start_new_thread",
+                 "os.mkdir", "os.remove", "os.rename", "os.putenv"}:
+        seen.append((event, str(arguments)))
+sys.dont_write_bytecode = True
+sys.addaudithook(watch)
+"""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import posenc_native",
+        "import posenc_native as pn; print(pn.explain(sys.argv[1])); pn.Rotary.preset('llama-3.1')",
+    ],
+)
+def test_neither_an_import_nor_a_configuration_does_more_than_read(code, tmp_path):
+    config = {"model_type": "llama", "head_dim": 64, "rope_theta": 1e4, "num_hidden_layers": 2}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config), encoding="utf-8")
+    command = [sys.executable, "-c", f"{WATCH}{code}\nprint('seen', seen)", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "seen []"
+
+
+def test_the_bounds_are_those_of_the_sources():
+    from posenc_native.cli import _LONGEST
+    from posenc_native.cli.demo import measure
+    from posenc_native.models import files
+
+    said = " ".join(PAGE.split())
+    assert f"{files.MOST_BYTES >> 20} MiB, {files.MOST_LEVELS} levels" in said
+    assert f"its first {measure.FULL.context} bytes" in said
+    assert f"at most {_LONGEST} characters" in said
