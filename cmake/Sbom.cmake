@@ -17,8 +17,9 @@ set(posenc_parts
 if(TARGET _torch_ops)
   list(APPEND posenc_parts --torch ${TorchStable_INCLUDE_DIR})
   if(TARGET posenc_cuda)
-    list(GET CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES 0 cuda_headers)
-    list(APPEND posenc_parts --cuda ${cuda_headers})
+    find_path(posenc_cuda_headers cuda_runtime_api.h
+      PATHS ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES} NO_DEFAULT_PATH REQUIRED)
+    list(APPEND posenc_parts --cuda ${posenc_cuda_headers})
   endif()
 elseif(POSENC_TORCH_LIBRARY)
   # The build that made the library says what is in it: scripts/wheels.sh puts the one beside the other.

@@ -40,9 +40,9 @@ def reads(file: Path) -> set[str]:
         name = getattr(function, "id", getattr(function, "attr", None))
         words = [each.value for each in node.args if isinstance(each, ast.Constant)]
         written = any(isinstance(word, str) and word[:1] in {"w", "x", "a"} for word in words)
-        if name in READERS and not (name == "open" and (written or words == [])):
-            found.add(name)
-        if name == "open" and isinstance(function, ast.Name) and not written:
+        # Image.open(buffer) opens no file; path.open() and path.open("rb") do.
+        opens_other = isinstance(function, ast.Attribute) and node.args and not words
+        if name in READERS and not (name == "open" and (written or opens_other)):
             found.add(name)
     return found
 
@@ -65,7 +65,8 @@ def test_the_table_names_all_that_reads():
 
 def test_what_reads_is_seen(tmp_path):
     file = tmp_path / "module.py"
-    for code in ("open(path)", "open(path, 'rb')", "path.open('rb')", "path.read_text()",
+    for code in ("open(path)", "open(path, 'rb')", "path.open('rb')", "path.open()",
+                 "path.read_text()", "open(path, encoding='utf-8')",
                  "np.load(p)", "json.loads(text)", "os.environ['HOME']", "os.getenv('HOME')",
                  "torch.ops.load_library(path)"):  # fmt: skip
         file.write_text(code, encoding="utf-8")
