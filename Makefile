@@ -9,8 +9,8 @@ BIN := $(VENV)/bin
 # As git sees them: tracked, or new and not ignored; less what is deleted but not yet committed.
 CXX_SOURCES = $(wildcard $(shell git ls-files --cached --others --exclude-standard \
 	'*.h' '*.cc' '*.cu' '*.cuh'))
-SHELL_SCRIPTS := .ci/run scripts/aarch64.sh scripts/release_libraries.sh scripts/sanitize.sh \
-	scripts/setup.sh scripts/wheels.sh
+SHELL_SCRIPTS := .ci/run scripts/aarch64.sh scripts/free_threaded.sh scripts/release_libraries.sh \
+	scripts/sanitize.sh scripts/setup.sh scripts/wheels.sh
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test asan tsan free-threaded check check-ruff check-mypy check-clang-format \
@@ -116,8 +116,6 @@ aarch64:  ## build for Arm, compare bits and test under an emulator; ARGS=tests/
 	@$(SETUP) aarch64 qemu package
 	@TEST_JOBS=$(TEST_JOBS) scripts/aarch64.sh $(ARGS)
 
-.PHONY: free-threaded
-SHELL_SCRIPTS += scripts/free_threaded.sh
 free-threaded:  ## build and test for a Python without the interpreter lock; PYTHON=python3.14t
 	@scripts/free_threaded.sh $(ARGS)
 
