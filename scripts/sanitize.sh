@@ -50,25 +50,35 @@ say "Building for $POSENC_TARGET with -fsanitize=$sanitizers: some minutes from 
 # Only gcc's and clang's own runtimes know the code they make: found by asking the same compiler.
 runtime=$("${CXX:-c++}" -print-file-name=$library)
 [[ $runtime == /* ]] || die "${CXX:-c++} has no $library: set CXX to a compiler that has, as g++ does"
-cmake -S . -B "$work/cmake" -G Ninja -DCMAKE_MAKE_PROGRAM="$(command -v "$venv/bin/ninja" ninja | head -1)" \
+"$venv/bin/cmake" -S . -B "$work/cmake" -G Ninja -DCMAKE_MAKE_PROGRAM="$venv/bin/ninja" \
   -DCMAKE_BUILD_TYPE=Release -DSKBUILD_PROJECT_NAME=posenc_native -DSKBUILD_PROJECT_VERSION=0 \
   -DPOSENC_TORCH=ON -DPOSENC_CUDA=OFF -DPOSENC_CUDA_ON_HOST=ON \
   -DPOSENC_SANITIZE="$sanitizers" -DPOSENC_TARGET="$POSENC_TARGET" -DPython_EXECUTABLE="$python" \
   -Dpybind11_DIR="$("$python" -m pybind11 --cmakedir)" >"$work/cmake.log" || die "see $work/cmake.log"
-cmake --build "$work/cmake"
+"$venv/bin/cmake" --build "$work/cmake"
 
 # A copy of the repository with these modules in it, and a Python that sees it first: the virtual
 # environment's own would find the modules that it has installed.
 rm -rf "$work/repository"
 mkdir "$work/repository"
 git ls-files -z --cached --others --exclude-standard |
-  xargs -0 sh -c 'for f; do [ ! -e "$f" ] || cp --parents "$f" "$0"; done' "$work/repository"
+  xargs -0 cp --parents --target-directory "$work/repository"
 cp "$work"/cmake/_core.*.so "$work"/cmake/_cuda_on_host.*.so "$work"/cmake/_torch_ops.so \
   "$work/repository/posenc_native/"
 "$python" -m venv --without-pip --clear "$work/venv"
 packages=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 own=$("$work/venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 printf '%s\n' "$work/repository" "$packages" >"$own/sanitize.pth"
+
+# Compilers that tests start do without the runtime, which would make them slow.
+mkdir -p "$work/bin"
+for program in c++ g++ cc gcc nvcc; do
+  if path=$(command -v "$program"); then
+    printf '#!/bin/sh\nexec env -u LD_PRELOAD %q "$@"\n' "$path" >"$work/bin/$program"
+    chmod +x "$work/bin/$program"
+  fi
+done
+export PATH=$work/bin:$PATH
 
 # The runtime has to be there before Python. libstdc++ too, else it does not see what is thrown.
 LD_PRELOAD="$runtime $("${CXX:-c++}" -print-file-name=libstdc++.so)"
