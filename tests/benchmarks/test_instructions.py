@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("ml_dtypes")
 
 from places import ROOT
-from targets import NEEDS_NATIVE
+from targets import NEEDS_NATIVE, NOT_SANITIZED
 
 from benchmarks.studies import instructions
 
@@ -59,6 +59,7 @@ def test_what_grew_is_noticed():
 
 
 @NEEDS_NATIVE
+@NOT_SANITIZED
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="needs valgrind")
 def test_a_kernel_is_counted(tmp_path):
     path = tmp_path / "counts.json"

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import sys
 
 import pytest
 from interpreters import watched
-from targets import NEEDS_NATIVE
+from targets import NEEDS_NATIVE, NOT_SANITIZED
 
 pytestmark = [
     NEEDS_NATIVE,
     pytest.mark.skipif(
         not sys.platform.startswith("linux"), reason="needs /proc and limits that Linux keeps"
     ),
-    pytest.mark.skipif(
-        "POSENC_SANITIZED" in os.environ,
-        reason="sanitizers take addresses, memory and stack of their own: runs without them",
-    ),
+    NOT_SANITIZED,
 ]
 
 STATUS = """

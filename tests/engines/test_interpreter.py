@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 from interpreters import watched
-from targets import NEEDS_NATIVE
+from targets import NEEDS_NATIVE, NOT_SANITIZED
 
 pytestmark = NEEDS_NATIVE
 
@@ -109,6 +109,7 @@ def test_an_argument_that_another_thread_changes_during_the_call(name):
     """)
 
 
+@NOT_SANITIZED
 def test_memory_that_a_large_call_needed_is_given_back():
     """A thread keeps the frequencies of small calls alone, and of an empty result makes none."""
     grown = watched("""

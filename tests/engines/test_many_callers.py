@@ -10,7 +10,7 @@ import textwrap
 
 import pytest
 from interpreters import output_of, watched
-from targets import NEEDS_NATIVE
+from targets import NEEDS_NATIVE, SANITIZER
 
 FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 NEEDS_TORCH = pytest.mark.skipif(
@@ -119,7 +119,7 @@ def test_64_callers_while_settings_change_and_the_process_forks(calls, seconds):
     # Without the interpreter lock CPython itself does not survive it: a lock of importlib's that a
     # thread held, of a dict, is held for ever in the child (seen with 3.13). No more does a
     # sanitizer of threads know what to make of such a child.
-    alone = FREE_THREADED or os.environ.get("POSENC_SANITIZED") == "thread"
+    alone = FREE_THREADED or SANITIZER == "thread"
     forks = 0 if alone or not hasattr(os, "fork") else 4 if seconds == 2 else 20
     # Python 3.12 warns of a fork beside threads: it is what this is about.
     program = "import warnings; warnings.simplefilter('ignore', DeprecationWarning)\n"

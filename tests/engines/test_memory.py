@@ -22,6 +22,7 @@ import posenc_native as pn
 torch = pytest.importorskip("torch")
 
 from places import ROOT, SHARED  # noqa: E402
+from targets import NOT_SANITIZED  # noqa: E402
 from torch_cases import needs_operators  # noqa: E402
 
 from posenc_native import nn as pnn  # noqa: E402
@@ -29,6 +30,7 @@ from posenc_native import nn as pnn  # noqa: E402
 CLEAR_REFS = Path("/proc/self/clear_refs")
 pytestmark = [
     needs_operators,
+    NOT_SANITIZED,
     pytest.mark.skipif(
         not os.access(CLEAR_REFS, os.W_OK), reason="needs a /proc where peaks can be forgotten"
     ),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from places import ROOT
+from targets import NOT_SANITIZED
 
 import posenc_native as pn
 from posenc_native.engines import backend
@@ -33,6 +34,7 @@ def installed(name: str) -> Path:
 # --- libraries ------------------------------------------------------------------------------------
 
 
+@NOT_SANITIZED
 @pytest.mark.parametrize("name", ["_core", "_torch_ops"])
 def test_libraries_need_and_show_no_more_than_they_have_to(name):
     path = installed(name)
@@ -84,6 +86,7 @@ def test_what_is_wrong_with_a_library_is_seen():
     platform.machine() != "x86_64" or not CPUINFO.exists(),
     reason="needs an x86-64 processor that Linux describes",
 )
+@NOT_SANITIZED  # one target at a time
 def test_the_targets_are_those_of_the_processor():
     has = set(re.search(r"^flags\s*:(.*)", CPUINFO.read_text(), re.M)[1].split())
     avx2 = {"avx2", "fma", "bmi1", "bmi2", "f16c"} <= has

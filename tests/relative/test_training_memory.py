@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch")
 
 import torch_cases  # noqa: E402
 from places import ROOT, SHARED  # noqa: E402
+from targets import NOT_SANITIZED  # noqa: E402
 
 import posenc_native as pn  # noqa: E402
 from posenc_native import nn as pnn  # noqa: E402
@@ -171,6 +172,7 @@ def write_growths(heads, length):
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
+@NOT_SANITIZED
 def test_the_process_grows_by_the_scores_alone():
     heads, length = 1, 8192
     folders = map(str, (Path(__file__).parent, SHARED, ROOT))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -23,6 +24,12 @@ try:
 except ImportError:
     CUDA_ON_HOST = None
 NEEDS_CUDA_ON_HOST = pytest.mark.skipif(CUDA_ON_HOST is None, reason="built by scripts/setup.sh")
+# Set by scripts/sanitize.sh: "address" or "thread".
+SANITIZER = os.environ.get("POSENC_SANITIZED")
+NOT_SANITIZED = pytest.mark.skipif(
+    SANITIZER is not None,
+    reason="sanitizers take memory, stack and instructions of their own: run by `make test`",
+)
 NEEDS_NATIVE = pytest.mark.skipif(NATIVE is None, reason="the native module is not built")
 
 
