@@ -1,0 +1,204 @@
+"""What runs a case: the native module, CUDA on the host, operators of torch, compositions.
+
+All are reached through the public functions, which ask `backend.implementation` what computes.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+import posenc_native as pn
+from posenc_native.engines import backend, reference
+
+from .cases import Case, Dtype
+from .memory import Arena, Operand, dtype_of
+
+try:
+    import torch
+except ImportError:
+    torch = None  # type: ignore[assignment]
+
+ROTATION = (
+    ("positions", None), ("inv_freq", None), ("layout", "bhsd"), ("pairing", "half"),
+    ("rotary_start", 0), ("axis_map", None), ("scale", 1.0), ("inverse", False),
+)  # fmt: skip
+# Threads of the NumPy functions begin with calls of 128 KiB; these many bytes each then.
+BYTES_PER_THREAD = 1 << 14
+
+
+def _module(name: str) -> ModuleType | None:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+NATIVE = backend.native
+CUDA = _module("posenc_native._cuda_on_host")
+OPERATORS = torch is not None and backend.torch_library() is not None
+TARGETS: list[str] = [] if NATIVE is None else NATIVE.available_targets()
+# Their results have the same bits; without fused multiply-add the last place differs.
+FUSED = [target for target in TARGETS if target not in ("SSE2", "SSSE3", "SSE4")]
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A way to run a case."""
+
+    kind: str  # native, cuda, reference; of tensors: small, operator, composition
+    target: str = ""
+    threads: int = 1
+    streaming: bool = False
+
+    @property
+    def of_tensors(self) -> bool:
+        """Whether operands are tensors."""
+        return self.kind in ("small", "operator", "composition")
+
+    @property
+    def fused(self) -> bool:
+        """Whether results have the bits of all others that fuse."""
+        return self.kind in ("cuda", "small", "operator") or self.target in FUSED
+
+
+REFERENCE = Engine("reference")
+_state: dict[str, Any] = {}
+
+
+def _set(name: str, function: Callable[[Any], Any], value: Any) -> None:
+    if _state.get(name) != value:
+        function(value)
+        _state[name] = value
+
+
+class prepared:
+    """Inside, the public functions run on this engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def __enter__(self) -> None:
+        kind = self.engine.kind
+        self.before = backend.implementation
+        if kind in ("native", "small"):
+            assert NATIVE is not None
+            backend.implementation = NATIVE
+            _set("target", NATIVE.set_target, self.engine.target)
+            _set("threads", NATIVE.set_num_threads, self.engine.threads)
+            _set("bytes", NATIVE.set_bytes_per_thread, BYTES_PER_THREAD)
+            _set("streaming", NATIVE.set_non_temporal_bytes, int(self.engine.streaming))
+        elif kind in ("cuda", "operator"):  # with another module, tensors take the operator
+            assert CUDA is not None
+            backend.implementation = CUDA
+        else:
+            backend.implementation = reference
+
+    def __exit__(self, *_: object) -> None:
+        backend.implementation = self.before
+
+
+@dataclass
+class Outcome:
+    """What a call came to."""
+
+    results: tuple[np.ndarray[Any, Any], ...] = ()
+    error: BaseException | None = None
+    same_objects: bool = True  # results that should be arguments are
+
+
+def _resolve(value: Any, arrays: dict[int, Any], tensors: bool) -> Any:
+    if isinstance(value, Operand):
+        return arrays[id(value)]
+    if isinstance(value, tuple):
+        return tuple(_resolve(part, arrays, tensors) for part in value)
+    if isinstance(value, Dtype):
+        return getattr(torch, value.name) if tensors else dtype_of(value.name)
+    return value
+
+
+def function_of(case: Case) -> Callable[..., Any]:
+    """The public function; of gradients, that of the module in use."""
+    if case.function == "rotary_backward":
+        return _rotary_backward
+    function: Callable[..., Any] = getattr(pn, case.function)
+    return function
+
+
+def _rotary_backward(grads: Any, inputs: Any, of_positions: bool, **options: Any) -> Any:
+    rotation = [options.get(name, default) for name, default in ROTATION]
+    turned, *sums = backend.implementation.rotary_backward(grads, inputs, *rotation, of_positions)
+    return (*turned, *(s for s in sums if s is not None))
+
+
+def arguments_of(case: Case, arrays: dict[int, Any], tensors: bool = False) -> dict[str, Any]:
+    """The arguments, arrays or tensors in the place of operands."""
+    return {name: _resolve(value, arrays, tensors) for name, value in case.arguments.items()}
+
+
+def run(case: Case, engine: Engine, arrays: dict[int, Any]) -> Outcome:
+    """Calls the function; results are copies."""
+    arguments = arguments_of(case, arrays, engine.of_tensors)
+    with prepared(engine), np.errstate(all="ignore"):
+        try:
+            results = function_of(case)(**arguments)
+        except Exception as error:
+            return Outcome(error=error)
+    several = results if isinstance(results, tuple) else (results,)
+    same = all(several[i] is arguments[operand.name] for i, operand in enumerate(case.written))
+    if engine.of_tensors:
+        return Outcome(tuple(_to_array(t) for t in several), same_objects=same)
+    return Outcome(tuple(np.array(result) for result in several), same_objects=same)
+
+
+# --- Tensors
+
+
+def tensors_of(case: Case, arena: Arena) -> dict[int, Any] | None:
+    """The operands as tensors of the same memory; None where no tensor can be so."""
+    result = {}
+    for operand in case.layout.operands:
+        tensor = _tensor(operand, arena)
+        if tensor is None:
+            return None
+        result[id(operand)] = tensor
+    return result
+
+
+def _tensor(operand: Operand, arena: Arena) -> Any:
+    name = operand.dtype
+    item = dtype_of(name).itemsize
+    window = arena.window(operand.window)
+    if (
+        operand.read_only
+        or not hasattr(torch, name)
+        or any(stride < 0 or stride % item for stride in operand.strides)
+        or (window.ctypes.data + operand.offset) % item
+    ):
+        return None
+    lead = operand.offset % item
+    memory = window[lead : lead + (len(window) - lead) // item * item]
+    if not len(memory):
+        return torch.empty(operand.shape, dtype=getattr(torch, name))
+    whole = torch.from_numpy(memory).view(getattr(torch, name))
+    strides = [stride // item for stride in operand.strides]
+    try:
+        return whole.as_strided(operand.shape, strides, (operand.offset - lead) // item)
+    except RuntimeError:  # strides of axes of one element that torch does not take
+        return None
+
+
+_WORDS = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}
+
+
+def _to_array(tensor: Any) -> np.ndarray[Any, Any]:
+    if isinstance(tensor, np.ndarray):  # nothing among the arguments was of torch
+        return tensor.copy()
+    name = str(tensor.dtype).removeprefix("torch.")
+    words = tensor.detach().contiguous().view(getattr(torch, _WORDS[tensor.element_size()]))
+    return words.numpy().copy().view(dtype_of(name))
