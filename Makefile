@@ -9,14 +9,13 @@ BIN := $(VENV)/bin
 # As git sees them: tracked, or new and not ignored; less what is deleted but not yet committed.
 CXX_SOURCES = $(wildcard $(shell git ls-files --cached --others --exclude-standard \
 	'*.h' '*.cc' '*.cu' '*.cuh'))
-SHELL_SCRIPTS := .ci/run scripts/aarch64.sh scripts/free_threaded.sh scripts/release_libraries.sh \
-	scripts/sanitize.sh scripts/setup.sh scripts/wheels.sh
+SHELL_SCRIPTS := .ci/run scripts/aarch64.sh scripts/free_threaded.sh scripts/fuzz.sh \
+	scripts/release_libraries.sh scripts/sanitize.sh scripts/setup.sh scripts/wheels.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test asan tsan free-threaded check check-ruff check-mypy check-clang-format \
-	check-shellcheck check-workflows lint-tools actionlint audit format docs docs-links bench growth \
-	instructions gpu gpu-resources aarch64 wheels setup clean \
-	distclean
+.PHONY: help demo test asan tsan fuzz fuzz-core free-threaded check check-ruff check-mypy \
+	check-clang-format check-shellcheck check-workflows lint-tools actionlint audit format docs \
+	docs-links bench growth instructions gpu gpu-resources aarch64 wheels setup clean distclean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -103,6 +102,14 @@ growth:  ## set up, build, and time as work grows, with a picture; ARGS='--curve
 instructions:  ## count the instructions of kernels with valgrind; ARGS=--compare: since the record
 	@$(SETUP) bench valgrind package
 	@$(BIN)/python -m benchmarks.studies.instructions $(ARGS)
+
+fuzz:  ## set up, build, call everything at random; ARGS='--seconds 3600 --jobs 2', --planted
+	@$(SETUP) test package
+	@$(BIN)/python -m fuzz $(ARGS)
+
+# A compiler is all that it needs.
+fuzz-core:  ## the checks and the arithmetic of csrc/core under libFuzzer; ARGS='600 calls'
+	@scripts/fuzz.sh $(ARGS)
 
 # No set-up: a machine with a GPU has its own torch, and often no network.
 gpu:  ## test, check and time on a machine with a GPU; ARGS='--wheel FILE' or '--build'

@@ -197,8 +197,8 @@ def _check_backward(case: Case, arguments: dict[str, Any], results: tuple[Array,
     frequencies = np.abs(arguments["inv_freq"].astype(np.float64))
     plain = arguments | {"scale": 1.0, "inverse": False, "inputs": tuple(xs)}
     terms = sum(x.size for x in points) + pairs + 16
-    # Positions are cut at 2^-64, and sums of float32 are no smaller than its smallest number.
-    cut = (2.0**-63 + 2.0**-126) / (terms * unit)
+    # Small negative positions are -1 and a fraction, and so good to 2^-53.
+    cut = 2.0**-52 / (terms * unit)
     nothing = [
         plain | {"positions": positions + cut, "inv_freq": 0 * frequencies},
         plain | {"positions": 0 * positions, "inv_freq": frequencies},
@@ -227,8 +227,8 @@ def _per_position(arguments: dict[str, Any], positions: Any) -> Any:
     """What a table may be off by at its positions."""
     if isinstance(positions, (int, np.integer)):
         positions = np.arange(positions)
-    # Frequencies themselves are good to about 2^-106: past a scale of 2^46 that shows.
-    each = max(PER_POSITION, abs(arguments.get("scale", 1.0)) * 2.0**-106)
+    # Frequencies themselves are good to about 2^-100: past a scale of 2^40 that shows.
+    each = max(PER_POSITION, abs(arguments.get("scale", 1.0)) * 2.0**-99)
     return np.abs(np.asarray(positions).astype(np.float64))[..., None] * each + _cut(arguments)
 
 

@@ -21,11 +21,13 @@ void split_row(const SinusoidalSpec& spec, const Array& array, Pointer& sine, Po
   const int64_t size = item_size(array.dtype);
   char* const first = static_cast<char*>(array.data);
   const bool interleaved = spec.layout == "interleaved";
-  char* const second = first + size * stride * (interleaved ? 1 : spec.dim / 2);
+  // Of nothing, strides may be any numbers.
+  const int64_t apart = array.empty() ? 0 : size * stride * (interleaved ? 1 : spec.dim / 2);
+  char* const second = first + apart;
   const bool sine_first = spec.layout != "cos_sin";
   sine = sine_first ? first : second;
   cosine = sine_first ? second : first;
-  step = interleaved ? 2 * stride : stride;
+  step = interleaved && !array.empty() ? 2 * stride : stride;
 }
 
 void set_rows(SinusoidalArgs& args, const int64_t* shape, int rank) {

@@ -10,15 +10,17 @@ std::string name_of(const char* name, int axis, int rank) {
   return rank == 1 ? name : std::string(name) + "[" + std::to_string(axis) + "]";
 }
 
+// Of lengths that check_lengths has seen: too large only beside a 0, which then counts.
 int64_t product(const int64_t* sizes, int count) {
-  int64_t result = 1;
-  for (int i = 0; i < count; ++i) result *= sizes[i];
-  return result;
+  uint64_t result = 1;
+  for (int i = 0; i < count; ++i) result *= static_cast<uint64_t>(sizes[i]);
+  return static_cast<int64_t>(result);
 }
 
 int leading_rank(const ToeplitzCall& call) { return call.diagonals->rank - call.grid_rank; }
 
-void check_grid(const ToeplitzCall& call) {
+// Before anything that multiplies them.
+void check_lengths(const ToeplitzCall& call) {
   const char* const function = call.function;
   for (int axis = 0; axis < call.grid_rank; ++axis) {
     check_length(function, name_of("q_len", axis, call.grid_rank), call.q_len[axis]);
@@ -26,6 +28,10 @@ void check_grid(const ToeplitzCall& call) {
   }
   check_size(function, call.q_len, call.grid_rank);
   check_size(function, call.k_len, call.grid_rank);
+}
+
+void check_grid(const ToeplitzCall& call) {
+  const char* const function = call.function;
   const Array& diagonals = *call.diagonals;
   check_real(function, "diagonals", diagonals);
   if (diagonals.rank < call.grid_rank) {
@@ -76,9 +82,14 @@ class PlaneAxes {
     if (axis.size == 1) return;
     if (count_ > 0) {
       Axis& last = axes_[count_ - 1];
-      if (last.in == axis.in * axis.size && last.out == axis.out * axis.size &&
-          last.diagonals == axis.diagonals * axis.size &&
-          last.q_offset == axis.q_offset * axis.size && last.kept == axis.kept) {
+      // Unsigned: of nothing, strides may be any numbers.
+      const auto whole = [&](int64_t stride) {
+        return static_cast<int64_t>(static_cast<uint64_t>(stride) *
+                                    static_cast<uint64_t>(axis.size));
+      };
+      if (last.in == whole(axis.in) && last.out == whole(axis.out) &&
+          last.diagonals == whole(axis.diagonals) && last.q_offset == whole(axis.q_offset) &&
+          last.kept == axis.kept) {
         const int64_t size = last.size * axis.size;
         last = axis;
         last.size = size;
@@ -162,6 +173,7 @@ void check_matrices(const ToeplitzCall& call, const char* name, const Array& arr
 }  // namespace
 
 int check_toeplitz_shape(const ToeplitzCall& call, int64_t* shape) {
+  check_lengths(call);
   check_grid(call);
   const Array& diagonals = *call.diagonals;
   const int own = leading_rank(call), heads = std::min(own, 1);
@@ -187,6 +199,7 @@ ToeplitzArgs check_toeplitz(const ToeplitzCall& call) {
     const int rank = check_toeplitz_shape(call, shape);
     check_output(call.function, "out", out, shape, rank, out);
   } else {
+    check_lengths(call);
     check_matrices(call, "scores", *call.scores);
     check_grid(call);
     check_output(call.function, "out", out, call.scores->shape, call.scores->rank, *call.scores);
@@ -206,6 +219,7 @@ Dtype sum_dtype(Dtype dtype) {
 }
 
 ToeplitzArgs check_diagonal_sums(const ToeplitzCall& call) {
+  check_lengths(call);
   check_matrices(call, "grad", *call.scores);
   check_grid(call);
   return make_toeplitz(call, *call.scores);

@@ -56,9 +56,9 @@ struct ToeplitzArgs {
 
  private:
   POSENC_HD int64_t product(const int64_t* sizes) const {
-    int64_t count = 1;
-    for (int axis = 0; axis < grid_rank; ++axis) count *= sizes[axis];
-    return count;
+    uint64_t count = 1;  // unsigned: beside a 0 there may be sizes whose product is too large
+    for (int axis = 0; axis < grid_rank; ++axis) count *= static_cast<uint64_t>(sizes[axis]);
+    return static_cast<int64_t>(count);
   }
 };
 

@@ -135,8 +135,9 @@ bool solvable(const Term* terms, int count, int64_t target, int& budget) {
 void add_terms(const Array& array, int sign, Term* terms, int& count, int64_t& offset) {
   const int64_t size = item_size(array.dtype);
   for (int i = 0; i < array.rank; ++i) {
-    const int64_t stride = array.stride[i] * size, reach = array.shape[i] - 1;
-    if (stride == 0 || reach == 0) continue;
+    const int64_t reach = array.shape[i] - 1;
+    if (reach == 0 || array.stride[i] == 0) continue;  // a stride to nowhere may be any number
+    const int64_t stride = array.stride[i] * size;
     const int64_t magnitude = std::llabs(stride);
     // x runs over 0..reach with the sign of the stride: measured from the lowest address.
     if (stride < 0) offset += sign * stride * reach;
