@@ -71,7 +71,9 @@ void for_each_integer(const Array& array, const Visit& visit) {
   int64_t index[kMaxRank] = {};
   int64_t offset = 0;
   for (;;) {
-    visit(values.at(offset).integer);
+    const int64_t value = values.at(offset).integer;
+    const bool too_large = array.dtype == Dtype::kUInt64 && value < 0;  // 2^63 and more
+    visit(too_large ? INT64_MAX : value);
     int axis = array.rank - 1;
     for (; axis >= 0; --axis) {
       offset += array.stride[axis];

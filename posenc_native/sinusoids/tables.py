@@ -94,7 +94,8 @@ def sinusoidal(
     Positions are integers of up to 64 bits or floats of magnitude below 2^63. Results of position
     p are within ``1.2e-7 + 2^-62 |p|`` of the true value in float32 (the second term counts from
     2^38 on), correctly rounded in float16 and bfloat16 (except where the true value is within 1e-7
-    of a rounding boundary), and within ``4e-16 + 2^-60 |p|`` in float64.
+    of a rounding boundary), and within ``4e-16 + 2^-60 |p|`` in float64. Past a scale of 2^38 the
+    second term is ``2^-98 |scale p|``: frequencies are no better.
 
     Args:
         positions: an int n for 0 .. n-1, or an array or tensor of any shape.

@@ -30,6 +30,12 @@ BAD: dict[str, Bad] = {
         V,
         "q_offset",
     ),
+    "bias of an offset of 2^64 - 1, which is not -1": Bad(
+        "add_toeplitz_bias",
+        lambda: (x(3, 4, 4), x(3, 9), {"origin": 4, "q_offset": np.array(2**64 - 1, np.uint64)}),
+        V,
+        "diagonals",
+    ),
     "bias of scores of integers": Bad(
         "add_toeplitz_bias", lambda: (steps(3, 4, 4), x(3, 7)), T, "scores"
     ),
@@ -42,6 +48,12 @@ BAD: dict[str, Bad] = {
     ),
     "gather of a negative column": Bad(
         "relative_gather", lambda: (x(4, 5), np.array([0, 1, 2, 3, 4, -1, 0]), 4), V, "index"
+    ),
+    "gather of a column of 2^64 - 1, which is not the missing one": Bad(
+        "relative_gather",
+        lambda: (x(4, 5), np.array([0] * 6 + [2**64 - 1], np.uint64), 4, {"missing": -1}),
+        V,
+        "index",
     ),
     "gather by floats": Bad("relative_gather", lambda: (x(4, 5), x(7), 4), T, "index"),
     "gather of a missing that is there": Bad(
@@ -58,6 +70,9 @@ BAD: dict[str, Bad] = {
     ),
     "scatter by more than float32 has": Bad(
         "relative_scatter", lambda: (x(4, 4), steps(7), 3, {"scale": -1e39}), V, "scale"
+    ),
+    "scatter by True": Bad(
+        "relative_scatter", lambda: (x(4, 4), steps(7), 4, {"scale": True}), T, "scale"
     ),
     "scatter of a column too far": Bad(
         "relative_scatter", lambda: (x(4, 4), np.full(7, 3), 3), V, "index"

@@ -79,6 +79,7 @@ BAD: dict[str, Bad] = {
         "rotary_tables", lambda: (3, FREQ, {"scale": 1e300, "dtype": "f2"}), V, "scale"
     ),
     "tables scale text": Bad("rotary_tables", lambda: (3, FREQ, {"scale": "1"}), T, "scale"),
+    "tables scale True": Bad("rotary_tables", lambda: (3, FREQ, {"scale": True}), T, "scale"),
     "tables of uint8": Bad("rotary_tables", lambda: (3, FREQ, {"dtype": "u1"}), T, "dtype"),
     "tables axis_map of a count": Bad(
         "rotary_tables", lambda: (3, FREQ, {"axis_map": [0, 0]}), V, "positions"
@@ -146,6 +147,10 @@ BAD: dict[str, Bad] = {
         )
         for pairing in [None, 4.0, True, (2,)]
     },
+    "scale True": Bad("apply_rotary", lambda: (x(), None, FREQ, {"scale": True}), T, "scale"),
+    "scale of an array": Bad(
+        "apply_rotary", lambda: (x(), None, FREQ, {"scale": np.array(2.0)}), T, "scale"
+    ),
     "odd head": Bad(
         "apply_rotary", lambda: (x(5, 3), None, FREQ, {"layout": "sd"}), V, "rotary_start"
     ),

@@ -83,6 +83,7 @@ BAD: dict[str, Bad] = {
     "shift None": Bad("sinusoidal", lambda: (3, 8, {"shift": None}), T, "shift"),
     "scale nan": Bad("sinusoidal", lambda: (3, 8, {"scale": NAN}), V, "scale"),
     "scale inf": Bad("sinusoidal", lambda: (3, 8, {"scale": INF}), V, "scale"),
+    "scale True": Bad("sinusoidal", lambda: (3, 8, {"scale": True}), T, "scale"),
     "scale text": Bad("sinusoidal", lambda: (3, 8, {"scale": "2"}), T, "scale"),
     "frequencies too large": Bad("sinusoidal", lambda: (3, 8, {"scale": 1e30}), V, "scale"),
     "table layout": Bad("sinusoidal", lambda: (3, 8, {"layout": "sincos"}), V, "layout"),

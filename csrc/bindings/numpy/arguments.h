@@ -193,11 +193,21 @@ inline std::string_view pairing_text(const char* function, py::handle object,
   return storage;
 }
 
+// As base/arguments.py has it: what has a value, as bools and arrays of one number do, may be none.
+inline bool is_number(py::handle object) {
+  if (PyBool_Check(object.ptr())) return false;
+  if (PyLong_Check(object.ptr())) return true;
+  return py::isinstance(object, py::module_::import("numbers").attr("Real"));
+}
+
 inline double number(const char* function, const char* name, py::handle object) {
+  if (!PyFloat_Check(object.ptr()) && !is_number(object)) {
+    fail_type(function, name, "a real number", type_name(object));
+  }
   const double value = PyFloat_AsDouble(object.ptr());
   if (value == -1.0 && PyErr_Occurred()) {
     PyErr_Clear();
-    fail_type(function, name, "a number", type_name(object));
+    fail_type(function, name, "a real number", type_name(object));
   }
   return value;
 }
