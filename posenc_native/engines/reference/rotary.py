@@ -214,7 +214,7 @@ def _tables_of_tokens(
 ) -> tuple[FloatArray, FloatArray, bool]:
     """cos and sin, for the rotation forwards or back, and whether all is rounded as written."""
     view.check_tokens(function, "cos", rotation.cos.shape, after=(view.pairs,))
-    arguments.check_shape(function, "sin", rotation.sin.shape, rotation.cos.shape)
+    view.check_tokens(function, "sin", rotation.sin.shape, after=(view.pairs,))
     as_written = rounds_as_written(function, rotation.compute)
     cos, sin = rotation.cos.astype(np.float64), rotation.sin.astype(np.float64)
     return cos, -sin if rotation.inverse else sin, as_written

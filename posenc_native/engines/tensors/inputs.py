@@ -87,7 +87,9 @@ def position_tensor(function: str, positions: Any, device: Any) -> Tensor:
 
 def from_array(array: Any, device: Any) -> Tensor:
     """A copy: a tensor cannot share memory that is read-only or has negative strides."""
-    return torch.as_tensor(np.array(array), device=device)
+    copy = np.array(array)
+    # NumPy has two names for integers of 64 bits, of which torch knows one.
+    return torch.as_tensor(copy.view(np.dtype(copy.dtype.name)), device=device)
 
 
 def frequency_tensors(
@@ -97,12 +99,11 @@ def frequency_tensors(
     if not isinstance(inv_freq, Tensor):
         array = arguments.as_array(function, "inv_freq", inv_freq)
         arguments.check_dtype(function, "inv_freq", array.dtype, arguments.FREQUENCY_DTYPES)
-        # A tensor cannot share the memory of read-only arrays, as those of Rotary are.
-        inv_freq = torch.tensor(array, device=like.device)
+        inv_freq = from_array(array, like.device)
     if axis_map is not None and not isinstance(axis_map, Tensor):
         array = arguments.as_array(function, "axis_map", axis_map)
         arguments.check_dtype(function, "axis_map", array.dtype, arguments.INTEGER_DTYPES)
-        axis_map = torch.tensor(array, device=like.device)
+        axis_map = from_array(array, like.device)
     same_device(function, like, inv_freq=inv_freq, axis_map=axis_map)
     return inv_freq, axis_map
 
@@ -184,7 +185,9 @@ def of_schema(function: str, rotation: AnyRotation) -> AnyRotation:
         wrong_type(function, "rotary_start", "an int", type(rotary_start).__name__)
     if not 0 <= rotary_start < 2**63:
         wrong_value(function, "rotary_start", "an int in 0 .. 2^63 - 1", rotary_start)
-    return rotation._replace(pairing=pairing, rotary_start=int(rotary_start))
+    return rotation._replace(
+        pairing=pairing, rotary_start=int(rotary_start), inverse=bool(rotation.inverse)
+    )
 
 
 def view_of(

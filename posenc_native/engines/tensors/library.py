@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from posenc_native.base.errors import error_from_text
+from posenc_native.base.errors import error_from_text, error_of, fault_of
 from posenc_native.engines import backend, reference
 
 from . import cuda
@@ -61,6 +61,17 @@ def call(operator: Any, *args: Any, **kwargs: Any) -> Any:
         return operator(*args, **kwargs)
     except RuntimeError as error:
         raise_ours(error)
+
+
+def call_for(function: str, operator: Any, *args: Any) -> Any:
+    """As `call`, for a function of another name than the operator's: errors have the function's."""
+    try:
+        return call(operator, *args)
+    except (ValueError, TypeError) as error:
+        fault = fault_of(error)
+        if fault is None:
+            raise
+        raise error_of(type(error), fault._replace(function=function)) from None
 
 
 def raise_ours(error: RuntimeError) -> NoReturn:

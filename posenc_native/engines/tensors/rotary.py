@@ -95,6 +95,7 @@ def apply_rotary_qk(
         type(inv_freq) is not Tensor
         or rotation.axis_map is not None
         or not (positions is None or isinstance(positions, Tensor))
+        or type(rotation.scale) is not float
         or rotation.scale != 1.0
     ):
         rotation = _read(function, q, rotation)
@@ -183,6 +184,7 @@ def _of_schema_if_needed(function: str, rotation: AnyRotation) -> AnyRotation:
         and type(rotation.layout) is str
         and rotation.pairing in PAIRINGS
         and rotation.rotary_start == 0
+        and type(rotation.inverse) is bool
     ):
         return rotation
     return of_schema(function, rotation)

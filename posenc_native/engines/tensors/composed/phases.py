@@ -50,6 +50,14 @@ def check_values(function: str, positions: Tensor, axis_map: Tensor | None) -> N
             wrong_value(function, "axis_map", f"values in 0 .. {axes - 1}", axis_map.tolist())
 
 
+def whole_numbers(integers: Tensor) -> Tensor:
+    """Integers of any dtype as int64, which torch compares; 2^63 and more as the largest."""
+    wide = integers.to(torch.int64)
+    if integers.dtype is not torch.uint64:
+        return wide
+    return torch.where(wide < 0, 2**63 - 1, wide)
+
+
 def phases_at(points: Tensor, fraction: Tensor, whole: Tensor) -> Tensor:
     """As csrc/core/phase.h, by torch operations on 64-bit integers, which wrap."""
     low_half = 0xFFFFFFFF

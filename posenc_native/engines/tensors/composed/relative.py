@@ -11,7 +11,7 @@ from torch import Tensor
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_value
 
-from .phases import concrete
+from .phases import concrete, whole_numbers
 
 
 def toeplitz_bias(
@@ -138,6 +138,8 @@ def _entries(
     if q_offset is not None and len(q_len) != 1:
         expected = "none where q_len and k_len are tuples"
         wrong_value(function, "q_offset", expected, f"shape {list(q_offset.shape)}")
+    if q_offset is not None:
+        q_offset = whole_numbers(q_offset)
     flat = torch.zeros(1, 1, dtype=torch.int64, device=device)
     for axis, (queries, keys, count) in enumerate(zip(q_len, k_len, counts, strict=True)):
         first = queries - 1 if start is None else start[axis]
@@ -158,7 +160,7 @@ def _entries(
     if q_offset is None:
         return flat
     # Offsets that cannot be looked at must not lead out of the entries.
-    moved = flat - q_offset.long()[..., None, None]
+    moved = flat - q_offset[..., None, None]
     return moved.clamp(0, max(counts[0] - 1, 0))
 
 
@@ -191,14 +193,16 @@ def _columns(
     leading = tuple(x.shape[:-2])
     if q_offset is not None:
         arguments.check_offset_shape(function, tuple(q_offset.shape), leading)
+        q_offset = whole_numbers(q_offset)
     i = torch.arange(queries, device=x.device)[:, None]
     first = queries - 1 if start is None else start
     entries = first + torch.arange(keys, device=x.device) - i
     if q_offset is not None:
-        entries = entries - q_offset.long()[..., None, None]
+        entries = entries - q_offset[..., None, None]
     if index is None:
         columns = entries
     else:
+        index = whole_numbers(index)
         if index.ndim != 1:
             wrong_value(function, "index", "shape [q_len + k_len - 1]", list(index.shape))
         if missing is not None and 0 <= missing < width:

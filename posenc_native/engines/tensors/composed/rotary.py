@@ -20,9 +20,16 @@ from posenc_native.engines.reference.checks import check_inv_freq
 from posenc_native.engines.tensors import library
 from posenc_native.engines.tensors.following import transformed
 from posenc_native.engines.tensors.inputs import view_of
-from posenc_native.engines.tensors.library import call, ops
+from posenc_native.engines.tensors.library import call_for, ops
 
-from .phases import check_values, cos_sin, fixed_point_tensor, moving, phases_at
+from .phases import (
+    check_values,
+    cos_sin,
+    fixed_point_tensor,
+    moving,
+    phases_at,
+    whole_numbers,
+)
 
 
 def apply_rotary(
@@ -118,6 +125,7 @@ def tables(
         )
         if positions.ndim < 1:
             wrong_value(function, "positions", "shape [A, ...] with axis_map", "shape []")
+        axis_map = whole_numbers(axis_map)
     check_values(function, positions, axis_map)
     summed = inv_freq.ndim == 3
     rows = positions.shape if axis_map is None and not summed else positions.shape[1:]
@@ -126,7 +134,7 @@ def tables(
     if axis_map is None:
         points = positions[..., None]
     else:
-        points = positions.movedim(0, -1)[..., axis_map.long()]
+        points = positions.movedim(0, -1)[..., axis_map]
     if inv_freq.ndim > 1:
         points = points[..., None, :]
     turns = _frequency_turns(function, inv_freq).to(positions.device)
@@ -150,7 +158,7 @@ def _frequency_turns(function: str, inv_freq: Tensor) -> Tensor:
         return inv_freq.new_empty((2, *inv_freq.shape), dtype=torch.int64)
     flat = inv_freq.detach().cpu().flatten()
     if library.LIBRARY is not None:
-        turns = call(ops.frequency_turns.default, flat)
+        turns = call_for(function, ops.frequency_turns.default, flat)
     else:
         turns = fixed_point_tensor(check_inv_freq(function, flat.numpy()))
     return turns.unflatten(-1, inv_freq.shape)  # type: ignore[no-any-return]

@@ -12,7 +12,7 @@ from posenc_native.base.arguments import wrong_value
 from posenc_native.engines.tensors import library
 from posenc_native.engines.tensors.following import needs_function
 from posenc_native.engines.tensors.gradients.sinusoids import sinusoidal_rates
-from posenc_native.engines.tensors.library import call, ops
+from posenc_native.engines.tensors.library import call_for, ops
 from posenc_native.spectra.frequencies import checked_frequencies
 
 from .phases import check_values, cos_sin, fixed_point_tensor, moving, phases_at
@@ -71,6 +71,6 @@ def add_sinusoidal(
 def _sinusoidal_turns(function: str, dim: int, base: float, shift: float, scale: float) -> Tensor:
     """[2, P]: the fractions and the whole turns of frequencies, as 64-bit patterns."""
     if library.LIBRARY is not None:
-        return call(ops.sinusoidal_turns.default, dim, base, shift, scale)  # type: ignore[no-any-return]
+        return call_for(function, ops.sinusoidal_turns.default, dim, base, shift, scale)  # type: ignore[no-any-return]
     exact = checked_frequencies(function, dim, base, shift, scale)
     return fixed_point_tensor(exact)
