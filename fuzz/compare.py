@@ -228,7 +228,7 @@ def _per_position(arguments: dict[str, Any], positions: Any) -> Any:
     if isinstance(positions, (int, np.integer)):
         positions = np.arange(positions)
     # Frequencies themselves are good to about 2^-100: past a scale of 2^40 that shows.
-    each = max(PER_POSITION, abs(arguments.get("scale", 1.0)) * 2.0**-99)
+    each = max(PER_POSITION, abs(arguments.get("scale", 1.0)) * 2.0**-98)
     return np.abs(np.asarray(positions).astype(np.float64))[..., None] * each + _cut(arguments)
 
 

@@ -159,6 +159,57 @@ def run(case: Case, engine: Engine, arrays: dict[int, Any]) -> Outcome:
 # --- Tensors
 
 
+# Functions that are linear in all of their floats together, and what these are.
+LINEAR = {
+    "apply_rotary": ("x",),
+    "apply_rotary_qk": ("q", "k"),
+    "apply_rotary_tables": ("x",),
+    "apply_rotary_qk_tables": ("q", "k"),
+    "toeplitz_bias": ("diagonals",),
+    "add_toeplitz_bias": ("scores", "diagonals"),
+    "diagonal_sums": ("grad",),
+    "relative_gather": ("x", "content"),
+    "relative_scatter": ("grad",),
+}
+# Half a unit in the last place of 1.
+HALF_UNITS = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
+
+
+def adjoint_fault(case: Case, tensors: dict[int, Any]) -> str | None:
+    """What is wrong with gradients of a function y = f(x) that is linear: <g, y> = <x, f* g>."""
+    arguments = arguments_of(case, tensors, tensors=True)
+    arguments.pop("out", None)
+    arguments.pop("inplace", None)
+    inputs = {name: arguments.get(name) for name in LINEAR[case.function]}
+    inputs = {name: x.detach().requires_grad_() for name, x in inputs.items() if x is not None}
+    with prepared(Engine("operator")):
+        results = function_of(case)(**(arguments | inputs))
+        results = results if isinstance(results, tuple) else (results,)
+        torch.manual_seed(0)
+        grads = [torch.randn(y.shape, dtype=torch.float64).to(y.dtype) for y in results]
+        found = torch.autograd.grad(results, list(inputs.values()), grads, allow_unused=True)
+    difference = scale = 0.0
+    unit = 0.0
+    for tensor, other, sign in (
+        *zip(results, grads, [1] * len(grads), strict=True),
+        *zip(inputs.values(), found, [-1] * len(inputs), strict=True),
+    ):
+        if other is None:
+            return "an input has no gradient"
+        if other.shape != tensor.shape or other.dtype != tensor.dtype:
+            return f"a gradient is {other.dtype} {list(other.shape)}"
+        products = tensor.detach().double() * other.double()
+        difference += sign * float(products.sum())
+        scale += float(products.abs().sum())
+        unit = max(unit, HALF_UNITS[str(tensor.dtype).removeprefix("torch.")])
+    # A number is rounded where it is stored, and sums of float32 at each of their terms.
+    terms = 8 + max(tensor.numel() for tensor in (*results, *inputs.values()))
+    bound = scale * (8 * unit + terms * max(2.0**-53, min(unit, 2.0**-24)))
+    if scale < 1e30 and abs(difference) > bound + 1e-6 * (unit == 2.0**-11):
+        return f"<g, y> and <x, f* g> differ by {difference}, more than {bound}"
+    return None
+
+
 def tensors_of(case: Case, arena: Arena) -> dict[int, Any] | None:
     """The operands as tensors of the same memory; None where no tensor can be so."""
     result = {}

@@ -8,7 +8,19 @@ from dataclasses import dataclass
 from . import compare
 from .cases import Case
 from .choices import Choices
-from .engines import CUDA, FUSED, OPERATORS, REFERENCE, TARGETS, Engine, Outcome, run, tensors_of
+from .engines import (
+    CUDA,
+    FUSED,
+    LINEAR,
+    OPERATORS,
+    REFERENCE,
+    TARGETS,
+    Engine,
+    Outcome,
+    adjoint_fault,
+    run,
+    tensors_of,
+)
 from .known import known_defect
 from .memory import Arena
 
@@ -96,6 +108,12 @@ class Trial:
                     yield Finding(engine, text)
             if first is None and outcome.error is None:
                 first = engine, outcome
+            if engine.kind == "operator" and outcome.error is None and case.function in LINEAR:
+                self.arena.restore()
+                self.executions += 2
+                text = adjoint_fault(case, operands) or self.arena.changed([])
+                if text is not None:
+                    yield Finding(engine, f"gradients: {text}")
         self.refused += first is None
 
     def _faults(
