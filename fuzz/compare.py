@@ -125,13 +125,20 @@ def _partners(arguments: dict[str, Any], dim: int, pairs: int) -> Array:
     return partner
 
 
+def _highest(arguments: dict[str, Any]) -> float:
+    """The highest frequency of a formula: the first, or for bases below 1 the last."""
+    pairs = (arguments["dim"] if "dim" in arguments else arguments["x"].shape[-1]) // 2
+    step = np.log(arguments.get("base", 1e4)) / max(pairs - arguments.get("shift", 0.0), 1e-300)
+    return float(abs(arguments.get("scale", 1.0)) * np.exp(max(-step * (pairs - 1), 0.0)))
+
+
 def _cut(arguments: dict[str, Any]) -> float:
     """What angles are off by because fractions of positions are cut at 2^-64, in radians."""
     positions, inv_freq = arguments.get("positions"), arguments.get("inv_freq")
     if not isinstance(positions, np.ndarray) or positions.dtype.kind != "f" or not positions.size:
         return 0.0
     if inv_freq is None:
-        return 2.0**-62 * abs(arguments.get("scale", 1.0))
+        return 2.0**-62 * _highest(arguments)
     terms = len(inv_freq) if inv_freq.ndim == 3 else 1
     return float(terms * 2.0**-62 * np.abs(inv_freq.astype(np.float64)).max(initial=0.0))
 
@@ -194,18 +201,21 @@ def _check_backward(case: Case, arguments: dict[str, Any], results: tuple[Array,
     positions = arguments.get("positions")
     positions = np.arange(tokens) if positions is None else positions
     positions = np.abs(positions.astype(np.float64))
+    # Integers of 2^63 and more are no positions in float64: sums of smaller ones, made larger.
+    far = 4.0 if positions.max(initial=0.0) >= 2.0**62 else 1.0
+    positions = positions / far
     frequencies = np.abs(arguments["inv_freq"].astype(np.float64))
     plain = arguments | {"scale": 1.0, "inverse": False, "inputs": tuple(xs)}
     terms = sum(x.size for x in points) + pairs + 16
-    # Small negative positions are -1 and a fraction, and so good to 2^-53.
-    cut = 2.0**-52 / (terms * unit)
+    cut = 2.0**-64 / (terms * unit)  # fractions of positions are
     nothing = [
         plain | {"positions": positions + cut, "inv_freq": 0 * frequencies},
         plain | {"positions": 0 * positions, "inv_freq": frequencies},
     ]
     for i, (actual, e) in enumerate(zip(results[count:], exact[count:], strict=True)):
-        off = _reference(case, nothing[i] | {"grads": tuple(errors)})[count + i]
-        sums = _reference(case, nothing[i] | {"grads": tuple(ys)})[count + i]
+        times = far if i == 0 else 1.0
+        off = times * _reference(case, nothing[i] | {"grads": tuple(errors)})[count + i]
+        sums = times * _reference(case, nothing[i] | {"grads": tuple(ys)})[count + i]
         assert actual.shape == e.shape, f"shape {actual.shape}, not {e.shape}"
         excess = np.abs(actual - e) - (off + terms * unit * sums + 2.0**-120 * terms)
         assert np.all(~(sums < 1e30) | (excess <= 0)), f"a sum is off by {excess.max()} more"
@@ -228,7 +238,7 @@ def _per_position(arguments: dict[str, Any], positions: Any) -> Any:
     if isinstance(positions, (int, np.integer)):
         positions = np.arange(positions)
     # Frequencies themselves are good to about 2^-100: past a scale of 2^40 that shows.
-    each = max(PER_POSITION, abs(arguments.get("scale", 1.0)) * 2.0**-98)
+    each = max(PER_POSITION, _highest(arguments) * 2.0**-98)
     return np.abs(np.asarray(positions).astype(np.float64))[..., None] * each + _cut(arguments)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from . import compare
 from .cases import Case
 from .choices import Choices
+from .differences import explained
 from .engines import (
     CUDA,
     FUSED,
@@ -21,7 +22,6 @@ from .engines import (
     run,
     tensors_of,
 )
-from .known import known_defect
 from .memory import Arena
 
 SEVERAL_TARGETS_SAME = (
@@ -98,13 +98,13 @@ class Trial:
             outcome = run(case, engine, operands)
             self.executions += 1
             for text in self._faults(case, engine, outcome, copies, first):
-                if not known_defect(case, engine, text):
+                if not explained(case, engine, text):
                     yield Finding(engine, text)
             if case.faults and case.function != "rotary_backward":  # its reference checks little
                 if verdict is None:
                     verdict = self._reference(case, arrays)
                 text = self._disagreement(case, engine, outcome, verdict)
-                if text is not None and not known_defect(case, engine, text):
+                if text is not None and not explained(case, engine, text):
                     yield Finding(engine, text)
             if first is None and outcome.error is None:
                 first = engine, outcome

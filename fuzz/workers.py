@@ -16,7 +16,6 @@ from typing import Any
 
 from .cases import NAMES, case_of
 from .choices import Choices
-from .known import crashes
 
 # A case that takes so many seconds hangs.
 PATIENCE = 60.0
@@ -94,8 +93,6 @@ def findings_of(seed: int, trial: Any) -> list[Found]:
     from .trial import plan_of
 
     case = case_of(seed)
-    if crashes(case):
-        return []
     plan = plan_of(case, Choices.of_seed(~seed))
     try:
         return [Found(seed, case.function, str(f)) for f in trial.findings(case, plan)]

@@ -65,6 +65,20 @@ struct Positions {
 
   POSENC_HD Position at(int64_t offset) const { return visit(ReadOne{offset}); }
 
+  // The same as a number, for sums. Phases do not mind that uint64 is read as int64, numbers do.
+  // By its magnitude: near 0 a negative one would lose its digits.
+  template <typename Number>
+  POSENC_HD Number number_at(int64_t offset) const {
+    const Position p = at(offset);
+    const bool negative = p.integer < 0 && !(data != nullptr && dtype == Dtype::kUInt64);
+    const uint64_t integer = static_cast<uint64_t>(p.integer);
+    const uint64_t whole = negative ? ~integer + (p.fraction == 0) : integer;
+    const uint64_t fraction = negative ? ~p.fraction + 1 : p.fraction;
+    const Number magnitude = multiply_add(static_cast<Number>(fraction),
+                                          static_cast<Number>(0x1p-64), static_cast<Number>(whole));
+    return negative ? -magnitude : magnitude;
+  }
+
  private:
   struct ReadOne {  // no lambda: nvcc takes no generic ones
     int64_t offset;

@@ -39,10 +39,6 @@ inline float as_real(T x) {
   return to_float(x);
 }
 
-inline double as_double(Position p) {
-  return static_cast<double>(p.integer) + static_cast<double>(p.fraction) * 0x1p-64;
-}
-
 // x is of the type T; its gradient, as `turned` says, of Real<T>.
 template <typename T, bool kInterleaved>
 class GradientSums {
@@ -162,7 +158,7 @@ class GradientSums {
     const int64_t offset = row / turned.tokens * turned.position_batch_stride +
                            row % turned.tokens * turned.position_token_stride;
     const auto position = [&](int64_t axis) {
-      return as_double(turned.positions.at(offset + axis * turned.positions.axis_stride));
+      return turned.positions.number_at<double>(offset + axis * turned.positions.axis_stride);
     };
     const int64_t heads = turned.inv_freq.heads, terms = turned.inv_freq.terms();
     for (int64_t term = 0; term < terms; ++term) {

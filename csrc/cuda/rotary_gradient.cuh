@@ -143,11 +143,10 @@ class RotaryGradientThread : public RotaryBlock<T, kVector, kInterleaved> {
     for (int token = thread(); token < tokens(); token += threads()) {
       const int64_t row = first_row() + token;
       const int64_t batch = divide(row, args_.tokens);
-      const Position p =
-          args_.positions.at(batch * args_.position_batch_stride +
-                             (row - batch * args_.tokens) * args_.position_token_stride +
-                             axis * args_.positions.axis_stride);
-      positions()[token] = as_number(p);
+      positions()[token] = args_.positions.template number_at<Number>(
+          batch * args_.position_batch_stride +
+          (row - batch * args_.tokens) * args_.position_token_stride +
+          axis * args_.positions.axis_stride);
     }
   }
 
@@ -236,17 +235,6 @@ class RotaryGradientThread : public RotaryBlock<T, kVector, kInterleaved> {
   // Whether a pair of the block turns with the position along an axis.
   POSENC_HD bool driven(int i, int axis) const {
     return args_.axis_map.data == nullptr || args_.axis_map.clamped(first_pair_ + i) == axis;
-  }
-
-  // By its magnitude: near 0 a negative one would lose its digits.
-  static POSENC_HD Number as_number(Position p) {
-    const bool negative = p.integer < 0;
-    const uint64_t integer = static_cast<uint64_t>(p.integer);
-    const uint64_t whole = negative ? ~integer + (p.fraction == 0) : integer;
-    const uint64_t fraction = negative ? ~p.fraction + 1 : p.fraction;
-    const Number magnitude = multiply_add(static_cast<Number>(fraction),
-                                          static_cast<Number>(0x1p-64), static_cast<Number>(whole));
-    return negative ? -magnitude : magnitude;
   }
 
   // A group's heads are counted through q and k.

@@ -55,6 +55,12 @@ BAD: dict[str, Bad] = {
         V,
         "index",
     ),
+    "gather at an offset of 2^64 - 1, which is not -1": Bad(
+        "relative_gather",
+        lambda: (x(4, 5), steps(40), 4, {"q_offset": np.array(2**64 - 1, np.uint64), "origin": 25}),
+        V,
+        "index",
+    ),
     "gather by floats": Bad("relative_gather", lambda: (x(4, 5), x(7), 4), T, "index"),
     "gather of a missing that is there": Bad(
         "relative_gather", lambda: (x(4, 5), steps(7), 4, {"missing": 2}), V, "missing"

@@ -389,3 +389,19 @@ def test_other_numbers_of_tensors_are_refused(grads, inputs):
     given = Call((x,) * grads, (x,) * inputs, None, np.ones(4))
     with pytest.raises(ValueError, match="rotary_backward: grad: expected one or two tensors"):
         given.run(NATIVE)
+
+
+@NEEDS_NATIVE
+@pytest.mark.parametrize(
+    "positions",
+    [np.array([2**63, 2**64 - 2, 5], np.uint64), np.array([-(2.0**-40), -(2.0**-55), -(2.0**-60)])],
+    ids=["beyond int64", "just below 0"],
+)
+def test_positions_are_numbers_in_sums(target, positions):
+    """Phases take uint64 for int64 and -2^-60 for a fraction after -1; sums must not."""
+    x, grad = np.zeros((2, 1, 1, 3, 2))
+    x[..., 0] = grad[..., 1] = 1
+    given = Call((grad,), (x,), positions, np.array([0.25]))
+    exact = given.run(reference)
+    for actual, expected in zip(given.run()[1:], exact[1:], strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-6 if target == "CUDA" else 1e-14)

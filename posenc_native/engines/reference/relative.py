@@ -259,6 +259,8 @@ def _columns(
     entries = start + np.arange(keys) - np.arange(queries)[:, None]
     if q_offset is not None:
         shape = (*q_offset.shape, *(1,) * (len(leading) - q_offset.ndim + 2))
+        if q_offset.dtype == np.uint64:  # beyond int64 there is no column either
+            q_offset = np.minimum(q_offset, np.uint64(2**63 - 1))
         entries = entries - q_offset.astype(np.int64).reshape(shape)
     if index is None:
         columns = entries
