@@ -89,7 +89,7 @@ rm -rf "$reports"
 mkdir "$reports"
 export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:log_path=$reports/address:${ASAN_OPTIONS:-}
 export UBSAN_OPTIONS=print_stacktrace=1:log_path=$reports/undefined:${UBSAN_OPTIONS:-}
-TSAN_OPTIONS=suppressions=$root/scripts/thread_sanitizer.txt:ignore_noninstrumented_modules=1:${TSAN_OPTIONS:-}
+TSAN_OPTIONS=allocator_may_return_null=1:suppressions=$root/scripts/thread_sanitizer.txt:ignore_noninstrumented_modules=1:${TSAN_OPTIONS:-}
 export TSAN_OPTIONS=log_path=$reports/thread:exitcode=0:$TSAN_OPTIONS
 reported() {
   grep -lrE 'ERROR: AddressSanitizer|runtime error:|WARNING: ThreadSanitizer' "$reports" || true
@@ -129,7 +129,7 @@ PY
       ;;
   esac
 }
-plant | "$work/venv/bin/python" - >/dev/null 2>&1 || true
+plant | TSAN_OPTIONS=$TSAN_OPTIONS:halt_on_error=1 "$work/venv/bin/python" - >/dev/null 2>&1 || true
 [[ -n $(reported) ]] || die "the sanitizer did not find a planted error: is its runtime the right one?"
 rm -f "$reports"/*
 

@@ -49,7 +49,10 @@ README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 # Their code is commands of a working copy, shown by indentation; no test runs it.
 INCLUDED = [
-    *(ROOT / name for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *(
+        ROOT / name
+        for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+    ),
     *(ROOT / name / "README.md" for name in ("benchmarks", "examples")),
 ]
 

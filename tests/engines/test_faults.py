@@ -138,6 +138,13 @@ print(interrupted > 0, status("VmRSS") - before < 32 << 10, more_threads())
 LIMITS = (
     STATUS
     + """
+# The stack of the main thread grows by need, and where addresses have ended the system ends a
+# process whose stack cannot grow. So it grows now, by more than any call takes.
+def grow(depth):
+    return depth and list(map(grow, [depth - 1]))
+
+grow(900)
+
 def limit(kind, value):
     resource.setrlimit(kind, (value, resource.getrlimit(kind)[1]))
 

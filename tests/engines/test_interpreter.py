@@ -90,7 +90,7 @@ def test_an_argument_that_another_thread_changes_during_the_call(name):
         }}
         sizes = {{"axis_map": pairs, "q_offset": 1, "index": 2 * tokens - 1}}
         changing = np.zeros(sizes["{name}"], np.int64)
-        called = threading.Event()
+        called, restored = threading.Event(), threading.Event()
         sys.setswitchinterval(60)  # the other thread's turn comes when the call is being worked on
 
         def change():
@@ -100,12 +100,14 @@ def test_an_argument_that_another_thread_changes_during_the_call(name):
                 changing.fill(2**40)
                 time.sleep(0.001)
                 changing.fill(0)
+                restored.set()
 
         threading.Thread(target=change, daemon=True).start()
         for _ in range(10):
             called.set()
             calls["{name}"](changing)
-            time.sleep(0.003)
+            restored.wait()
+            restored.clear()
     """)
 
 

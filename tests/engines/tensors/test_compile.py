@@ -270,11 +270,13 @@ def test_decoding_steps_do_not_recompile(device):
     assert counter.frame_count == 1
 
 
-@pytest.mark.xfail(
+NOT_FOLLOWED = pytest.mark.xfail(
     reason="frequencies are computed with decimal, which torch.compile cannot follow"
 )
+
+
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`")
-@pytest.mark.parametrize("fullgraph", [False, True])
+@pytest.mark.parametrize("fullgraph", [False, pytest.param(True, marks=NOT_FOLLOWED)])
 def test_a_rotary_may_be_made_inside(fullgraph):
     def function(q, k):
         return pn.Rotary(8, base=5e5)(q, k)
