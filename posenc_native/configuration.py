@@ -35,7 +35,7 @@ def configuration() -> dict[str, str]:
             if torch_library() is not None
             else "not built: tensors are computed by compositions of torch operations"
         ),
-        **_cuda_configuration(),
+        **_operators_in_use(),
         **{name: _version(name) for name in _OPTIONAL},
     }
 
@@ -56,7 +56,7 @@ def _huge_pages() -> str:
     }.get(mode, "left to the system")
 
 
-def _cuda_configuration() -> dict[str, str]:
+def _operators_in_use() -> dict[str, str]:
     if torch_library() is None:
         return {"CUDA kernels": "not built"}
     try:
@@ -64,9 +64,11 @@ def _cuda_configuration() -> dict[str, str]:
     except (ImportError, OSError) as error:  # no torch here, or one that is too old
         return {"CUDA kernels": f"not in use: {error}"}
 
-    from .engines.tensors import cuda
+    from .engines.tensors import cuda, small
 
-    return cuda.configuration()
+    read = small.direct is not None
+    said = "read at once" if read else "through torch's dispatcher: this torch is not known"
+    return {"small calls (torch)": said, **cuda.configuration()}
 
 
 def show_config() -> None:

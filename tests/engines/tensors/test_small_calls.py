@@ -16,6 +16,7 @@ from torch.autograd import forward_ad  # noqa: E402
 from torch_cases import FLOATS, assert_same_bits, dtype_id, random  # noqa: E402
 
 import posenc_native as pn  # noqa: E402
+from posenc_native import configuration  # noqa: E402
 from posenc_native.engines.tensors import small  # noqa: E402
 from posenc_native.engines.tensors.gradients import rotary as rotary_gradients  # noqa: E402
 
@@ -248,3 +249,11 @@ def test_the_autograd_functions_keep_the_operator():
     rotated = rotary_gradients.rotary_qk(q, k, None, INV_FREQ, "bhsd", "half", 0, None, 1.0, False)
     for one, other in zip(rotated, pn.apply_rotary_qk(q, k, None, INV_FREQ), strict=True):
         assert_same_bits(one, other)
+
+
+def test_the_configuration_says_whether_small_calls_are_read(monkeypatch):
+    said = configuration.configuration()["small calls (torch)"]
+    assert said == "read at once"
+    monkeypatch.setattr(small, "direct", None)
+    said = configuration.configuration()["small calls (torch)"]
+    assert said.startswith("through torch's dispatcher")
