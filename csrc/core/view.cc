@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 
 namespace posenc {
@@ -56,7 +57,9 @@ void check_factor(std::string_view function, std::string_view argument, double v
   check_finite(function, argument, value);
   // From 2^128 - 2^103 on, a number rounds to infinity.
   if (dtype != Dtype::kFloat64 && !(std::fabs(value) < 0x1.ffffffp127)) {
-    fail_value(function, argument, "a finite number in float32", std::to_string(value));
+    char text[32];  // to_string would write all the digits down
+    std::snprintf(text, sizeof text, "%g", value);
+    fail_value(function, argument, "a finite number in float32", text);
   }
 }
 

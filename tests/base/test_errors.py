@@ -37,6 +37,11 @@ def test_the_message_of_the_commonest_mistake(backend):
         assert part in str(e.value)
 
 
+def test_the_message_of_a_huge_factor_is_short(backend):
+    with pytest.raises(ValueError, match=r"a finite number in float32, got 1e\+300$"):
+        pn.apply_rotary(x(), None, FREQ, scale=1e300)
+
+
 @pytest.mark.parametrize("dtype", ["bool", "complex64", "float16", ">i4", "U1"])
 def test_the_message_names_the_dtype_that_came(backend, dtype):
     with pytest.raises(TypeError, match=re.escape(f"got {np.dtype(dtype)}")):
