@@ -70,9 +70,12 @@ def test_the_first_calls_of_several_threads():
 
 @pytest.mark.parametrize("name", ["axis_map", "q_offset", "index"])
 def test_an_argument_that_another_thread_changes_during_the_call(name):
-    """Values that lead to memory were checked, but may be others when they are read again."""
+    """Values that lead to memory were checked, but may be others when they are read again.
+
+    Changed before the check they may be refused; what must not happen is that they are followed.
+    """
     watched(f"""
-        import sys, threading, time
+        import contextlib, sys, threading, time
         import numpy as np
         import posenc_native as pn
 
@@ -105,7 +108,8 @@ def test_an_argument_that_another_thread_changes_during_the_call(name):
         threading.Thread(target=change, daemon=True).start()
         for _ in range(10):
             called.set()
-            calls["{name}"](changing)
+            with contextlib.suppress(ValueError, IndexError):
+                calls["{name}"](changing)
             restored.wait()
             restored.clear()
     """)
