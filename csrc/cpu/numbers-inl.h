@@ -152,7 +152,7 @@ HWY_INLINE void split_pairs(D d, hn::Vec<hn::RebindToUnsigned<D>> both, hn::Vec<
 
 // kInstructions: the caller has looked whether there are any.
 template <Store kStore, bool kInstructions = false, class D>
-HWY_INLINE void store_even_odd(hn::Vec<D> even, hn::Vec<D> odd, D d, BFloat16* to) {
+HWY_INLINE void store_even_odd(hn::Vec<D> even, hn::Vec<D> odd, D /*d*/, BFloat16* to) {
   const hn::RebindToUnsigned<D> du;
 #if HWY_TARGET == HWY_AVX3
   if constexpr (sizeof(even.raw) == 64) {
@@ -164,9 +164,16 @@ HWY_INLINE void store_even_odd(hn::Vec<D> even, hn::Vec<D> odd, D d, BFloat16* t
     }
   }
 #endif
-  const auto low = hn::ShiftRight<16>(round_bfloat16(d, even));
-  const auto high = hn::And(round_bfloat16(d, odd), hn::Set(du, 0xffff0000));
-  store_as<kStore>(hn::Or(low, high), du, reinterpret_cast<uint32_t*>(to));
+  // In lanes of 16 bits, whose upper halves take turns with their lower ones: a carry out of
+  // lower + 0x7fff + (the last bit of upper) is the upper bit of their mean.
+  const hn::Repartition<uint16_t, D> d16;
+  const auto upper = hn::OddEven(hn::BitCast(d16, odd),
+                                 hn::BitCast(d16, hn::ShiftRight<16>(hn::BitCast(du, even))));
+  const auto lower = hn::OddEven(hn::BitCast(d16, hn::ShiftLeft<16>(hn::BitCast(du, odd))),
+                                 hn::BitCast(d16, even));
+  const auto half = hn::Add(hn::And(upper, hn::Set(d16, 1)), hn::Set(d16, 0x7ffe));
+  const auto carry = hn::ShiftRight<15>(hn::AverageRound(lower, half));
+  store_as<kStore>(hn::BitCast(du, hn::Add(upper, carry)), du, reinterpret_cast<uint32_t*>(to));
 }
 
 // --- float16

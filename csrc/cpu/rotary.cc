@@ -79,13 +79,15 @@ class RotaryKernel {
         angles_.compute(args, piece, batch, token, count);
       }
       for (int i = 0; i < args.tensor_count; ++i) {
-        Runs(args, args.tensors[i], piece, {batch, token, count}, angles_, copy_rest).rotate();
+        Runs(args, args.tensors[i], piece, {batch, token, count}, angles_, copy_rest, lines_)
+            .rotate();
       }
       begin += count;
     }
   }
 
   typename Runs::Angles angles_;
+  HWY_ALIGN char lines_[kLineBuffer];
 };
 
 template <typename T, Rounding kRounding>

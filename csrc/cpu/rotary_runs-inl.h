@@ -1,4 +1,11 @@
 // Rotary's rows: how the heads of a block of tokens are rotated, in runs along memory.
+//
+//   tokens of a head are neighbours (bhsd)       heads of a token are neighbours (bshd)
+//
+//   head 0  t0 t1 t2 t3 ...  ─►                  token 0  h0 h1 h2 ... ─►  token 1  h0 h1 h2 ... ─►
+//   head 1  t0 t1 t2 t3 ...  ─►  side by side:
+//   head 2  t0 t1 t2 t3 ...  ─►  they share the  one run through memory, as long as there are no
+//   head 3  t0 t1 t2 t3 ...  ─►  loads of angles gaps; with gaps (fused qkv) tokens side by side
 
 #if defined(POSENC_CPU_ROTARY_RUNS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef POSENC_CPU_ROTARY_RUNS_INL_H_
@@ -14,6 +21,7 @@
 
 #include "core/rotary.h"
 #include "cpu/elements-inl.h"
+#include "cpu/lines-inl.h"
 #include "cpu/numbers-inl.h"
 #include "cpu/rotary_angles-inl.h"
 #include "cpu/rotary_row-inl.h"
@@ -24,21 +32,27 @@ HWY_BEFORE_NAMESPACE();
 namespace posenc::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// How far ahead of the rotation memory is requested: into the second-level cache, since what many
-// heads request would not fit the ways of the first.
-constexpr int64_t kPrefetchBytes = 4096;
-// Rows rotated side by side: heads share the loads of their angles, and memory serves several
-// streams faster than one. In place as many as there are registers for their pairs; where a second
-// stream is written for each, fewer are faster.
-constexpr int kRows = 4;
+// How far ahead of the rotation memory is requested, all rows side by side together: into the
+// second-level cache, since what many heads request would not fit the ways of the first.
+constexpr int64_t kPrefetchBytes = 32768;
+// Heads rotated side by side: they share the loads of their angles, and memory serves several
+// streams faster than one that ends every few pages. In place as many as there are registers for
+// their pairs; where a second stream is written for each, fewer are faster. A run without gaps goes
+// alone, and nothing is requested for it: the processor's own requests follow it, and do not follow
+// several runs side by side.
+constexpr int kHeads = 4;
 template <class Row>
-constexpr int kRowsInPlace =
-    (HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON) && Row::kVectors <= 2 ? 8 : kRows;
-
+constexpr int kHeadsInPlace =
+    (HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON) && Row::kVectors <= 2 ? 8 : kHeads;
 // Heads at multiples of this distance have the same place in first-level caches that find lines by
 // a hash of the address (AMD: bits 12 to 27), whatever their ways: side by side they evict each
 // other.
 constexpr int64_t kCollide = int64_t{1} << 27;
+
+// Buffers of LineWriters: of all rows that are written side by side.
+constexpr int64_t kLineBuffer = 16384;
+// How much of them is filled before it is written: little, so that the first-level cache keeps it.
+constexpr int64_t kLinesAtOnce = 2048;
 
 // The tokens first .. first + count - 1 of one batch row.
 struct Tokens {
@@ -55,10 +69,10 @@ class RotaryRuns {
  public:
   using Angles = RotaryAngles<Number, Row::kOrder, Row::kCopies>;
 
-  // copy_rest: of what is not rotated, if it is to be anywhere else.
+  // copy_rest: of what is not rotated, if it is to be anywhere else. lines: kLineBuffer bytes.
   RotaryRuns(const RotaryArgs& args, const RotaryTensor& tensor, const Piece& piece,
-             const Tokens& tokens, const Angles& angles, bool copy_rest)
-      : args_(args), tensor_(tensor), piece_(piece), tokens_(tokens) {
+             const Tokens& tokens, const Angles& angles, bool copy_rest, char* lines)
+      : args_(args), tensor_(tensor), piece_(piece), tokens_(tokens), lines_(lines) {
     const int64_t batch = tokens.batch, token = tokens.first;
     in_ = static_cast<const T*>(tensor.in) + batch * tensor.in_strides.batch +
           token * tensor.in_strides.token;
@@ -67,33 +81,52 @@ class RotaryRuns {
     cosine_ = angles.cosine();
     sine_ = angles.sine();
     per_token_ = static_cast<int64_t>(angles.numbers());
-    contiguous_ = tensor.in_strides.dim == 1 && tensor.out_strides.dim == 1;
-    in_place_ = tensor.in == tensor.out;
-    stream_ = kStreams && args.non_temporal && !in_place_ && can_stream();
-    copy_rest_ = copy_rest && !in_place_ && 2 * args.pairs != args.head_dim;
-    const int64_t row_bytes = std::max<int64_t>(args.head_dim * static_cast<int64_t>(sizeof(T)), 1);
-    rows_ahead_ = std::max<int64_t>(kPrefetchBytes / row_bytes, 1);
+    const bool contiguous = tensor.in_strides.dim == 1 && tensor.out_strides.dim == 1;
+    const bool in_place = tensor.in == tensor.out;
+    // Runs go along memory.
+    along_tokens_ = std::abs(tensor.in_strides.token) < std::abs(tensor.in_strides.head);
+    copy_rest_ = copy_rest && !in_place && 2 * args.pairs != args.head_dim;
+    if (!contiguous) {
+      way_ = Way::kStrided;
+    } else if (in_place) {
+      way_ = Way::kInPlace;
+    } else if (args.non_temporal && kStreams && can_stream()) {
+      way_ = Way::kStream;
+    } else if (args.non_temporal && kStreams && fills_lines()) {
+      way_ = Way::kLines;
+    } else {
+      way_ = Way::kOrdinary;
+    }
   }
 
   HWY_ATTR void rotate() const {
-    if (in_place_ && contiguous_) {
-      rotate_all<true>();
-    } else {
-      rotate_all<false>();
+    switch (way_) {
+      case Way::kStrided:
+        return rotate_all<Way::kStrided, 1>();
+      case Way::kInPlace:
+        return rotate_all<Way::kInPlace, kHeadsInPlace<Row>>();
+      case Way::kStream:
+        return rotate_all<kStreams ? Way::kStream : Way::kOrdinary, kHeads>();
+      case Way::kLines:
+        return rotate_all<kStreams ? Way::kLines : Way::kOrdinary, kHeads>();
+      default:
+        return rotate_all<Way::kOrdinary, kHeads>();
     }
   }
 
  private:
-  // Streams are written in whole vectors of 32 bytes or more: of all those that are written side by
-  // side, a processor has no room for so many open lines in pieces of 16 bytes. NumPy aligns memory
-  // to 16 bytes only; ordinary stores are faster there than such pieces.
-  static constexpr bool kStreams = HWY_MAX_BYTES >= 32;
+  static constexpr bool kStreams = HWY_ARCH_X86 != 0;
+  static constexpr int64_t kSize = static_cast<int64_t>(sizeof(T));
+
+  // kStrided: dims are no neighbours. kInPlace: they are written where they are read. Else they
+  // are written elsewhere: past the cache (kStream), the same by way of LineWriters (kLines), or
+  // into it.
+  enum class Way { kStrided, kInPlace, kStream, kLines, kOrdinary };
 
   // Rows one after the other, and beside each some more:
   //
-  //   of neighbouring tokens, beside each the same token of other heads
+  //   of the tokens of a head, beside each the same token of other heads
   //   of the heads of a token, beside each the same head of other tokens (kOwnAngles)
-  //   of every n-th head of a token, beside each the heads up to the next
   struct Run {
     const T* in;
     int64_t in_beside, in_step;  // to the row beside, to the next row
@@ -103,120 +136,106 @@ class RotaryRuns {
     const Number* sine;
     int64_t angle_beside, angle_step;
     int64_t count;
-    // From a row to one that comes soon: of the run, or (from row `turn` on) of the next.
-    int64_t ahead, turn, ahead_next;
+    // From a row to one that comes soon: of the run, or (from row `turn` on) of a later one.
+    int64_t ahead, turn, ahead_later;
   };
 
-  // kInPlace: rows of neighbouring numbers that are written where they are read.
-  template <bool kInPlace>
+  template <Way kWay, int kSide>
   HWY_ATTR void rotate_all() const {
-    constexpr int kMost = kInPlace ? kRowsInPlace<Row> : kRows;
     const HeadStrides& strides = tensor_.in_strides;
-    // Runs go along memory.
-    if (std::abs(strides.token) < std::abs(strides.head)) {
+    if (along_tokens_) {
       int64_t head = 0;
-      if (strides.head * static_cast<int64_t>(sizeof(T)) % kCollide != 0) {
-        head = along_tokens<kInPlace, kMost>(head);
-        if constexpr (kMost > kRows) head = along_tokens<kInPlace, kRows>(head);
+      if (strides.head * kSize % kCollide != 0) {
+        head = along_tokens<kWay, kSide>(head);
+        if constexpr (kSide > kHeads) head = along_tokens<kWay, kHeads>(head);
       }
-      along_tokens<kInPlace, 1>(head);
+      along_tokens<kWay, 1>(head);
       return;
     }
-    for (int64_t token = along_heads<kInPlace, kMost>(); token < tokens_.count; ++token) {
-      const int64_t head = along_head_groups<kInPlace, kMost>(token, 0);
-      along_head_groups<kInPlace, 1>(token, head);
+    const bool one_run =
+        strides.token == tensor_.heads * strides.head && strides.head == args_.head_dim;
+    int64_t token = 0;
+    if (one_run) {
+      along_heads<kWay, false, 1>(token);
+    } else {
+      token = along_heads<kWay, true, kSide>(token);
+      along_heads<kWay, true, 1>(token);
     }
   }
 
   // The tokens of kCount heads side by side, for as many such groups as there are from a head on.
   // Returns the first head that is left.
-  template <bool kInPlace, int kCount>
+  template <Way kWay, int kCount>
   HWY_ATTR int64_t along_tokens(int64_t first) const {
     const HeadStrides& in = tensor_.in_strides;
     const HeadStrides& out = tensor_.out_strides;
     const int64_t last = first + (tensor_.heads - first) / kCount * kCount;
-    Run run{};
-    set_steps(run, in.head, out.head, 0, in.token, out.token, per_token_);
-    set_length(run, tokens_.count, in.token, kCount * in.head);
+    if (first == last) return last;
+    Run run = start(0, first);
+    run.in_beside = in.head;
+    run.out_beside = out.head;
+    run.in_step = in.token;
+    run.out_step = out.token;
+    run.angle_step = per_token_;
+    run.count = tokens_.count;
+    look_ahead(run, kCount, kCount * in.head);
+    Writers<kWay, kCount> writers(lines_, row_bytes());
     for (int64_t head = first; head < last; head += kCount) {
-      set_start(run, 0, head);
-      rotate<kInPlace, false, kCount>(run);
+      rotate_run<kWay, true, false>(run, writers);
+      run.in += kCount * in.head;
+      run.out += kCount * out.head;
     }
+    writers.finish();
     return last;
   }
 
   // The heads of kCount tokens side by side, likewise. Returns the first token that is left.
-  template <bool kInPlace, int kCount>
-  HWY_ATTR int64_t along_heads() const {
+  template <Way kWay, bool kAhead, int kCount>
+  HWY_ATTR int64_t along_heads(int64_t first) const {
     const HeadStrides& in = tensor_.in_strides;
     const HeadStrides& out = tensor_.out_strides;
-    const int64_t last = tokens_.count / kCount * kCount;
-    Run run{};
-    set_steps(run, in.token, out.token, per_token_, in.head, out.head, 0);
-    set_length(run, tensor_.heads, in.head, kCount * in.token);
-    for (int64_t token = 0; token < last; token += kCount) {
-      set_start(run, token, 0);
-      rotate<kInPlace, true, kCount>(run);
+    const int64_t last = first + (tokens_.count - first) / kCount * kCount;
+    if (first == last || tensor_.heads == 0) return last;
+    Run run = start(first, 0);
+    run.in_beside = in.token;
+    run.out_beside = out.token;
+    run.angle_beside = per_token_;
+    run.in_step = in.head;
+    run.out_step = out.head;
+    run.count = tensor_.heads;
+    look_ahead(run, kCount, kCount * in.token);
+    Writers<kWay, kCount> writers(lines_, row_bytes());
+    for (int64_t token = first; token < last; token += kCount) {
+      rotate_run<kWay, kAhead, (kCount > 1)>(run, writers);
+      run.in += kCount * in.token;
+      run.out += kCount * out.token;
+      run.cosine += kCount * per_token_;
+      run.sine += kCount * per_token_;
     }
+    writers.finish();
     return last;
   }
 
-  // The heads of one token from `first` on, kCount of them side by side. Returns the first head
-  // that is left.
-  template <bool kInPlace, int kCount>
-  HWY_ATTR int64_t along_head_groups(int64_t token, int64_t first) const {
-    const HeadStrides& in = tensor_.in_strides;
-    const HeadStrides& out = tensor_.out_strides;
-    const int64_t groups = (tensor_.heads - first) / kCount;
+  HWY_INLINE Run start(int64_t token, int64_t head) const {
     Run run{};
-    set_steps(run, in.head, out.head, 0, kCount * in.head, kCount * out.head, 0);
-    set_length(run, groups, kCount * in.head, in.token);
-    set_start(run, token, first);
-    rotate<kInPlace, false, kCount>(run);
-    return first + groups * kCount;
-  }
-
-  static HWY_INLINE void set_steps(Run& run, int64_t in_beside, int64_t out_beside,
-                                   int64_t angle_beside, int64_t in_step, int64_t out_step,
-                                   int64_t angle_step) {
-    run.in_beside = in_beside;
-    run.out_beside = out_beside;
-    run.angle_beside = angle_beside;
-    run.in_step = in_step;
-    run.out_step = out_step;
-    run.angle_step = angle_step;
-  }
-
-  // How many rows there are, and how far it is from a row to the next and from a run to the next.
-  HWY_INLINE void set_length(Run& run, int64_t count, int64_t step, int64_t next) const {
-    run.count = count;
-    run.turn = count - rows_ahead_;
-    run.ahead = rows_ahead_ * step;
-    run.ahead_next = next - run.turn * step;
-  }
-
-  HWY_INLINE void set_start(Run& run, int64_t token, int64_t head) const {
     run.in = in_ + token * tensor_.in_strides.token + head * tensor_.in_strides.head;
     run.out = out_ + token * tensor_.out_strides.token + head * tensor_.out_strides.head;
     run.cosine = cosine_ + token * per_token_;
     run.sine = sine_ + token * per_token_;
+    return run;
   }
 
-  template <bool kInPlace, bool kOwnAngles, int kCount>
-  HWY_ATTR void rotate(const Run& run) const {
-    if constexpr (kInPlace) {
-      rotate_run<Store::kOrdinary, true, kOwnAngles, kCount>(run);
-    } else {
-      if (!contiguous_) {
-        rotate_strided_run<kCount>(run);
-      } else if (kStreams && stream_) {
-        rotate_run<kStreams ? Store::kStream : Store::kOrdinary, false, kOwnAngles, kCount>(run);
-      } else {
-        rotate_run<Store::kOrdinary, false, kOwnAngles, kCount>(run);
-      }
-      if (copy_rest_) copy_outside_run<kCount>(run);
-    }
+  // How far it is to what is requested, in a run of `beside` rows side by side, `next` before the
+  // next run.
+  HWY_INLINE void look_ahead(Run& run, int64_t beside, int64_t next) const {
+    const int64_t rows = std::max<int64_t>(kPrefetchBytes / (beside * row_bytes()), 1);
+    const int64_t runs = rows / run.count, rest = rows % run.count;
+    run.turn = run.count - rest;
+    run.ahead = runs * next + rest * run.in_step;
+    run.ahead_later = run.ahead + next - run.count * run.in_step;
   }
+
+  int64_t row_bytes() const { return std::max<int64_t>(args_.head_dim * kSize, 1); }
 
   // Dim of the first partner of the first pair of the i-th block of the piece.
   int64_t first_dim(int64_t i) const {
@@ -224,111 +243,186 @@ class RotaryRuns {
                         : args_.start + 2 * args_.half_block * (piece_.block + i) + piece_.first;
   }
 
-  // Whether all full groups lie so that their vectors can be streamed.
+  // Whether what a group writes lies in whole lines.
   bool can_stream() const {
     const D d;
-    constexpr int64_t kSize = sizeof(T);
+    const int64_t group = static_cast<int64_t>(group_size(d, Row::kOrder));
+    const int64_t together = group * (kInterleaved ? 2 : 1) * kSize;
     const HeadStrides& strides = tensor_.out_strides;
     const int64_t first = reinterpret_cast<int64_t>(tensor_.out) + first_dim(0) * kSize;
     const int64_t steps =
         strides.batch | strides.token | strides.head | (kInterleaved ? 0 : args_.half_block);
-    return can_stream_to(first | steps * kSize,
-                         static_cast<int64_t>(hn::Lanes(d) * sizeof(Number)));
+    return (together | first | steps * kSize) % kLineBytes == 0;
   }
 
-  template <Store kStore, bool kInPlace, bool kOwnAngles, int kCount>
-  HWY_ATTR void rotate_run(const Run& run) const {
-    const D d;
-    const int64_t group = static_cast<int64_t>(group_size(d, Row::kOrder));
-    const int64_t far = args_.half_block;
-    const int64_t groups = piece_.length / group, rest = piece_.length % group;
-    const int64_t group_dims = group * (kInterleaved ? 2 : 1);
-    const int64_t to_next_block = 2 * args_.half_block - groups * group_dims;
-    const int64_t to_next_row = -piece_.blocks * 2 * args_.half_block;
-    // One pointer a row, which moves: the sums of every row's address and the distances would be
-    // more than there are registers.
-    const T* in[kCount];
-    T* out[kCount];
-    const auto move = [&](int64_t in_dims, int64_t out_dims) HWY_ATTR {
-      unrolled<kCount>([&](auto j) HWY_ATTR {
-        in[j] += in_dims;
-        if constexpr (!kInPlace) out[j] += out_dims;
-      });
-    };
-    unrolled<kCount>([&](auto j) HWY_ATTR {
-      in[j] = run.in + j * run.in_beside + first_dim(0);
-      out[j] = run.out + j * run.out_beside + first_dim(0);
-    });
-    for (int64_t i = 0; i < run.count; ++i) {
-      const Number* cosine = run.cosine + i * run.angle_step;
-      const Number* sine = run.sine + i * run.angle_step;
-      const int64_t ahead = i < run.turn ? run.ahead : run.ahead_next;
-      for (int64_t block = 0; block < piece_.blocks; ++block) {
-        for (int64_t at = 0; at < groups; ++at) {
-          const typename Row::template Angles<D> shared(d, cosine, sine);
-          // All reads before all writes: rows are often a multiple of 4 KiB apart, and processors
-          // take a read at such a distance from a fresh write for a read of it.
-          typename Row::template Group<D> numbers[kCount];
-          unrolled<kCount>([&](auto j) HWY_ATTR {
-            prefetch(in[j] + ahead, far);
-            numbers[j].read(d, in[j], in[j] + far);
-          });
-          unrolled<kCount>([&](auto j) HWY_ATTR {
-            T* const to = kInPlace ? const_cast<T*>(in[j]) : out[j];
-            const int64_t own = kOwnAngles ? j * run.angle_beside : 0;
-            const typename Row::template Angles<D> angles =
-                kOwnAngles ? typename Row::template Angles<D>(d, cosine + own, sine + own) : shared;
-            Row::template rotate<kStore, kRounding>(d, numbers[j], to, to + far, angles);
-          });
-          move(group_dims, group_dims);
-          cosine += group * Row::kCopies;
-          sine += group * Row::kCopies;
-        }
-        if (rest != 0) {
-          for (int j = 0; j < kCount; ++j) {
-            const int64_t own = kOwnAngles ? j * run.angle_beside : 0;
-            rotate_part(in[j], 1, kInPlace ? const_cast<T*>(in[j]) : out[j], 1, far, rest,
-                        cosine + own, sine + own);
-          }
-          cosine += group * Row::kCopies;
-          sine += group * Row::kCopies;
-        }
-        move(to_next_block, to_next_block);
+  // Whether LineWriters can take the rows: all of a row is written, in whole vectors, and lines
+  // begin with rows, or rows follow each other without gaps.
+  bool fills_lines() const {
+    const bool rotated = piece_.blocks * piece_.length == args_.pairs;
+    const bool copied = copy_rest_ || 2 * args_.pairs == args_.head_dim;
+    const int64_t parts = args_.start | 2 * args_.half_block | args_.head_dim |
+                          (kInterleaved ? 2 * args_.pairs : args_.half_block);
+    const HeadStrides& strides = tensor_.out_strides;
+    const int64_t target = reinterpret_cast<int64_t>(tensor_.out) |
+                           (strides.batch | strides.token | strides.head) * kSize;
+    const int64_t step = along_tokens_ ? strides.token : strides.head;
+    return rotated && copied && parts * kSize % LineWriter::kVectorBytes == 0 &&
+           target % (step == args_.head_dim ? LineWriter::kAlignment : kLineBytes) == 0 &&
+           kHeads * (row_bytes() + 2 * kLineBytes) <= kLineBuffer;
+  }
+
+  // Of rows side by side.
+  template <Way kWay, int kCount>
+  class Writers {
+   public:
+    static constexpr bool kUsed = kWay == Way::kLines;
+
+    Writers(char* buffer, int64_t row_bytes) {
+      if constexpr (kUsed) {
+        const int64_t row = (row_bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
+        const int64_t bytes = std::max(row, kLinesAtOnce / kCount) + kLineBytes;
+        for (int j = 0; j < kCount; ++j) writers_[j] = LineWriter(buffer + j * bytes, bytes);
       }
-      move(run.in_step + to_next_row, run.out_step + to_next_row);
+    }
+
+    HWY_ATTR HWY_INLINE T* place(int j, T* to, int64_t count) {
+      return reinterpret_cast<T*>(writers_[j].place(reinterpret_cast<char*>(to), count * kSize));
+    }
+
+    HWY_ATTR void finish() {
+      if constexpr (kUsed) {
+        for (LineWriter& writer : writers_) writer.finish();
+      }
+    }
+
+   private:
+    LineWriter writers_[kUsed ? kCount : 1];
+  };
+
+  static constexpr bool kTwice =
+      Row::kOrder == PairOrder::kEvenOdd || Row::kOrder == PairOrder::kTwice;
+  static constexpr int64_t kGroup = static_cast<int64_t>(hn::MaxLanes(D())) * (kTwice ? 2 : 1);
+  static constexpr int64_t kGroupDims = kGroup * (kInterleaved ? 2 : 1);
+
+  // Where a row has the pairs of the piece.
+  struct Pairs {
+    int64_t first;        // dim of the first one
+    int64_t far;          // from a pair's first partner to its second one
+    int64_t blocks;       // of the pairing
+    int64_t groups_dims;  // of a block, in whole groups
+    int64_t rest;         // pairs after them
+    int64_t block_dims;   // from a block to the next
+  };
+
+  HWY_INLINE Pairs pairs() const {
+    return {first_dim(0),           args_.half_block,
+            piece_.blocks,          piece_.length / kGroup * kGroupDims,
+            piece_.length % kGroup, 2 * args_.half_block};
+  }
+
+  template <Way kWay, bool kAhead, bool kOwnAngles, int kCount>
+  HWY_ATTR HWY_INLINE void rotate_run(const Run& given, Writers<kWay, kCount>& writers) const {
+    // Copies: what is written might be members of anything.
+    const Run run = given;
+    const Pairs pairs = this->pairs();
+    const int64_t head_dim = args_.head_dim;
+    const bool copy_rest = copy_rest_;
+    const Number* cosine = run.cosine;
+    const Number* sine = run.sine;
+    const T* in = run.in;
+    T* to = run.out;
+    for (int64_t i = 0; i < run.count; ++i) {
+      const T* from[kCount];
+      T* out[kCount];
+      unrolled<kCount>([&](auto j) POSENC_INLINED {
+        from[j] = in + j * run.in_beside;
+        out[j] = kWay == Way::kInPlace ? const_cast<T*>(from[j]) : to + j * run.out_beside;
+        if constexpr (kWay == Way::kLines) out[j] = writers.place(j, out[j], head_dim);
+      });
+      if constexpr (kWay == Way::kStrided) {
+        rotate_strided(from[0], out[0], cosine, sine);
+      } else {
+        constexpr Store kStore = kWay == Way::kStream ? Store::kStream : Store::kOrdinary;
+        const int64_t ahead = i < run.turn ? run.ahead : run.ahead_later;
+        rotate_rows<kStore, kAhead, kOwnAngles, kCount>(pairs, from, out, cosine, sine,
+                                                        run.angle_beside, ahead);
+      }
+      if constexpr (kWay != Way::kInPlace) {
+        if (copy_rest) {
+          for (int j = 0; j < kCount; ++j) copy_outside<kWay>(from[j], out[j]);
+        }
+      }
+      in += run.in_step;
+      to += run.out_step;
+      cosine += run.angle_step;
+      sine += run.angle_step;
     }
   }
 
-  static HWY_INLINE void prefetch(const T* group, int64_t far) {
-    constexpr int64_t kBytes = static_cast<int64_t>(2 * hn::MaxLanes(D()) * sizeof(T));
-    prefetch_later(group);
-    if constexpr (!kInterleaved) {
-      prefetch_later(group + far);
-    } else if constexpr (kBytes > kLineBytes) {
-      prefetch_later(group + kBytes / static_cast<int64_t>(2 * sizeof(T)));
+  // Requests what a group reads, if it begins a line.
+  static HWY_INLINE void prefetch(const T* group, int64_t far, int64_t dim) {
+    constexpr int64_t kBytes = kGroupDims * kSize;
+    if (kBytes < kLineBytes && dim * kSize % kLineBytes >= kBytes) return;
+    for (int64_t at = 0; at < kBytes; at += kLineBytes) {
+      prefetch_later(reinterpret_cast<const char*>(group) + at);
+      if (!kInterleaved) prefetch_later(reinterpret_cast<const char*>(group + far) + at);
     }
   }
 
-  template <int kCount>
-  HWY_ATTR void rotate_strided_run(const Run& run) const {
+  template <Store kStore, bool kAhead, bool kOwnAngles, int kCount>
+  static HWY_ATTR HWY_INLINE void rotate_rows(const Pairs& pairs, const T* const* in, T* const* out,
+                                              const Number* cosine, const Number* sine,
+                                              int64_t angle_beside,
+                                              [[maybe_unused]] int64_t ahead) {
+    const D d;
+    int64_t first = pairs.first;
+    for (int64_t block = 0; block < pairs.blocks; ++block) {
+      int64_t dim = first;
+      for (const int64_t end = first + pairs.groups_dims; dim < end; dim += kGroupDims) {
+        const typename Row::template Angles<D> shared(d, cosine, sine);
+        // All reads before all writes: rows are often a multiple of 4 KiB apart, and processors
+        // take a read at such a distance from a fresh write for a read of it.
+        typename Row::template Group<D> numbers[kCount];
+        unrolled<kCount>([&](auto j) POSENC_INLINED {
+          const T* const group = in[j] + dim;
+          if constexpr (kAhead) prefetch(group + ahead, pairs.far, dim - first);
+          numbers[j].read(d, group, group + pairs.far);
+        });
+        unrolled<kCount>([&](auto j) POSENC_INLINED {
+          T* const to = out[j] + dim;
+          const int64_t own = kOwnAngles ? j * angle_beside : 0;
+          const typename Row::template Angles<D> angles =
+              kOwnAngles ? typename Row::template Angles<D>(d, cosine + own, sine + own) : shared;
+          Row::template rotate<kStore, kRounding>(d, numbers[j], to, to + pairs.far, angles);
+        });
+        cosine += kGroup * static_cast<int64_t>(Row::kCopies);
+        sine += kGroup * static_cast<int64_t>(Row::kCopies);
+      }
+      if (pairs.rest != 0) {
+        for (int j = 0; j < kCount; ++j) {
+          const int64_t own = kOwnAngles ? j * angle_beside : 0;
+          rotate_part(in[j] + dim, 1, out[j] + dim, 1, pairs.far, pairs.rest, cosine + own,
+                      sine + own);
+        }
+        cosine += kGroup * static_cast<int64_t>(Row::kCopies);
+        sine += kGroup * static_cast<int64_t>(Row::kCopies);
+      }
+      first += pairs.block_dims;
+    }
+  }
+
+  HWY_ATTR void rotate_strided(const T* in, T* out, const Number* cosine,
+                               const Number* sine) const {
     const D d;
     const int64_t group = static_cast<int64_t>(group_size(d, Row::kOrder));
     const int64_t in_dim = tensor_.in_strides.dim, out_dim = tensor_.out_strides.dim;
-    for (int64_t row = 0; row < run.count * kCount; ++row) {
-      const int64_t i = row / kCount, j = row % kCount;
-      const T* const in = run.in + i * run.in_step + j * run.in_beside;
-      T* const out = run.out + i * run.out_step + j * run.out_beside;
-      const int64_t angle = i * run.angle_step + j * run.angle_beside;
-      const Number* cosine = run.cosine + angle;
-      const Number* sine = run.sine + angle;
-      for (int64_t block = 0; block < piece_.blocks; ++block) {
-        for (int64_t pair = 0; pair < piece_.length; pair += group) {
-          const int64_t at = first_dim(block) + pair * (kInterleaved ? 2 : 1);
-          rotate_part(in + at * in_dim, in_dim, out + at * out_dim, out_dim, args_.half_block,
-                      std::min(group, piece_.length - pair), cosine, sine);
-          cosine += group * Row::kCopies;
-          sine += group * Row::kCopies;
-        }
+    for (int64_t block = 0; block < piece_.blocks; ++block) {
+      for (int64_t pair = 0; pair < piece_.length; pair += group) {
+        const int64_t at = first_dim(block) + pair * (kInterleaved ? 2 : 1);
+        rotate_part(in + at * in_dim, in_dim, out + at * out_dim, out_dim, args_.half_block,
+                    std::min(group, piece_.length - pair), cosine, sine);
+        cosine += group * Row::kCopies;
+        sine += group * Row::kCopies;
       }
     }
   }
@@ -369,25 +463,28 @@ class RotaryRuns {
     }
   }
 
-  template <int kCount>
-  void copy_outside_run(const Run& run) const {
-    for (int64_t row = 0; row < run.count * kCount; ++row) {
-      const int64_t i = row / kCount, j = row % kCount;
-      copy_outside(run.in + i * run.in_step + j * run.in_beside, tensor_.in_strides.dim,
-                   run.out + i * run.out_step + j * run.out_beside, tensor_.out_strides.dim);
-    }
+  template <Way kWay>
+  HWY_ATTR void copy_outside(const T* in, T* out) const {
+    copy<kWay>(in, out, 0, args_.start);
+    copy<kWay>(in, out, args_.start + 2 * args_.pairs, args_.head_dim);
   }
 
-  void copy_outside(const T* in, int64_t in_step, T* out, int64_t out_step) const {
-    const auto copy = [&](int64_t from, int64_t to) {
-      if (in_step == 1 && out_step == 1) {
-        std::memcpy(out + from, in + from, static_cast<size_t>(to - from) * sizeof(T));
-      } else {
-        for (int64_t i = from; i < to; ++i) out[i * out_step] = in[i * in_step];
+  // The dims [first, last).
+  template <Way kWay>
+  HWY_ATTR HWY_INLINE void copy(const T* in, T* out, int64_t first, int64_t last) const {
+    if constexpr (kWay == Way::kLines) {
+      // By the vectors that a LineWriter reads.
+      const hn::CappedTag<Bits<T>, LineWriter::kVectorBytes / sizeof(T)> d;
+      for (int64_t i = first; i < last; i += lanes(d)) {
+        hn::StoreU(hn::LoadU(d, reinterpret_cast<const Bits<T>*>(in + i)), d,
+                   reinterpret_cast<Bits<T>*>(out + i));
       }
-    };
-    copy(0, args_.start);
-    copy(args_.start + 2 * args_.pairs, args_.head_dim);
+    } else if constexpr (kWay != Way::kStrided) {
+      std::memcpy(out + first, in + first, static_cast<size_t>(last - first) * sizeof(T));
+    } else {
+      const int64_t in_step = tensor_.in_strides.dim, out_step = tensor_.out_strides.dim;
+      for (int64_t i = first; i < last; ++i) out[i * out_step] = in[i * in_step];
+    }
   }
 
   const RotaryArgs& args_;
@@ -400,8 +497,9 @@ class RotaryRuns {
   const Number* cosine_;
   const Number* sine_;
   int64_t per_token_;  // angles
-  int64_t rows_ahead_;
-  bool contiguous_, in_place_, stream_, copy_rest_;
+  char* lines_;
+  Way way_;
+  bool along_tokens_, copy_rest_;
 };
 
 }  // namespace posenc::cpu::HWY_NAMESPACE

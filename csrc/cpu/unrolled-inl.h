@@ -13,6 +13,10 @@
 
 #include "hwy/highway.h"
 
+// Of a step, behind its parameters: never a call, which would take vectors through memory.
+#undef POSENC_INLINED
+#define POSENC_INLINED HWY_ATTR __attribute__((always_inline))
+
 HWY_BEFORE_NAMESPACE();
 namespace posenc::cpu::HWY_NAMESPACE {
 
