@@ -237,48 +237,6 @@ def test_a_number_that_is_none_is_found_in_any_result(first):
     assert "something else" in judged.reason
 
 
-def test_goals_are_judged_by_the_rows_of_a_case():
-    def row(name, mode="fresh", **more):
-        return harness.Contestant(name, mode, doubled_fresh, "copy", checked=False, **more)
-
-    mine = row("mine", "in place", ours=True)
-    case = doubling(mine, threads=2)
-    result = harness.Result(
-        case,
-        rows=[
-            (mine, [1e-3]),
-            (row("mine, 1 thread", "in place", ours=True), [1.5e-3]),
-            (row("copy_", yardstick=True), [1e-4]),
-            (row("peer a"), [4e-3]),
-            (row("peer a"), [5e-3]),
-            (row("peer b", "out="), [2e-3]),
-        ],
-        limit_samples={"copy": {"plain": [5e-4]}},
-        limit_samples_alone={"copy": {"plain": [9e-4]}},
-    )
-
-    def judged(contestant, **goal):
-        verdict = result.verdict(contestant, 1e-3, harness.Goal(**goal))
-        return verdict and (round(verdict["figure"], 6), verdict["met"])
-
-    assert judged(mine, at_most=2.5) == (2, True)
-    assert judged(mine, at_most=1.5) == (2, False)
-    assert judged(mine, at_most=900, unit="µs") == (1000, False)
-    # In reused memory the best of any mode counts, in fresh memory the best of the fresh.
-    assert judged(mine, at_least=2) == (2, True)
-    assert judged(row("mine", ours=True), at_least=5) == (4, False)
-    assert judged(mine, at_least=3, of="peer a") == (4, True)
-    assert judged(mine, at_least=3, of="nobody") is None
-    # A goal is missed or not judged where torch.compile was left out.
-    result.case.contestants.append(harness.Skipped("peer c", "fresh", "", left_out=True))
-    assert judged(mine, at_least=2) == (2, None)
-    assert judged(mine, at_least=2.5) == (2, False)
-    assert judged(mine, at_least=3, of="peer a") == (4, True)
-    # The limit gains 1.8.
-    assert judged(mine, at_least=1.7, of="mine, 1", where_limit_gains=True) == (1.5, False)
-    assert judged(mine, at_least=1.9, of="mine, 1", where_limit_gains=True) == (1.5, None)
-
-
 def test_relative_peers_do_the_same_work():
     heads, length = biases.HEADS, 11
     diagonals = torch.randn(heads, 2 * length - 1)
