@@ -21,6 +21,7 @@ import posenc_native as pn  # noqa: E402
 from benchmarks.cases import biases, gathers, toeplitz  # noqa: E402
 from benchmarks.clock import harness, limits  # noqa: E402
 from benchmarks.gpu import checks, install  # noqa: E402
+from benchmarks.studies import fresh  # noqa: E402
 from posenc_native import nn as pnn  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
@@ -176,6 +177,25 @@ def test_a_quick_run_fills_in_every_row(tmp_path):
         assert sum(row["peer"] == "plain torch" for row in of) == len(positions)
 
 
+def test_a_part_is_merged_into_what_is_recorded(tmp_path):
+    path = tmp_path / "figures.json"
+    parts = ("rotary: key cache", "decode, a sinusoidal row")
+    arguments = ("--quick", "--rounds", "1", "--threads", "1", "--json", str(path), "--merge")
+    texts = [run_benchmarks(*arguments, "--filter", part) for part in parts]
+    figures = json.loads(path.read_text(encoding="utf-8"))
+    assert [
+        case["case"].startswith(part) for case, part in zip(figures["cases"], parts, strict=True)
+    ]
+    assert all(case["recorded"]["rounds"] == 1 for case in figures["cases"])
+    # Each run ends with a page of what it ran, the file with one of all that there is.
+    text = path.with_suffix(".txt").read_text(encoding="utf-8")
+    for page, there in ((texts[0], (1, 0)), (texts[1], (0, 1)), (text, (1, 1))):
+        lines = page.partition("SUMMARY")[2].splitlines()
+        found = [any(line.startswith(name) for line in lines) for name in ("rotary var", "decode")]
+        assert found == [bool(one) for one in there]
+    assert ": 2 cases\n" in text
+
+
 class OneNumber:
     """Buffers of a case that doubles a number."""
 
@@ -305,6 +325,20 @@ def test_the_script_for_gpus_runs_without_one(tmp_path):
             ), row
         for row in case["skipped"]:
             assert row["reason"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks for pages as Linux has them")
+@pytest.mark.parametrize("library", ["NumPy", "torch"])
+def test_fresh_results_are_timed_beside_what_a_pool_would_give(library):
+    ways = fresh.measure(library, 1 << 20, 1)
+    assert ways.keys() == {"copy", "reused", "fresh", "populated"}
+    assert finite_and_positive(*(way["seconds"] for way in ways.values()))
+    # Pages that are mapped for a call are new in every call; memory that is there never is.
+    assert ways["populated"]["faults"] > ways["reused"]["faults"]
+    heading, line = fresh.text({"kept": {f"{library}, 1 MiB": ways}}).splitlines()
+    assert len(heading) == len(line)
+    cells = line.split("kept")[1].split()
+    assert cells[-1] == f"{ways['populated']['faults']:.0f}"
 
 
 def test_a_failing_step_is_reported_and_the_rest_goes_on(tmp_path):
