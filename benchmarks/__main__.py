@@ -6,7 +6,6 @@ import argparse
 import ctypes
 import dataclasses
 import itertools
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,11 @@ import torch
 
 import posenc_native as pn
 from benchmarks.cases import decode, relative, rotary, rotary_variants, sinusoidal
+from benchmarks.cases.goals import RULES
 from benchmarks.clock import harness, progress
-from benchmarks.figures import report
+from benchmarks.figures import judging, records, report, summary
 from benchmarks.peers import contestants
 from benchmarks.studies import accuracy
-
-RESULTS = Path(__file__).with_name("results")
 
 
 def _fix_thresholds_of_malloc() -> None:
@@ -41,10 +39,6 @@ def _part(path: Path) -> Path:
     A run that is interrupted loses only its last case, and overwrites no complete run.
     """
     return path.with_name(f"{path.name}.part")
-
-
-def _write(path: Path, figures: dict[str, Any]) -> None:
-    path.write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _arguments(arguments: list[str] | None) -> argparse.Namespace:
@@ -77,8 +71,14 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
         "--json",
         type=Path,
         metavar="PATH",
-        help="write the figures to PATH (default, for a run of everything: "
-        "benchmarks/results/PROCESSOR.json, and the text beside it); pictures are drawn beside it",
+        help="write the figures to PATH (default, for a run of everything and with --merge: "
+        "benchmarks/results/PROCESSOR.json), the text and the pictures beside it",
+    )
+    parser.add_argument(
+        "--merge",
+        action="store_true",
+        help="into what is recorded there: what runs takes the place of the same cases, "
+        "all others stay",
     )
     return parser.parse_args(arguments)
 
@@ -125,13 +125,17 @@ def main(arguments: list[str] | None = None) -> None:
     )
     machine = report.machine()
     path = options.json
-    if path is None and everything:
-        RESULTS.mkdir(exist_ok=True)
-        path = RESULTS / f"{report.machine_name(machine)}.json"
+    if path is None and (everything or options.merge):
+        records.RESULTS.mkdir(exist_ok=True)
+        path = records.RESULTS / f"{report.machine_name(machine)}.json"
     figures: dict[str, Any] = {"machine": machine, "quick": options.quick, "rounds": rounds}
-    text = [report.machine_text(machine)]
-    print(text[0], flush=True)
     figures["cases"] = []
+    recorded = records.load(path) if options.merge and path and path.exists() else None
+    try:  # before an hour has passed
+        records.merged(recorded, figures)
+    except ValueError as error:
+        sys.exit(f"python -m benchmarks: {path}: {error}")
+    print(report.machine_text(machine), flush=True)
     pause = 0.0 if options.quick else harness.OPENMP_SPIN
     with progress.Progress(len(chosen) * rounds + with_accuracy) as shown:
         for number, name, build in chosen:
@@ -140,24 +144,25 @@ def main(arguments: list[str] | None = None) -> None:
             pn.set_num_threads(number)
             torch.compiler.reset()  # or compiled kernels would be generalised to any shape
             result = report.as_json(harness.measure(build(), rounds, shown.advance, pause=pause))
+            result["recorded"] = records.origin(machine, rounds)
             figures["cases"].append(result)
-            text.append(report.as_text(result))
-            shown.say(text[-1])
+            judged = judging.judged({**figures, "cases": [result]}, RULES)
+            shown.say(report.as_text(judged["cases"][0]))
             if path is not None:
-                _write(_part(path), figures)
-        if any("goals" in row for case in figures["cases"] for row in case["rows"]):
-            text.append(report.goals_text(figures["cases"]))
-            shown.say(text[-1])
+                records.write(_part(path), records.merged(recorded, figures))
         if with_accuracy:
             shown.begin("accuracy")
             figures["accuracy"] = [dataclasses.asdict(row) for row in accuracy.accuracy()]
-            text.append(report.accuracy_text(figures["accuracy"]))
-            shown.say(text[-1])
+            figures["accuracy_recorded"] = records.origin(machine, rounds)
+            shown.say(report.accuracy_text(figures["accuracy"]))
             shown.advance()
+    if figures["cases"]:
+        print(report.goals_text(judging.judged(figures, RULES)["cases"]))
+        print(summary.page(figures, records.columns_beside(figures), RULES))
     if path is not None:
-        if options.json is None:
-            path.with_suffix(".txt").write_text("\n".join(text), encoding="utf-8")
-        _write(path, figures)
+        figures = records.merged(recorded, figures)
+        records.write(path, figures)
+        records.write_text(path, figures)
         _part(path).unlink(missing_ok=True)
         print(report.draw(path))
 

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 import posenc_native as pn
-from benchmarks.clock.harness import Case, Contestant, Goal, Job, Skipped
+from benchmarks.clock.harness import Case, Contestant, Job, Skipped
+from benchmarks.figures.judging import AtLeast, AtMost, Rule
 from benchmarks.peers import tables as table_peers
 from benchmarks.peers.contestants import (
     HEAD_DIM,
@@ -28,10 +29,18 @@ from benchmarks.peers.contestants import (
 from benchmarks.peers.runtimes import import_jax, jax_array, missing_jax, on_threads
 from benchmarks.peers.tables import Positions
 
-# The multiple of the memory limit to reach, on one thread; how many times as fast as any peer.
-TABLE, FASTER_TABLE = 1.3, 4.0
-# Tables of at least so many bytes are to reach their limit.
-LARGE_TABLE = 16 << 20
+from .rotary import ALONE
+
+# What is to be reached on one thread; the limit is for tables of so many bytes and more.
+_LARGE = 16 << 20
+_TABLE = "^sinusoidal table, .*"
+GOALS = (
+    Rule(f"{_TABLE}torch float32, {ALONE}", "out=", (AtMost(1.25),), least_bytes=_LARGE),
+    # At multiples of 16 bytes, as rotary.py says.
+    Rule(f"{_TABLE}NumPy float32, {ALONE}", "out=", (AtMost(1.3),), least_bytes=_LARGE),
+    Rule(f"{_TABLE}bfloat16, {ALONE}", "out=", (AtMost(1.6),), least_bytes=_LARGE),
+    Rule(f"{_TABLE}{ALONE}", None, (AtLeast(4.0),)),
+)
 
 
 def _sinusoidal(
@@ -55,15 +64,9 @@ def _sinusoidal(
     def make(b: Table) -> Any:
         return pn.sinusoidal(given, dim, dtype=dtype)
 
-    large = [Goal(TABLE)] if sets[0].nbytes >= LARGE_TABLE else []
-    peers = [Goal(at_least=FASTER_TABLE)]
-    written = ours(
-        "sinusoidal", "out=", write, options.goals(threads, *large, *peers), limit="fill"
-    )
-    fresh = ours("sinusoidal", "fresh", make, options.goals(threads, *peers), limit="fill")
     rows: list[Row] = [
-        *and_alone(options, threads, written),
-        fresh,
+        *and_alone(threads, ours("sinusoidal", "out=", write, limit="fill")),
+        ours("sinusoidal", "fresh", make, limit="fill"),
         *table_peers.tables(options, sets, positions, dim, dtype, threads, main=main),
     ]
     job = Job(
@@ -129,8 +132,8 @@ def _add_sinusoidal(
     in_place = ours("add_sinusoidal", "in place", lambda b: pn.add_sinusoidal(b.x, out=b.x))
     into = ours("add_sinusoidal", "out=", lambda b: pn.add_sinusoidal(b.x, out=b.result))
     rows: list[Row] = [
-        *and_alone(options, threads, in_place),
-        *and_alone(options, threads, into),
+        *and_alone(threads, in_place),
+        *and_alone(threads, into),
         ours("add_sinusoidal", "fresh", fresh),
         Contestant(peer, "in place", lambda b: b.x.add_(table), "in-place scale"),
         Contestant(peer, "out=", lambda b: torch.add(b.x, table, out=b.result), "copy"),

@@ -12,6 +12,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 import posenc_native as pn
 from benchmarks.clock.harness import Case, Contestant
+from benchmarks.figures.judging import AtMost, Rule
 from benchmarks.peers.contestants import (
     Activations,
     Options,
@@ -24,10 +25,15 @@ from benchmarks.peers.contestants import (
     ours,
 )
 
+from .rotary import ALONE
 from .scores import HEADS, job_of, shape_of, sums_job
 
-# Multiples of the memory limits to reach, on one thread.
-FILL, ADD, SUM = 1.15, 1.2, 1.3
+# What is to be reached on one thread.
+GOALS = (
+    Rule(f"^relative: toeplitz bias, .*{ALONE}", "out=", (AtMost(1.15),)),
+    Rule(f"^relative: add toeplitz bias, .*{ALONE}", "in place", (AtMost(1.2),)),
+    Rule(f"^relative: diagonal sums, .*{ALONE}", "fresh", (AtMost(1.3),)),
+)
 
 
 class Gradient:
@@ -54,9 +60,8 @@ def write_bias(options: Options, length: int, dtype: Any, threads: int, name: st
     def write(b: Table) -> None:
         pn.toeplitz_bias(diagonals, length, length, out=b.table)
 
-    goal = options.goal(threads, FILL, "x")
     rows: list[Row] = [
-        *and_alone(options, threads, ours("toeplitz_bias", "out=", write, goal, limit="fill")),
+        *and_alone(threads, ours("toeplitz_bias", "out=", write, limit="fill")),
         ours(
             "toeplitz_bias",
             "fresh",
@@ -96,20 +101,17 @@ def add_bias(options: Options, length: int, dtype: Any, threads: int, name: str)
     sets = options.make_sets(lambda: Activations(shape, dtype))
     diagonals = normal(HEADS * (2 * length - 1), dtype).reshape(HEADS, -1)
     bias = pn.toeplitz_bias(diagonals, length, length)
-    goal = options.goal(threads, ADD, "x")
 
     def into(b: Activations) -> None:
         pn.add_toeplitz_bias(b.x, diagonals, out=b.result)
 
     rows: list[Row] = [
         *and_alone(
-            options,
             threads,
             ours(
                 "add_toeplitz_bias",
                 "in place",
                 lambda b: pn.add_toeplitz_bias(b.x, diagonals, out=b.x),
-                goal,
             ),
         ),
         ours("add_toeplitz_bias", "out=", into),
@@ -167,9 +169,8 @@ def sum_by_index(grad: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
 
 def sum_diagonals(options: Options, length: int, dtype: Any, threads: int, name: str) -> Case:
     sets = options.make_sets(lambda: Gradient(shape_of(length), dtype))
-    goal = options.goal(threads, SUM, "x")
-    sums = ours("diagonal_sums", "fresh", lambda b: pn.diagonal_sums(b.grad), goal, limit="sum")
-    rows: list[Row] = [*and_alone(options, threads, sums)]
+    sums = ours("diagonal_sums", "fresh", lambda b: pn.diagonal_sums(b.grad), limit="sum")
+    rows: list[Row] = [*and_alone(threads, sums)]
     if isinstance(dtype, torch.dtype):
         steps = torch.arange(length)
         index = (steps - steps[:, None] + (length - 1)).flatten()

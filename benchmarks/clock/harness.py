@@ -44,25 +44,6 @@ class Buffers(Protocol):
 # How many numbers of a result are compared with what the case wants, about.
 _COMPARED = 1 << 16
 
-BEST_PEER = "the best peer"
-
-
-@dataclass(frozen=True)
-class Goal:
-    """What the project means to reach: a bound on a row's time, or on how it compares to another's.
-
-    `at_most` counts multiples of the memory limit ("x") or the microseconds of a call ("µs").
-    `at_least` is how many times as fast as `of` a row is: BEST_PEER, or the fastest contestant
-    whose name begins so. With `where_limit_gains` it is asked where the memory limit itself gains
-    as much from the case's number of threads over one.
-    """
-
-    at_most: float | None = None
-    unit: str = "x"
-    at_least: float | None = None
-    of: str = BEST_PEER
-    where_limit_gains: bool = False
-
 
 @dataclass(frozen=True)
 class Job:
@@ -89,7 +70,6 @@ class Contestant:
     limit: str | None = None  # the kind of memory limit (limits.KINDS) that bounds it
     ours: bool = False
     yardstick: bool = False  # shown beside the peers, but not a library: a copy, a hand-made loop
-    goals: tuple[Goal, ...] = ()
     # Makes the case's results, an array or several, of what a run returned; None: it did.
     result: Callable[[Any], Any] | None = None
     checked: bool = True  # against the case's Job
@@ -142,66 +122,6 @@ class Result:
         if kind not in self.limit_samples_alone:
             return 1.0
         return _fastest(self.limit_samples_alone[kind])[1] / self.limit(kind)[1]
-
-    def best_peer(self, mode: str) -> tuple[Contestant, float] | None:
-        """The fastest peer, and its seconds.
-
-        Work in reused memory, which has no page faults, is compared with any peer; work with fresh
-        results only with peers whose results are fresh too.
-        """
-        peers = [
-            (row, statistics.median(times))
-            for row, times in self.rows
-            if not (row.ours or row.yardstick) and (mode != "fresh" or row.mode == "fresh")
-        ]
-        return min(peers, key=lambda peer: peer[1], default=None)
-
-    def verdict(self, contestant: Contestant, seconds: float, goal: Goal) -> dict[str, Any] | None:
-        """What became of a goal: {"goal", "figure", "met"}, or None with nobody to compare with.
-
-        `met` is None where the limit does not gain as much, and where the goal is met only because
-        rows were left out.
-        """
-        met: bool | None
-        if goal.at_most is not None:
-            of = contestant.limit if goal.unit == "x" else "a call"
-            scale = self.limit(str(contestant.limit))[1] if goal.unit == "x" else 1e-6
-            figure = seconds / scale
-            text, met = f"at most {goal.at_most:g} {goal.unit} {of}", figure <= goal.at_most
-        else:
-            assert goal.at_least is not None
-            if goal.of == BEST_PEER:
-                best = self.best_peer(contestant.mode)
-                other = best[1] if best else None
-            else:
-                named = [
-                    statistics.median(times)
-                    for row, times in self.rows
-                    if row.name.startswith(goal.of) and row is not contestant
-                ]
-                other = min(named, default=None)
-            if other is None:
-                return None
-            figure = other / seconds
-            text, met = f"{goal.at_least:g} x as fast as {goal.of}", figure >= goal.at_least
-            # A copy shows what two threads are good for in memory, where the case has one.
-            kind = "copy" if "copy" in self.limit_samples else str(contestant.limit)
-            gain = self.limit_gain(kind)
-            if goal.where_limit_gains and gain < goal.at_least:
-                text, met = f"{text} ({kind} gains {gain:.2f})", None
-            elif met and (names := self._left_out(goal)):
-                text, met = f"{text} ({', '.join(names)} left out)", None
-        return {"goal": text, "figure": figure, "met": met}
-
-    def _left_out(self, goal: Goal) -> list[str]:
-        """The rows that a goal compares with and that were left out."""
-        of = "" if goal.of == BEST_PEER else goal.of
-        rows = self.case.contestants
-        return [
-            row.name
-            for row in rows
-            if isinstance(row, Skipped) and row.left_out and row.name.startswith(of)
-        ]
 
     def moved(self, kind: str) -> int:
         """The bytes that are read and written."""

@@ -16,6 +16,8 @@ from benchmarks.clock import limits
 from benchmarks.clock.harness import Contestant, Result, Skipped
 from posenc_native import configuration
 
+from . import judging
+
 # Other processes that use more cores than this disturb what is timed.
 QUIET = 0.1
 _PACKAGES = (
@@ -92,11 +94,27 @@ def machine() -> dict[str, Any]:
     }
 
 
-def machine_name(description: dict[str, Any]) -> str:
-    """A file name for results of such a machine: its processor and the number of its cores."""
+def processor_name(description: dict[str, Any]) -> str:
+    """A file name for such a machine: its processor and the number of its cores."""
     cpu = re.sub(r"\(R\)|\(TM\)|CPU|@.*", "", description["cpu"])
     words = re.sub(r"[^a-z0-9]+", "-", cpu.lower()).strip("-")
     return f"{words}-{description['cores']}-cores"
+
+
+def lesser_instructions(description: dict[str, Any]) -> str | None:
+    """The instructions in use, where POSENC_ISA chose others than the processor's best; or None."""
+    built = description["posenc_native"]
+    best, used = built["SIMD targets"].partition(",")[0], built["SIMD target in use"]
+    if best == used:
+        return None
+    named = judging.instructions(used)
+    return str(used) if named == judging.instructions(best) else named
+
+
+def machine_name(description: dict[str, Any]) -> str:
+    """A file name for results of such a machine, and of such instructions where it has better."""
+    name, lesser = processor_name(description), lesser_instructions(description)
+    return f"{name}-{re.sub('[^a-z0-9]+', '-', lesser.lower())}" if lesser else name
 
 
 # ------------------------------------------------------------------------------------------- JSON
@@ -126,22 +144,14 @@ def _row(result: Result, contestant: Contestant, times: list[float]) -> dict[str
         row["limit"] = kind
         row["gigabytes_per_second"] = result.moved(kind) / seconds / 1e9
         row["times_limit"] = seconds / result.limit(kind)[1]
-    if best := result.best_peer(contestant.mode):
-        peer, peer_seconds = best
-        row["best_peer"] = {
-            "contestant": peer.name,
-            "mode": peer.mode,
-            "seconds": peer_seconds,
-            "times_as_fast": peer_seconds / seconds,
-        }
-    verdicts = (result.verdict(contestant, seconds, goal) for goal in contestant.goals)
-    if goals := [verdict for verdict in verdicts if verdict]:
-        row["goals"] = goals
     return row
 
 
 def as_json(result: Result) -> dict[str, Any]:
-    """A case with all its figures: seconds are medians of `samples` samples."""
+    """A case with all its figures: seconds are medians of `samples` samples.
+
+    What goals and peers make of them is not in it: judging.py derives that.
+    """
     case = result.case
     case_limits = {}
     for kind, samples in result.limit_samples.items():
@@ -155,16 +165,17 @@ def as_json(result: Result) -> dict[str, Any]:
         if kind in result.limit_samples_alone:
             case_limits[kind]["times_one_thread"] = result.limit_gain(kind)
     timed = iter(result.rows)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for contestant in case.contestants:
         if isinstance(contestant, Skipped):
-            rows.append(
-                {
-                    "contestant": contestant.name,
-                    "mode": contestant.mode,
-                    "skipped": contestant.reason,
-                }
-            )
+            row: dict[str, Any] = {
+                "contestant": contestant.name,
+                "mode": contestant.mode,
+                "skipped": contestant.reason,
+            }
+            if contestant.left_out:
+                row["left_out"] = True
+            rows.append(row)
         else:
             rows.append(_row(result, *next(timed)))
     return {
@@ -194,7 +205,7 @@ def duration(seconds: float) -> str:
     raise AssertionError
 
 
-def _factor(value: float) -> str:
+def factor(value: float) -> str:
     """Two digits, or whole numbers where there are more, and an x."""
     return f"{value:.0f} x" if value >= 10 else f"{value:.1f} x" if value >= 2 else f"{value:.2f} x"
 
@@ -206,7 +217,7 @@ def _line(name: str, mode: str, seconds: float, spread: list[float], rest: str =
 
 
 def as_text(case: dict[str, Any]) -> str:
-    """One case of as_json, for the eye."""
+    """One case, judged, for the eye."""
     size, sets = case["bytes"] / 1e6, case["buffer_sets"]
     many = f"{sets} buffer sets in turn" if sets > 1 else "in cache"
     lines = [f"{case['case']}: {size:.3g} MB, {many}"]
@@ -217,7 +228,7 @@ def as_text(case: dict[str, Any]) -> str:
         if gain := limit.get("times_one_thread"):
             rate += f"; {gain:.2f} x one thread"
         lines.append(f"  {'limit: ' + kind:<48} {duration(limit['seconds']):>9}        {rate}")
-    # One of all peers, and one of those whose results are fresh.
+    # One of each mode that peers have and, for our other modes, one of all.
     peers = {
         (best["contestant"], best["mode"]): best["seconds"]
         for row in case["rows"]
@@ -234,7 +245,9 @@ def as_text(case: dict[str, Any]) -> str:
             rest = f"{row['gigabytes_per_second']:6.1f} GB/s"
             rest += f" {row['times_limit']:7.2f} x {row['limit']}"
         if best := row.get("best_peer"):
-            rest = f"{rest:<{_LIMIT_WIDTH}} {_factor(best['times_as_fast']):>6} as fast"
+            rest = f"{rest:<{_LIMIT_WIDTH}} {factor(best['times_as_fast']):>6} as fast"
+            if not best["same_mode"]:
+                rest += f" ({best['mode']})"
         goals = row.get("goals", ())
         missed = [goal for goal in goals if goal["met"] is False]
         unjudged = [goal for goal in goals if goal["met"] is None]
@@ -243,24 +256,23 @@ def as_text(case: dict[str, Any]) -> str:
         mark = ">" if row["ours"] else "~" if row["yardstick"] else " "
         name = f"{mark} {row['contestant']}"
         lines.append(_line(name, row["mode"], row["seconds"], row["quartiles"], rest))
-        lines += [f"{'':53}{goal['figure']:.2f}, not {goal['goal']}" for goal in missed]
-        lines += [f"{'':53}{goal['figure']:.2f}, not judged: {goal['goal']}" for goal in unjudged]
+        lines += [f"{'':53}{goal['figure']:.2f}, not {_words(goal)}" for goal in missed]
+        lines += [f"{'':53}{goal['figure']:.2f}, not judged: {_words(goal)}" for goal in unjudged]
     return "\n".join(lines) + "\n"
 
 
+def _words(goal: dict[str, Any]) -> str:
+    return f"{goal['goal']} ({goal['remark']})" if goal["remark"] else str(goal["goal"])
+
+
 def goals_text(cases: list[dict[str, Any]]) -> str:
-    """How many goals are met, and which are not, for the eye."""
-    goals = [
-        (case, row, goal) for case in cases for row in case["rows"] for goal in row.get("goals", ())
-    ]
-    missed = [entry for entry in goals if entry[2]["met"] is False]
-    unjudged = sum(goal["met"] is None for _, _, goal in goals)
-    met = len(goals) - len(missed) - unjudged
-    lines = [f"goals: {met} met, {len(missed)} missed, {unjudged} not judged"]
+    """How many goals are met, and which are not, the furthest first, for the eye."""
+    tally = judging.tally(judging.all_goals(cases))
+    lines = [f"goals: {tally.met} met, {len(tally.missed)} missed, {tally.unjudged} not judged"]
     lines += [
-        f"  missed: {goal['goal']}: {goal['figure']:.2f}, {row['contestant']}, {row['mode']}; "
+        f"  missed: {_words(goal)}: {goal['figure']:.2f}, {row['contestant']}, {row['mode']}; "
         f"{case['case']}"
-        for case, row, goal in missed
+        for case, row, goal in tally.missed
     ]
     return "\n".join(lines) + "\n"
 
@@ -285,6 +297,18 @@ def accuracy_text(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def instructions_text(description: dict[str, Any]) -> str:
+    """Which instructions the kernels used, and what a run with lesser ones can show."""
+    lesser = lesser_instructions(description)
+    if lesser is None:
+        return f"{judging.instructions_of(description)}, the best instructions of this processor"
+    best = judging.instructions(description["posenc_native"]["SIMD targets"].partition(",")[0])
+    return (
+        f"{lesser} instructions on a processor with {best} (POSENC_ISA): shows the instructions, "
+        f"not the memory system; limits and peers have the processor's own"
+    )
+
+
 def machine_text(description: dict[str, Any]) -> str:
     """The machine, for the eye."""
     sizes = ", ".join(
@@ -295,6 +319,7 @@ def machine_text(description: dict[str, Any]) -> str:
     built = description["posenc_native"]
     return (
         f"{description['cpu']}, {description['cores']} cores, {sizes}\n"
+        f"{instructions_text(description)}\n"
         f"{description['system']}, Python {description['python']}, {packages}\n"
         f"posenc_native: {built['backend']}, {built['SIMD target in use']}; "
         f"torch operators {built['torch operators'].partition(':')[0]}\n"

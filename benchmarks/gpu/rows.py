@@ -10,8 +10,9 @@ from typing import Any
 import torch
 
 import posenc_native as pn
-from benchmarks.clock.harness import Case, Contestant, Goal
+from benchmarks.clock.harness import Case, Contestant
 from benchmarks.gpu import peers
+from benchmarks.gpu.timing import Goal, Ours
 from benchmarks.peers.contestants import BASE, HEAD_DIM, Options, Row
 from benchmarks.peers.tables import recipe_table
 from posenc_native import nn
@@ -65,7 +66,7 @@ def _ours(
     name: str, mode: str, run: Callable[[Any], object], goal: Goal | None = None,
     limit: str = "copy",
 ) -> Contestant:  # fmt: skip
-    return Contestant(name, mode, run, limit, ours=True, goals=(goal,) if goal else ())
+    return Ours(name, mode, run, limit, goal=goal)
 
 
 def _of_copy(options: Options) -> Goal | None:

@@ -73,6 +73,22 @@ class Clock:
         return float(start.elapsed_time(end)) * 1e-3
 
 
+@dataclass(frozen=True)
+class Goal:
+    """So many multiples of the copy at most ("x"), or so many microseconds of the host ("µs")."""
+
+    at_most: float
+    unit: str
+
+
+@dataclass(frozen=True)
+class Ours(Contestant):
+    """A row of this library, and what it is to reach."""
+
+    ours: bool = True
+    goal: Goal | None = None
+
+
 @dataclass
 class Timed:
     """A contestant with its samples, in seconds a call."""

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 import posenc_native as pn
-from benchmarks.clock.harness import Contestant, Goal, Skipped
+from benchmarks.clock.harness import Contestant, Skipped
 
 Row = Contestant | Skipped
 
@@ -45,13 +45,6 @@ class Options:
 
     def size(self, full: int, quick: int) -> int:
         return quick if self.quick else full
-
-    def goals(self, threads: int, *goals: Goal) -> tuple[Goal, ...]:
-        """Goals, where they apply: they are set for one thread and the full sizes."""
-        return () if self.quick or threads > 1 else goals
-
-    def goal(self, threads: int, at_most: float, unit: str) -> tuple[Goal, ...]:
-        return self.goals(threads, Goal(at_most, unit))
 
 
 # ------------------------------------------------------------------------------------ buffer sets
@@ -169,13 +162,12 @@ def ours(
     name: str,
     mode: str,
     run: Callable[[Any], object],
-    goals: Sequence[Goal] = (),
     *,
     limit: str | None = None,
 ) -> Contestant:
     """A row of this library. Its limit is the copy, or the scaling where it works in place."""
     bound = limit or ("in-place scale" if mode == "in place" else "copy")
-    return Contestant(name, mode, run, bound, ours=True, goals=tuple(goals))
+    return Contestant(name, mode, run, bound, ours=True)
 
 
 @contextmanager
@@ -190,7 +182,7 @@ def _one_thread() -> Any:
         pn.set_num_threads(before[1])
 
 
-def and_alone(options: Options, threads: int, row: Contestant) -> list[Contestant]:
+def and_alone(threads: int, row: Contestant) -> list[Contestant]:
     """A row of ours; in cases of several threads beside one of the same work on one thread."""
     if threads == 1:
         return [row]
@@ -200,16 +192,7 @@ def and_alone(options: Options, threads: int, row: Contestant) -> list[Contestan
             return row.run(b)
 
     alone = Contestant(f"{row.name}, 1 thread", row.mode, run, row.limit, ours=True)
-    gain = (
-        ()
-        if options.quick or threads != 2
-        else (Goal(at_least=GAIN, of=alone.name, where_limit_gains=True),)
-    )
-    return [Contestant(row.name, row.mode, row.run, row.limit, ours=True, goals=gain), alone]
-
-
-# Two threads are to be so many times as fast as one.
-GAIN = 1.7
+    return [row, alone]
 
 
 def compile_row(

@@ -13,14 +13,15 @@
     ```{measured} missed goals
     ```
 
-The results are benchmarks/results/amd-epyc-2-cores.json; a page never repeats a figure by hand.
+The results are benchmarks/results/amd-epyc-2-cores.json and, of AVX2 instructions on that
+processor, amd-epyc-2-cores-avx2.json; a page never repeats a figure by hand. Times have a column
+for each, which says so where nothing is recorded. Goals are those of benchmarks/cases.
 """
 
 from __future__ import annotations
 
 import functools
-import json
-import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,12 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from benchmarks.figures import report
+from benchmarks.cases.goals import RULES
+from benchmarks.figures import judging, records, report
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "amd-epyc-2-cores.json"
+PROCESSOR = "amd-epyc-2-cores"
+RESULTS = records.RESULTS / f"{PROCESSOR}.json"
+NOT_RECORDED = "not recorded yet"
 
 
 class Measured(SphinxDirective):
@@ -38,16 +42,15 @@ class Measured(SphinxDirective):
     final_argument_whitespace = True
 
     def run(self) -> list[nodes.Node]:
-        self.env.note_dependency(str(RESULTS))
+        for path in (RESULTS, RESULTS.with_name(f"{PROCESSOR}-avx2.json"), Path(judging.__file__)):
+            self.env.note_dependency(str(path))
         what, _, which = self.arguments[0].partition(" ")
         if what == "machine" and not which:
             lines = _machine()
         elif what == "accuracy" and (rows := _accuracy_of(which)):
             lines = _accuracy(rows)
-        elif what == "case" and (case := _case_of(which)):
-            lines = _case(case)
-        elif what == "call" and (case := _case_of(which)):
-            lines = _call(case)
+        elif what in ("case", "call") and _case_of("AVX-512", which):
+            lines = _case(which, limits=what == "case")
         elif what == "goals" and not which:
             lines = _goals()
         elif (what, which) == ("missed", "goals"):
@@ -58,8 +61,16 @@ class Measured(SphinxDirective):
 
 
 @functools.cache
+def _columns() -> records.Columns:
+    """What is recorded, by instructions; judged."""
+    return {
+        name: figures and judging.judged(figures, RULES)
+        for name, figures in records.recorded_columns(PROCESSOR).items()
+    }
+
+
 def _results() -> Any:
-    return json.loads(RESULTS.read_text(encoding="utf-8"))
+    return _columns()["AVX-512"]
 
 
 def _machine() -> list[str]:
@@ -67,11 +78,19 @@ def _machine() -> list[str]:
     packages = ", ".join(f"{name} {v}" for name, v in machine["packages"].items() if v)
     words = (
         f"{machine['cpu']}, {machine['cores']} cores, "
-        f"{machine['posenc_native']['SIMD target in use']}; {machine['system']}, "
-        f"Python {machine['python']}; {packages}. Measured {machine['date'][:10]}, the median of "
-        f"{_results()['rounds']} rounds."
+        f"{report.instructions_text(machine)}; {machine['system']}, "
+        f"Python {machine['python']}; {packages}."
     )
-    return [words]
+    lines = [words, "", *_recorded("AVX-512")]
+    if lesser := _columns()["AVX2"]:
+        lines += ["", f"{report.instructions_text(lesser['machine'])}.", *_recorded("AVX2")]
+    else:
+        lines += ["", f"AVX2: {NOT_RECORDED}."]
+    return lines
+
+
+def _recorded(column: str) -> list[str]:
+    return [f"{line}." for line in records.origins_text(_columns()[column] or {}).splitlines()]
 
 
 def _table(headings: list[str], rows: list[list[str]], numbers_from: int) -> list[str]:
@@ -95,63 +114,74 @@ def _accuracy(rows: list[dict[str, Any]]) -> list[str]:
     return _table(["position", *(f"{p:,}".replace(",", " ") for p in positions)], lines, 1)
 
 
-def _case_of(name: str) -> dict[str, Any] | None:
-    return next((case for case in _results()["cases"] if case["case"] == name), None)
+def _case_of(column: str, name: str) -> dict[str, Any] | None:
+    figures = _columns()[column]
+    cases = figures["cases"] if figures else ()
+    return next((case for case in cases if case["case"] == name), None)
 
 
-def _rows(case: dict[str, Any]) -> list[dict[str, Any]]:
-    """Those that were timed: ours, then the others, the fastest first."""
-    timed = [row for row in case["rows"] if "skipped" not in row]
-    return sorted(timed, key=lambda row: (not row["ours"], row["seconds"]))
+def _case(name: str, *, limits: bool) -> list[str]:
+    """Times, with multiples of the memory limit if that matters; a column for all instructions.
+
+    Ours first, then the others, the fastest first.
+    """
+    cases = {column: _case_of(column, name) for column in _columns()}
+    first = next(case for case in cases.values() if case)
+    rows = []
+    for kind in first["limits"] if limits else ():
+        times = (
+            report.duration(case["limits"][kind]["seconds"]) if case else NOT_RECORDED
+            for case in cases.values()
+        )
+        rows.append([f"*memory limit: {kind}*", "", *times])
+    timed = sorted(judging.timed(first), key=lambda row: (not row["ours"], row["seconds"]))
+    for row in timed:
+        words = f"**{row['contestant']}**" if row["ours"] else row["contestant"]
+        times = (
+            _time(case, row, limits=limits) if case else NOT_RECORDED for case in cases.values()
+        )
+        rows.append([words, row["mode"], *times])
+    return _table(["", "mode", *cases], rows, 2)
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
-    name = f"**{row['contestant']}**" if row["ours"] else row["contestant"]
-    return [name, row["mode"], report.duration(row["seconds"])]
+def _time(case: dict[str, Any], of: dict[str, Any], *, limits: bool) -> str:
+    """The time of the row of that name and mode, and what it is of the memory limit."""
+    for row in judging.timed(case):
+        if (row["contestant"], row["mode"]) == (of["contestant"], of["mode"]):
+            time = report.duration(row["seconds"])
+            if limits and "limit" in row:
+                return f"{time}, {row['times_limit']:.2f} x {row['limit']}"
+            return time
+    return NOT_RECORDED
 
 
-def _case(case: dict[str, Any]) -> list[str]:
-    """Times and multiples of the memory limit."""
-    limits = [
-        [f"*memory limit: {kind}*", "", report.duration(limit["seconds"]), ""]
-        for kind, limit in case["limits"].items()
-    ]
-    rows = [
-        [*_cells(row), f"{row['times_limit']:.2f} x {row['limit']}" if "limit" in row else ""]
-        for row in _rows(case)
-    ]
-    return _table(["", "mode", "time", "of the limit"], [*limits, *rows], 2)
-
-
-def _call(case: dict[str, Any]) -> list[str]:
-    """Times alone, of what is so small that memory does not matter."""
-    return _table(["", "mode", "time"], [_cells(row) for row in _rows(case)], 2)
-
-
-def _all_goals() -> list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]:
-    """Case, row, goal."""
-    return [
-        (case, row, goal)
-        for case in _results()["cases"]
-        for row in case["rows"]
-        for goal in row.get("goals", ())
-    ]
+def _tallies(entries: Iterable[judging.Entry]) -> dict[str, judging.Tally]:
+    """What became of each goal, like ones together."""
+    by_goal: dict[str, list[judging.Entry]] = {}
+    for entry in entries:
+        by_goal.setdefault(entry[2]["goal"], []).append(entry)
+    return {text: judging.tally(of) for text, of in sorted(by_goal.items(), key=_kind_of_goal)}
 
 
 def _goals() -> list[str]:
-    """How often each goal is met, and how far off it is where it is not."""
-    by_text: dict[str, list[dict[str, Any]]] = {}
-    for _, _, goal in _all_goals():
-        text = re.sub(r"as fast as .*, 1 thread.*", "as fast as on 1 thread", goal["goal"])
-        by_text.setdefault(text, []).append(goal)
-    rows = []
-    for text, goals in sorted(by_text.items(), key=_kind_of_goal):
-        missed = sorted(goal["figure"] for goal in goals if goal["met"] is False)
-        met = sum(goal["met"] is True for goal in goals)
-        reached = f"{missed[0]:.2f} to {missed[-1]:.2f}" if missed else ""
-        unjudged = len(goals) - met - len(missed)
-        rows.append([text, *(str(n or "") for n in (met, len(missed), unjudged)), reached])
-    return _table(["goal", "met", "missed", "not judged", "the missed reach"], rows, 1)
+    """How often each goal is met, and how far off it is where it is not; columns as times have."""
+    columns = _columns()
+    tallies = {
+        column: _tallies(judging.all_goals(figures["cases"]))
+        for column, figures in columns.items()
+        if figures
+    }
+    # A bound of its own for AVX2 is a goal of its own.
+    goals = dict.fromkeys(text for of in tallies.values() for text in of)
+    rows = [
+        [text, *(_tally(tallies[c].get(text)) if c in tallies else NOT_RECORDED for c in columns)]
+        for text in goals
+    ]
+    return _table(["goal", *(f"{column}: met, missed, not judged" for column in columns)], rows, 1)
+
+
+def _tally(of: judging.Tally | None) -> str:
+    return f"{of.met}, {len(of.missed)}, {of.unjudged}" if of else ""
 
 
 def _kind_of_goal(entry: tuple[str, Any]) -> tuple[str, float]:
@@ -161,12 +191,38 @@ def _kind_of_goal(entry: tuple[str, Any]) -> tuple[str, float]:
 
 
 def _missed_goals() -> list[str]:
-    rows = [
-        [case["case"], f"{row['contestant']}, {row['mode']}", goal["goal"], f"{goal['figure']:.2f}"]
-        for case, row, goal in _all_goals()
-        if goal["met"] is False
-    ]
-    return _table(["case", "row", "goal", "reached"], rows, 3)
+    """A line for a goal that rows of a name and mode miss: how many cases, and the furthest."""
+    lines = []
+    for column, figures in _columns().items():
+        if figures is None:
+            lines += [f"**{column}**: {NOT_RECORDED}.", ""]
+            continue
+        found: dict[tuple[str, str, str], list[judging.Entry]] = {}
+        tally = judging.tally(judging.all_goals(figures["cases"]))
+        for case, row, goal in tally.missed:
+            key = goal["goal"], row["contestant"], row["mode"]
+            found.setdefault(key, []).append((case, row, goal))
+        rows = []
+        for (text, contestant, mode), entries in found.items():
+            case, _, goal = entries[0]
+            remark = f" ({goal['remark']})" if goal["remark"] else ""
+            rows.append(
+                [
+                    f"{contestant}, {mode}",
+                    f"{text}{remark}",
+                    f"{goal['figure']:.2f}",
+                    case["case"],
+                    str(len(entries)),
+                ]
+            )
+        headings = ["row", "goal", "worst", "there", "cases"]
+        lines += [
+            f"**{column}**: {len(tally.missed)} are missed.",
+            "",
+            *_table(headings, rows, 5),
+            "",
+        ]
+    return lines
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -21,6 +21,7 @@ import posenc_native as pn  # noqa: E402
 from benchmarks.cases import biases, gathers, toeplitz  # noqa: E402
 from benchmarks.clock import harness, limits  # noqa: E402
 from benchmarks.gpu import checks, install  # noqa: E402
+from benchmarks.studies import fresh  # noqa: E402
 from posenc_native import nn as pnn  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
@@ -130,7 +131,7 @@ def test_a_quick_run_fills_in_every_row(tmp_path):
         assert case["case"] in text
         for limit in case["limits"].values():
             assert finite_and_positive(limit["seconds"], *limit["variants"].values())
-            assert limit["seconds"] == min(limit["variants"].values())
+            assert limit["seconds"] == limit["variants"][limit["variant"]]
         modes = {row["mode"] for row in case["rows"] if row.get("ours")}
         # What is small, and what has only fresh results.
         fresh = ("decode", "relative: decode", "relative: diagonal sums", "relative: Shaw scores",
@@ -174,6 +175,25 @@ def test_a_quick_run_fills_in_every_row(tmp_path):
         of = [row for row in figures["accuracy"] if row["quantity"] == quantity]
         assert sum(row["peer"] == "posenc_native" for row in of) == len(positions)
         assert sum(row["peer"] == "plain torch" for row in of) == len(positions)
+
+
+def test_a_part_is_merged_into_what_is_recorded(tmp_path):
+    path = tmp_path / "figures.json"
+    parts = ("rotary: key cache", "decode, a sinusoidal row")
+    arguments = ("--quick", "--rounds", "1", "--threads", "1", "--json", str(path), "--merge")
+    texts = [run_benchmarks(*arguments, "--filter", part) for part in parts]
+    figures = json.loads(path.read_text(encoding="utf-8"))
+    assert [
+        case["case"].startswith(part) for case, part in zip(figures["cases"], parts, strict=True)
+    ]
+    assert all(case["recorded"]["rounds"] == 1 for case in figures["cases"])
+    # Each run ends with a page of what it ran, the file with one of all that there is.
+    text = path.with_suffix(".txt").read_text(encoding="utf-8")
+    for page, there in ((texts[0], (1, 0)), (texts[1], (0, 1)), (text, (1, 1))):
+        lines = page.partition("SUMMARY")[2].splitlines()
+        found = [any(line.startswith(name) for line in lines) for name in ("rotary var", "decode")]
+        assert found == [bool(one) for one in there]
+    assert ": 2 cases\n" in text
 
 
 class OneNumber:
@@ -235,48 +255,6 @@ def test_a_number_that_is_none_is_found_in_any_result(first):
     case = harness.Case("two results", 1, [OneNumber()], [row], job=job)
     (judged,) = harness.measure(case, 1).case.contestants
     assert "something else" in judged.reason
-
-
-def test_goals_are_judged_by_the_rows_of_a_case():
-    def row(name, mode="fresh", **more):
-        return harness.Contestant(name, mode, doubled_fresh, "copy", checked=False, **more)
-
-    mine = row("mine", "in place", ours=True)
-    case = doubling(mine, threads=2)
-    result = harness.Result(
-        case,
-        rows=[
-            (mine, [1e-3]),
-            (row("mine, 1 thread", "in place", ours=True), [1.5e-3]),
-            (row("copy_", yardstick=True), [1e-4]),
-            (row("peer a"), [4e-3]),
-            (row("peer a"), [5e-3]),
-            (row("peer b", "out="), [2e-3]),
-        ],
-        limit_samples={"copy": {"plain": [5e-4]}},
-        limit_samples_alone={"copy": {"plain": [9e-4]}},
-    )
-
-    def judged(contestant, **goal):
-        verdict = result.verdict(contestant, 1e-3, harness.Goal(**goal))
-        return verdict and (round(verdict["figure"], 6), verdict["met"])
-
-    assert judged(mine, at_most=2.5) == (2, True)
-    assert judged(mine, at_most=1.5) == (2, False)
-    assert judged(mine, at_most=900, unit="µs") == (1000, False)
-    # In reused memory the best of any mode counts, in fresh memory the best of the fresh.
-    assert judged(mine, at_least=2) == (2, True)
-    assert judged(row("mine", ours=True), at_least=5) == (4, False)
-    assert judged(mine, at_least=3, of="peer a") == (4, True)
-    assert judged(mine, at_least=3, of="nobody") is None
-    # A goal is missed or not judged where torch.compile was left out.
-    result.case.contestants.append(harness.Skipped("peer c", "fresh", "", left_out=True))
-    assert judged(mine, at_least=2) == (2, None)
-    assert judged(mine, at_least=2.5) == (2, False)
-    assert judged(mine, at_least=3, of="peer a") == (4, True)
-    # The limit gains 1.8.
-    assert judged(mine, at_least=1.7, of="mine, 1", where_limit_gains=True) == (1.5, False)
-    assert judged(mine, at_least=1.9, of="mine, 1", where_limit_gains=True) == (1.5, None)
 
 
 def test_relative_peers_do_the_same_work():
@@ -347,6 +325,20 @@ def test_the_script_for_gpus_runs_without_one(tmp_path):
             ), row
         for row in case["skipped"]:
             assert row["reason"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks for pages as Linux has them")
+@pytest.mark.parametrize("library", ["NumPy", "torch"])
+def test_fresh_results_are_timed_beside_what_a_pool_would_give(library):
+    ways = fresh.measure(library, 1 << 20, 1)
+    assert ways.keys() == {"copy", "reused", "fresh", "populated"}
+    assert finite_and_positive(*(way["seconds"] for way in ways.values()))
+    # Pages that are mapped for a call are new in every call; memory that is there never is.
+    assert ways["populated"]["faults"] > ways["reused"]["faults"]
+    heading, line = fresh.text({"kept": {f"{library}, 1 MiB": ways}}).splitlines()
+    assert len(heading) == len(line)
+    cells = line.split("kept")[1].split()
+    assert cells[-1] == f"{ways['populated']['faults']:.0f}"
 
 
 def test_a_failing_step_is_reported_and_the_rest_goes_on(tmp_path):

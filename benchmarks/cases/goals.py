@@ -1,0 +1,14 @@
+"""The goals of all cases; each stands at the head of the file of its case."""
+
+from __future__ import annotations
+
+from . import decode, gathers, rotary, sinusoidal, toeplitz
+
+RULES = (
+    *rotary.GOALS,
+    *sinusoidal.GOALS,
+    *decode.GOALS,
+    *toeplitz.GOALS,
+    *gathers.GOALS,
+    *rotary.TWO_THREADS,
+)
