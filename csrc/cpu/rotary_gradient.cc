@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "core/rotary.h"
+#include "cpu/elements-inl.h"
 #include "cpu/kernels.h"
 #include "cpu/numbers-inl.h"
 #include "cpu/targets.h"
@@ -32,6 +33,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // Pairs summed at a time.
 constexpr int64_t kPairsAtOnce = 1024;
+// How far ahead of the sums x is requested.
+constexpr int64_t kTokensAhead = 8;
 
 inline double as_real(double x) { return x; }
 template <typename T>
@@ -53,30 +56,54 @@ class GradientSums {
   HWY_ATTR void run(int64_t begin, int64_t end, double* frequency_sums) {
     const RotaryArgs& turned = turned_;
     const int64_t own = turned.inv_freq.heads;  // heads with frequencies of their own, or 1 for all
+    take_up(begin, end);
     for (int64_t first = 0; first < turned.pairs; first += kPairsAtOnce) {
       const int64_t count = std::min(kPairsAtOnce, turned.pairs - first);
+      first_block_ = first / turned.half_block;
       for (int64_t head = 0; head < own; ++head) {
         for (int64_t row = begin; row < end; ++row) {
           std::fill(sums_, sums_ + 2 * count, Number(0));
+          const Token& token = tokens_[row - begin];
           for (int i = 0; i < turned.tensor_count; ++i) {
             const int64_t last = own == 1 ? turned.tensors[i].heads : head + 1;
             for (int64_t h = own == 1 ? 0 : head; h < last; ++h) {
-              add_head(i, h, row, first, count);
+              add_head(i, h, token, first, count);
             }
           }
-          finish_token(head, row, first, count, frequency_sums);
+          finish_token(head, token, row, first, count, frequency_sums);
         }
       }
     }
   }
 
  private:
-  // One head of one token: its pairs first .. first + count - 1.
-  HWY_ATTR void add_head(int tensor, int64_t head, int64_t row, int64_t first, int64_t count) {
+  struct Token {
+    int64_t batch, token;
+    const double* positions;  // of every term or axis
+  };
+
+  // The tokens of a piece: heads look at them one after the other.
+  void take_up(int64_t begin, int64_t end) {
     const RotaryArgs& turned = turned_;
-    const int64_t batch = row / turned.tokens, token = row % turned.tokens;
+    const int64_t axes = args_.position_axes();
+    positions_.resize(static_cast<size_t>((end - begin) * axes));
+    double* next = positions_.data();
+    for (int64_t row = begin; row < end; ++row) {
+      const int64_t batch = row / turned.tokens, token = row % turned.tokens;
+      tokens_[row - begin] = {batch, token, next};
+      const int64_t offset =
+          batch * turned.position_batch_stride + token * turned.position_token_stride;
+      for (int64_t axis = 0; axis < axes; ++axis) {
+        *next++ = turned.positions.number_at<double>(offset + axis * turned.positions.axis_stride);
+      }
+    }
+  }
+
+  // One head of one token: its pairs first .. first + count - 1.
+  HWY_ATTR void add_head(int tensor, int64_t head, const Token& at, int64_t first, int64_t count) {
+    const RotaryArgs& turned = turned_;
     const auto offset = [&](const HeadStrides& strides, int64_t start) {
-      return batch * strides.batch + token * strides.token + head * strides.head +
+      return at.batch * strides.batch + at.token * strides.token + head * strides.head +
              start * strides.dim;
     };
     const HeadStrides& x_strides = args_.x_strides[tensor];
@@ -86,6 +113,9 @@ class GradientSums {
     const Number* const y =
         static_cast<const Number*>(turned.tensors[tensor].out) + offset(y_strides, turned.start);
     const int64_t half = turned.half_block;
+    // A few tokens later, of this piece or of the next: y has just been written, x comes from
+    // memory.
+    const int64_t ahead = kTokensAhead * x_strides.token;
     if (x_strides.dim != 1 || y_strides.dim != 1) {
       for (int64_t i = 0; i < count; ++i) {
         const int64_t pair = first + i;
@@ -94,12 +124,12 @@ class GradientSums {
                  y[b * y_strides.dim], i);
       }
     } else if (kInterleaved) {
-      add_neighbours(x + 2 * first, y + 2 * first, count);
+      add_neighbours(x + 2 * first, y + 2 * first, count, ahead);
     } else {
-      for (int64_t i = 0; i < count;) {
-        const int64_t block = (first + i) / half, within = (first + i) % half;
+      int64_t block = first_block_, within = first - block * half;
+      for (int64_t i = 0; i < count; ++block, within = 0) {
         const int64_t run = std::min(half - within, count - i), at = 2 * half * block + within;
-        add_partners(x + at, y + at, half, run, i);
+        add_partners(x + at, y + at, half, run, ahead, i);
         i += run;
       }
     }
@@ -116,11 +146,12 @@ class GradientSums {
     }
   }
 
-  HWY_ATTR void add_neighbours(const T* x, const Number* y, int64_t pairs) {
+  HWY_ATTR void add_neighbours(const T* x, const Number* y, int64_t pairs, int64_t ahead) {
     const D d;
     const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
     int64_t i = 0;
     for (; i + lanes <= 2 * pairs; i += lanes) {
+      prefetch_later(x + i + ahead);
       const auto other = hn::Reverse2(d, load(d, y + i));
       hn::Store(hn::MulAdd(load(d, x + i), other, hn::Load(d, sums_ + i)), d, sums_ + i);
     }
@@ -129,13 +160,15 @@ class GradientSums {
     }
   }
 
-  HWY_ATTR void add_partners(const T* x, const Number* y, int64_t far, int64_t pairs,
+  HWY_ATTR void add_partners(const T* x, const Number* y, int64_t far, int64_t pairs, int64_t ahead,
                              int64_t first) {
     const D d;
     const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
     Number* const sums = sums_ + first;
     int64_t i = 0;
     for (; i + lanes <= pairs; i += lanes) {
+      prefetch_later(x + i + ahead);
+      prefetch_later(x + i + far + ahead);
       auto sum = hn::LoadU(d, sums + i);
       sum = hn::MulAdd(load(d, x + i), load(d, y + i + far), sum);
       sum = hn::NegMulAdd(load(d, x + i + far), load(d, y + i), sum);
@@ -147,19 +180,11 @@ class GradientSums {
   }
 
   // From the gradient of a token's angles to those of frequencies and positions.
-  HWY_ATTR void finish_token(int64_t head, int64_t row, int64_t first, int64_t count,
-                             double* frequency_sums) {
+  HWY_ATTR void finish_token(int64_t head, const Token& token, int64_t row, int64_t first,
+                             int64_t count, double* frequency_sums) {
     const RotaryArgs& turned = turned_;
-    const double sign = args_.inverse ? -1.0 : 1.0;
-    for (int64_t i = 0; kInterleaved && i < count; ++i) {
-      sums_[i] = sums_[2 * i] - sums_[2 * i + 1];
-    }
-    to_angles(count, sign);
-    const int64_t offset = row / turned.tokens * turned.position_batch_stride +
-                           row % turned.tokens * turned.position_token_stride;
-    const auto position = [&](int64_t axis) {
-      return turned.positions.number_at<double>(offset + axis * turned.positions.axis_stride);
-    };
+    if constexpr (kInterleaved) subtract_neighbours(count);
+    to_angles(count, args_.inverse ? -1.0 : 1.0);
     const int64_t heads = turned.inv_freq.heads, terms = turned.inv_freq.terms();
     for (int64_t term = 0; term < terms; ++term) {
       double* const of_frequencies = frequency_sums + (term * heads + head) * turned.pairs + first;
@@ -170,17 +195,30 @@ class GradientSums {
       if (turned.axis_map.data != nullptr) {
         for (int64_t i = 0; i < count; ++i) {
           const int64_t axis = turned.axis_map.clamped(first + i);
-          of_frequencies[i] += position(axis) * angle_[i];
+          of_frequencies[i] += token.positions[axis] * angle_[i];
           if (of_positions != nullptr) of_positions[axis * rows] += radians[i] * angle_[i];
         }
         continue;
       }
-      add_scaled(position(term), count, of_frequencies);
+      add_scaled(token.positions[term], count, of_frequencies);
       if (of_positions == nullptr) continue;
       double sum = 0;
       for (int64_t i = 0; i < count; ++i) sum += radians[i] * angle_[i];
       of_positions[term * rows] += sum;
     }
+  }
+
+  // sums[i] = sums[2 i] - sums[2 i + 1]
+  HWY_ATTR void subtract_neighbours(int64_t count) {
+    const D d;
+    const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+    int64_t i = 0;
+    for (; i + lanes <= count; i += lanes) {
+      hn::Vec<D> first, second;
+      hn::LoadInterleaved2(d, sums_ + 2 * i, first, second);
+      hn::StoreU(hn::Sub(first, second), d, sums_ + i);
+    }
+    for (; i < count; ++i) sums_[i] = sums_[2 * i] - sums_[2 * i + 1];
   }
 
   // The sums in float64, of either sign.
@@ -216,6 +254,9 @@ class GradientSums {
   const RotaryArgs& turned_;
   HWY_ALIGN Number sums_[2 * kPairsAtOnce];
   double angle_[kPairsAtOnce];
+  Token tokens_[RotaryGradientArgs::kTokensOfPiece];
+  std::vector<double> positions_;
+  int64_t first_block_ = 0;
 };
 
 // From numbers of 16 bits to float32, and back; of the rotated slice alone.
