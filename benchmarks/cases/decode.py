@@ -152,13 +152,13 @@ def _decode_attention(options: Options, name: str) -> Case:
 
     plain = package.LlamaForCausalLM(config).eval()
     rows.append(Contestant(peer, "fresh", attention(plain), "copy"))
-    for inplace in (False, True):
+    for i, inplace in enumerate((None, True)):
         model = package.LlamaForCausalLM(config).eval()
         model.load_state_dict(plain.state_dict())
         hf.patch(model, inplace=inplace)
         words = "hf.patch, inplace=True" if inplace else "hf.patch"
         row = ours(f"{words}: its attention", "fresh", attention(model))
-        rows.insert(inplace, row)
+        rows.insert(i, row)
     job = Job(attention(plain), lambda b: b.x, lambda b: b.x, 1e-3)
     return Case(name, 1, [buffers], many(options, rows), True, job)
 
