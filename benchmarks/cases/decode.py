@@ -55,6 +55,8 @@ def _decode(
     position_torch = torch.from_numpy(position)
     rope = pn.Rotary(HEAD_DIM, base=BASE, pairing=pairing)
     module = nn.RotaryEmbedding(HEAD_DIM, base=BASE, pairing=pairing)
+    step = rope.bind(buffers.q, buffers.k, inplace=True)
+    array_step = rope.bind(arrays.q, arrays.k, inplace=True)
 
     def from_torch(b: QueryKey) -> None:
         pn.apply_rotary_qk(b.q, b.k, position_torch, inv_freq_torch, pairing=pairing, inplace=True)
@@ -88,6 +90,12 @@ def _decode(
             torch_goals,
         ),
         ours(
+            "torch: Rotary.bind",
+            "in place",
+            lambda b: step(b.q, b.k, position_torch),
+            torch_goals,
+        ),
+        ours(
             "torch: nn.RotaryEmbedding",
             "in place",
             lambda b: module(b.q, b.k, position_torch, inplace=True),
@@ -105,6 +113,9 @@ def _decode(
             "in place",
             lambda b: rope(q, k, position, inplace=True),
             numpy_goals,
+        ),
+        numpy_row(
+            "NumPy: Rotary.bind", "in place", lambda b: array_step(q, k, position), numpy_goals
         ),
         numpy_row("NumPy: Rotary", "fresh", lambda b: rope(q, k, position), fresh_goals),
         *rotary_peers.forward(rotation),

@@ -204,7 +204,7 @@ def apply_rotary(
         if operations is None:
             return result
         if result is not NotImplemented:
-            return result if out is None else operations.written(out)
+            return result
     rotation = Rotation(
         positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse
     )  # fmt: skip
@@ -287,8 +287,6 @@ def apply_rotary_qk(
         if operations is None:
             return given if inplace and given else rotated
         if rotated is not NotImplemented:
-            if inplace:
-                operations.increment_version(rotated)
             return rotated
     rotation = Rotation(
         positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse
@@ -362,7 +360,7 @@ def apply_rotary_tables(
         if operations is None:
             return result
         if result is not NotImplemented:
-            return result if out is None else operations.written(out)
+            return result
     rotation = TableRotation(cos, sin, layout, pairing, rotary_start, inverse, compute)
     return operations.apply_rotary_tables(x, rotation, out)
 
@@ -433,8 +431,6 @@ def apply_rotary_qk_tables(
         if operations is None:
             return given if inplace and given else rotated
         if rotated is not NotImplemented:
-            if inplace:
-                operations.increment_version(rotated)
             return rotated
     rotation = TableRotation(cos, sin, layout, pairing, rotary_start, inverse, compute)
     return operations.apply_rotary_qk_tables(q, k, rotation, inplace)  # type: ignore[no-any-return]

@@ -19,6 +19,7 @@ from posenc_native.models.presets import rotary_preset
 from posenc_native.spectra.scaling import rotary_frequencies
 
 from .apply import apply_rotary, apply_rotary_qk, rotary_tables
+from .bound import BoundRotary
 
 if TYPE_CHECKING:
     import torch
@@ -255,14 +256,46 @@ class Rotary:
                 self.scale, inverse, inplace,
             )  # fmt: skip
             if rotated is not NotImplemented:
-                if inplace:
-                    operations.increment_version(rotated)
                 return rotated  # type: ignore[no-any-return]
         rotation = Rotation(
             positions, inv_freq, layout, self.pairing, self.rotary_start, axis_map, self.scale,
             inverse,
         )  # fmt: skip
         return operations.apply_rotary_qk(q, k, rotation, inplace)  # type: ignore[no-any-return]
+
+    def bind(
+        self, q: Any, k: Any, *, layout: str = "bhsd", inverse: bool = False, inplace: bool = False
+    ) -> BoundRotary:
+        """Check q and k once, for a loop that rotates others like them.
+
+        Args:
+            q, k: arrays or tensors as the loop will have them; their values do not matter, and they
+                are not kept.
+            layout, inverse, inplace: as in a call.
+
+        Returns:
+            A function ``step(q, k, position)``, with the bits of ``rope(q, k, positions)``. Here
+            `position` may be an int: that of the first token, p, for p, p + 1 ... A call with q or
+            k of another shape, dtype, device or memory layout is served, and refused, as an
+            ordinary one is. So is one that autograd, torch.compile or a mode of torch follows.
+
+        Raises:
+            ValueError, TypeError: as a call with q and k; where native code does not read them, as
+                on another device, `step` raises them.
+
+        Example:
+            >>> import numpy as np
+            >>> import posenc_native as pn
+            >>> rope = pn.Rotary(64)
+            >>> q, k = np.ones((1, 8, 1, 64), np.float32), np.ones((1, 2, 1, 64), np.float32)
+            >>> step = rope.bind(q, k, inplace=True)
+            >>> for position in range(100, 103):
+            ...     q[:], k[:] = 1.0, 1.0  # a new token
+            ...     q, k = step(q, k, position)
+            >>> bool((k == rope(np.ones_like(k), np.ones_like(k), np.array([102]))[1]).all())
+            True
+        """
+        return BoundRotary(self, q, k, layout, inverse, inplace)
 
     @overload
     def apply(self, x: TensorLike, positions: Numbers | None = ..., *, out: OutTensor = ...,

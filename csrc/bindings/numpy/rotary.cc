@@ -62,6 +62,7 @@ class Rotation {
     // In place, what is wrong with a tensor is wrong with x, as it is for the operator.
     call_.out[0] = of_tensors_ && out.is(x) ? call_.in[0] : &to.array();
     rotate();
+    if (!out.is_none()) written(out);
     return to.object();
   }
 
@@ -79,6 +80,8 @@ class Rotation {
     call_.in[1] = call_.out[1] = &key.array();
     if (in_place) {
       rotate();
+      written(q);
+      written(k);
       return py::make_tuple(query.object(), key.object());
     }
     const ArrayArgument query_out = result(query), key_out = result(key);
@@ -223,6 +226,10 @@ class Rotation {
     for (int i = 0; i < x.rank; ++i) bytes *= static_cast<double>(x.shape[i]);
     if (bytes >= static_cast<double>(kTensorBytes)) throw tensors::Elsewhere{};
     return ArrayArgument::of_tensor(tensors::Library::get().empty_like(like.object()));
+  }
+
+  void written(py::handle object) const {
+    if (of_tensors_) tensors::Library::get().written(object);
   }
 
   void rotate() const {
