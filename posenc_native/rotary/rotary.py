@@ -247,16 +247,16 @@ class Rotary:
             )  # fmt: skip
         # The fast path of decoding: what apply_rotary_qk does with tensors, spelled out. To call it
         # with keywords would take a tenth of one token's time.
-        tensors = self._tensors
-        inv_freq, axis_map = self._torch(q.device) if tensors is None or not q.is_cpu else tensors
-        native = operations.at_once(q)
-        if native is not None:
+        # The native module refuses tensors that are elsewhere, so nobody asks first where q is.
+        native, tensors = operations.at_once(q), self._tensors
+        if native is not None and tensors is not None:
             rotated = native.apply_rotary_qk(
-                q, k, positions, inv_freq, layout, self.pairing, self.rotary_start, axis_map,
+                q, k, positions, tensors[0], layout, self.pairing, self.rotary_start, tensors[1],
                 self.scale, inverse, inplace,
             )  # fmt: skip
             if rotated is not NotImplemented:
                 return rotated  # type: ignore[no-any-return]
+        inv_freq, axis_map = self._torch(q.device)
         rotation = Rotation(
             positions, inv_freq, layout, self.pairing, self.rotary_start, axis_map, self.scale,
             inverse,
