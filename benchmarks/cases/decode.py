@@ -72,6 +72,8 @@ def _decode(
     position_torch = torch.from_numpy(position)
     rope = pn.Rotary(HEAD_DIM, base=BASE, pairing=pairing)
     module = nn.RotaryEmbedding(HEAD_DIM, base=BASE, pairing=pairing)
+    step = rope.bind(buffers.q, buffers.k, inplace=True)
+    array_step = rope.bind(arrays.q, arrays.k, inplace=True)
 
     def from_torch(b: QueryKey) -> None:
         pn.apply_rotary_qk(b.q, b.k, position_torch, inv_freq_torch, pairing=pairing, inplace=True)
@@ -94,6 +96,11 @@ def _decode(
             lambda b: rope(b.q, b.k, position_torch, inplace=True),
         ),
         ours(
+            "torch: Rotary.bind",
+            "in place",
+            lambda b: step(b.q, b.k, position_torch),
+        ),
+        ours(
             "torch: nn.RotaryEmbedding",
             "in place",
             lambda b: module(b.q, b.k, position_torch, inplace=True),
@@ -109,6 +116,7 @@ def _decode(
             "in place",
             lambda b: rope(q, k, position, inplace=True),
         ),
+        numpy_row("NumPy: Rotary.bind", "in place", lambda b: array_step(q, k, position)),
         numpy_row("NumPy: Rotary", "fresh", lambda b: rope(q, k, position)),
         *rotary_peers.forward(rotation),
         Contestant(_CALL, "fresh", lambda b: torch.neg(b.q), "copy", yardstick=True, checked=False),
@@ -156,13 +164,13 @@ def _decode_attention(options: Options, name: str) -> Case:
 
     plain = package.LlamaForCausalLM(config).eval()
     rows.append(Contestant(peer, "fresh", attention(plain), "copy"))
-    for inplace in (False, True):
+    for i, inplace in enumerate((None, True)):
         model = package.LlamaForCausalLM(config).eval()
         model.load_state_dict(plain.state_dict())
         hf.patch(model, inplace=inplace)
         words = "hf.patch, inplace=True" if inplace else "hf.patch"
         row = ours(f"{words}: its attention", "fresh", attention(model))
-        rows.insert(inplace, row)
+        rows.insert(i, row)
     job = Job(attention(plain), lambda b: b.x, lambda b: b.x, 1e-3)
     return Case(name, 1, [buffers], many(options, rows), True, job)
 

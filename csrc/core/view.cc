@@ -13,7 +13,7 @@ bool Array::empty() const {
 
 bool Array::aligned() const {
   return dtype == Dtype::kOther || empty() ||
-         reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(item_size(dtype)) == 0;
+         (reinterpret_cast<uintptr_t>(data) & static_cast<uintptr_t>(item_size(dtype) - 1)) == 0;
 }
 
 std::string Error::message() const {

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .forms import Form
+from .holders import nobody_else_sees
 from .rotation import Rotation
 from .signatures import is_table, rotary_arguments
 
@@ -23,7 +24,7 @@ def rotary_function(
     original: Callable[..., Any],
     tables: dict[int, tuple[Form, tuple[int, ...], Rotation | None]],
     *,
-    inplace: bool = False,
+    inplace: bool | None = False,
     pieces: int = 1,
 ) -> Callable[..., Any]:
     """A function with the arguments of a model's own, for exact tables with columns of our choice.
@@ -36,7 +37,7 @@ def rotary_function(
         tables: what a table is, by its number of columns: its form, the angle of every column,
             and what the function does with it, if that is known. Another number is an error: the
             model has cut a table to a size that was meant for its own form.
-        inplace: rotate where q and k are, if no gradient is needed.
+        inplace: rotate where q and k are, if no gradient is needed; None: if nobody else sees that.
         pieces: the parts of which a table is the sum, side by side (`in_pieces`).
     """
     parameters = inspect.signature(original).parameters
@@ -73,6 +74,7 @@ def rotary_function(
             plain = rotates and all(
                 n in ignored or _is_default(value, defaults.get(n)) for n, value in given.items()
             )
+            given = {}  # `nobody_else_sees` counts who holds heads
         if not whole:
             cos, sin = _cos_and_sin_of(cos, sin, packing, pieces)
         width = cos.shape[-1]
@@ -89,7 +91,8 @@ def rotary_function(
                 if use.picked is not None:
                     index = use.picked.to(cos.device)
                     cos, sin = cos[..., index], sin[..., index]
-                rotated = use.rotation(heads, cos, sin, layout, inplace)
+                over = nobody_else_sees(heads) if inplace is None else inplace
+                rotated = use.rotation(heads, cos, sin, layout, over)
                 return rotated if len(rotated) > 1 else rotated[0]
         given = dict(zip(names, args, strict=False)) | kwargs
         index = use.widened.to(cos.device)

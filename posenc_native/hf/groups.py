@@ -11,8 +11,7 @@ from typing import Any
 from torch import nn
 
 from .instances import global_names
-from .makers import makes_tables
-from .signatures import takes_positions, takes_tables
+from .signatures import makes_tables, takes_positions, takes_tables
 
 __all__ = ["RotaryUses", "computes_cosines", "groups_sharing_tables", "rotary_uses"]
 

@@ -13,17 +13,28 @@ from .planner import Planner
 __all__ = ["Patch", "patch", "unpatch"]
 
 
-def patch(model: nn.Module, *, inplace: bool = False) -> Patch:
+def patch(model: nn.Module, *, inplace: bool | None = None) -> Patch:
     """Make `model` rotate its queries and keys through this library.
 
     Args:
         model: a transformers model, or any module that contains one (a wrapper, an adapter).
             Weights and buffers must be loaded (not on the meta device).
-        inplace: where no gradient is needed, rotate q and k where they are instead of into fresh
-            memory. For long prompts that is several times faster. It is right as long as nothing
-            else uses q and k from before the rotation. No attention module of transformers 5.23
-            that was tried does (112 models, results compared bit for bit). But a forward hook that
-            keeps the output of a ``q_proj`` would see it rotated, so this is not the default.
+        inplace: whether q and k are rotated where they are instead of into fresh memory, which for
+            long prompts takes several times as long. In any case only where no gradient is
+            recorded.
+
+            None, the default: where nobody else can see it. That is asked in every call, of heads
+            of 4 MiB or more: the attention's code gives the results the names of q and k; no
+            forward hook, early or late, is on a module inside the attention or on all modules;
+            nothing else refers to q, k or their memory (a list, a view, an array, a cache of the
+            projection, q and k that are slices of one projection); torch has allocated the memory;
+            no mode, transform or torch.compile follows. Whatever cannot be told gets fresh memory.
+
+            True: always. Right as long as nothing uses q and k from before the rotation. No
+            attention module of transformers 5.23 that was tried does (112 models, results compared
+            bit for bit), but a forward hook that keeps the output of a ``q_proj`` would.
+
+            False: never.
 
     Returns:
         A handle: ``.undo()`` restores every module, and as a context manager the handle does so at

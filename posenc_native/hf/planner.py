@@ -17,11 +17,11 @@ from posenc_native.rotary.rotary import Rotary
 from .forms import Form, NotServed, Tables
 from .functions import PIECES, in_pieces, rotary_function
 from .groups import RotaryUses, computes_cosines, rotary_uses
+from .holders import gives_results_their_names, tells_its_module
 from .instances import Plan, rewrap, slot, with_functions
-from .makers import constant_name, makes_tables, table_names
 from .position_functions import position_function
 from .rotation import Rotation, probe_function
-from .signatures import takes_positions, takes_tables
+from .signatures import constant_name, makes_tables, table_names, takes_positions, takes_tables
 from .tables import probe_tables
 
 __all__ = ["Planner"]
@@ -33,7 +33,7 @@ _TablesByWidth = dict[int, tuple[Form, tuple[int, ...]]]
 class Planner:
     """What every module of a group gets; one for a `patch`, so that nothing is probed twice."""
 
-    def __init__(self, modules: dict[str, nn.Module], inplace: bool) -> None:
+    def __init__(self, modules: dict[str, nn.Module], inplace: bool | None) -> None:
         self._modules = modules
         self._inplace = inplace
         self._rotations: dict[tuple[Callable[..., Any], Form], Rotation | str] = {}
@@ -120,9 +120,11 @@ class Planner:
                         notes.append(f"{own}: {rotation}")
                     known = None if isinstance(rotation, str) else rotation
                     tables[width] = form, order, known
-                replaced[function] = rotary_function(function, tables, inplace=self._inplace)
+                turns = any(rotation is not None for _, _, rotation in tables.values())
+                inplace = turns and _where(self._inplace, kind, uses, function)
+                replaced[function] = rotary_function(function, tables, inplace=inplace)
             self._of_kind[key] = _plan_with_functions(
-                kind, uses, replaced, "; ".join(dict.fromkeys(notes))
+                kind, uses, replaced, "; ".join(dict.fromkeys(notes)), self._inplace is None
             )
         return self._of_kind[key]
 
@@ -147,15 +149,35 @@ def _plan_with_functions(
     uses: RotaryUses,
     replaced: dict[Callable[..., Any], Callable[..., Any]],
     note: str = "",
+    telling: bool = False,
 ) -> Plan:
-    """The plan for an attention module whose methods find other functions."""
+    """The plan for an attention module whose methods find other functions.
+
+    telling: whether these functions ask which module they are called by.
+    """
     methods = {}
     for name, found in uses.methods.items():
         functions = {n: replaced[f] for n, f in found.items() if f in replaced}
         if functions:
-            methods[name] = with_functions(getattr(kind, name), functions)
+            method = with_functions(getattr(kind, name), functions)
+            methods[name] = tells_its_module(method) if telling else method
     statics = {name: replaced[f] for name, f in uses.statics.items() if f in replaced}
     return Plan(methods, statics, note=note)
+
+
+def _where(
+    inplace: bool | None, kind: type[nn.Module], uses: RotaryUses, function: Callable[..., Any]
+) -> bool | None:
+    """`inplace` for one function; of None, False if a method may look at q and k afterwards."""
+    if inplace is not None:
+        return inplace
+    if function in uses.statics.values():
+        return False
+    calls = (
+        (m, name) for m, found in uses.methods.items() for name, f in found.items() if f is function
+    )
+    alone = all(gives_results_their_names(getattr(kind, m), name, function) for m, name in calls)
+    return None if alone else False
 
 
 def _with_decorators_of(
@@ -237,7 +259,7 @@ def _note_on_configuration(module: nn.Module) -> str:
     return "; ".join(notes)
 
 
-def _plan_with_own_table(module: nn.Module, inplace: bool) -> Plan:
+def _plan_with_own_table(module: nn.Module, inplace: bool | None) -> Plan:
     """The plan for an attention module with ``embed_positions``: GPT-J, CodeGen.
 
     That buffer is [positions, sin and cos: 2 * P]; the forward gathers rows of it by position and
@@ -269,9 +291,10 @@ def _plan_with_own_table(module: nn.Module, inplace: bool) -> Plan:
         if rotation.order != order:
             raise NotServed(f"{kind.__name__} uses its table in an unknown order")
         functions[function] = rotary_function(
-            function, {width // 2: (form, order, rotation)}, inplace=inplace, pieces=PIECES
-        )
-    plan = _plan_with_functions(kind, uses, functions)
+            function, {width // 2: (form, order, rotation)}, pieces=PIECES,
+            inplace=_where(inplace, kind, uses, function),
+        )  # fmt: skip
+    plan = _plan_with_functions(kind, uses, functions, telling=inplace is None)
     exact = torch.cat((in_pieces(sin), in_pieces(cos)), dim=1).to(table.device)
     plan.buffers, plan.guarded = {"embed_positions": exact}, ("embed_positions",)
     plan.keep_originals = True

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from posenc_native.rotary.apply import rotary_tables
 
 from .forms import Columns, NotServed, Orders, Tables, Wrap, match_columns, packed, table_dtype
-from .makers import cos_and_sin, table_names, with_marked_frequencies, with_own_buffers
+from .signatures import cos_and_sin, table_names, with_marked_frequencies, with_own_buffers
 
 __all__ = ["tables_of_positions"]
 

@@ -20,8 +20,8 @@ from posenc_native.rotary.apply import rotary_tables
 
 from .forms import Form, NotServed, Orders, Tables, Wrap, packed, table_dtype
 from .image_tables import tables_of_images
-from .makers import constant_name, forward_arguments
 from .position_tables import tables_of_positions
+from .signatures import constant_name, forward_arguments
 
 __all__ = ["probe_tables"]
 

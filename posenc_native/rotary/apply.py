@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import numpy.typing as npt
+from numpy import ndarray
 
 from posenc_native.base import arguments
 from posenc_native.base.rotation import Rotation, TableRotation
@@ -182,20 +183,20 @@ def apply_rotary(
                [ 1.3687, -0.3012,  0.356 ,  1.3818]], dtype=float32)
     """
     operations, native = None, backend.implementation
-    if type(x) is not np.ndarray:
+    if type(x) is not ndarray:
         operations = late.operations_on(x)
         if operations is None:
             x = arguments.as_operand("apply_rotary", "x", x)
         else:
             native = operations.at_once(x)
     if operations is None:
-        if type(positions) is not np.ndarray and positions is not None:
+        if type(positions) is not ndarray and positions is not None:
             positions = _position_array("apply_rotary", positions, x)
-        if type(inv_freq) is not np.ndarray:
+        if type(inv_freq) is not ndarray:
             inv_freq = arguments.as_array("apply_rotary", "inv_freq", inv_freq)
-        if type(axis_map) is not np.ndarray and axis_map is not None:
+        if type(axis_map) is not ndarray and axis_map is not None:
             axis_map = arguments.as_array("apply_rotary", "axis_map", axis_map)
-        if out is not None and type(out) is not np.ndarray:
+        if out is not None and type(out) is not ndarray:
             arguments.check_no_mask("apply_rotary", "out", out)
     if native is not None:
         result = native.apply_rotary(
@@ -204,7 +205,7 @@ def apply_rotary(
         if operations is None:
             return result
         if result is not NotImplemented:
-            return result if out is None else operations.written(out)
+            return result
     rotation = Rotation(
         positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse
     )  # fmt: skip
@@ -256,7 +257,7 @@ def apply_rotary_qk(
         (1, 2, 5, 64)
     """
     operations, native, given = None, backend.implementation, None
-    if not type(q) is type(k) is np.ndarray:
+    if not type(q) is type(k) is ndarray:
         operations = late.operations_on(q)
         if operations is None:
             given = q, k
@@ -264,11 +265,11 @@ def apply_rotary_qk(
         else:
             native = operations.at_once(q)
     if operations is None:
-        if type(positions) is not np.ndarray and positions is not None:
+        if type(positions) is not ndarray and positions is not None:
             positions = _position_array("apply_rotary_qk", positions, q)
-        if type(inv_freq) is not np.ndarray:
+        if type(inv_freq) is not ndarray:
             inv_freq = arguments.as_array("apply_rotary_qk", "inv_freq", inv_freq)
-        if type(axis_map) is not np.ndarray and axis_map is not None:
+        if type(axis_map) is not ndarray and axis_map is not None:
             axis_map = arguments.as_array("apply_rotary_qk", "axis_map", axis_map)
     if native is not None:
         rotated: tuple[Any, Any] = native.apply_rotary_qk(
@@ -287,8 +288,6 @@ def apply_rotary_qk(
         if operations is None:
             return given if inplace and given else rotated
         if rotated is not NotImplemented:
-            if inplace:
-                operations.increment_version(rotated)
             return rotated
     rotation = Rotation(
         positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse
@@ -342,18 +341,18 @@ def apply_rotary_tables(
         True
     """
     operations, native = None, backend.implementation
-    if type(x) is not np.ndarray:
+    if type(x) is not ndarray:
         operations = late.operations_on(x)
         if operations is None:
             x = arguments.as_operand("apply_rotary_tables", "x", x)
         else:
             native = operations.at_once(x)
     if operations is None:
-        if type(cos) is not np.ndarray:
+        if type(cos) is not ndarray:
             cos = arguments.as_array("apply_rotary_tables", "cos", cos)
-        if type(sin) is not np.ndarray:
+        if type(sin) is not ndarray:
             sin = arguments.as_array("apply_rotary_tables", "sin", sin)
-        if out is not None and type(out) is not np.ndarray:
+        if out is not None and type(out) is not ndarray:
             arguments.check_no_mask("apply_rotary_tables", "out", out)
     if native is not None:
         result = native.apply_rotary_tables(
@@ -362,7 +361,7 @@ def apply_rotary_tables(
         if operations is None:
             return result
         if result is not NotImplemented:
-            return result if out is None else operations.written(out)
+            return result
     rotation = TableRotation(cos, sin, layout, pairing, rotary_start, inverse, compute)
     return operations.apply_rotary_tables(x, rotation, out)
 
@@ -414,7 +413,7 @@ def apply_rotary_qk_tables(
         True
     """
     operations, native, given = None, backend.implementation, None
-    if not type(q) is type(k) is np.ndarray:
+    if not type(q) is type(k) is ndarray:
         operations = late.operations_on(q)
         if operations is None:
             given = q, k
@@ -422,9 +421,9 @@ def apply_rotary_qk_tables(
         else:
             native = operations.at_once(q)
     if operations is None:
-        if type(cos) is not np.ndarray:
+        if type(cos) is not ndarray:
             cos = arguments.as_array("apply_rotary_qk_tables", "cos", cos)
-        if type(sin) is not np.ndarray:
+        if type(sin) is not ndarray:
             sin = arguments.as_array("apply_rotary_qk_tables", "sin", sin)
     if native is not None:
         rotated: tuple[Any, Any] = native.apply_rotary_qk_tables(
@@ -433,8 +432,6 @@ def apply_rotary_qk_tables(
         if operations is None:
             return given if inplace and given else rotated
         if rotated is not NotImplemented:
-            if inplace:
-                operations.increment_version(rotated)
             return rotated
     rotation = TableRotation(cos, sin, layout, pairing, rotary_start, inverse, compute)
     return operations.apply_rotary_qk_tables(q, k, rotation, inplace)  # type: ignore[no-any-return]

@@ -19,6 +19,7 @@ from posenc_native.models.presets import rotary_preset
 from posenc_native.spectra.scaling import rotary_frequencies
 
 from .apply import apply_rotary, apply_rotary_qk, rotary_tables
+from .bound import BoundRotary
 
 if TYPE_CHECKING:
     import torch
@@ -246,23 +247,55 @@ class Rotary:
             )  # fmt: skip
         # The fast path of decoding: what apply_rotary_qk does with tensors, spelled out. To call it
         # with keywords would take a tenth of one token's time.
-        tensors = self._tensors
-        inv_freq, axis_map = self._torch(q.device) if tensors is None or not q.is_cpu else tensors
-        native = operations.at_once(q)
-        if native is not None:
+        # The native module refuses tensors that are elsewhere, so nobody asks first where q is.
+        native, tensors = operations.at_once(q), self._tensors
+        if native is not None and tensors is not None:
             rotated = native.apply_rotary_qk(
-                q, k, positions, inv_freq, layout, self.pairing, self.rotary_start, axis_map,
+                q, k, positions, tensors[0], layout, self.pairing, self.rotary_start, tensors[1],
                 self.scale, inverse, inplace,
             )  # fmt: skip
             if rotated is not NotImplemented:
-                if inplace:
-                    operations.increment_version(rotated)
                 return rotated  # type: ignore[no-any-return]
+        inv_freq, axis_map = self._torch(q.device)
         rotation = Rotation(
             positions, inv_freq, layout, self.pairing, self.rotary_start, axis_map, self.scale,
             inverse,
         )  # fmt: skip
         return operations.apply_rotary_qk(q, k, rotation, inplace)  # type: ignore[no-any-return]
+
+    def bind(
+        self, q: Any, k: Any, *, layout: str = "bhsd", inverse: bool = False, inplace: bool = False
+    ) -> BoundRotary:
+        """Check q and k once, for a loop that rotates others like them.
+
+        Args:
+            q, k: arrays or tensors as the loop will have them; their values do not matter, and they
+                are not kept.
+            layout, inverse, inplace: as in a call.
+
+        Returns:
+            A function ``step(q, k, position)``, with the bits of ``rope(q, k, positions)``. Here
+            `position` may be an int: that of the first token, p, for p, p + 1 ... A call with q or
+            k of another shape, dtype, device or memory layout is served, and refused, as an
+            ordinary one is. So is one that autograd, torch.compile or a mode of torch follows.
+
+        Raises:
+            ValueError, TypeError: as a call with q and k; where native code does not read them, as
+                on another device, `step` raises them.
+
+        Example:
+            >>> import numpy as np
+            >>> import posenc_native as pn
+            >>> rope = pn.Rotary(64)
+            >>> q, k = np.ones((1, 8, 1, 64), np.float32), np.ones((1, 2, 1, 64), np.float32)
+            >>> step = rope.bind(q, k, inplace=True)
+            >>> for position in range(100, 103):
+            ...     q[:], k[:] = 1.0, 1.0  # a new token
+            ...     q, k = step(q, k, position)
+            >>> bool((k == rope(np.ones_like(k), np.ones_like(k), np.array([102]))[1]).all())
+            True
+        """
+        return BoundRotary(self, q, k, layout, inverse, inplace)
 
     @overload
     def apply(self, x: TensorLike, positions: Numbers | None = ..., *, out: OutTensor = ...,

@@ -29,8 +29,8 @@ def _fresh_compiler() -> Any:
 
 
 @pytest.mark.usefixtures("_fresh_compiler")
-@pytest.mark.parametrize("inplace", [False, True])
-def test_compile_whole_model(inplace: bool, device: str) -> None:
+@pytest.mark.parametrize("inplace", [None, False, True])
+def test_compile_whole_model(inplace: bool | None, device: str) -> None:
     model = build("Llama").to(device)
     with hf.patch(model, inplace=inplace):
         expected = logits(model)

@@ -156,9 +156,14 @@ def test_every_model() -> None:
                     wrong.append(f"{name}: {part}: {kind}: {reason}")
             if before is not None and patched:
                 # Positions below 12: hardly any phase error.
-                difference = (hidden_states(model) - before).abs().max()
+                after = hidden_states(model)
+                difference = (after - before).abs().max()
                 if difference > 1e-4 * before.std():
                     wrong.append(f"{name}: {type(model).__name__}: off by {difference}")
+                hf.unpatch(model)
+                with hf.patch(model, inplace=False):
+                    if not torch.equal(hidden_states(model), after):
+                        wrong.append(f"{name}: {type(model).__name__}: in place differs from fresh")
                 compared.add(name)
             hf.unpatch(model)
             assert not any("_posenc_native" in m.__dict__ for m in model.modules())

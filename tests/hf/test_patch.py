@@ -54,8 +54,9 @@ def test_architecture(name: str, device: str) -> None:
 
     assert torch.equal(logits(model), before)
     assert not traces(model)
-    with hf.patch(model, inplace=True):
-        assert torch.equal(logits(model), patched)
+    for inplace in (False, True):
+        with hf.patch(model, inplace=inplace):
+            assert torch.equal(logits(model), patched)
 
 
 @pytest.mark.parametrize("name", ["Llama", "Gemma3Text", "GPTNeoX", "Cohere", "GPTJ"])
@@ -70,9 +71,9 @@ def test_generate_gives_the_same_tokens(name: str, device: str) -> None:
     assert not traces(model)
 
 
-@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("inplace", [None, False, True])
 @pytest.mark.parametrize("name", ["Llama", "Cohere", "GPTJ", "DeepseekV3"])
-def test_gradients(name: str, inplace: bool, device: str) -> None:
+def test_gradients(name: str, inplace: bool | None, device: str) -> None:
     model, ids = build(name).to(device).train(), tokens().to(device)
 
     def gradients() -> Any:
@@ -164,9 +165,9 @@ def test_what_q_and_k_differ_in_needs_two_calls(device: str) -> None:
         assert all(torch.equal(t, expected[0]) for t in rotate(q, q, *tables))
 
 
-@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("inplace", [None, False, True])
 @pytest.mark.parametrize("name", ["Llama", "GPTJ"])
-def test_inference_mode(name: str, inplace: bool, device: str) -> None:
+def test_inference_mode(name: str, inplace: bool | None, device: str) -> None:
     model = build(name).to(device)
     with hf.patch(model, inplace=inplace):
         expected = logits(model, FAR)

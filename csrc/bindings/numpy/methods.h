@@ -64,19 +64,11 @@ inline void set_error(const Error& error) {
   }
 }
 
-// A function as the interpreter calls it. It does without pybind11, which would look for an
-// overload by the types of the arguments, and without keywords: either takes longer than rotating a
-// token.
-template <auto function>
-PyObject* call(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count) {
-  using Signature = Signature<decltype(function)>;
+// What a function returns; where it throws, NotImplemented or null with Python's exception set.
+template <typename Function>
+PyObject* guarded(const Function& function) {
   try {
-    if (count != static_cast<Py_ssize_t>(Signature::kArguments)) {
-      PyErr_Format(PyExc_TypeError, "expected %zd arguments, got %zd",
-                   static_cast<Py_ssize_t>(Signature::kArguments), count);
-      return nullptr;
-    }
-    return Signature::invoke(function, args);
+    return function();
   } catch (const tensors::Elsewhere&) {
     return py::reinterpret_borrow<py::object>(Py_NotImplemented).release().ptr();
   } catch (const Error& error) {
@@ -93,6 +85,20 @@ PyObject* call(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count) {
   return nullptr;
 }
 
+// A function as the interpreter calls it. It does without pybind11, which would look for an
+// overload by the types of the arguments, and without keywords: either takes longer than rotating a
+// token.
+template <auto function>
+PyObject* call(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count) {
+  using Signature = Signature<decltype(function)>;
+  if (count != static_cast<Py_ssize_t>(Signature::kArguments)) {
+    PyErr_Format(PyExc_TypeError, "expected %zd arguments, got %zd",
+                 static_cast<Py_ssize_t>(Signature::kArguments), count);
+    return nullptr;
+  }
+  return guarded([&] { return Signature::invoke(function, args); });
+}
+
 template <auto function>
 PyMethodDef method(const char* name) {
   return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&call<function>)),
@@ -102,6 +108,7 @@ PyMethodDef method(const char* name) {
 // The functions of each family, put into the module.
 void define_sinusoidal(py::module_& m);
 void define_rotary(py::module_& m);
+void define_bound_rotary(py::module_& m);
 void define_relative(py::module_& m);
 
 }  // namespace posenc::numpy

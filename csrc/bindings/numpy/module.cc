@@ -24,12 +24,14 @@ PYBIND11_MODULE(unguarded, m, pybind11::mod_gil_not_used()) {
   define_sinusoidal(m);
   define_rotary(m);
   define_relative(m);
-  m.def("use_tensors", [](py::handle tensor, py::handle empty_like, const py::tuple& addresses,
-                          const py::tuple& keys, const py::dict& forward_mode,
-                          const py::set& registered, const py::tuple& kernels) {
-    return posenc::tensors::Library::get().use(tensor, empty_like, addresses, keys, forward_mode,
-                                               registered, kernels);
-  });
+  define_bound_rotary(m);
+  m.def("use_tensors",
+        [](py::handle tensor, py::handle empty_like, py::handle increment,
+           const py::tuple& addresses, const py::tuple& keys, const py::dict& forward_mode,
+           const py::set& registered, const py::tuple& kernels) {
+          return posenc::tensors::Library::get().use(tensor, empty_like, increment, addresses, keys,
+                                                     forward_mode, registered, kernels);
+        });
   m.def("set_num_threads", [](int n) { num_threads.store(n, std::memory_order_relaxed); });
   m.def("get_num_threads", [] { return num_threads.load(std::memory_order_relaxed); });
   // For tests: small calls on several threads. 0 restores the default.

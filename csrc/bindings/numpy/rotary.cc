@@ -62,6 +62,7 @@ class Rotation {
     // In place, what is wrong with a tensor is wrong with x, as it is for the operator.
     call_.out[0] = of_tensors_ && out.is(x) ? call_.in[0] : &to.array();
     rotate();
+    if (!out.is_none()) written(out);
     return to.object();
   }
 
@@ -79,13 +80,15 @@ class Rotation {
     call_.in[1] = call_.out[1] = &key.array();
     if (in_place) {
       rotate();
-      return py::make_tuple(query.object(), key.object());
+      written(q);
+      written(k);
+      return pair(query, key);
     }
     const ArrayArgument query_out = result(query), key_out = result(key);
     call_.out[0] = &query_out.array();
     call_.out[1] = &key_out.array();
     rotate();
-    return py::make_tuple(query_out.object(), key_out.object());
+    return pair(query_out, key_out);
   }
 
   // Takes the gradients of what x (or q and k) was rotated to, and x itself. Returns the gradients
@@ -223,6 +226,16 @@ class Rotation {
     for (int i = 0; i < x.rank; ++i) bytes *= static_cast<double>(x.shape[i]);
     if (bytes >= static_cast<double>(kTensorBytes)) throw tensors::Elsewhere{};
     return ArrayArgument::of_tensor(tensors::Library::get().empty_like(like.object()));
+  }
+
+  static py::tuple pair(const ArrayArgument& q, const ArrayArgument& k) {
+    PyObject* const both = PyTuple_Pack(2, q.object().ptr(), k.object().ptr());
+    if (both == nullptr) throw py::error_already_set();
+    return py::reinterpret_steal<py::tuple>(both);
+  }
+
+  void written(py::handle object) const {
+    if (of_tensors_) tensors::Library::get().written(object);
   }
 
   void rotate() const {

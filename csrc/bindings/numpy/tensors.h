@@ -66,6 +66,9 @@ struct Questions {
   // Of the stable ABI. `tensor` is at::Tensor*; they return 0 unless they fail.
   int32_t (*storage_size)(void* tensor, int64_t* bytes) = nullptr;
   int32_t (*storage_offset)(void* tensor, int64_t* elements) = nullptr;
+  // Those that a version of torch may lack; Python answers then. Both take const at::Tensor&.
+  bool (*is_negated)(const void* tensor) = nullptr;
+  void (*bump_version)(const void* tensor) = nullptr;
 };
 
 // --- Tensors
@@ -88,6 +91,7 @@ class Library {
   // The package brings
   //   tensor        some torch.Tensor
   //   empty_like    torch.empty_like
+  //   increment     torch's function that tells autograd of tensors that were overwritten
   //   addresses     of Questions, in their order
   //   keys          of the dispatcher: included on a thread where somebody follows operators
   //   forward_mode  the names in the module of forward mode
@@ -96,9 +100,9 @@ class Library {
   //                 [from positions, from tables][one tensor, two][Form]
   // Returns false if tensors cannot be read: their type has no table of DLPack, or one of an
   // unknown version, or is laid out in an unknown way.
-  bool use(py::handle tensor, py::handle empty_like, const py::tuple& addresses,
-           const py::tuple& keys, const py::dict& forward_mode, const py::set& registered,
-           const py::tuple& kernels) {
+  bool use(py::handle tensor, py::handle empty_like, py::handle increment,
+           const py::tuple& addresses, const py::tuple& keys, const py::dict& forward_mode,
+           const py::set& registered, const py::tuple& kernels) {
     const py::handle type = py::type::handle_of(tensor);
     if (!py::hasattr(type, "__dlpack_c_exchange_api__")) return false;
     const py::object capsule = type.attr("__dlpack_c_exchange_api__");
@@ -119,6 +123,8 @@ class Library {
     look_up(questions_.is_grad_enabled);
     look_up(questions_.storage_size);
     look_up(questions_.storage_offset);
+    look_up(questions_.is_negated);
+    look_up(questions_.bump_version);
     key_count_ = 0;
     for (const py::handle key : keys) {
       if (key_count_ == kMaxKeys) return false;
@@ -132,6 +138,7 @@ class Library {
     type_ = keep(type);
     is_negated_ = py::object(type.attr("is_neg")).release();
     empty_like_ = keep(empty_like);
+    increment_ = keep(increment);
     forward_mode_ = keep(forward_mode);
     registered_ = keep(registered);
     kernels_ = keep(kernels);
@@ -210,20 +217,27 @@ class Library {
       array.stride[i] = d.strides[i];
     }
     // The imaginary part of a conjugate is the negative of what is in memory.
-    if (is_real(array.dtype) && is_true(PyObject_CallOneArg(is_negated_.ptr(), tensor.ptr()))) {
-      throw Elsewhere{};
-    }
+    if (is_real(array.dtype) && is_negated(tensor)) throw Elsewhere{};
     if (d.data == nullptr && !array.empty()) throw Elsewhere{};  // zeros without memory
     if (!array.aligned()) throw Elsewhere{};                     // the operator says why
     // Its storage may have been freed: the operator has words for that.
     int64_t offset = 0, bytes = 0;
-    void* const content = reinterpret_cast<char*>(tensor.ptr()) + content_;
+    void* const content = content_of(tensor);
     if (questions_.storage_offset(content, &offset) != 0 ||
         questions_.storage_size(content, &bytes) != 0 ||
         (offset + span(array)) * item_size(array.dtype) > bytes) {
       throw Elsewhere{};
     }
     return array;
+  }
+
+  // Tells autograd that a tensor was overwritten.
+  void written(py::handle tensor) const {
+    if (questions_.bump_version != nullptr) return questions_.bump_version(content_of(tensor));
+    const py::tuple tensors = py::make_tuple(tensor);
+    PyObject* const result = PyObject_CallOneArg(increment_.ptr(), tensors.ptr());
+    if (result == nullptr) throw py::error_already_set();
+    Py_DECREF(result);
   }
 
   py::object empty_like(py::handle tensor) const {
@@ -265,6 +279,16 @@ class Library {
     }
   }
 
+  // Its at::Tensor.
+  void* content_of(py::handle tensor) const {
+    return reinterpret_cast<char*>(tensor.ptr()) + content_;
+  }
+
+  bool is_negated(py::handle tensor) const {
+    if (questions_.is_negated != nullptr) return questions_.is_negated(content_of(tensor));
+    return is_true(PyObject_CallOneArg(is_negated_.ptr(), tensor.ptr()));
+  }
+
   // Where the at::Tensor lies within its Python object: torch does not say. An at::Tensor is a
   // pointer, and torch tells its value.
   bool find_content(py::handle tensor) {
@@ -295,7 +319,7 @@ class Library {
   uint16_t keys_[kMaxKeys];
   int key_count_ = 0;
   size_t content_ = 0;
-  py::handle type_, is_negated_, empty_like_, forward_mode_, registered_, kernels_;
+  py::handle type_, is_negated_, empty_like_, increment_, forward_mode_, registered_, kernels_;
   py::handle requires_grad_, version_, current_level_;
 };
 

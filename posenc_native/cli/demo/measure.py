@@ -8,10 +8,12 @@ the same process on the same weights.
 from __future__ import annotations
 
 import contextlib
+import copy
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from posenc_native import configuration
@@ -53,7 +55,7 @@ class Sizes:
     decode_repeats: int
 
 
-FULL = Sizes(context=4096, moved=1024, prefill_repeats=7, decode_repeats=300)
+FULL = Sizes(context=4096, moved=1024, prefill_repeats=5, decode_repeats=300)
 QUICK = Sizes(context=256, moved=64, prefill_repeats=3, decode_repeats=20)
 
 
@@ -66,7 +68,7 @@ class Figures:
     difference: float  # the largest between a logit and its twin
     continuation: tuple[list[int], list[int]]
     moved: tuple[float, float]  # largest change of a logit when the text stands elsewhere
-    prefill: tuple[float, float, float]  # the third is posenc_native in place
+    prefill: tuple[float, float, float]  # the third is posenc_native in fresh memory
     decode: tuple[float, float, float]
     errors: dict[int, tuple[float, float]]  # of cos and sin, by position
     facts: str
@@ -114,7 +116,7 @@ def both_ways(
     """
     # Seconds, roughly; a prefill grows with the square of the text.
     reading, writing = 5.0 * (sizes.context / FULL.context) ** 2 + 0.1, 0.02 * new_tokens
-    progress = _Steps(report, total=3.0 + 2 * (reading + writing + 1.5) + 4.5 + 0.5)
+    progress = _Steps(report, total=3.0 + 2 * (reading + writing + 1.5) + 6.0 + 0.5)
     with progress.step("importing torch and transformers", 3.0):
         import torch
 
@@ -147,7 +149,7 @@ def both_ways(
             ours = read("posenc_native")
         for hook in hooks:
             hook.remove()
-        with progress.step("timing the rotary part", 4.5, sizes.prefill_repeats + 1):
+        with progress.step("timing the rotary part", 6.0, sizes.prefill_repeats):
             prefill = _time_rotary(model, ids.shape[1], sizes.prefill_repeats, progress.tick)
             decode = _time_rotary(model, 1, sizes.decode_repeats)
     errors = {}
@@ -226,47 +228,82 @@ def _exact_tables(frequencies: list[float], positions: range) -> Tensor:
 def _time_rotary(
     model: Any, tokens: int, repeats: int, tick: Callable[[], None] | None = None
 ) -> tuple[float, float, float]:
-    """Median time of all that is rotary in one pass: transformers, ours, ours in place; in turns.
+    """Median time of all that is rotary in one pass: transformers, ours, ours in fresh memory.
 
-    That is the tables, once, and the rotation of q and k in each layer, as the modules do it.
+    That is the tables, once, and in each layer what its attention does from the last projection to
+    the cache: it rotates q and k. The three take turns.
     """
     import torch
 
     from posenc_native import hf
 
-    def heads(count: int) -> Tensor:  # as attention modules make them: a transposed view
-        return torch.randn(1, tokens, count, HEAD_DIM).transpose(1, 2)
-
-    q, k = heads(QUERY_HEADS), heads(KEY_HEADS)
+    hidden = torch.randn(1, tokens, model.config.hidden_size)
     positions = torch.arange(4096, 4096 + tokens)[None]
 
-    def way() -> Callable[[], None]:
-        tables = model.model.rotary_emb.forward
-        layers = [layer.self_attn for layer in model.model.layers]
-        rotations = [layer.forward.__globals__["apply_rotary_pos_emb"] for layer in layers]
+    def way(patch: Callable[[Any], object]) -> Callable[[], float]:
+        twin = copy.deepcopy(model)
+        patch(twin)
+        clock = _replace_projections(twin, tokens)
 
-        def once() -> None:
-            cos, sin = tables(q, position_ids=positions)
-            for rotate in rotations:
-                rotate(q, k, cos, sin)
+        def once() -> float:
+            start = time.perf_counter()
+            tables = twin.model.rotary_emb(hidden, position_ids=positions)
+            clock.total = time.perf_counter() - start
+            for layer in twin.model.layers:
+                with contextlib.suppress(_Rotated):
+                    layer.self_attn(hidden, tables, attention_mask=None, past_key_values=clock)
+            return clock.total
 
         return once
 
-    ways = [way()]
-    for inplace in (False, True):
-        with hf.patch(model, inplace=inplace):
-            ways.append(way())
+    ways = [way(lambda twin: None), way(hf.patch), way(partial(hf.patch, inplace=False))]
     times: list[list[float]] = [[] for _ in ways]
-    for i in range(repeats + 1):
+    for _ in range(repeats):
         for once, samples in zip(ways, times, strict=True):
-            start = time.perf_counter()
-            once()
-            if i:  # the first is to warm up
-                samples.append(time.perf_counter() - start)
+            once()  # so that no way finds the caches as another has left them
+            samples.append(once())
         if tick:
             tick()
-    theirs, ours, in_place = (statistics.median(samples) for samples in times)
-    return theirs, ours, in_place
+    theirs, ours, fresh = (statistics.median(samples) for samples in times)
+    return theirs, ours, fresh
+
+
+class _Rotated(Exception):
+    """Ends a forward that has rotated its heads: what comes next is not timed."""
+
+
+class _Clock:
+    """Runs from the last projection of an attention until that calls its cache."""
+
+    def __init__(self) -> None:
+        self.start = self.total = 0.0
+
+    def update(self, *_: object) -> None:
+        """What an attention calls in its cache."""
+        self.total += time.perf_counter() - self.start
+        raise _Rotated
+
+
+def _replace_projections(model: Any, tokens: int) -> _Clock:
+    """Let projections give ready numbers, in fresh memory as they do, and start the clock."""
+    import torch
+
+    clock = _Clock()
+
+    class Projection(torch.nn.Module):
+        def __init__(self, count: int) -> None:
+            super().__init__()
+            self.heads = torch.randn(1, tokens, count * HEAD_DIM)
+
+        def forward(self, _: Tensor) -> Tensor:
+            result = self.heads.clone()
+            clock.start = time.perf_counter()
+            return result
+
+    for layer in model.model.layers:
+        for name, count in (("q", QUERY_HEADS), ("k", KEY_HEADS), ("v", KEY_HEADS)):
+            setattr(layer.self_attn, f"{name}_proj", Projection(count))
+    return clock
 
 
 def _facts_about(model: Any, read: int, total: int) -> str:

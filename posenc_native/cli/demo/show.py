@@ -27,7 +27,7 @@ def sections(figures: Figures) -> list[Section]:
         (name, _duration(theirs), _duration(ours), _ratio(theirs, ours, "faster", "slower"))
         for name, theirs, ours in (
             (f"prefill, {figures.tokens:,} tokens", figures.prefill[0], figures.prefill[1]),
-            ("the same, in place", figures.prefill[0], figures.prefill[2]),
+            ("the same, inplace=False", figures.prefill[0], figures.prefill[2]),
             ("decode, 1 token", figures.decode[0], figures.decode[1]),
         )
     ]

@@ -18,7 +18,6 @@ from .relative import (
     relative_scatter,
     toeplitz_bias,
 )
-from .results import written
 from .rotary import (
     apply_rotary,
     apply_rotary_qk,
@@ -27,7 +26,7 @@ from .rotary import (
     rotary_tables,
 )
 from .sinusoids import add_sinusoidal, sinusoidal
-from .small import at_once, increment_version
+from .small import at_once, is_dynamo_compiling
 
 __all__ = [
     "Tensor",
@@ -40,13 +39,12 @@ __all__ = [
     "at_once",
     "diagonal_sums",
     "diagonals_tensor",
-    "increment_version",
+    "is_dynamo_compiling",
     "relative_gather",
     "relative_scatter",
     "rotary_tables",
     "sinusoidal",
     "toeplitz_bias",
-    "written",
 ]
 
 if library.LIBRARY is not None:

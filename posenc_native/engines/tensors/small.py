@@ -48,6 +48,12 @@ _QUESTIONS = (
     "aoti_torch_get_storage_size",  # of the stable ABI
     "aoti_torch_get_storage_offset",
 )
+# Likewise, where this torch has them under these names; else Python answers.
+_QUICKER = (
+    "_ZN2at6native6is_negERKNS_6TensorE",  # bool at::native::is_neg(const at::Tensor&)
+    # void torch::autograd::impl::bump_version(const at::Tensor&)
+    "_ZN5torch8autograd4impl12bump_versionERKN2at6TensorE",
+)
 # Dispatch keys that are included on a thread while somebody follows operators there.
 _FOLLOWERS = (
     "Python",  # TorchDispatchMode
@@ -72,24 +78,33 @@ def _kernels(name: str) -> tuple[tuple[str, ...], ...]:
     )
 
 
+def _address(libraries: ctypes.CDLL, name: str) -> int:
+    return ctypes.cast(libraries[name], ctypes.c_void_p).value or 0
+
+
 def _reads_tensors(module: Any) -> bool:
     """Let the NumPy module read tensors; False if this torch is not one that it knows."""
     try:
         core: Any = torch._C
         libraries = ctypes.CDLL(core.__file__)
-        addresses = [ctypes.cast(libraries[name], ctypes.c_void_p).value for name in _QUESTIONS]
+        addresses = [_address(libraries, name) for name in _QUESTIONS]
         keys = [int(core._parse_dispatch_key(name)) for name in _FOLLOWERS]
         registered = torch.library._impls
     except (OSError, AttributeError, RuntimeError):
         return False
+    for name in _QUICKER:
+        try:
+            addresses.append(_address(libraries, name))
+        except AttributeError:
+            addresses.append(0)
     kernels = tuple(
         (_kernels(f"rotary{suffix}"), _kernels(f"rotary_qk{suffix}"))
         for suffix in ("", "_from_tables")
     )
     return bool(
         module.use_tensors(
-            torch.empty(0), torch.empty_like, tuple(addresses), tuple(keys), vars(forward_ad),
-            registered, kernels,
+            torch.empty(0), torch.empty_like, increment_version, tuple(addresses), tuple(keys),
+            vars(forward_ad), registered, kernels,
         )
     )  # fmt: skip
 

@@ -1,0 +1,309 @@
+// A rotation of q and k whose options, shapes and strides were checked once. A call looks only at
+// what may differ from call to call, and answers NotImplemented where anything does: its caller
+// then takes the ordinary way, which serves the call or says what is wrong with it.
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+
+// Not before Python.h.
+#include <structmember.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bindings/numpy/arguments.h"
+#include "bindings/numpy/methods.h"
+#include "bindings/numpy/run.h"
+#include "core/rotary.h"
+#include "cpu/kernels.h"
+#include "cpu/run.h"
+
+namespace posenc::numpy {
+namespace {
+
+// Tokens whose positions, p, p + 1 ..., a call writes down itself.
+constexpr int64_t kOwnPositions = 16;
+
+// The bytes of a view, from its lowest address to the end of its highest element.
+struct Bytes {
+  const char* begin;
+  const char* end;
+
+  bool meet(const Bytes& other) const { return begin < other.end && other.begin < end; }
+};
+
+Bytes bytes_of(const void* data, Dtype dtype, int rank, const int64_t* shape,
+               const int64_t* stride) {
+  const int64_t size = item_size(dtype);
+  const auto* const first = static_cast<const char*>(data);
+  Bytes bytes{first, first + size};
+  for (int i = 0; i < rank; ++i) {
+    const int64_t far = (shape[i] - 1) * stride[i] * size;
+    (far < 0 ? bytes.begin : bytes.end) += far;
+  }
+  return bytes;
+}
+
+// q or k as it was when the rotation was bound.
+class Kind {
+ public:
+  Kind() = default;
+  Kind(const ArrayArgument& argument, bool of_tensors) : array_(argument.array()) {
+    array_.dtype_name = "";
+    if (!of_tensors) dtype_ = argument.dtype();
+  }
+
+  // Where the elements of an array are; null if it is of another kind.
+  void* data(const ArrayArgument& other) const {
+    const Array& x = other.array();
+    const size_t size = static_cast<size_t>(array_.rank) * sizeof(int64_t);
+    const bool same = x.dtype == array_.dtype && x.rank == array_.rank &&
+                      std::memcmp(x.shape, array_.shape, size) == 0 &&
+                      std::memcmp(x.stride, array_.stride, size) == 0;
+    return same ? x.data : nullptr;
+  }
+
+  // Of a NumPy array, without a description of all of it.
+  void* data(py::handle object, bool to_write) const {
+    if (Py_TYPE(object.ptr()) != py::detail::npy_api::get().PyArray_Type_) return nullptr;
+    const auto* const x = py::detail::array_proxy(object.ptr());
+    const int needed = py::detail::npy_api::NPY_ARRAY_ALIGNED_ |
+                       (to_write ? py::detail::npy_api::NPY_ARRAY_WRITEABLE_ : 0);
+    if (x->descr != dtype_.ptr() || x->nd != array_.rank || (x->flags & needed) != needed) {
+      return nullptr;
+    }
+    const int64_t size = item_size(array_.dtype);
+    for (int i = 0; i < array_.rank; ++i) {
+      if (x->dimensions[i] != array_.shape[i] || x->strides[i] != array_.stride[i] * size) {
+        return nullptr;
+      }
+    }
+    return x->data;
+  }
+
+  Bytes bytes(const void* data) const {
+    return bytes_of(data, array_.dtype, array_.rank, array_.shape, array_.stride);
+  }
+
+ private:
+  Array array_;
+  py::dtype dtype_;
+};
+
+class BoundRotation {
+ public:
+  // The arguments are those of apply_rotary_qk, without positions.
+  BoundRotation(py::handle q, py::handle k, py::handle inv_freq, py::handle layout,
+                py::handle pairing, py::handle start, py::handle scale, py::handle inverse,
+                py::handle inplace)
+      : of_tensors_(tensors::Library::get().is_tensor(q)), in_place_(boolean(inplace)) {
+    const char* const function = "apply_rotary_qk";
+    const ArrayArgument frequencies(function, "inv_freq",
+                                    require_array(function, "inv_freq", inv_freq));
+    RotaryCall call;
+    std::string pairing_storage;
+    call.function = function;
+    call.names[0] = "q";
+    call.inv_freq = frequencies.pointer();
+    call.layout = text(function, "layout", layout);
+    call.pairing = pairing_text(function, pairing, pairing_storage);
+    call.rotary_start = integer(function, "rotary_start", start);
+    call.scale = number(function, "scale", scale);
+    call.inverse = boolean(inverse);
+    call.tensor_count = 2;
+    ArrayArgument in[2] = {argument(function, "q", q), argument(function, "k", k)};
+    ArrayArgument out[2];
+    for (int i = 0; i < 2; ++i) {
+      in_[i] = Kind(in[i], of_tensors_);
+      call.in[i] = call.out[i] = &in[i].array();
+      if (in[i].array().empty()) throw tensors::Elsewhere{};
+      if (in_place_) continue;
+      out[i] = result(in[i].object());
+      out_[i] = Kind(out[i], of_tensors_);
+      call.out[i] = &out[i].array();
+    }
+    args_ = check_rotary(call);
+    const int64_t heads = args_.tensors[0].heads + args_.tensors[1].heads;
+    const int64_t bytes = args_.rows() * heads * args_.head_dim * item_size(args_.dtype);
+    if (of_tensors_ && 2 * bytes >= kTensorBytes) throw tensors::Elsewhere{};  // in every call
+    has_batch_ = call.layout.find('b') != std::string_view::npos;
+    const auto pairs = static_cast<size_t>(args_.pairs);
+    turns_.resize(2 * pairs);
+    turns_from_frequencies(args_.inv_freq, args_.pairs, turns_.data(), turns_.data() + pairs);
+    args_.frequencies = {turns_.data(), turns_.data() + pairs};
+    args_.inv_freq.data = nullptr;  // what they were made of is not kept
+  }
+
+  PyObject* operator()(py::handle q, py::handle k, py::handle position) const {
+    const tensors::Library& library = tensors::Library::get();
+    bool records = false;
+    if (of_tensors_) {
+      records = library.records();
+      library.check_kernels(false, true, in_place_ ? tensors::Form::kInPlace : tensors::Form::kNew);
+    }
+    RotaryArgs args = args_;
+    int64_t own[kOwnPositions];
+    Bytes bytes[3];
+    const py::handle given[2] = {q, k};
+    for (int i = 0; i < 2; ++i) {
+      void* const data =
+          of_tensors_ ? in_[i].data(tensor(given[i], records)) : in_[i].data(given[i], in_place_);
+      if (data == nullptr) throw tensors::Elsewhere{};
+      if (of_tensors_ && in_place_) library.check_version(given[i]);
+      args.tensors[i].in = args.tensors[i].out = data;
+      bytes[i] = in_[i].bytes(data);
+    }
+    bytes[2] = place(position, records, own, args);
+    // Views that cross each other may be right all the same: the ordinary way finds out.
+    if (bytes[0].meet(bytes[1]) || bytes[0].meet(bytes[2]) || bytes[1].meet(bytes[2])) {
+      throw tensors::Elsewhere{};
+    }
+    if (in_place_) {
+      rotate(args);
+      if (of_tensors_) {
+        library.written(q);
+        library.written(k);
+      }
+      return PyTuple_Pack(2, q.ptr(), k.ptr());
+    }
+    const ArrayArgument out[2] = {result(q), result(k)};
+    for (int i = 0; i < 2; ++i) {
+      args.tensors[i].out = out_[i].data(out[i]);
+      if (args.tensors[i].out == nullptr) throw tensors::Elsewhere{};
+    }
+    rotate(args);
+    return PyTuple_Pack(2, out[0].object().ptr(), out[1].object().ptr());
+  }
+
+ private:
+  ArrayArgument argument(const char* function, const char* name, py::handle object) const {
+    if (of_tensors_) return tensor(object, false);
+    return {function, name, require_array(function, name, object)};
+  }
+
+  static ArrayArgument tensor(py::handle object, bool records) {
+    const tensors::Library& library = tensors::Library::get();
+    if (!library.is_tensor(object) || (records && library.requires_grad(object))) {
+      throw tensors::Elsewhere{};
+    }
+    return ArrayArgument::of_tensor(py::reinterpret_borrow<py::object>(object));
+  }
+
+  ArrayArgument result(py::handle like) const {
+    if (of_tensors_) return ArrayArgument::of_tensor(tensors::Library::get().empty_like(like));
+    return {"", "", empty_like(py::reinterpret_borrow<py::object>(like))};
+  }
+
+  // Positions of the tokens: an int p for p, p + 1 ..., or integers [s] or [b, s].
+  Bytes place(py::handle position, bool records, int64_t (&own)[kOwnPositions],
+              RotaryArgs& args) const {
+    if (PyLong_CheckExact(position.ptr())) {
+      int overflow = 0;
+      const int64_t first = PyLong_AsLongLongAndOverflow(position.ptr(), &overflow);
+      if (overflow != 0 || first > INT64_MAX - kOwnPositions || args.tokens > kOwnPositions) {
+        throw tensors::Elsewhere{};
+      }
+      for (int64_t i = 0; i < args.tokens; ++i) own[i] = first + i;
+      args.positions = {own, Dtype::kInt64, 0};
+      args.position_batch_stride = 0;
+      args.position_token_stride = 1;
+      return {nullptr, nullptr};
+    }
+    if (!of_tensors_ &&
+        (Py_TYPE(position.ptr()) != py::detail::npy_api::get().PyArray_Type_ ||
+         !py::detail::check_flags(position.ptr(), py::detail::npy_api::NPY_ARRAY_ALIGNED_))) {
+      throw tensors::Elsewhere{};
+    }
+    const ArrayArgument argument =
+        of_tensors_ ? tensor(position, records)
+                    : ArrayArgument("", "", py::reinterpret_borrow<py::array>(position));
+    const Array& x = argument.array();
+    const bool by_row = x.rank == 2 && has_batch_ && x.shape[0] == args.batch;
+    if (!is_integer(x.dtype) || !(x.rank == 1 || by_row) || x.shape[x.rank - 1] != args.tokens) {
+      throw tensors::Elsewhere{};
+    }
+    args.positions = {x.data, x.dtype, 0};
+    args.position_batch_stride = by_row ? x.stride[0] : 0;
+    args.position_token_stride = x.stride[x.rank - 1];
+    return bytes_of(x.data, x.dtype, x.rank, x.shape, x.stride);
+  }
+
+  void rotate(const RotaryArgs& args) const {
+    of_tensors_ ? cpu::rotate(args, run_rows_of_tensors) : cpu::rotate(args, run_rows);
+  }
+
+  const bool of_tensors_, in_place_;
+  bool has_batch_ = false;
+  Kind in_[2], out_[2];
+  std::vector<uint64_t> turns_;
+  RotaryArgs args_;  // without addresses of q, k and positions
+};
+
+// --- As an object that the interpreter calls without keywords and without a tuple
+
+struct Bound {
+  PyObject_HEAD vectorcallfunc call;
+  BoundRotation* rotation;
+};
+
+PyObject* call_bound(PyObject* self, PyObject* const* args, size_t flags, PyObject* names) {
+  const Py_ssize_t count = PyVectorcall_NARGS(flags);
+  if (count != 3 || (names != nullptr && PyTuple_GET_SIZE(names) != 0)) {
+    PyErr_SetString(PyExc_TypeError, "expected q, k and position, by place");
+    return nullptr;
+  }
+  const BoundRotation& rotation = *reinterpret_cast<Bound*>(self)->rotation;
+  return guarded([&] { return rotation(args[0], args[1], args[2]); });
+}
+
+void delete_bound(PyObject* self) {
+  PyTypeObject* const type = Py_TYPE(self);
+  delete reinterpret_cast<Bound*>(self)->rotation;
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+PyTypeObject* bound_type() {
+  static PyTypeObject* const type = [] {
+    static PyMemberDef members[] = {
+        {"__vectorcalloffset__", T_PYSSIZET, offsetof(Bound, call), READONLY, nullptr},
+        {nullptr, 0, 0, 0, nullptr}};
+    static PyType_Slot slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(&delete_bound)},
+                                  {Py_tp_call, reinterpret_cast<void*>(&PyVectorcall_Call)},
+                                  {Py_tp_members, members},
+                                  {0, nullptr}};
+    static PyType_Spec spec = {"posenc_native._core.BoundRotation", sizeof(Bound), 0,
+                               Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL, slots};
+    return reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
+  }();
+  if (type == nullptr) throw py::error_already_set();
+  return type;
+}
+
+py::object bind_rotary_qk(py::handle q, py::handle k, py::handle inv_freq, py::handle layout,
+                          py::handle pairing, py::handle start, py::handle scale,
+                          py::handle inverse, py::handle inplace) {
+  auto rotation = std::make_unique<BoundRotation>(q, k, inv_freq, layout, pairing, start, scale,
+                                                  inverse, inplace);
+  PyTypeObject* const type = bound_type();
+  PyObject* const object = type->tp_alloc(type, 0);
+  if (object == nullptr) throw py::error_already_set();
+  auto* const bound = reinterpret_cast<Bound*>(object);
+  bound->call = &call_bound;
+  bound->rotation = rotation.release();
+  return py::reinterpret_steal<py::object>(object);
+}
+
+}  // namespace
+
+void define_bound_rotary(py::module_& m) {
+  static PyMethodDef methods[] = {method<&bind_rotary_qk>("bind_rotary_qk"),
+                                  {nullptr, nullptr, 0, nullptr}};
+  if (PyModule_AddFunctions(m.ptr(), methods) != 0) throw py::error_already_set();
+}
+
+}  // namespace posenc::numpy

@@ -1,0 +1,236 @@
+"""Whether anybody but an attention module can see the q and k that it is about to rotate.
+
+If nobody can, they are rotated where they are: that takes no fresh memory, which for long prompts
+costs more than the rotation. All of this must hold, and what is not known counts as seen:
+
+    the call is written ``q, k = rotate(q, k, ...)``: the method itself has lost q and k after it
+    no hook of forward on a submodule of the attention, or on all modules
+    no other reference to q or k, from Python or C++, and no other tensor on their memory
+    the memory is torch's own: that of NumPy, of a file or of another process has other readers
+    no gradient, no torch.compile, no tracer, no mode, no transform of torch.func
+
+References are compared with those of a value that is known to have no other holder. So nothing
+here depends on how many an interpreter or a version of torch takes for a call.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import linecache
+import sys
+import threading
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as every_module
+
+from posenc_native.engines.tensors.following import transformed
+
+from .signatures import rotary_arguments
+
+__all__ = ["gives_results_their_names", "nobody_else_sees", "tells_its_module"]
+
+# Bytes of q below which fresh memory costs no more than these questions and colder caches do.
+SMALLEST = 1 << 22
+
+
+def nobody_else_sees(heads: tuple[Tensor, ...]) -> bool:
+    """Whether heads may be rotated where they are, asked by the function that stands for a model's.
+
+    That function must hold nothing of its call but ``*args``, ``**kwargs`` and `heads`.
+    """
+    # torch.compile plans memory itself, and could not follow what comes next.
+    if torch.compiler.is_compiling() or heads[0].nbytes < SMALLEST:
+        return False
+    module = _calling.module
+    if module is None or _is_followed() or _has_hooks(module):
+        return False
+    expected = _references_without_holders()
+    return all(n == expected for n in _references(heads)) and all(_is_alone(x) for x in heads)
+
+
+def _is_followed() -> bool:
+    """Whether something else than autograd follows what torch does on this thread."""
+    following = torch._C._len_torch_dispatch_stack() > 0 or torch._C._is_tracing()
+    return following or transformed()
+
+
+# --- hooks ----------------------------------------------------------------------------------------
+
+
+class _Calling(threading.local):
+    """The attention module whose method runs on this thread."""
+
+    module: nn.Module | None = None
+
+
+_calling = _Calling()
+
+
+def tells_its_module(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that lets `nobody_else_sees` know of which module it is called."""
+
+    @functools.wraps(method)
+    def telling(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_dynamo_compiling():
+            return method(self, *args, **kwargs)
+        outer, _calling.module = _calling.module, self
+        try:
+            return method(self, *args, **kwargs)
+        finally:
+            _calling.module = outer
+
+    return telling
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    """Whether a hook is called before or after the forward of a module inside this one."""
+    if every_module._global_forward_hooks or every_module._global_forward_pre_hooks:
+        return True
+    inside = [*module._modules.values()]
+    while inside:
+        each = inside.pop()
+        if each is not None:
+            if each._forward_hooks or each._forward_pre_hooks:
+                return True
+            inside.extend(each._modules.values())
+    return False
+
+
+# --- references -----------------------------------------------------------------------------------
+
+
+def _references(values: tuple[Any, ...]) -> list[int]:
+    return [sys.getrefcount(value) for value in values]
+
+
+def _references_without_holders() -> int:
+    """`_references` of what only a method and the call of its rotary function hold."""
+
+    def rotary(*args: Any, **kwargs: Any) -> Any:
+        heads = args[:2]
+        return _references(heads)
+
+    def forward() -> Any:
+        q, k = object(), object()
+        q, k = rotary(q, k, None, None)
+        return q
+
+    # Asked for in every call: a debugger or a compiler may change how functions are called.
+    return forward()  # type: ignore[no-any-return]
+
+
+# What of a tensor is asked below. Where torch lacks one of these, it is never known to be alone.
+_CAN_COUNT = (
+    hasattr(Tensor, "_use_count")
+    and hasattr(torch._C, "_storage_Use_Count")
+    and hasattr(torch, "_debug_has_internal_overlap")
+    and hasattr(torch.UntypedStorage, "resizable")
+)
+
+
+def _is_alone(x: Tensor) -> bool:
+    """Whether nothing but its one variable holds a tensor or its memory."""
+    if (
+        not _CAN_COUNT
+        or type(x) is not Tensor
+        or not (x.is_cpu or x.is_cuda)
+        or x.requires_grad
+        or (x.is_inference() and not torch.is_inference_mode_enabled())
+        or torch._debug_has_internal_overlap(x) != 0  # 2: torch cannot tell
+    ):
+        return False
+    return _holders(x) == _holders_of_one_alone(x._base is not None)
+
+
+def _holders(x: Tensor) -> tuple[int | bool, ...]:
+    """How many hold a tensor, its memory, and the tensor that it is a view of; without Python's x.
+
+    The last of them is whether torch has allocated the memory for this process alone.
+    """
+    storage, base = x.untyped_storage(), x._base
+    counts = [
+        x._use_count(),  # type: ignore[attr-defined]
+        weakref.getweakrefcount(x),
+        torch._C._storage_Use_Count(storage._cdata),
+        sys.getrefcount(storage),
+    ]
+    if base is not None:
+        counts += [base._use_count()]  # type: ignore[attr-defined]
+        counts += [weakref.getweakrefcount(base), sys.getrefcount(base)]
+    return *counts, storage.resizable() and not (x.is_cpu and storage.is_shared())
+
+
+@functools.cache
+def _holders_of_one_alone(is_view: bool) -> tuple[int | bool, ...]:
+    with torch.inference_mode(False), torch.no_grad():
+        x = torch.zeros(1, device="cpu")
+        if is_view:
+            x = x.view(1, 1)
+        return _holders(x)
+
+
+# --- the method that calls ------------------------------------------------------------------------
+
+
+def gives_results_their_names(
+    method: Callable[..., Any], name: str, function: Callable[..., Any]
+) -> bool:
+    """Whether a method uses a rotary function in no other way than ``q, k = name(q, k, ...)``.
+
+    What the method has under other names counts as a reference or as a tensor on the same memory.
+    False if its source is not known.
+    """
+    inner = inspect.unwrap(method)
+    tree = _definition(inner.__code__) if isinstance(inner, types.FunctionType) else None
+    if tree is None:
+        return False
+    arguments = rotary_arguments(function)
+    used = sum(isinstance(node, ast.Name) and node.id == name for node in ast.walk(tree))
+    fits = (_overwrites_heads(n, name, arguments.names, arguments.heads) for n in ast.walk(tree))
+    return 0 < used == sum(fits)
+
+
+def _definition(code: types.CodeType) -> ast.AST | None:
+    """The source of a function; None if its file is not there or has changed since its import."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(code.co_filename)))
+        made = [compile(tree, code.co_filename, "exec", dont_inherit=True)]
+    except (SyntaxError, ValueError):
+        return None
+    for each in made:
+        if each == code:
+            break
+        made.extend(inside for inside in each.co_consts if isinstance(inside, types.CodeType))
+    else:
+        return None
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == code.co_name:
+            first = min((node, *node.decorator_list), key=lambda part: part.lineno)
+            if first.lineno == code.co_firstlineno:
+                return node
+    return None
+
+
+def _overwrites_heads(
+    node: ast.AST, name: str, names: tuple[str, ...], heads: tuple[str, ...]
+) -> bool:
+    """Whether it is an assignment of ``name(...)`` to the variables that are its heads."""
+    if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
+        return False
+    call, (target, *others) = node.value, node.targets
+    if others or not isinstance(call.func, ast.Name) or call.func.id != name:
+        return False
+    given = dict(zip(names, call.args, strict=False))
+    given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
+    read = [given.get(head) for head in heads]
+    written = target.elts if isinstance(target, ast.Tuple) else [target]
+    return {getattr(value, "id", None) for value in read} == {
+        value.id if isinstance(value, ast.Name) else "" for value in written
+    } and len(read) == len(written)
