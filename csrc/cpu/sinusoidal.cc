@@ -12,8 +12,8 @@
 // its sines and cosines, which stay in registers, by those of their steps. Aligned rows of large
 // tables are written past the cache, by whole lines.
 //
-// Where x repeats the same positions (a batch), a block of rows goes through scratch instead and is
-// added to every repetition.
+// Where x repeats the same positions (a batch), a block of rows stays in scratch when it has been
+// added to the first repetition, for the others.
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/sinusoidal.cc"
@@ -41,7 +41,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 #undef POSENC_INLINED
 #define POSENC_INLINED HWY_ATTR __attribute__((always_inline))
 
-constexpr int64_t kScratch = 4096;  // pairs of sines and cosines: 32 KiB in float32
+constexpr int64_t kScratch = 131072;  // bytes of rows for repetitions: fewer leave x more often
 constexpr int64_t kLineBytes = 64;
 constexpr uintptr_t kPage = 4096;    // bytes
 constexpr int64_t kBlock = 64;       // rows at a time
@@ -124,8 +124,10 @@ class SinusoidalKernel {
   // Whether stores past the cache are others: not in pieces of 16 bytes, see store16.
   static constexpr bool kStreams = HWY_MAX_BYTES >= 32 || !std::is_same_v<Number, float> ||
                                    std::is_same_v<T, float> || (kInterleaved && kBFloat16);
-  // How far ahead of the addition x is requested.
-  static constexpr int64_t kAhead = 2048 / sizeof(T);
+  static constexpr int64_t kScratchPairs = kAdd ? kScratch / (2 * sizeof(Number)) : 1;
+  // How far ahead of an addition memory is requested, in numbers: in a single row, and in each of
+  // those that are turned together.
+  static constexpr int64_t kAhead = 2048 / sizeof(T), kAheadOfEach = 512 / sizeof(T);
 
   // A vector of pairs in the order of memory, scaled: sines and cosines, or the first and the
   // second half of a stream.
@@ -135,7 +137,11 @@ class SinusoidalKernel {
 
   HWY_ATTR void run_pairs(const SinusoidalArgs& args, int64_t begin, int64_t end) {
     if constexpr (kAdd) {  // nothing else repeats
-      if (args.repeated) return run_repeated(args, begin, end);
+      int64_t repetitions = 1;
+      for (int axis = 0; args.repeated && axis < args.rank - 1; ++axis) {
+        repetitions *= args.shape[axis];
+      }
+      if (repetitions > 1) return run_repeated(args, repetitions, begin, end);
     }
     run_rows(args, begin, end);
   }
@@ -154,57 +160,67 @@ class SinusoidalKernel {
       for_each_stretch(
           args, offsets.position, stride, rows,
           [&](const auto& angles, int64_t count) HWY_ATTR {
-            put_rows(args, angles, count, at);
+            put_rows(args, angles, count, at, moved(args, count, at));
             move_rows(args, count, at);
           },
           [&](auto anchor, int64_t step, int64_t count) HWY_ATTR {
-            turn_rows(args, anchor, step, count, at);
+            turn_rows(args, anchor, step, count, at, nullptr);
             move_rows(args, count, at);
           });
       begin += rows;
     }
   }
 
-  HWY_ATTR void run_repeated(const SinusoidalArgs& args, int64_t begin, int64_t end) {
+  HWY_ATTR void run_repeated(const SinusoidalArgs& args, int64_t repetitions, int64_t begin,
+                             int64_t end) {
     const D d;
     const int last = args.rank - 1;
     const int64_t stride = args.position_strides[last];
     const int64_t padded = padded_;
-    const int64_t block = std::min(kBlock, kScratch / padded);
-    int64_t repetitions = 1;
-    for (int axis = 0; axis < last; ++axis) repetitions *= args.shape[axis];
+    const int64_t block = std::min(kBlock, kScratchPairs / padded);
     for (; begin < end; begin += block) {
       const int64_t rows = std::min(block, end - begin);
-      Number* to = scratch_;
+      RowOffsets offsets;
+      offsets.move(args, last, begin);
+      RowPointers<T> at = row_pointers(args, offsets);
+      Number* kept = scratch_;
+      const auto move = [&](int64_t count) HWY_ATTR {
+        move_rows(args, count, at);
+        kept += 2 * padded * count;
+      };
       for_each_stretch(
           args, begin * stride, stride, rows,
           [&](const auto& angles, int64_t count) HWY_ATTR {
-            for (int64_t row = 0; row < count; ++row, to += 2 * padded) {
-              for (int64_t pair = 0; pair < padded; pair += kLanes) {
-                keep(angles(row, pair), to + 2 * pair);
-              }
-            }
+            Number* const to = kept;
+            const auto and_keep = [=](int64_t row, int64_t pair) POSENC_INLINED {
+              const Ordered table = angles(row, pair);
+              keep(table, to + 2 * (row * padded + pair));
+              return table;
+            };
+            put_rows(args, and_keep, count, at, moved(args, count, at));
+            move(count);
           },
           [&](auto anchor, int64_t step, int64_t count) HWY_ATTR {
-            for (int64_t pair = 0; pair < padded; pair += kLanes) {
-              Number* at = to + 2 * pair;
-              turn_vectors<1>(args, anchor, pair, step, count,
-                              [&](const Ordered(&table)[1]) POSENC_INLINED {
-                                keep(table[0], at);
-                                at += 2 * padded;
-                              });
-            }
-            to += 2 * padded * count;
+            turn_rows(args, anchor, step, count, at, kept);
+            move(count);
           });
       const Number* const scratch = scratch_;
       const auto angles = [=](int64_t row, int64_t pair) POSENC_INLINED -> Ordered {
         const Number* const from = scratch + 2 * (row * padded + pair);
         return {hn::Load(d, from), hn::Load(d, from + kLanes)};
       };
-      for (int64_t repetition = 0; repetition < repetitions; ++repetition) {
-        RowOffsets offsets = row_offsets(args, last, repetition);
-        offsets.move(args, last, begin);
-        put_rows(args, angles, rows, row_pointers(args, offsets));
+      const auto rows_of = [&](int64_t repetition, int64_t row) {
+        offsets = row_offsets(args, last, repetition);
+        offsets.move(args, last, row);
+        return row_pointers(args, offsets);
+      };
+      at = rows_of(1, begin);
+      for (int64_t repetition = 1; repetition < repetitions; ++repetition) {
+        const bool ends = repetition + 1 == repetitions;
+        const RowPointers<T> next =
+            ends ? rows_of(0, begin + rows) : rows_of(repetition + 1, begin);
+        put_rows(args, angles, rows, at, next);
+        at = next;
       }
     }
   }
@@ -394,6 +410,12 @@ class SinusoidalKernel {
     }
   }
 
+  static HWY_INLINE RowPointers<T> moved(const SinusoidalArgs& args, int64_t rows,
+                                         RowPointers<T> at) {
+    move_rows(args, rows, at);
+    return at;
+  }
+
   // The same rows from their pair `pair` on, where pairs are neighbours.
   static HWY_INLINE RowPointers<T> from_pair(RowPointers<T> at, int64_t pair) {
     const int64_t numbers = (kInterleaved ? 2 : 1) * pair;
@@ -461,65 +483,88 @@ class SinusoidalKernel {
     }
   }
 
-  // The rows anchor + step, anchor + step + 1 ...; the first one is at `first`.
+  // The rows anchor + step, anchor + step + 1 ...; the first one is at `first`. They are kept as
+  // well, unless `kept` is null.
   HWY_ATTR void turn_rows(const SinusoidalArgs& args, Position anchor, int64_t step, int64_t count,
-                          const RowPointers<T>& first) {
+                          const RowPointers<T>& first, Number* kept) {
 #if HWY_TARGET == HWY_AVX3
     if constexpr (kBFloat16 && !kAdd) {
       if (std::abs(args.scale) > kLeastNormal &&
           bfloat16_instructions.load(std::memory_order_relaxed)) {
-        return turn_rows_as<Rounding::kNormal>(args, anchor, step, count, first);
+        return turn_rows_as<Rounding::kNormal>(args, anchor, step, count, first, kept);
       }
     }
 #endif
-    turn_rows_as<Rounding::kAny>(args, anchor, step, count, first);
+    turn_rows_as<Rounding::kAny>(args, anchor, step, count, first, kept);
   }
 
   template <Rounding kRounding>
   HWY_ATTR HWY_INLINE void turn_rows_as(const SinusoidalArgs& args, Position anchor, int64_t step,
-                                        int64_t count, const RowPointers<T>& first) {
+                                        int64_t count, const RowPointers<T>& first, Number* kept) {
     const int64_t grouped = grouped_pairs(), whole = whole_pairs();
     if (kStreams && stream_) {
       turn_whole<kStreams ? Store::kStream : Store::kOrdinary, kRounding, kGroup>(
-          args, anchor, step, count, 0, grouped, first);
+          args, anchor, step, count, 0, grouped, first, kept);
     } else {
-      turn_whole<Store::kOrdinary, kRounding, kGroup>(args, anchor, step, count, 0, grouped, first);
+      turn_whole<Store::kOrdinary, kRounding, kGroup>(args, anchor, step, count, 0, grouped, first,
+                                                      kept);
     }
     if (grouped != whole) {
-      turn_whole<Store::kOrdinary, kRounding, 1>(args, anchor, step, count, grouped, whole, first);
+      turn_whole<Store::kOrdinary, kRounding, 1>(args, anchor, step, count, grouped, whole, first,
+                                                 kept);
     }
-    if (whole != count_) turn_rest(args, anchor, step, count, whole, first);
+    if (whole != count_) turn_rest(args, anchor, step, count, whole, first, kept);
   }
 
   template <Store kStore, Rounding kRounding, int kVectors>
   HWY_ATTR HWY_INLINE void turn_whole(const SinusoidalArgs& args, Position anchor, int64_t step,
                                       int64_t count, int64_t begin, int64_t end,
-                                      const RowPointers<T>& first) {
+                                      const RowPointers<T>& first, Number* kept) {
     const auto x_scale = hn::Set(D(), static_cast<Number>(args.x_scale));
     const int last = std::max(args.rank - 1, 0);
     const int64_t sine_stride = args.sine_strides[last], cosine_stride = args.cosine_strides[last];
     const int64_t x_stride = args.x_strides[last];
+    const int64_t length = (end - begin) / kLanes * kNumbers;
     for (int64_t pair = begin; pair < end; pair += kVectors * kLanes) {
       RowPointers<T> at = from_pair(first, pair);
-      turn_vectors<kVectors>(args, anchor, pair, step, count,
-                             [&](const Ordered(&tables)[kVectors]) POSENC_INLINED {
-                               put<kStore, kRounding>(tables, x_scale, at);
-                               at.sine += sine_stride;
-                               if constexpr (!kInterleaved) at.cosine += cosine_stride;
-                               if constexpr (kAdd) {
-                                 at.x_sine += x_stride;
-                                 if constexpr (!kInterleaved) at.x_cosine += x_stride;
-                               }
-                             });
+      // Behind the end of a row comes the next one that is not at work.
+      const bool ends = (end - pair) / kLanes * kNumbers <= kAheadOfEach;
+      const int64_t x_ahead = kAheadOfEach + (ends ? count * x_stride - length : 0);
+      const int64_t ahead = kAheadOfEach + (ends ? count * sine_stride - length : 0);
+      Number* to = kept == nullptr ? nullptr : kept + 2 * pair;
+      turn_vectors<kVectors>(
+          args, anchor, pair, step, count, [&](const Ordered(&tables)[kVectors]) POSENC_INLINED {
+            if constexpr (kAdd) {
+              request<kStore>(at, x_ahead, ahead);
+              if (to != nullptr) {
+                unrolled<kVectors>([&](auto v)
+                                       POSENC_INLINED { keep(tables[v], to + 2 * kLanes * v); });
+                to += 2 * padded_;
+              }
+            }
+            put<kStore, kRounding>(tables, x_scale, at);
+            at.sine += sine_stride;
+            if constexpr (!kInterleaved) at.cosine += cosine_stride;
+            if constexpr (kAdd) {
+              at.x_sine += x_stride;
+              if constexpr (!kInterleaved) at.x_cosine += x_stride;
+            }
+          });
     }
   }
 
   HWY_ATTR HWY_NOINLINE void turn_rest(const SinusoidalArgs& args, Position anchor, int64_t step,
-                                       int64_t count, int64_t whole, const RowPointers<T>& first) {
+                                       int64_t count, int64_t whole, const RowPointers<T>& first,
+                                       Number* kept) {
     for (int64_t pair = whole; pair < count_; pair += kLanes) {
       RowPointers<T> at = first;
+      Number* to = kept == nullptr ? nullptr : kept + 2 * pair;
       turn_vectors<1>(args, anchor, pair, step, count,
                       [&](const Ordered(&table)[1]) POSENC_INLINED {
+                        if (to != nullptr) {
+                          keep(table[0], to);
+                          to += 2 * padded_;
+                        }
                         put_part(args, table[0], pair, std::min(kLanes, count_ - pair), at);
                         move_rows(args, 1, at);
                       });
@@ -535,17 +580,18 @@ class SinusoidalKernel {
 
   // --- Any rows
 
-  // Rows along the last axis, the first one at `first`. Groups of vectors come first, in a single
-  // loop over the rows, and then what is left of each row: a loop within a loop, or one that calls
-  // a function, would load its constants anew for each row.
+  // Rows along the last axis, the first one at `first`, before those at `next`. Groups of vectors
+  // come first, in a single loop over the rows, and then what is left of each row: a loop within a
+  // loop, or one that calls a function, would load its constants anew for each row.
   template <typename Angles>
   HWY_ATTR HWY_INLINE void put_rows(const SinusoidalArgs& args, const Angles& angles, int64_t rows,
-                                    const RowPointers<T>& first) {
+                                    const RowPointers<T>& first, const RowPointers<T>& next) {
     const int64_t grouped = grouped_pairs(), whole = whole_pairs();
     if (kStreams && stream_) {
-      put_whole<kStreams ? Store::kStream : Store::kOrdinary>(args, angles, rows, grouped, first);
+      put_whole<kStreams ? Store::kStream : Store::kOrdinary>(args, angles, rows, grouped, first,
+                                                              next);
     } else {
-      put_whole<Store::kOrdinary>(args, angles, rows, grouped, first);
+      put_whole<Store::kOrdinary>(args, angles, rows, grouped, first, next);
     }
     if (grouped != count_) put_rest(args, angles, rows, grouped, whole, first);
   }
@@ -553,7 +599,8 @@ class SinusoidalKernel {
   // The vectors of the pairs 0 .. grouped - 1 of each row.
   template <Store kStore, typename Angles>
   HWY_ATTR HWY_INLINE void put_whole(const SinusoidalArgs& args, const Angles angles, int64_t rows,
-                                     int64_t grouped, RowPointers<T> at) {
+                                     int64_t grouped, RowPointers<T> at,
+                                     [[maybe_unused]] const RowPointers<T>& next) {
     constexpr int64_t kPairs = kGroup * kLanes, kStep = kGroup * kNumbers;
     const auto x_scale = hn::Set(D(), static_cast<Number>(args.x_scale));
     const int last = std::max(args.rank - 1, 0);
@@ -562,11 +609,13 @@ class SinusoidalKernel {
     const int64_t sine_gap = args.sine_strides[last] - written;
     const int64_t cosine_gap = args.cosine_strides[last] - written;
     const int64_t x_gap = args.x_strides[last] - written;
+    const RowPointers<T> end = moved(args, rows, at);
+    const int64_t x_jump = kAdd ? next.x_sine - end.x_sine : 0, jump = next.sine - end.sine;
     int64_t row = 0, pair = 0;
     for (int64_t groups = rows * (grouped / kPairs); groups > 0; --groups) {
       if constexpr (kAdd) {
-        hwy::Prefetch(at.x_sine + kAhead);
-        hwy::Prefetch((kInterleaved ? at.x_sine + kLanes : at.x_cosine) + kAhead);
+        const bool beyond = groups <= kAhead / kStep;
+        request<kStore>(at, kAhead + (beyond ? x_jump : 0), kAhead + (beyond ? jump : 0));
       }
       Ordered tables[kGroup];
       unrolled<kGroup>([&](auto v) POSENC_INLINED { tables[v] = angles(row, pair + v * kLanes); });
@@ -600,6 +649,20 @@ class SinusoidalKernel {
         put_part(args, angles(row, pair), pair, std::min(kLanes, count - pair), at);
       }
       move_rows(args, 1, at);
+    }
+  }
+
+  // Requests the lines of an addition later on.
+  template <Store kStore>
+  static HWY_INLINE void request(const RowPointers<T>& at, int64_t x_ahead, int64_t ahead) {
+    constexpr int64_t kLine = kLineBytes / static_cast<int64_t>(sizeof(T));
+    for (int64_t i = 0; i < kGroup * kNumbers; i += kLine) {
+      hwy::Prefetch(at.x_sine + x_ahead + i);
+      if (!kInterleaved) hwy::Prefetch(at.x_cosine + x_ahead + i);
+      if (kStore == Store::kOrdinary) {
+        __builtin_prefetch(at.sine + ahead + i, 1);
+        if (!kInterleaved) __builtin_prefetch(at.cosine + ahead + i, 1);
+      }
     }
   }
 
@@ -741,7 +804,7 @@ class SinusoidalKernel {
       phase_memory_[kHalf ? 1 : 2 * kMaxPairs * kPhaseWords<D> + kPage / sizeof(Number)];
   PhaseWord<D>* phases_ = nullptr;
   PhaseWord<D>* steps_ = nullptr;
-  HWY_ALIGN Number scratch_[2 * kScratch];
+  HWY_ALIGN Number scratch_[2 * kScratchPairs];
 };
 
 template <typename T, bool kInterleaved, bool kAdd>
