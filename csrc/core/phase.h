@@ -9,6 +9,10 @@
 //     |quad| angle within the quadrant   |     product *is* the range reduction: every position is
 //     +----+-----------------------------+     as good as any other.
 //
+// Tables in 16-bit formats take the angles of integer positions in two parts:
+//
+//     p = 8 m + r              sine, cosine of 8 m, once for eight rows, turned by those of r
+//
 // Plain C++17 that nvcc takes for GPUs as well; csrc/cpu/sincos-inl.h is the same algorithm on
 // vectors.
 // The polynomials were fitted by scripts/fit_sincos.py.
@@ -273,6 +277,24 @@ POSENC_HD inline SinCos<Real> sincos(uint64_t phase) {
   const Real sine = (angle.quadrant & 1) ? c : s;
   const Real cosine = (angle.quadrant & 1) ? s : c;
   return {(angle.quadrant & 2) ? -sine : sine, ((angle.quadrant + 1) & 2) ? -cosine : cosine};
+}
+
+// ---------------------------------------------------------------------------------------------
+// Angles in two parts. A part of an integer position is of the position alone, wherever its table
+// begins: rows have the same bits by themselves and among others. A fractional position is its own
+// anchor.
+
+constexpr int64_t kSteps = 8;
+
+POSENC_HD inline int64_t step_of(Position p) {
+  return p.fraction == 0 ? p.integer & (kSteps - 1) : 0;
+}
+POSENC_HD inline Position anchor_of(Position p) { return {p.integer - step_of(p), p.fraction}; }
+
+// Error: at most 2e-7, absolute.
+POSENC_HD inline SinCos<float> turn(SinCos<float> anchor, SinCos<float> step) {
+  return {multiply_add(anchor.cosine, step.sine, anchor.sine * step.cosine),
+          multiply_add(-anchor.sine, step.sine, anchor.cosine * step.cosine)};
 }
 
 }  // namespace posenc

@@ -67,22 +67,29 @@ void check_windows(const char* function, const std::string& name, int64_t entrie
 template <typename Visit>
 void for_each_integer(const Array& array, const Visit& visit) {
   if (array.empty() || !array.readable) return;
-  const Positions values{array.data, array.dtype, 0};
-  int64_t index[kMaxRank] = {};
-  int64_t offset = 0;
-  for (;;) {
-    const int64_t value = values.at(offset).integer;
-    const bool too_large = array.dtype == Dtype::kUInt64 && value < 0;  // 2^63 and more
-    visit(too_large ? INT64_MAX : value);
-    int axis = array.rank - 1;
-    for (; axis >= 0; --axis) {
-      offset += array.stride[axis];
-      if (++index[axis] < array.shape[axis]) break;
-      offset -= array.stride[axis] * array.shape[axis];
-      index[axis] = 0;
+  const int last = array.rank - 1;
+  const int64_t length = last < 0 ? 1 : array.shape[last], step = last < 0 ? 0 : array.stride[last];
+  const bool is_unsigned = array.dtype == Dtype::kUInt64;
+  // What the values are is asked once, not for each.
+  Positions{array.data, array.dtype, 0}.visit([&](auto values) {
+    int64_t index[kMaxRank] = {};
+    int64_t offset = 0;
+    for (;;) {
+      for (int64_t i = 0; i < length; ++i) {
+        const int64_t value = to_position(values[offset + i * step]).integer;
+        const bool too_large = is_unsigned && value < 0;  // 2^63 and more
+        visit(too_large ? INT64_MAX : value);
+      }
+      int axis = last - 1;
+      for (; axis >= 0; --axis) {
+        offset += array.stride[axis];
+        if (++index[axis] < array.shape[axis]) break;
+        offset -= array.stride[axis] * array.shape[axis];
+        index[axis] = 0;
+      }
+      if (axis < 0) return;
     }
-    if (axis < 0) return;
-  }
+  });
 }
 
 }  // namespace posenc

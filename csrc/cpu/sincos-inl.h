@@ -92,27 +92,39 @@ HWY_INLINE void polynomials(D d, hn::Vec<D> t, hn::Vec<D>& sine, hn::Vec<D>& cos
   cosine = hn::MulAdd(cosine, y, hn::Set(d, hn::TFromD<D>(1)));
 }
 
-// Exchanges and negates sine and cosine as the quadrant says; it is the top two bits of each lane.
+// v, negated where the top bit of `words` is set.
 template <class D, class DU = hn::RebindToUnsigned<D>>
-HWY_INLINE void turn_quadrant(D d, hn::Vec<DU> quadrant, hn::Vec<D>& sine, hn::Vec<D>& cosine) {
+HWY_INLINE hn::Vec<D> negate_where(D d, hn::Vec<DU> words, hn::Vec<D> v) {
   const DU du;
   constexpr int kBits = sizeof(hn::TFromD<D>) * 8;
   const auto sign = hn::Set(du, hn::TFromD<DU>(1) << (kBits - 1));
-  // A quarter turn is (c, -s), half a turn negates both.
-  const auto quarter_cosine = hn::Xor(sine, hn::BitCast(d, sign));
 #if HWY_TARGET <= HWY_AVX3
+  if constexpr (sizeof(v.raw) == 64) {  // in one instruction
+    return hn::BitCast(d, hn::Vec<DU>{_mm512_ternarylogic_epi64(hn::BitCast(du, v).raw, words.raw,
+                                                                sign.raw, 0x78)});
+  }
+#endif
+  return hn::Xor(v, hn::BitCast(d, hn::And(words, sign)));
+}
+
+// Exchanges and negates sine and cosine as the quadrant says; it is the top two bits of each lane.
+template <class D, class DU = hn::RebindToUnsigned<D>>
+HWY_INLINE void turn_quadrant(D d, hn::Vec<DU> quadrant, hn::Vec<D>& sine, hn::Vec<D>& cosine) {
+  // A quarter turn is (c, -s), half a turn negates both.
+#if HWY_TARGET <= HWY_AVX3
+  const DU du;
+  constexpr int kBits = sizeof(hn::TFromD<D>) * 8;
   const auto odd =
       hn::RebindMask(d, hn::TestBit(quadrant, hn::Set(du, hn::TFromD<DU>(1) << (kBits - 2))));
   const auto s = hn::IfThenElse(odd, cosine, sine);
-  const auto c = hn::IfThenElse(odd, quarter_cosine, cosine);
+  const auto c = hn::IfThenElse(odd, hn::Neg(sine), cosine);
 #else
   const auto odd = hn::BitCast(d, hn::ShiftLeft<1>(quadrant));
   const auto s = hn::IfNegativeThenElse(odd, cosine, sine);
-  const auto c = hn::IfNegativeThenElse(odd, quarter_cosine, cosine);
+  const auto c = hn::IfNegativeThenElse(odd, hn::Neg(sine), cosine);
 #endif
-  const auto half = hn::BitCast(d, hn::And(quadrant, sign));
-  sine = hn::Xor(s, half);
-  cosine = hn::Xor(c, half);
+  sine = negate_where(d, quadrant, s);
+  cosine = negate_where(d, quadrant, c);
 }
 
 // --- Phases in the words that the polynomials take
@@ -226,6 +238,15 @@ template <bool kPerPair, bool kFraction, class D>
 HWY_INLINE void sincos(D d, const TokenPosition<kPerPair>& position, const Frequencies& frequencies,
                        size_t i, hn::Vec<D>& sine, hn::Vec<D>& cosine) {
   sincos(d, phases_at<kPerPair, kFraction>(d, position, frequencies, i), sine, cosine);
+}
+
+// The angle of `anchor` and that of `step` in one: see csrc/core/phase.h.
+template <class D>
+HWY_INLINE void turn(hn::Vec<D> step_sine, hn::Vec<D> step_cosine, D /*d*/, hn::Vec<D>& sine,
+                     hn::Vec<D>& cosine) {
+  const auto s = hn::MulAdd(cosine, step_sine, hn::Mul(sine, step_cosine));
+  cosine = hn::NegMulAdd(sine, step_sine, hn::Mul(cosine, step_cosine));
+  sine = s;
 }
 
 // --- Orders of the pairs within a group of lanes

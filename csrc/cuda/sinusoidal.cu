@@ -16,6 +16,10 @@ __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocksPerProcessor)
     thread.begin(x, y);
     thread.frequencies();
     __syncthreads();
+    if (Thread::kHalf && parameters.plan.steps) {
+      thread.steps();
+      __syncthreads();
+    }
     thread.rows();
   });
 }

@@ -4,9 +4,11 @@
 //   block     some vectors of a row (x), some rows (y)
 //
 //   1. frequencies  in turns, in shared memory       once a block
-//   2. rows         a thread goes through its rows: position, sines and cosines, x, result; where
+//   2. steps        of tables in 16-bit formats (phase.h): their sines and cosines, likewise
+//   3. rows         a thread goes through its rows: position, sines and cosines, x, result; where
 //                   all axes but the last only repeat the positions, through the repetitions of
-//                   each, reading some before it writes the first
+//                   each, reading some before it writes the first. In 16-bit formats its rows are
+//                   neighbours, and those of one anchor turn its sines and cosines
 //
 //   a thread's vector of a row:
 //     kInterleaved     s0 c0 s1 c1 ...       kVector / 2 pairs in one access
@@ -31,6 +33,7 @@ struct SinusoidalPlan {
   int64_t pieces_x = 0, pieces_y = 0;  // along rows; along the other two:
   int64_t vector_blocks = 0;           // pieces along the vectors of a row
   int64_t repetition_blocks = 1;       // and along the repetitions
+  bool steps = false;                  // are in shared memory
   int64_t grid_x = 0, grid_y = 0;
   size_t shared_bytes = 0;
 };
@@ -43,6 +46,12 @@ struct SinusoidalParameters {
 // What a launch could always take. 32 KiB need newer drivers.
 static_assert(sizeof(SinusoidalParameters) <= 4096, "kernel parameters");
 
+// Rows have one stride, positions are integers, and the same for all pairs.
+POSENC_HD inline bool plain(const SinusoidalArgs& args) {
+  return (args.rank == 1 || args.repeated) && args.positions.integers() &&
+         args.axis_map.data == nullptr;
+}
+
 // The thread (x, y) of a block, at its work on one of the pieces that the grid consists of.
 template <typename T, int kVector, bool kInterleaved, bool kAdd>
 class SinusoidalThread {
@@ -50,19 +59,22 @@ class SinusoidalThread {
 
  public:
   static constexpr int kPairs = kInterleaved ? kVector / 2 : kVector;
+  static constexpr bool kHalf = !std::is_same_v<T, Number>;
 
   POSENC_HD SinusoidalThread(const SinusoidalParameters& parameters, char* shared, int x, int y)
       : parameters_(parameters),
         args_(parameters.args),
         plan_(parameters.plan),
         turns_(reinterpret_cast<Turns*>(shared)),
+        steps_(reinterpret_cast<SinCos<float>*>(turns_ + kPairs * plan_.threads_x)),
         x_(x),
         y_(y) {}
 
   POSENC_HD void begin(int64_t piece_x, int64_t piece_y) {
     first_repetition_ = divide(piece_y, plan_.vector_blocks);
     first_vector_ = (piece_y - first_repetition_ * plan_.vector_blocks) * plan_.threads_x;
-    first_row_ = piece_x * plan_.rows_per_thread * plan_.threads_y + y_;
+    const int64_t rows = piece_x * plan_.rows_per_thread * plan_.threads_y;
+    first_row_ = rows + y_ * (kHalf ? plan_.rows_per_thread : 1);
   }
 
   POSENC_HD void frequencies() {
@@ -76,11 +88,22 @@ class SinusoidalThread {
     }
   }
 
+  // Once all frequencies are there.
+  POSENC_HD void steps() {
+    if constexpr (kHalf) {
+      if (!plan_.steps || first_vector_ + x_ >= plan_.vectors) return;
+      for (int i = y_; i < static_cast<int>(kSteps) * kPairs; i += plan_.threads_y) {
+        const Position step{i / kPairs, 0};
+        steps_[i * plan_.threads_x + x_] =
+            sincos<float>(phase(step, turns_[i % kPairs * plan_.threads_x + x_]));
+      }
+    }
+  }
+
   POSENC_HD void rows() {
     if (first_vector_ + x_ >= plan_.vectors) return;
     // Tables are bound by arithmetic: whatever most calls can do without is decided here, once.
-    const bool one_stride = args_.rank == 1 || args_.repeated;
-    if (one_stride && args_.positions.integers() && args_.axis_map.data == nullptr) {
+    if (plain(args_)) {
       each_row<true>();
     } else {
       each_row<false>();
@@ -112,6 +135,12 @@ class SinusoidalThread {
     row.x += more.x;
   }
 
+  // The angles of an anchor, which the next row may share.
+  struct Anchor {
+    int64_t integer = 1;  // none
+    Number sine[kPairs], cosine[kPairs];
+  };
+
   // In C order over all axes.
   POSENC_HD Row row_at(int64_t index) const {
     if (args_.rank == 0) return {0, 0, 0, 0};
@@ -125,30 +154,31 @@ class SinusoidalThread {
     return row;
   }
 
-  // kPlain: rows have one stride, positions are integers, and the same for all pairs.
+  // kPlain: see plain.
   template <bool kPlain>
   POSENC_HD void each_row() const {
     const int64_t rows = args_.rows();
+    Anchor anchor;
     for (int64_t i = 0; i < plan_.rows_per_thread; ++i) {
-      const int64_t row = first_row_ + i * plan_.threads_y;
+      const int64_t row = first_row_ + i * (kHalf ? 1 : plan_.threads_y);
       if (row >= rows) return;
-      one_row<kPlain>(row);
+      one_row<kPlain>(row, anchor);
     }
   }
 
   template <bool kPlain>
-  POSENC_HD void one_row(int64_t index) const {
+  POSENC_HD void one_row(int64_t index, Anchor& anchor) const {
     const Row row = args_.repeated ? along(1, index) : kPlain ? along(0, index) : row_at(index);
     Number sine[kPairs], cosine[kPairs];
     if constexpr (!kAdd) {
-      angles<kPlain>(row.position, sine, cosine);
+      angles<kPlain>(row.position, anchor, sine, cosine);
       write(row, {}, sine, cosine);
       return;
     }
     // Angles are computed while the first words arrive.
     Words words[kReads];
     read(row, first_repetition_, words);
-    angles<kPlain>(row.position, sine, cosine);
+    angles<kPlain>(row.position, anchor, sine, cosine);
     for (int64_t i = first_repetition_; i < plan_.repetitions;) {
 #pragma unroll
       for (int j = 0; j < kReads; ++j) {
@@ -176,23 +206,46 @@ class SinusoidalThread {
   POSENC_HD int64_t first_pair() const { return (first_vector_ + x_) * kPairs; }
 
   template <bool kPlain>
-  POSENC_HD void angles(int64_t offset, Number (&sine)[kPairs], Number (&cosine)[kPairs]) const {
-    const Turns* const turns = turns_ + x_;
-    const int step = plan_.threads_x;
-    Position position{0, 0};
-    if (kPlain || args_.axis_map.data == nullptr) position = args_.positions.at(offset);
+  POSENC_HD void angles(int64_t offset, [[maybe_unused]] Anchor& anchor, Number (&sine)[kPairs],
+                        Number (&cosine)[kPairs]) const {
+    if constexpr (kHalf && kPlain) {
+      const Position position = args_.positions.at(offset);
+      turn_anchor(position, anchor, sine, cosine);
+    } else {
+      Position positions[kPairs];
+      if (kPlain || args_.axis_map.data == nullptr) positions[0] = args_.positions.at(offset);
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) {
+        if (!kPlain && args_.axis_map.data != nullptr) {
+          const int64_t axis = args_.axis_map.clamped(first_pair() + i);
+          positions[i] = args_.positions.at(offset + axis * args_.positions.axis_stride);
+        } else {
+          positions[i] = positions[0];
+        }
+      }
+      angles_of<kPlain>(positions, sine, cosine);
+      if constexpr (kHalf) {
+#pragma unroll
+        for (int i = 0; i < kPairs; ++i) {
+          const Position step{step_of(positions[i]), 0};
+          turn_by(sincos<float>(phase(step, turns(i))), sine[i], cosine[i]);
+        }
+      }
+    }
+  }
+
+  POSENC_HD const Turns& turns(int i) const { return turns_[i * plan_.threads_x + x_]; }
+
+  // Of anchors in 16-bit formats.
+  template <bool kPlain>
+  POSENC_HD void angles_of(const Position (&positions)[kPairs], Number (&sine)[kPairs],
+                           Number (&cosine)[kPairs]) const {
     uint64_t phases[kPairs];
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
-      if constexpr (kPlain) {
-        phases[i] = static_cast<uint64_t>(position.integer) * turns[i * step].fraction;
-      } else {
-        if (args_.axis_map.data != nullptr) {
-          const int64_t axis = args_.axis_map.clamped(first_pair() + i);
-          position = args_.positions.at(offset + axis * args_.positions.axis_stride);
-        }
-        phases[i] = phase(position, turns[i * step]);
-      }
+      const Position position = kHalf ? anchor_of(positions[i]) : positions[i];
+      phases[i] = kPlain ? static_cast<uint64_t>(position.integer) * turns(i).fraction
+                         : phase(position, turns(i));
     }
     const Number scale = static_cast<Number>(args_.scale);
 #pragma unroll
@@ -200,6 +253,33 @@ class SinusoidalThread {
       const SinCos<Number> angle = sincos<Number>(phases[i]);
       sine[i] = angle.sine * scale;
       cosine[i] = angle.cosine * scale;
+    }
+  }
+
+  static POSENC_HD void turn_by(SinCos<float> step, float& sine, float& cosine) {
+    const SinCos<float> turned = turn({sine, cosine}, step);
+    sine = turned.sine;
+    cosine = turned.cosine;
+  }
+
+  // Of an integer position.
+  POSENC_HD void turn_anchor(Position position, Anchor& anchor, Number (&sine)[kPairs],
+                             Number (&cosine)[kPairs]) const {
+    const int64_t step = step_of(position);
+    if (position.integer - step != anchor.integer) {
+      anchor.integer = position.integer - step;
+      Position positions[kPairs];
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) positions[i] = position;
+      angles_of<true>(positions, anchor.sine, anchor.cosine);
+    }
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      sine[i] = anchor.sine[i];
+      cosine[i] = anchor.cosine[i];
+      turn_by(plan_.steps ? steps_[(step * kPairs + i) * plan_.threads_x + x_]
+                          : sincos<float>(phase({step, 0}, turns(i))),
+              sine[i], cosine[i]);
     }
   }
 
@@ -253,7 +333,8 @@ class SinusoidalThread {
   const SinusoidalParameters& parameters_;
   const SinusoidalArgs& args_;
   const SinusoidalPlan& plan_;
-  Turns* const turns_;
+  Turns* const turns_;          // [kPairs, threads_x]
+  SinCos<float>* const steps_;  // [kSteps, kPairs, threads_x]
   const int x_, y_;
   int64_t first_vector_, first_row_, first_repetition_;
 };
@@ -361,7 +442,13 @@ SinusoidalPlan plan_sinusoidal(const SinusoidalArgs& args, GridLimit limit = {})
   const auto clamp = [](int64_t value, int64_t least, int64_t most) {
     return std::max(least, std::min(value, most));
   };
-  plan.threads_x = static_cast<int>(clamp(plan.vectors, 1, Policy::kRowVectors));
+  // With their steps, pairs take five times the shared memory.
+  constexpr int64_t kBytes = Thread::kPairs * (sizeof(Turns) + kSteps * sizeof(SinCos<float>));
+  constexpr int64_t kMost = Thread::kHalf && kBytes * Policy::kRowVectors > Policy::kSharedBytes
+                                ? Policy::kRowVectors / 2
+                                : Policy::kRowVectors;
+  static_assert(!Thread::kHalf || kBytes * kMost <= Policy::kSharedBytes, "shared memory");
+  plan.threads_x = static_cast<int>(clamp(plan.vectors, 1, kMost));
   plan.vector_blocks = divide_up(plan.vectors, plan.threads_x);
   plan.threads_y = static_cast<int>(clamp(Policy::kThreads / plan.threads_x, 1, rows));
   const int64_t blocks = divide_up(rows, plan.threads_y) * plan.vector_blocks;
@@ -372,7 +459,10 @@ SinusoidalPlan plan_sinusoidal(const SinusoidalArgs& args, GridLimit limit = {})
   plan.pieces_y = plan.vector_blocks * plan.repetition_blocks;
   plan.grid_x = std::min(plan.pieces_x, limit.x);
   plan.grid_y = std::min(plan.pieces_y, limit.y);
-  plan.shared_bytes = static_cast<size_t>(plan.threads_x) * Thread::kPairs * sizeof(Turns);
+  // For fewer rows it is more to make all steps than the one that each needs.
+  plan.steps = Thread::kHalf && plain(args) && plan.threads_y * plan.rows_per_thread >= 2 * kSteps;
+  plan.shared_bytes = static_cast<size_t>(plan.threads_x) * Thread::kPairs *
+                      (sizeof(Turns) + (plan.steps ? kSteps * sizeof(SinCos<float>) : 0));
   return plan;
 }
 

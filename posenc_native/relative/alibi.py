@@ -15,7 +15,7 @@ from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_value
 from posenc_native.engines.arrays import Arrays
 
-from .distances import distances_of
+from .distances import wide_distances_of
 
 if TYPE_CHECKING:
     import torch
@@ -173,9 +173,9 @@ def alibi_diagonals(
     arrays = Arrays(function, dtype, device, q_offset=q_offset, slopes=slopes)
     symmetric = arrays.flag("symmetric", symmetric)
     weights = _slopes(arrays, num_heads, slopes)
-    distances = distances_of(arrays, q_len, k_len, q_offset)
+    distances = wide_distances_of(arrays, q_len, k_len, q_offset)
     check_batches(function, "slopes", weights, distances)
-    values = arrays.wide(-abs(distances) if symmetric else distances)
+    values = 0.0 - abs(distances) if symmetric else distances  # distance 0 is worth 0, not -0
     return arrays.rounded(weights[..., None] * values[..., None, :])
 
 

@@ -13,6 +13,7 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, overload
 
+import numpy as np
 import numpy.typing as npt
 
 from posenc_native.base import arguments
@@ -21,9 +22,9 @@ from posenc_native.engines import late
 from posenc_native.engines.arrays import Arrays
 from posenc_native.spectra.frequencies import EXACT
 
-if TYPE_CHECKING:
-    import numpy as np
+from .distances import Window, spread
 
+if TYPE_CHECKING:
     from posenc_native.base.kinds import Array, Tensor, TensorLike
 
 __all__ = [
@@ -133,7 +134,47 @@ def t5_bucket(
     arrays: Arrays, distances: Any, bidirectional: bool, num_buckets: int, max_distance: int
 ) -> Any:
     """`relative_position_bucket` of int64 distances; errors name the function of `arrays`."""
-    function, xp = arrays.function, arrays.xp
+    both, buckets, limit = _t5_options(arrays, bidirectional, num_buckets, max_distance)
+    return _t5_bucket(arrays, distances, both, buckets, limit)
+
+
+def t5_bucket_of_window(
+    arrays: Arrays, window: Window, bidirectional: bool, num_buckets: int, max_distance: int
+) -> Any:
+    """`t5_bucket` of the distances of a window: where they are known, only the near ones count."""
+    options = _t5_options(arrays, bidirectional, num_buckets, max_distance)
+    limit = options[2]
+    if not window.known(arrays) or limit > _LIMIT_KEPT:
+        return _t5_bucket(arrays, spread(arrays, window), *options)
+    near = _t5_buckets_near(*options)
+    index = np.empty(window.entries, np.int64)
+    # Distance d is at d + before, and its bucket at d + limit.
+    first = min(max(window.before - limit, 0), window.entries)
+    last = min(max(window.before + limit + 1, first), window.entries)
+    index[:first], index[last:] = near[0], near[-1]
+    at = first - window.before + limit
+    index[first:last] = near[at : at + last - first]
+    return arrays.index(index)
+
+
+# Buckets of so many near distances, at most, are kept: 256 KiB.
+_LIMIT_KEPT = 2**14
+
+
+@lru_cache(maxsize=8)
+def _t5_buckets_near(both: bool, buckets: int, limit: int) -> npt.NDArray[np.int64]:
+    """Of the distances -limit .. limit."""
+    arrays = Arrays("t5_diagonals")
+    near = _t5_bucket(arrays, np.arange(-limit, limit + 1), both, buckets, limit)
+    near.flags.writeable = False
+    return near  # type: ignore[no-any-return]
+
+
+def _t5_options(
+    arrays: Arrays, bidirectional: bool, num_buckets: int, max_distance: int
+) -> tuple[bool, int, int]:
+    """Whether there are two directions, the buckets of one, and max_distance, checked."""
+    function = arrays.function
     both = arrays.flag("bidirectional", bidirectional)
     count = _bucket_count(function, "num_buckets", num_buckets)
     if count < (4 if both else 2) or (both and count % 2):
@@ -144,6 +185,11 @@ def t5_bucket(
     if limit <= buckets // 2:
         expected = f"a number > {buckets // 2} (the distances that have a bucket each)"
         wrong_value(function, "max_distance", expected, limit)
+    return both, buckets, limit
+
+
+def _t5_bucket(arrays: Arrays, distances: Any, both: bool, buckets: int, limit: int) -> Any:
+    xp = arrays.xp
     # First of all, so that the sign can be taken away from any int64.
     distances = xp.clip(distances, -limit, limit)
     far = abs(distances) if both else xp.clip(-distances, 0, None)

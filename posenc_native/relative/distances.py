@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ __all__ = [
 ]
 
 OFFSET_LIMIT = 2**62  # so that no distance overflows int64
+_FLOAT64_LIMIT = 2**52  # so that every distance is a float64
 
 
 def relative_positions(
@@ -56,11 +57,41 @@ def relative_positions(
 
 def distances_of(arrays: Arrays, q_len: int, k_len: int, q_offset: Any) -> Any:
     """Key minus query, int64 [D] or [B, D]."""
+    return spread(arrays, window_of(arrays, q_len, k_len, q_offset))
+
+
+def wide_distances_of(arrays: Arrays, q_len: int, k_len: int, q_offset: Any) -> Any:
+    """The same in float64."""
+    window = window_of(arrays, q_len, k_len, q_offset)
+    if not window.known(arrays) or abs(window.before) > _FLOAT64_LIMIT:
+        return arrays.wide(spread(arrays, window))
+    first, options = -window.before, {"device": arrays.device} if arrays.is_torch else {}
+    return arrays.xp.arange(first, first + window.entries, dtype=arrays.float64, **options)
+
+
+class Window(NamedTuple):
+    """Distances one after the other: less than known in a call that is traced, or of a batch."""
+
+    before: Any  # minus the first: an int, or int64 [1] or [B, 1]
+    entries: int  # how many
+
+    def known(self, arrays: Arrays) -> bool:
+        """Whether all are known, as ints."""
+        return type(self.before) is int and type(self.entries) is int and arrays.readable
+
+
+def window_of(arrays: Arrays, q_len: int, k_len: int, q_offset: Any) -> Window:
+    """The distances of a call."""
     queries = arguments.length(arrays.function, "q_len", q_len)
     keys = arguments.length(arrays.function, "k_len", k_len)
     count = max(queries + keys - 1, 0)
     arguments.check_byte_count(arrays.function, (count,), 8)
-    return arrays.arange(count) - (queries - 1) - offset_of(arrays, q_offset)
+    return Window(queries - 1 + offset_of(arrays, q_offset), count)
+
+
+def spread(arrays: Arrays, window: Window) -> Any:
+    """The distances of a window, int64 [D] or [B, D]."""
+    return arrays.arange(window.entries) - window.before
 
 
 def offset_of(arrays: Arrays, q_offset: Any) -> Any:

@@ -10,8 +10,8 @@ from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_value
 from posenc_native.engines.arrays import Arrays
 
-from .buckets import t5_bucket
-from .distances import distances_of, look_up
+from .buckets import t5_bucket_of_window
+from .distances import distances_of, look_up, window_of
 
 if TYPE_CHECKING:
     import torch
@@ -87,9 +87,10 @@ def t5_diagonals(
     """
     arrays = Arrays("t5_diagonals", table=table, q_offset=q_offset)
     rows = arrays.table(table)
-    distances = distances_of(arrays, q_len, k_len, q_offset)
+    window = window_of(arrays, q_len, k_len, q_offset)
     count = rows.shape[0]
-    return look_up(rows, t5_bucket(arrays, distances, bidirectional, count, max_distance))
+    index = t5_bucket_of_window(arrays, window, bidirectional, count, max_distance)
+    return look_up(rows, index)
 
 
 @overload

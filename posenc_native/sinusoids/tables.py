@@ -93,7 +93,7 @@ def sinusoidal(
     The angle of pair i at position p is ``p * scale * base ** (-i / (dim / 2 - shift))`` radians.
     Positions are integers of up to 64 bits or floats of magnitude below 2^63. Results of position
     p are within ``1.2e-7 + 2^-62 |p|`` of the true value in float32 (the second term counts from
-    2^38 on), correctly rounded in float16 and bfloat16 (except where the true value is within 1e-7
+    2^38 on), correctly rounded in float16 and bfloat16 (except where the true value is within 2e-7
     of a rounding boundary), and within ``4e-16 + 2^-60 |p|`` in float64. Past a scale of 2^38 the
     second term is ``2^-98 |scale p|``: frequencies are no better.
 

@@ -279,6 +279,19 @@ def test_t5(q_len, k_len, q_offset):
                 np.testing.assert_array_equal(bias[:, i, j], table[bucket])
 
 
+@pytest.mark.parametrize("bidirectional", [True, False])
+@pytest.mark.parametrize(("num_buckets", "max_distance"), [(32, 128), (4, 3), (32, 2**15)])
+def test_t5_at_an_offset_is_as_in_a_batch(bidirectional, num_buckets, max_distance):
+    """Of an int only the near distances are looked at, of a batch all."""
+    table = np.random.default_rng(1).standard_normal((num_buckets, 2))
+    how = {"bidirectional": bidirectional, "max_distance": max_distance}
+    for q_len, k_len in [*LENGTHS, (1, 300), (300, 1), (200, 300)]:
+        for offset in (0, 1, 150, -150, 299, 2**61, -(2**61)):
+            alone = pn.t5_diagonals(table, q_len, k_len, q_offset=offset, **how)
+            batch = pn.t5_diagonals(table, q_len, k_len, q_offset=[offset], **how)
+            np.testing.assert_array_equal(alone, batch[0])
+
+
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
 def test_tables_keep_their_dtype(dtype):
     table = np.random.default_rng(0).standard_normal((9, 2)).astype(dtype)

@@ -12,8 +12,9 @@ Tolerances
 
         float32   9e-8 + 4 * 2^-24 = 3.3e-7         float64   3e-16 + 4 * 2^-53 = 7.5e-16
 
-    In float64 the reference is off by about as much again (it is exact next to float32). Then
-    comes one rounding at the store, half a unit in the last place of the result.
+    In float64 the reference is off by about as much again (it is exact next to float32). Tables
+    in 16-bit formats take angles in two parts and are off by 2e-7 instead of 9e-8. Then comes one
+    rounding at the store, half a unit in the last place of the result.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ HALF_DTYPES = {name: DTYPES[name] for name in ("float16", "bfloat16")}
 
 # Of a computation, relative to the sum of the magnitudes of its terms, before the store.
 COMPUTATION = {"float16": 3.3e-7, "bfloat16": 3.3e-7, "float32": 3.3e-7, "float64": 1.5e-15}
+# Of a table in a 16-bit format in addition.
+IN_TWO_PARTS = 1.1e-7
 # Of a sinusoidal table in addition, for each position: frequencies are rounded to 2^-64 turn.
 PER_POSITION = 2.0**-60
 
