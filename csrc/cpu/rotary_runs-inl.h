@@ -44,6 +44,8 @@ constexpr int kHeads = 4;
 template <class Row>
 constexpr int kHeadsInPlace =
     (HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON) && Row::kVectors <= 2 ? 8 : kHeads;
+constexpr int64_t kPageBytes = 4096;
+
 // Heads at multiples of this distance have the same place in first-level caches that find lines by
 // a hash of the address (AMD: bits 12 to 27), whatever their ways: side by side they evict each
 // other.
@@ -339,6 +341,8 @@ class RotaryRuns {
         out[j] = kWay == Way::kInPlace ? const_cast<T*>(from[j]) : to + j * run.out_beside;
         if constexpr (kWay == Way::kLines) out[j] = writers.place(j, out[j], head_dim);
       });
+      // The processor's own requests end with a page: the next one is looked up before.
+      if constexpr (!kAhead) prefetch_later(reinterpret_cast<const char*>(in) + kPageBytes);
       if constexpr (kWay == Way::kStrided) {
         rotate_strided(from[0], out[0], cosine, sine);
       } else {
