@@ -323,7 +323,7 @@ class RotaryRuns {
   }
 
   template <Way kWay, bool kAhead, bool kOwnAngles, int kCount>
-  HWY_ATTR HWY_INLINE void rotate_run(const Run& given, Writers<kWay, kCount>& writers) const {
+  HWY_ATTR void rotate_run(const Run& given, Writers<kWay, kCount>& writers) const {
     // Copies: what is written might be members of anything.
     const Run run = given;
     const Pairs pairs = this->pairs();

@@ -13,9 +13,14 @@
 
 #include "hwy/highway.h"
 
-// Of a step, behind its parameters: never a call, which would take vectors through memory.
+// Of a step, behind its parameters: never a call, which would take vectors through memory. What
+// sanitizers add to inlined steps takes a compiler a quarter of an hour.
 #undef POSENC_INLINED
+#ifdef POSENC_SANITIZED
+#define POSENC_INLINED HWY_ATTR
+#else
 #define POSENC_INLINED HWY_ATTR __attribute__((always_inline))
+#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace posenc::cpu::HWY_NAMESPACE {

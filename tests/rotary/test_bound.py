@@ -340,3 +340,13 @@ def test_repr() -> None:
     text = repr(pn.Rotary(16).bind(q, k, inplace=True))
     assert text.startswith("<Rotary(16")
     assert "inplace=True" in text
+
+
+@native
+@pytest.mark.parametrize("axes", [(3,), (1, 3)])
+def test_frequencies_of_each_head_are_left_to_ordinary_calls(axes):
+    """A bound rotation has room for one row of frequencies."""
+    q, k = np.ones((2, 1, 3, 1, 16), np.float32)
+    inv_freq = np.ones((*axes, 8))
+    bound = backend.native.bind_rotary_qk(q, k, inv_freq, "bhsd", "half", 0, 1.0, False, True)
+    assert bound is NotImplemented

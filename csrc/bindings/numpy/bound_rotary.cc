@@ -130,6 +130,8 @@ class BoundRotation {
     const int64_t heads = args_.tensors[0].heads + args_.tensors[1].heads;
     const int64_t bytes = args_.rows() * heads * args_.head_dim * item_size(args_.dtype);
     if (of_tensors_ && 2 * bytes >= kTensorBytes) throw tensors::Elsewhere{};  // in every call
+    // Of each head or of several axes: every call looks them up.
+    if (args_.inv_freq.heads != 1 || args_.inv_freq.terms() != 1) throw tensors::Elsewhere{};
     has_batch_ = call.layout.find('b') != std::string_view::npos;
     const auto pairs = static_cast<size_t>(args_.pairs);
     turns_.resize(2 * pairs);
@@ -267,6 +269,7 @@ void delete_bound(PyObject* self) {
   Py_DECREF(type);
 }
 
+// Made when the module is: what the interpreter does meanwhile may let other threads run.
 PyTypeObject* bound_type() {
   static PyTypeObject* const type = [] {
     static PyMemberDef members[] = {
@@ -303,6 +306,7 @@ py::object bind_rotary_qk(py::handle q, py::handle k, py::handle inv_freq, py::h
 void define_bound_rotary(py::module_& m) {
   static PyMethodDef methods[] = {method<&bind_rotary_qk>("bind_rotary_qk"),
                                   {nullptr, nullptr, 0, nullptr}};
+  bound_type();
   if (PyModule_AddFunctions(m.ptr(), methods) != 0) throw py::error_already_set();
 }
 
