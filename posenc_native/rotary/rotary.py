@@ -275,13 +275,13 @@ class Rotary:
 
         Returns:
             A function ``step(q, k, position)``, with the bits of ``rope(q, k, positions)``. Here
-            `position` may be an int: that of the first token, p, for p, p + 1 ... A call with q or
-            k of another shape, dtype, device or memory layout is served, and refused, as an
+            ``position`` may be an int: that of the first token, p, for p, p + 1 ... A call with q
+            or k of another shape, dtype, device or memory layout is served, and refused, as an
             ordinary one is. So is one that autograd, torch.compile or a mode of torch follows.
 
         Raises:
             ValueError, TypeError: as a call with q and k; where native code does not read them, as
-                on another device, `step` raises them.
+                on another device, ``step`` raises them.
 
         Example:
             >>> import numpy as np
