@@ -46,6 +46,8 @@ INTERRUPTS = (
     + """
 import faulthandler, json, signal
 
+# A shell's background jobs ignore interrupts, and so would this.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 dim, wanted = 64, 12
 pn.set_num_threads(THREADS)
 pn.engines.backend.native.set_bytes_per_thread(1 << 16)
