@@ -317,8 +317,8 @@ class RotaryThread : public RotaryBlock<T, kVector, kInterleaved> {
       return this->copy(in_, out_, first_head_, args_.tensors[0].heads, heads());
     }
     const int at = this->y_ * this->block_pairs_ + this->x_ * kPairs;
-    const auto c = read_packet<Number, kPairs>(this->cosines() + at);
-    const auto s = read_packet<Number, kPairs>(this->sines() + at);
+    const auto c = kept_packet<Number, kPairs>(this->cosines() + at);
+    const auto s = kept_packet<Number, kPairs>(this->sines() + at);
     const RotaryTensor& q = args_.tensors[0];
     const RotaryTensor& k = args_.tensors[1];
     const int64_t step = head_step();

@@ -95,8 +95,8 @@ class RotaryGradientThread : public RotaryBlock<T, kVector, kInterleaved> {
     if (!this->working_) return;
     if (!this->rotates_) return this->copy(in_, out_, first_head_, plan_.q_heads, plan_.heads);
     const int at = y_ * block_pairs_ + x_ * kPairs;
-    const auto c = read_packet<Number, kPairs>(this->cosines() + at);
-    const auto s = read_packet<Number, kPairs>(this->sines() + at);
+    const auto c = kept_packet<Number, kPairs>(this->cosines() + at);
+    const auto s = kept_packet<Number, kPairs>(this->sines() + at);
     const RotaryTensor& q = args_.tensors[0];
     const RotaryTensor& k = args_.tensors[1];
     const int64_t step = head_step();
