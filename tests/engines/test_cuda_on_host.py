@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from arrays import aligned_rows
+from arrays import View, aligned, aligned_rows
 from oracle import DTYPES, assert_close, assert_same_bits
 from places import CSRC
 from targets import CUDA_ON_HOST, NATIVE, NEEDS_CUDA_ON_HOST, NEEDS_NATIVE, TARGETS
@@ -288,6 +288,75 @@ def test_toeplitz_planes(planes, dtype, of):
 @pytest.mark.parametrize(("queries", "keys"), [(2050, 8), (8, 4104), (700, 700)])
 def test_large_matrices(queries, keys, dtype):
     assert_relative_agree((1, 1), queries, keys, dtype)
+
+
+def placed(shape: tuple[int, ...], dtype: np.dtype, gap: int, before: int) -> View:
+    """Rows `gap` numbers apart, that begin `before` numbers past an aligned one."""
+    width = shape[-1] + gap
+    count = math.prod(shape[:-1]) * width
+    memory = aligned((count + 64,), dtype, 0)
+    memory.view(np.uint8)[...] = 0x55
+    return View(
+        memory,
+        lambda array: array[before : before + count].reshape(*shape[:-1], width)[..., : shape[-1]],
+    )
+
+
+def assert_lines_agree(
+    scores: np.ndarray, diagonals: np.ndarray, lengths: tuple[Any, ...], gap: int, before: int
+) -> None:
+    """The bias alone, added, and added in place, where scores and sums are equally aligned; and
+    added where they are not.
+    """
+    bias = NATIVE.toeplitz_bias(diagonals, *lengths, None, scores.dtype, None)
+    summed = NATIVE.add_toeplitz_bias(scores, diagonals, *lengths, None, None)
+    there, out, other = (placed(scores.shape, scores.dtype, gap, before + i) for i in (0, 0, 1))
+    there.array[...] = scores
+    if bias.shape == scores.shape:
+        CUDA_ON_HOST.toeplitz_bias(diagonals, *lengths, None, None, out.array)
+        assert_same_bits(out.array, bias)
+    for to in (out, other, there):
+        CUDA_ON_HOST.add_toeplitz_bias(there.array, diagonals, *lengths, None, to.array)
+        assert_same_bits(to.array, summed)
+        to.assert_rest_untouched()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("gap", [0, 1, 8])
+@pytest.mark.parametrize("keys", [1, 2, 3, 7, 8, 9, 15, 31, 49, 63, 129, 257, 513])
+@pytest.mark.parametrize("queries", [1, 7, 33])
+def test_rows_of_any_length(queries, keys, gap, dtype):
+    """At every misalignment; a vector may have numbers of several rows, or none of a row."""
+    diagonals = numbers("float32", 3, queries + keys - 1)
+    lengths = ((queries,), (keys,), (queries - 1,))
+    for planes in ((3,), (9, 3)) if keys < 100 else ((3,),):
+        scores = numbers(dtype, *planes, queries, keys)
+        for before in range(16 // scores.itemsize) if keys < 100 else (0, 1):
+            assert_lines_agree(scores, diagonals, lengths, gap, before)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("gap", [0, 3])
+@pytest.mark.parametrize("planes", [(1, 1), (16, 3), (2, 5, 3), (70, 4)])
+def test_windows_of_49_cells(planes, gap, dtype):
+    """Of odd size, and so their repetitions: of a grid, and of rank 1."""
+    scores = numbers(dtype, *planes, 49, 49)
+    for diagonals, lengths in (
+        (numbers("float32", planes[-1], 13, 13), ((7, 7), (7, 7), (6, 6))),
+        (numbers(dtype, planes[-1], 97), ((49,), (49,), (48,))),
+    ):
+        for before in (0, 1, 5):
+            assert_lines_agree(scores, diagonals, lengths, gap, before)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("planes", [(3,), (5, 2)])
+@pytest.mark.parametrize("keys", [1000, 1003, 4104, 9001])
+def test_bias_of_decoding(keys, planes, dtype):
+    for queries in (1, 2, 5, 7, 9):
+        diagonals = numbers("float64", planes[-1], keys + 9)
+        lengths = ((queries,), (keys,), (9,))
+        assert_lines_agree(numbers(dtype, *planes, queries, keys), diagonals, lengths, 0, 0)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
