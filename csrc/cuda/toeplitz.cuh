@@ -199,10 +199,10 @@ class ToeplitzTileThread : ToeplitzThread<T, kVector> {
     }
   }
 
-  static ToeplitzPlan plan(const ToeplitzArgs& args, GridLimit limit) {
+  static ToeplitzPlan plan(const ToeplitzArgs& args, const Room& room) {
     const int64_t rows = args.query_count(), columns = args.key_count();
     ToeplitzPlan plan{
-        plan_tiles(columns / kVector, rows, kRows, args.kept_count(), args.repetitions(), limit),
+        plan_tiles(columns / kVector, rows, kRows, args.kept_count(), args.repetitions(), room),
         columns, kRows, false};
     plan.shared_bytes =
         static_cast<size_t>(plan.threads_x * kVector + plan.block_rows(kRows)) * sizeof(Number);
@@ -338,7 +338,7 @@ class ToeplitzLineThread : ToeplitzThread<T, kVector> {
     }
   }
 
-  static ToeplitzPlan plan(const ToeplitzArgs& args, GridLimit limit) {
+  static ToeplitzPlan plan(const ToeplitzArgs& args, const Room& room) {
     const int64_t rows = args.query_count(), columns = args.key_count();
     const bool joins = kVector > 1 && rows > 1 && follow(args.out, columns) &&
                        (args.in.data == nullptr || follow(args.in, columns)) &&
@@ -351,7 +351,7 @@ class ToeplitzLineThread : ToeplitzThread<T, kVector> {
     const bool whole = aligned(args.out, args.planes, lines, 0, args.dtype, kVector);
     const int64_t vectors = divide_up(whole || length == 0 ? length : length + kBefore, kVector);
     ToeplitzPlan plan{
-        plan_tiles(vectors, lines, tile_rows, args.kept_count(), args.repetitions(), limit), length,
+        plan_tiles(vectors, lines, tile_rows, args.kept_count(), args.repetitions(), room), length,
         tile_rows, by_numbers};
     const int numbers =
         by_numbers ? plan.block_rows(1) * width(plan) : plan.block_rows(tile_rows) + width(plan);
@@ -517,8 +517,8 @@ auto visit_toeplitz_thread(const ToeplitzArgs& args, const Visit& visit) {
 }
 
 template <typename Thread>
-ToeplitzPlan plan_toeplitz(const ToeplitzArgs& args, GridLimit limit = {}) {
-  return Thread::plan(args, limit);
+ToeplitzPlan plan_toeplitz(const ToeplitzArgs& args, const Room& room = {}) {
+  return Thread::plan(args, room);
 }
 
 }  // namespace posenc::cuda

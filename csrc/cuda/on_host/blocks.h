@@ -8,12 +8,12 @@
 #include <cstring>
 #include <vector>
 
-#include "cuda/policy.h"
+#include "cuda/room.h"
 
 namespace posenc::cuda {
 
-// Small, so that blocks have several pieces to do.
-constexpr GridLimit kLimit{3, 2};
+// A grid so small that blocks have several pieces to do.
+constexpr Room kRoom{{}, 128, {3, 2}};
 
 // Threads begin with what is not a number, and so does shared memory: what is read without having
 // been written shows.

@@ -12,20 +12,28 @@ namespace posenc::cuda {
 namespace {
 
 void run_shift(const RelativeArgs& args, bool scatter) {
-  visit_shift_launch(args, scatter, kLimit, [](const auto& parameters, auto* type) {
-    run_tiles<std::remove_pointer_t<decltype(type)>>(parameters);
+  RelativeParameters parameters = arrange(args, scatter);
+  visit_shift_thread(parameters, [&](auto* type) {
+    using Thread = std::remove_pointer_t<decltype(type)>;
+    parameters.plan = plan_relative<Thread>(parameters, kRoom);
+    run_tiles<Thread>(parameters);
   });
 }
 
 void run_gather(const RelativeArgs& args) {
-  visit_gather_launch(args, kLimit, [](const auto& parameters, auto* type) {
-    run_tiles<std::remove_pointer_t<decltype(type)>>(parameters);
+  RelativeParameters parameters = arrange(args, false);
+  visit_gather_thread(parameters, [&](auto* type) {
+    using Thread = std::remove_pointer_t<decltype(type)>;
+    parameters.plan = plan_relative<Thread>(parameters, kRoom);
+    run_tiles<Thread>(parameters);
   });
 }
 
 void run_scatter(const RelativeArgs& args) {
-  visit_scatter_launch(args, kLimit, [](const ScatterParameters& parameters, auto* type) {
+  const RelativeArgs arranged = arrange(args, true).args;
+  visit_scatter_thread(arranged, [&](auto* type) {
     using Thread = std::remove_pointer_t<decltype(type)>;
+    const ScatterParameters parameters{arranged, plan_scatter<Thread>(arranged, kRoom)};
     const ScatterPlan& plan = parameters.plan;
     for_each_block(plan, [&](char* shared, int64_t piece_x, int64_t piece_y) {
       std::vector<Thread> threads;

@@ -12,7 +12,7 @@ namespace {
 void run_rotary(const RotaryArgs& args) {
   visit_rotary_thread(args, [&](auto* type) {
     using Thread = std::remove_pointer_t<decltype(type)>;
-    const RotaryParameters parameters{args, plan_rotary<Thread>(args, kLimit)};
+    const RotaryParameters parameters{args, plan_rotary<Thread>(args, kRoom)};
     const RotaryPlan& plan = parameters.plan;
     for_each_block(plan, [&](char* shared, int64_t piece_x, int64_t piece_y) {
       auto threads = threads_of<Thread>(parameters, plan, shared);

@@ -25,7 +25,7 @@ void run_column_sums(const ColumnSumsParameters& parameters) {
 void run_rotary_gradient(RotaryGradientArgs args) {
   visit_rotary_gradient_thread(args, [&](auto* type) {
     using Thread = std::remove_pointer_t<decltype(type)>;
-    const RotaryGradientPlan plan = plan_rotary_gradient<Thread>(args, kLimit);
+    const RotaryGradientPlan plan = plan_rotary_gradient<Thread>(args, kRoom.limit);
     std::vector<unsigned char> workspace(static_cast<size_t>(partial_bytes(args, plan)), kPoison);
     args.workspace = workspace.data();
     const RotaryGradientParameters parameters{args, plan};
@@ -36,10 +36,13 @@ void run_rotary_gradient(RotaryGradientArgs args) {
       };
       each([&](Thread& thread) { thread.begin(piece_x, piece_y); });
       each([](Thread& thread) { thread.frequencies(); });
+      each([](Thread& thread) { thread.request(0); });
       for (int round = 0; round < threads[0].rounds(); ++round) {
-        each([&](Thread& thread) { thread.begin_round(round); });
         each([](Thread& thread) { thread.angles(); });
-        each([](Thread& thread) { thread.rotate(); });
+        each([&](Thread& thread) {
+          thread.rotate(round);
+          thread.request(round + 1);
+        });
         each([](Thread& thread) { thread.sum_heads(); });
         for (int axis = 0; axis < threads[0].axes(); ++axis) {
           each([&](Thread& thread) { thread.stage_positions(axis); });
@@ -49,7 +52,7 @@ void run_rotary_gradient(RotaryGradientArgs args) {
       }
       each([](Thread& thread) { thread.finish(); });
     });
-    run_column_sums<typename Thread::Partial>(column_sums(args, plan, kLimit));
+    run_column_sums<typename Thread::Partial>(column_sums(args, plan, kRoom.limit));
   });
 }
 

@@ -10,8 +10,9 @@ namespace posenc::cuda {
 namespace {
 
 void run_sinusoidal(const SinusoidalArgs& args) {
-  for_each_sinusoidal_launch(args, kLimit, [&](const SinusoidalParameters& parameters, auto* type) {
+  for_each_sinusoidal_launch(args, [&](SinusoidalParameters& parameters, auto* type) {
     using Thread = std::remove_pointer_t<decltype(type)>;
+    parameters.plan = plan_sinusoidal<Thread>(parameters.args, kRoom);
     const SinusoidalPlan& plan = parameters.plan;
     for_each_block(plan, [&](char* shared, int64_t piece_x, int64_t piece_y) {
       std::vector<Thread> threads;

@@ -13,14 +13,14 @@ namespace {
 void run_toeplitz(const ToeplitzArgs& args) {
   visit_toeplitz_thread(args, [&](auto* type) {
     using Thread = std::remove_pointer_t<decltype(type)>;
-    run_tiles<Thread>(ToeplitzParameters{args, plan_toeplitz<Thread>(args, kLimit)});
+    run_tiles<Thread>(ToeplitzParameters{args, plan_toeplitz<Thread>(args, kRoom)});
   });
 }
 
 void run_diagonal_sums(const ToeplitzArgs& args) {
   visit_diagonal_sums_thread(args, [&](auto* type) {
     using Thread = std::remove_pointer_t<decltype(type)>;
-    const DiagonalSumsParameters parameters{args, plan_diagonal_sums<Thread>(args, kLimit)};
+    const DiagonalSumsParameters parameters{args, plan_diagonal_sums<Thread>(args, kRoom)};
     const DiagonalSumsPlan& plan = parameters.plan;
     for_each_block(plan, [&](char* shared, int64_t piece_x, int64_t piece_y) {
       std::vector<Thread> threads;
