@@ -69,6 +69,8 @@ struct Policy {
   static constexpr int kSumsRounds = 4;
   // Rows that a block scatters, for one reading of the index; a divisor of 16.
   static constexpr int kScatterRows = 8;
+  // Words of 4 bytes that a thread reads of a long list before it adds the first.
+  static constexpr int kScatterWords = 32;
   // Entries of a column that one thread, one warp sums up at most.
   static constexpr int kThreadList = 16;
   static constexpr int kWarpList = 512;

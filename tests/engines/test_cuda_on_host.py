@@ -453,6 +453,35 @@ def test_lists_of_every_length(width, dtype):
             assert_scatters_agree(grad, index, width, queries - 1)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("lists", [1, 2, 3, 20, 300])
+def test_order_of_very_long_lists(lists, dtype):
+    """Beside each other and in several tiles: of 256 sums of every 256th entry every 16th is added
+    up, and then those.
+    """
+
+    def in_order(terms: np.ndarray) -> np.ndarray:
+        total = terms[0] + 0.0  # no sum is -0.0
+        for term in terms[1:]:
+            total = total + term
+        return total
+
+    queries, length = 9, 523
+    keys = lists * length
+    grad = numbers(dtype, queries, keys + queries - 1)
+    rows = np.zeros((lists, length + 245, queries), grad.dtype)  # 3 * 256
+    for query in range(queries):  # the same entries of each
+        rows[:, :length, query] = grad[query, query:][:keys].reshape(length, -1).T
+    index = np.concatenate([np.full(queries - 1, -1)] * 2)
+    index = np.insert(index, queries - 1, np.arange(keys) % lists)
+    parts = in_order(rows.reshape(lists, 3, 256, queries).swapaxes(0, 1))
+    # Folded: [lists, 16, 16, queries] to [lists, 16, queries] to [lists, queries].
+    folded = in_order(parts.reshape(lists, 16, 16, queries).swapaxes(0, 1))
+    expected = in_order(folded.swapaxes(0, 1)).T
+    result = CUDA_ON_HOST.relative_scatter(grad, index, lists, queries - 1, None, -1, 1.0, None)
+    assert_same_bits(result, np.ascontiguousarray(expected))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_relative_rows_at_any_address(dtype):
     lengths = ((9,), (24,), (8,), None)
