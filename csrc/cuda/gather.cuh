@@ -73,7 +73,7 @@ class GatherThread : RelativeThread<T, kVector> {
     if constexpr (kVector > 1) {
 #pragma unroll
       for (int i = 0; i < kWindow; i += kVector) {
-        const auto packet = read_packet<Column, kVector>(index_ + window_at_ + i);
+        const auto packet = kept_packet<Column, kVector>(index_ + window_at_ + i);
 #pragma unroll
         for (int j = 0; j < kVector; ++j) window_[i + j] = packet.numbers[j];
       }

@@ -53,12 +53,64 @@ struct Word<2> {
 template <typename T, int kCount>
 using WordOf = typename Word<(sizeof(T) * kCount < 16 ? sizeof(T) * kCount : 16)>::type;
 
-// Reading and taking apart are two steps: a thread that reads several words before it looks at the
-// first waits for memory once.
+#if defined(__CUDA_ARCH__)
+// Accesses of global memory are spelled out, because the compiler may take an assignment apart into
+// single numbers. Loads are ordinary ones: what is read may be what others write.
+__device__ inline void load(const void* from, uint4& word) {
+  asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w)
+               : "l"(__cvta_generic_to_global(from))
+               : "memory");
+}
+__device__ inline void load(const void* from, uint2& word) {
+  asm volatile("ld.global.v2.b32 {%0, %1}, [%2];"
+               : "=r"(word.x), "=r"(word.y)
+               : "l"(__cvta_generic_to_global(from))
+               : "memory");
+}
+__device__ inline void load(const void* from, uint32_t& word) {
+  asm volatile("ld.global.b32 %0, [%1];"
+               : "=r"(word)
+               : "l"(__cvta_generic_to_global(from))
+               : "memory");
+}
+__device__ inline void load(const void* from, uint16_t& word) {
+  asm volatile("ld.global.b16 %0, [%1];"
+               : "=h"(word)
+               : "l"(__cvta_generic_to_global(from))
+               : "memory");
+}
+
+__device__ inline void store(void* to, const uint4& word) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)),
+               "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w)
+               : "memory");
+}
+__device__ inline void store(void* to, const uint2& word) {
+  asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to)), "r"(word.x),
+               "r"(word.y)
+               : "memory");
+}
+__device__ inline void store(void* to, uint32_t word) {
+  asm volatile("st.global.b32 [%0], %1;" ::"l"(__cvta_generic_to_global(to)), "r"(word) : "memory");
+}
+__device__ inline void store(void* to, uint16_t word) {
+  asm volatile("st.global.b16 [%0], %1;" ::"l"(__cvta_generic_to_global(to)), "h"(word) : "memory");
+}
+#endif
+
+// Of global memory. Reading and taking apart are two steps: a thread that reads several words
+// before it looks at the first waits for memory once.
 template <typename T, int kCount>
 POSENC_HD inline WordOf<T, kCount> read_word(const T* from) {
   static_assert(sizeof(T) * kCount <= 16);
+#if defined(__CUDA_ARCH__)
+  WordOf<T, kCount> word;
+  load(from, word);
+  return word;
+#else
   return *reinterpret_cast<const WordOf<T, kCount>*>(from);
+#endif
 }
 
 template <typename T, int kCount>
@@ -70,6 +122,23 @@ POSENC_HD inline Packet<T, kCount> unpack(const WordOf<T, kCount>& word) {
 
 template <typename T, int kCount>
 POSENC_HD inline Packet<T, kCount> read_packet(const T* from) {
+  return unpack<T, kCount>(read_word<T, kCount>(from));
+}
+
+template <typename T, int kCount>
+POSENC_HD inline void write_packet(const Packet<T, kCount>& packet, T* to) {
+  WordOf<T, kCount> word;
+  memcpy(&word, packet.numbers, sizeof word);
+#if defined(__CUDA_ARCH__)
+  store(to, word);
+#else
+  *reinterpret_cast<WordOf<T, kCount>*>(to) = word;
+#endif
+}
+
+// Of shared memory.
+template <typename T, int kCount>
+POSENC_HD inline Packet<T, kCount> kept_packet(const T* from) {
   using Type = WordOf<T, kCount>;
   Packet<T, kCount> packet;
 #pragma unroll
@@ -80,7 +149,6 @@ POSENC_HD inline Packet<T, kCount> read_packet(const T* from) {
   return packet;
 }
 
-// To shared memory.
 template <typename T, int kCount>
 POSENC_HD inline void keep_packet(const Packet<T, kCount>& packet, T* to) {
   using Type = WordOf<T, kCount>;
@@ -90,35 +158,6 @@ POSENC_HD inline void keep_packet(const Packet<T, kCount>& packet, T* to) {
     memcpy(&word, reinterpret_cast<const char*>(packet.numbers) + i * sizeof word, sizeof word);
     reinterpret_cast<Type*>(to)[i] = word;
   }
-}
-
-#if defined(__CUDA_ARCH__)
-// Spelled out, because the compiler may take an assignment apart into single numbers.
-__device__ inline void write_word(void* to, const uint4& word) {
-  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)),
-               "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w));
-}
-__device__ inline void write_word(void* to, const uint2& word) {
-  asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to)), "r"(word.x),
-               "r"(word.y));
-}
-__device__ inline void write_word(void* to, uint32_t word) {
-  asm volatile("st.global.b32 [%0], %1;" ::"l"(__cvta_generic_to_global(to)), "r"(word));
-}
-__device__ inline void write_word(void* to, uint16_t word) {
-  asm volatile("st.global.b16 [%0], %1;" ::"l"(__cvta_generic_to_global(to)), "h"(word));
-}
-#endif
-
-template <typename T, int kCount>
-POSENC_HD inline void write_packet(const Packet<T, kCount>& packet, T* to) {
-  WordOf<T, kCount> word;
-  memcpy(&word, packet.numbers, sizeof word);
-#if defined(__CUDA_ARCH__)
-  write_word(to, word);
-#else
-  *reinterpret_cast<WordOf<T, kCount>*>(to) = word;
-#endif
 }
 
 POSENC_HD inline double to_real(double x) { return x; }

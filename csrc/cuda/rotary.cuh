@@ -399,8 +399,8 @@ class RotaryThread : public RotaryBlock<T, kVector, kInterleaved> {
   template <bool kAsWritten>
   POSENC_HD void rotate_heads() {
     const int at = this->y_ * this->block_pairs_ + this->x_ * kPairs;
-    const auto c = read_packet<Number, kPairs>(this->cosines() + at);
-    const auto s = read_packet<Number, kPairs>(this->sines() + at);
+    const auto c = kept_packet<Number, kPairs>(this->cosines() + at);
+    const auto s = kept_packet<Number, kPairs>(this->sines() + at);
     const HeadStrides &q = args_.tensors[0].out_strides, &k = args_.tensors[1].out_strides;
     const int heads = this->heads(), q_heads = this->q_heads();
     for (int head = 0; head < heads; head += kHeads) {

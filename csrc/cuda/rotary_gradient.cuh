@@ -97,8 +97,8 @@ class RotaryGradientThread : public RotaryBlock<T, kVector, kInterleaved> {
     if (!this->working_) return;
     if (!this->rotates_) return this->copy(in_, out_);
     const int at = y_ * block_pairs_ + x_ * kPairs;
-    const auto c = read_packet<Number, kPairs>(this->cosines() + at);
-    const auto s = read_packet<Number, kPairs>(this->sines() + at);
+    const auto c = kept_packet<Number, kPairs>(this->cosines() + at);
+    const auto s = kept_packet<Number, kPairs>(this->sines() + at);
     const HeadStrides &q = args_.tensors[0].out_strides, &k = args_.tensors[1].out_strides;
     const int heads = this->heads(), q_heads = this->q_heads();
     Packet<Number, kPairs> sum{};

@@ -184,7 +184,7 @@ class ToeplitzTileThread : ToeplitzThread<T, kVector> {
     const Number* const from = entries_ + this->x_ * kVector + plan_.block_rows(kRows) - last_row;
 #pragma unroll
     for (int i = 0; i < kWindow; i += kVector) {
-      const auto packet = read_packet<Number, kVector>(from + i);
+      const auto packet = kept_packet<Number, kVector>(from + i);
 #pragma unroll
       for (int j = 0; j < kVector; ++j) window_[i + j] = packet.numbers[j];
     }
