@@ -21,6 +21,7 @@ void run_sinusoidal(const SinusoidalArgs& args) {
       }
       for (Thread& thread : threads) thread.begin(piece_x, piece_y);
       for (Thread& thread : threads) thread.frequencies();
+      for (Thread& thread : threads) thread.positions();
       for (Thread& thread : threads) thread.steps();
       for (Thread& thread : threads) thread.rows();
     });
