@@ -160,7 +160,6 @@ class ToeplitzTileThread : ToeplitzThread<T, kVector> {
   using typename Base::Number;
 
  public:
-  static constexpr int kWidth = kVector;
   static constexpr int kBlocks = blocks_per_processor(kVector * sizeof(T));
   static constexpr int kRows = Policy::kTileRows;
   static_assert(kRows % kVector == 0, "windows of tiles are aligned in shared memory");
@@ -280,7 +279,6 @@ class ToeplitzLineThread : ToeplitzThread<T, kVector> {
   using typename Base::Number;
 
  public:
-  static constexpr int kWidth = kVector;
   static constexpr int kBlocks = blocks_per_processor(kVector * sizeof(T));
 
   POSENC_HD ToeplitzLineThread(const ToeplitzParameters& parameters, char* shared, int x, int y,

@@ -10,7 +10,8 @@
 // at an address that is as far back as the others would take. Of sums, the last entries, which are
 // those of the first rows.
 //
-//   nothing  ->  the last 5 rows of (scores + bias), shift, gather, scatter; 64 diagonal sums
+//   nothing  ->  the last 5 rows of (scores + bias) twice, shift, gather, scatter; 64 diagonal sums
+#include <algorithm>
 #include <cstdio>
 #include <type_traits>
 #include <vector>
@@ -184,11 +185,12 @@ posenc::Matrices last_rows(float* data) {
   return matrices;
 }
 
-// The first `count` columns of the last rows.
+// The first `count` columns of the last rows, once.
 void print_last(int64_t count) {
   for (int64_t row = kThere - kLast; row < kThere; ++row) {
     std::fwrite(results + row * kColumns, sizeof(float), static_cast<size_t>(count), stdout);
   }
+  std::fill(results, results + kThere * kColumns, 0.0f);
 }
 
 template <typename Thread, typename Parameters>
@@ -207,6 +209,7 @@ void run_last_tile(const Parameters& parameters) {
   each(threads, [](Thread& one) { one.write(); });
 }
 
+template <typename Thread>
 void print_bias() {
   posenc::ToeplitzArgs args;
   args.queries[0] = kRows;
@@ -217,7 +220,6 @@ void print_bias() {
   args.in = last_rows(numbers);
   args.out = last_rows(results);
   args.diagonals = numbers;
-  using Thread = posenc::cuda::ToeplitzTileThread<float, 4>;
   run_last_tile<Thread>(
       posenc::cuda::ToeplitzParameters{args, posenc::cuda::plan_toeplitz<Thread>(args)});
   print_last(kKeys);
@@ -296,7 +298,8 @@ void print_sums() {
 
 void print_relative() {
   for (int64_t i = 0; i < kThere * kColumns; ++i) numbers[i] = static_cast<float>(i % 4099);
-  print_bias();
+  print_bias<posenc::cuda::ToeplitzTileThread<float, 4>>();
+  print_bias<posenc::cuda::ToeplitzLineThread<float, 4>>();
   print_gather<posenc::cuda::ShiftThread<float, 4>>(relative_args(numbers, results));
   // Every entry's column is 79 less itself, over and over.
   static int64_t index[kThere];

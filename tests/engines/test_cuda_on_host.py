@@ -644,8 +644,8 @@ def test_pieces_beyond_the_two_to_the_31st(tmp_path):
     assert np.abs(sums - of_frequencies).max() < magnitude * 2**33 * n * (n + 8) * 2**-24
     assert abs(of_position - of_positions[0, 0, -1]) < magnitude * inv_freq.sum() * 40 * 2**-24
     rest = numbers[226:]
-    bias, shifted, gathered = rest[: 3 * 320].reshape(3, 1, 5, 64)
-    scattered, sums = rest[3 * 320 : -64].reshape(5, 80), rest[-64:]
+    by_tiles, by_lines, shifted, gathered = rest[: 4 * 320].reshape(4, 1, 5, 64)
+    scattered, sums = rest[4 * 320 : -64].reshape(5, 80), rest[-64:]
     # The last of 2048 rows of 80 numbers are the last five of the call.
     base = (np.arange(2048 * 80) % 4099).astype(np.float32)
     x = base.reshape(2048, 80)[-5:]
@@ -653,7 +653,8 @@ def test_pieces_beyond_the_two_to_the_31st(tmp_path):
     expected = NATIVE.add_toeplitz_bias(
         np.ascontiguousarray(x[None, :, :64]), base[None, :68], *grid, None, None
     )
-    assert_same_bits(bias, expected)
+    assert_same_bits(by_tiles, expected)
+    assert_same_bits(by_lines, expected)
     options = (4, None, None, None, 1.0, None)
     assert_same_bits(shifted[0], NATIVE.relative_gather(x, None, 64, *options))
     index = 79 - np.arange(68) % 80
