@@ -54,11 +54,13 @@ void run_scatter(const RelativeArgs& args) {
           each_of_warps([](Thread& thread, int) { thread.fold_in_warp(); });
           each_of_warps([](Thread& thread, int slot) { thread.write_in_warp(slot); });
         }
-        for (int slot = 0; slot < Policy::kThreads; ++slot) {
-          if (threads[0].list(slot) != Thread::kVeryLong) continue;
-          for (Thread& thread : threads) thread.sum_in_block(slot);
-          for (Thread& thread : threads) thread.fold_in_block();
-          for (Thread& thread : threads) thread.write_in_block(slot);
+        int buffer = 0;
+        for (int slot = threads[0].next_very_long(0); slot < Policy::kThreads;
+             slot = threads[0].next_very_long(slot + 1)) {
+          for (Thread& thread : threads) thread.sum_in_block(slot, buffer);
+          for (Thread& thread : threads) thread.fold_in_block(buffer);
+          for (Thread& thread : threads) thread.write_in_block(slot, buffer);
+          buffer = 1 - buffer;
         }
       }
     });
