@@ -25,7 +25,7 @@ struct Policy {
   // Blocks of tokens, at most, that a block of threads sums up in float32 one after the other; and
   // pieces of work that there are at least before it takes a second one.
   static constexpr int64_t kGradientRounds = 16;
-  static constexpr int64_t kGradientPieces = 1024;
+  static constexpr int64_t kGradientPieces = 2048;
   // Columns of partial sums, and the threads that share out each.
   static constexpr int kSumColumns = 8;
   static constexpr int kSumRows = 32;
