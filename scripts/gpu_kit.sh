@@ -54,7 +54,7 @@ mkdir -p "$kit/highway"
 (cd "$headers" && find hwy -name '*.h' -print0 | xargs -0 cp --parents --target-directory "$kit/highway")
 
 # Reads it as `make gpu` will, and writes down which sources it was made of.
-"$python" -m benchmarks.gpu.kit "$kit" --sources "$sources"
+"$python" -m benchmarks.gpu.kit "$kit" --sources "$sources" --gpus "$CUDAARCHS"
 bytes=$(find "$kit" -type f -printf '%s\n' | awk '{ sum += $1 } END { print sum }')
 ((bytes <= most)) || die "$kit has $((bytes >> 20)) MiB, more than $((most >> 20))"
 say "In $kit: $((bytes >> 20)) MiB for Python $version, GPUs $CUDAARCHS"

@@ -192,8 +192,9 @@ class Run:
             return self.options.wheel.resolve()
         if self.options.build:  # what an earlier call built need not be built again
             built = wheels.newest([self.out])
-            made_of = wheels.description(built).get("sources") if built else None
-            return built if made_of == sources.digest(sources.PACKAGE) else None
+            found = wheels.description(built) if built else {}
+            wanted = {"sources": sources.digest(sources.PACKAGE), "gpus": install.gpus()}
+            return built if wanted.items() <= found.items() else None
         folders = [self.kit, self.out, sources.ROOT / "dist"]
         return install.prebuilt([folder for folder in folders if folder is not None])
 
@@ -211,7 +212,8 @@ class Run:
         )  # fmt: skip
         wheel = wheels.newest([self.out])
         if outcome.status == PASSED and wheel is not None:
-            wheels.describe(wheel, sources.digest(sources.PACKAGE), self.commit)
+            of = sources.digest(sources.PACKAGE)
+            wheels.describe(wheel, of, install.gpus(), self.commit)
             self.built = wheel
         return outcome
 

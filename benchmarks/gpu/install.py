@@ -7,6 +7,7 @@ wheel is unpacked, and a build is asked of its backend.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -15,7 +16,8 @@ from benchmarks.gpu import sources, wheels
 from benchmarks.gpu.device import cuda_tool
 from benchmarks.gpu.sources import ROOT
 
-# Here, and not in a temporary directory: a build that was interrupted goes on where it stood.
+# Here, and not in a temporary directory: a build that was interrupted goes on where it stood. One
+# for each choice of GPUs and Python, which it remembers.
 _BUILD = ROOT / "build" / "gpu"
 
 
@@ -31,18 +33,24 @@ def prebuilt(folders: list[Path]) -> Path | None:
     return wheel
 
 
+def gpus() -> str:
+    """What a build here is for: the GPU here, unless the caller chooses others."""
+    return os.environ.get("CUDAARCHS") or "native"
+
+
 def build_command(folder: Path) -> list[str]:
     """Builds a wheel with what this machine has, into a folder."""
     code = (
         "import sys; from scikit_build_core.build import build_wheel; "
         "print(build_wheel(sys.argv[1], {'build-dir': sys.argv[2]}))"
     )
-    return [sys.executable, "-c", code, str(folder), str(_BUILD)]
+    build = _BUILD / f"{sys.implementation.cache_tag}-{re.sub('[^0-9a-z]', '-', gpus())}"
+    return [sys.executable, "-c", code, str(folder), str(build)]
 
 
 def build_environment(environment: dict[str, str], highway: Path | None) -> dict[str, str]:
-    """Both kinds of kernels or an error; for the GPU here, unless the caller chooses others."""
-    wanted = {"POSENC_TORCH": "ON", "POSENC_CUDA": "ON", "CUDAARCHS": "native"}
+    """Both kinds of kernels or an error, unless the caller chooses otherwise."""
+    wanted = {"POSENC_TORCH": "ON", "POSENC_CUDA": "ON", "CUDAARCHS": gpus()}
     if highway is not None:
         wanted["POSENC_HIGHWAY"] = str(highway)
     environment = environment | {

@@ -1,6 +1,6 @@
 """A folder with what a bare machine lacks: `make gpu-kit` makes it, `make gpu` finds it.
 
-    python -m benchmarks.gpu.kit FOLDER --sources DIGEST
+    python -m benchmarks.gpu.kit FOLDER --sources DIGEST --gpus CUDAARCHS
 
 reads one with the Python that it is for, and writes down which sources its package was made of.
 """
@@ -46,6 +46,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.kit", description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--sources", required=True, help="their digest before the build began")
+    parser.add_argument("--gpus", required=True, help="CUDAARCHS of the build")
     options = parser.parse_args(arguments)
     folder = options.folder
     ours = sorted(folder.glob(_OURS))
@@ -59,7 +60,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(f"{folder}: no file highway/hwy/highway.h")
     if options.sources != sources.digest(sources.PACKAGE):
         sys.exit(f"{ours[0]}: sources were changed while it was built: once more")
-    wheels.describe(ours[0], options.sources, sources.commit())
+    wheels.describe(ours[0], options.sources, options.gpus, sources.commit())
 
 
 if __name__ == "__main__":

@@ -90,15 +90,15 @@ def _note(wheel: Path) -> Path:
     return wheel.with_name(f"{wheel.name}.json")
 
 
-def describe(wheel: Path, sources: str, commit: str | None) -> None:
-    """Write down beside a wheel of this project what it was made of."""
-    text = json.dumps({"sources": sources, "commit": commit}, indent=1) + "\n"
+def describe(wheel: Path, sources: str, gpus: str, commit: str | None) -> None:
+    """Write down beside a wheel of this project what it was made of, and for what."""
+    text = json.dumps({"sources": sources, "gpus": gpus, "commit": commit}, indent=1) + "\n"
     temporary = wheel.with_name(f".{wheel.name}.json")
     temporary.write_text(text, encoding="utf-8")
     os.replace(temporary, _note(wheel))
 
 
 def description(wheel: Path) -> dict[str, str | None]:
-    """What a wheel was made of; empty where nobody wrote it down."""
+    """What a wheel was made of and for; empty where nobody wrote it down."""
     path = _note(wheel)
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}

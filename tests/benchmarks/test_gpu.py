@@ -621,7 +621,7 @@ def our_wheel(folder):
         for path in sorted(package.rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:
                 archive.write(path, path.relative_to(ROOT))
-    wheels.describe(wheel, sources.digest(sources.PACKAGE), "the kit's commit")
+    wheels.describe(wheel, sources.digest(sources.PACKAGE), "90", "the kit's commit")
     return wheel
 
 
@@ -639,13 +639,15 @@ def the_kit(tmp_path_factory):
 def test_a_kit_is_read_as_it_will_be(the_kit):
     (wheel,) = the_kit.glob("posenc_native-*.whl")
     digest = sources.digest(sources.PACKAGE)
-    assert status(kit, str(the_kit), "--sources", digest) == 0
-    assert wheels.description(wheel) == {"sources": digest, "commit": sources.commit()}
-    assert "sources were changed while it was built" in status(kit, str(the_kit), "--sources", "x")
-    wheels.describe(wheel, digest, "the kit's commit")
+    given = (str(the_kit), "--gpus", "90", "--sources")
+    assert status(kit, *given, digest) == 0
+    wanted = {"sources": digest, "gpus": "90", "commit": sources.commit()}
+    assert wheels.description(wheel) == wanted
+    assert "sources were changed while it was built" in status(kit, *given, "x")
+    wheels.describe(wheel, digest, "90", "the kit's commit")
     other = make_wheel(the_kit / "other-1-cp27-cp27m-win32.whl", {})
     try:
-        said = status(kit, str(the_kit), "--sources", digest)
+        said = status(kit, *given, digest)
     finally:
         other.unlink()
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -747,10 +749,25 @@ def test_a_kit_for_another_python_is_refused(the_kit, tmp_path):
 
 def test_a_wheel_of_other_sources_is_refused(tmp_path):
     wheel = our_wheel(tmp_path)
-    wheels.describe(wheel, "others", None)
+    wheels.describe(wheel, "others", "90", None)
     found = make_gpu("--dry-run", "--kit", tmp_path, "--out", tmp_path / "out")
     assert found.status == 1
     assert f"{wheel} was made of other sources than those here: make gpu-kit" in found.output
+
+
+def test_what_was_built_is_not_built_again(tmp_path):
+    (tmp_path / "no-kit").mkdir()
+    given = ("--dry-run", "--build", "--kit", tmp_path / "no-kit", "--out", tmp_path)
+    wheel = our_wheel(tmp_path)
+    found = make_gpu(*given, "--steps", "synccheck", "--budget", 60, CUDAARCHS="90")
+    assert found.status == 0, found.output
+    assert f"    {wheel}\n" in found.output
+    assert "building" not in found.output
+    # Less is left than the step takes.
+    assert "==> still to run: synccheck\n" in found.output
+    # For another GPU it would be: here in too little time to begin.
+    found = make_gpu(*given, "--steps", "synccheck", "--budget", 60, CUDAARCHS="80")
+    assert "--budget: expected 240 s or more, got 60: install takes them" in found.output
 
 
 def test_a_package_whose_kernels_do_not_run_is_not_installed(tmp_path):
