@@ -112,7 +112,7 @@ fuzz-core:  ## the checks and the arithmetic of csrc/core under libFuzzer; ARGS=
 	@scripts/fuzz.sh $(ARGS)
 
 # No set-up: a machine with a GPU has its own torch, and often no network.
-gpu:  ## test, check and time on a machine with a GPU, in calls of ten minutes; ARGS='--steps tests'
+gpu:  ## test, check and time on a machine with a GPU, in calls of nine minutes; ARGS='--steps tests'
 	@$(or $(PYTHON),python3) -m benchmarks.gpu $(ARGS)
 
 gpu-kit:  ## set up, build, make a folder to bring along for make gpu; KIT_PYTHON=3.12 CUDAARCHS=90

@@ -1,6 +1,6 @@
 """`python -m benchmarks.gpu`, also `make gpu`: test, check and time on a machine with a GPU.
 
-A call takes ten minutes at most. It runs what fits, records how each step ended, and the next
+A call takes nine minutes at most. It runs what fits, records how each step ended, and the next
 call goes on from there. No network, no pip, and no virtual environment of this project: it takes a
 Python with torch and NumPy, and a folder that `make gpu-kit` made elsewhere or, without one, what
 compiling and testing take. See benchmarks/README.md.

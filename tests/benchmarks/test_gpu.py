@@ -674,39 +674,52 @@ def finite_and_positive(*figures):
     return all(math.isfinite(figure) and figure > 0 for figure in figures)
 
 
-def test_two_dry_calls_with_a_kit_are_merged(the_kit, tmp_path):
+KINDS = {
+    "prefill", "decode", "packed", "backward", "sinusoidal table", "add sinusoidal",
+    "bias of diagonals", "add bias", "diagonal sums", "shift", "look-ups", "windows of a grid",
+    "decode with a bias",
+}  # fmt: skip
+
+
+def test_two_dry_calls_with_a_kit_reach_every_step_and_are_merged(the_kit, tmp_path):
     given = ("--dry-run", "--kit", the_kit, "--out", tmp_path / "out")
-    first = make_gpu(*given, "--steps", "small run")
+    first = make_gpu(*given, "--steps", "small run,times", "--filter", "decode, 1 x")
     assert first.status == 0, first.output
     assert f"{the_kit}: 1 packages beside ours" in first.output
     assert first.states == dict.fromkeys(steps.NAMES, "not run") | {
-        "install": "passed", "small run": "passed",
+        "install": "passed", "small run": "passed", "times": "unfinished",
     }  # fmt: skip
-    assert "nothing is left to run of what was asked for" in first.output
-
-    second = make_gpu(*given, "--steps", "small run,times", "--filter", "decode, 1 x")
-    assert second.status == 0, second.output
-    assert "==> small run" not in second.output
-    assert second.states["small run"] == "passed"
-    assert second.states["times"] == "unfinished"
-    assert "==> still to run: times\n" in second.output
-    command = re.search(r"^==> next call: (.*)$", second.output, re.M)[1]
+    assert "==> still to run: times\n" in first.output
+    command = re.search(r"^==> next call: (.*)$", first.output, re.M)[1]
     assert command.startswith("python3 -m benchmarks.gpu --dry-run --kit ")
+    results = tmp_path / "out" / "gpu-stand-in-quick.json"
+    (before,) = record.load(results)["cases"]
+    assert before["case"].startswith("decode, 1 x ")
 
-    files = {path.name for path in (tmp_path / "out").iterdir()}
-    assert files == {f"gpu-stand-in-quick.{suffix}" for suffix in ("json", "txt", "log")}
-    log = (tmp_path / "out" / "gpu-stand-in-quick.log").read_text(encoding="utf-8")
-    begun = re.findall(r"^==> (.*), .* UTC, ", log, re.M)
-    assert begun == ["install", "small run", "install", "times"]
-    recorded = record.load(tmp_path / "out" / "gpu-stand-in-quick.json")
-    assert recorded["steps"].keys() == {"install", "small run", "times"}
+    second = make_gpu(*given)
+    assert second.status == 0, second.output
+    assert second.states == dict.fromkeys(("install", *steps.NAMES), "passed")
+    assert "nothing is left to run of what was asked for" in second.output
+    # Of what the first call did nothing was done again.
+    log = results.with_suffix(".log").read_text(encoding="utf-8")
+    assert re.findall(r"^==> (.*), .* UTC, ", log, re.M) == [
+        "install", "small run", "times",
+        "install", "tests", "times", "memcheck", "racecheck", "initcheck", "synccheck",
+    ]  # fmt: skip
+    recorded = record.load(results)
+    assert before in recorded["cases"]
+
+    assert {path.suffix for path in results.parent.iterdir()} == {".json", ".txt", ".log"}
+    assert recorded["steps"].keys() == {"install", *steps.NAMES}
     for entry in recorded["steps"].values():
         assert entry["date"].endswith("UTC")
         assert entry["commit"] == (sources.commit() or "the kit's commit")
+    assert re.search(r"\d+ passed", recorded["steps"]["tests"]["detail"])
+    for tool in ("memcheck", "racecheck", "initcheck", "synccheck"):
+        assert re.match(r"\w+ SUMMARY: 0 .* 0 differ", recorded["steps"][tool]["detail"])
     assert {"date", "device", "cuda", "packages", "posenc_native"} <= recorded["machine"].keys()
-    assert len(recorded["cases"]) == 1
+    assert {case["case"].partition(",")[0] for case in recorded["cases"]} == KINDS
     for case in recorded["cases"]:
-        assert case["case"].startswith("decode")
         assert case["rows"][0]["contestant"] == "copy"
         assert any(row["ours"] for row in case["rows"])
         for row in case["rows"]:
@@ -714,24 +727,6 @@ def test_two_dry_calls_with_a_kit_are_merged(the_kit, tmp_path):
                 row["microseconds"], row["host_microseconds"], row["of_copy"], *row["quartiles"]
             ), row
         assert all(row["reason"] for row in case["skipped"])
-
-
-@pytest.mark.slow
-def test_a_dry_run_reaches_every_step(the_kit, tmp_path):
-    found = make_gpu("--dry-run", "--kit", the_kit, "--out", tmp_path)
-    assert found.status == 0, found.output
-    assert found.states == dict.fromkeys(("install", *steps.NAMES), "passed")
-    recorded = record.load(tmp_path / "gpu-stand-in-quick.json")
-    assert " passed" in recorded["steps"]["tests"]["detail"]
-    for tool in ("memcheck", "racecheck", "initcheck", "synccheck"):
-        assert re.match(r"\w+ SUMMARY: 0 ", recorded["steps"][tool]["detail"])
-    kinds = {case["case"].partition(",")[0] for case in recorded["cases"]}
-    assert kinds == {"prefill", "decode", "packed", "backward", "sinusoidal table",
-                     "add sinusoidal", "bias of diagonals", "add bias", "diagonal sums", "shift",
-                     "look-ups", "windows of a grid", "decode with a bias"}  # fmt: skip
-    again = make_gpu("--dry-run", "--kit", the_kit, "--out", tmp_path)
-    assert again.status == 0
-    assert re.findall(r"^==> (.*), at most", again.output, re.M) == ["install"]
 
 
 def test_a_kit_for_another_python_is_refused(the_kit, tmp_path):
