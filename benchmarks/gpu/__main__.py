@@ -291,8 +291,7 @@ class Run:
                            "import: bring the folder that  make gpu-kit  makes")  # fmt: skip
         side_by_side = not checks.missing(("xdist",), self.site)
         command = checks.test_command(self.device.kind, self.work, self.options.quick, side_by_side)
-        # Tests side by side; torch's own threads would get into each other's way.
-        return checks.judge_tests(self._run(command, limit, OMP_NUM_THREADS="2"))
+        return checks.judge_tests(self._run(command, limit, **checks.TEST_ENVIRONMENT))
 
     def times(self, limit: float) -> Outcome:
         """The table of times. A goal that is missed is no failure: the table says it."""

@@ -117,8 +117,16 @@ def test_command(kind: str, work: Path, quick: bool, side_by_side: bool) -> list
     command = [sys.executable, "-m", "pytest", "-v", "--no-header", "-p", "no:cacheprovider",
                "--durations=5", "-W", "default", "-k", kind, *map(str, files)]  # fmt: skip
     if not quick and side_by_side:
-        command += ["-n", str(max(1, min(8, (os.cpu_count() or 1) // 2)))]
+        command += ["-p", "xdist", "-n", str(max(1, min(8, (os.cpu_count() or 1) // 2)))]
     return command
+
+
+# Plugins that happen to be installed there, of other versions of pytest perhaps, stay out of it.
+TEST_ENVIRONMENT = {
+    "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    # Tests side by side; torch's own threads would get into each other's way.
+    "OMP_NUM_THREADS": "2",
+}
 
 
 def judge_tests(outcome: Outcome) -> Outcome:

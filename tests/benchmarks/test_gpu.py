@@ -177,24 +177,30 @@ def test_the_status_of_a_program_says_whether_more_is_to_do(tmp_path):
     assert (tmp_path / "log").read_text() == "before\nafter\n"
 
 
-def test_tests_out_of_time_have_named_what_ran(tmp_path):
-    (tmp_path / "tests").mkdir()
-    (tmp_path / "tests" / "nn").mkdir()
-    (tmp_path / "tests" / "engines" / "tensors").mkdir(parents=True)
-    (tmp_path / "tests" / "nn" / "test_rotary.py").write_text("def test_first_cpu(): pass\n")
-    (tmp_path / "tests" / "engines" / "tensors" / "test_cuda.py").write_text(
-        "import time\ndef test_quick_cpu(): pass\ndef test_that_hangs_cpu(): time.sleep(60)\n"
-    )
-    command = checks.test_command("cpu", tmp_path, quick=True, side_by_side=False)
+@pytest.mark.parametrize("side_by_side", [False, True])
+def test_tests_out_of_time_have_named_what_ran(side_by_side, tmp_path):
+    if side_by_side:
+        pytest.importorskip("xdist", reason="pytest-xdist runs tests side by side")
+    files = ("nn/test_rotary", "hf/test_patch", "hf/test_compile", "hf/test_precision")
+    for file in ("engines/tensors/test_cuda", *files):
+        path = tmp_path / "tests" / f"{file}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("def test_quick_cpu(): pass\ndef test_other(): assert False\n")
+    with path.open("a") as file:
+        file.write("import time\ndef test_that_hangs_cpu(): time.sleep(60)\n")
+    # A plugin that is installed and broken.
+    (tmp_path / "x-1.dist-info").mkdir()
+    (tmp_path / "x-1.dist-info" / "entry_points.txt").write_text("[pytest11]\nx = no_such_module\n")
+    environment = dict(os.environ) | checks.TEST_ENVIRONMENT | {"PYTHONPATH": str(tmp_path)}
+    command = checks.test_command("cpu", tmp_path, quick=False, side_by_side=side_by_side)
     outcome = checks.judge_tests(
-        checks.run(
-            command, cwd=tmp_path, environment=dict(os.environ), limit=16, log=tmp_path / "log"
-        )
+        checks.run(command, cwd=tmp_path, environment=environment, limit=16, log=tmp_path / "log")
     )
     assert outcome.status == FAILED
-    assert re.search(r"test_quick_cpu PASSED", outcome.output)
-    assert re.search(r"test_that_hangs_cpu", outcome.output)
-    assert outcome.detail == "1 passed, interrupted after 12 s"
+    assert outcome.output.count("PASSED") == 5, outcome.output
+    assert "test_that_hangs_cpu" in outcome.output
+    deselected = "" if side_by_side else ", 5 deselected"  # by each worker, which does not say so
+    assert outcome.detail == f"5 passed{deselected}, interrupted after 12 s"
 
 
 @pytest.mark.parametrize(
