@@ -2,7 +2,7 @@
 # scripts/setup.sh, which also describes the variables PYTHON, VENV and POSENC_TORCH.
 
 VENV ?= .venv
-export PYTHON VENV POSENC_TORCH POSENC_CUDA CUDAARCHS
+export PYTHON VENV POSENC_TORCH POSENC_CUDA CUDAARCHS KIT KIT_PYTHON
 SETUP := scripts/setup.sh
 BIN := $(VENV)/bin
 
@@ -10,12 +10,12 @@ BIN := $(VENV)/bin
 CXX_SOURCES = $(wildcard $(shell git ls-files --cached --others --exclude-standard \
 	'*.h' '*.cc' '*.cu' '*.cuh'))
 SHELL_SCRIPTS := .ci/run scripts/aarch64.sh scripts/free_threaded.sh scripts/fuzz.sh \
-	scripts/release_libraries.sh scripts/sanitize.sh scripts/setup.sh scripts/wheels.sh
+	scripts/gpu_kit.sh scripts/release_libraries.sh scripts/sanitize.sh scripts/setup.sh scripts/wheels.sh
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test asan tsan fuzz fuzz-core free-threaded check check-ruff check-mypy \
 	check-clang-format check-shellcheck check-workflows lint-tools actionlint audit format docs \
-	docs-links bench growth instructions gpu gpu-resources aarch64 wheels setup clean distclean
+	docs-links bench growth instructions gpu gpu-kit gpu-resources aarch64 wheels setup clean distclean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -112,8 +112,12 @@ fuzz-core:  ## the checks and the arithmetic of csrc/core under libFuzzer; ARGS=
 	@scripts/fuzz.sh $(ARGS)
 
 # No set-up: a machine with a GPU has its own torch, and often no network.
-gpu:  ## test, check and time on a machine with a GPU; ARGS='--wheel FILE' or '--build'
+gpu:  ## test, check and time on a machine with a GPU, in calls of nine minutes; ARGS='--steps tests'
 	@$(or $(PYTHON),python3) -m benchmarks.gpu $(ARGS)
+
+gpu-kit:  ## set up, build, make a folder to bring along for make gpu; KIT_PYTHON=3.12 CUDAARCHS=90
+	@$(SETUP) wheels
+	@scripts/gpu_kit.sh
 
 gpu-resources:  ## set up, build, print what each CUDA kernel takes: registers, spills, float64
 	@$(SETUP) package

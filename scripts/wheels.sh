@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Build wheels, one for each CPython at hand, check them and put them into dist/. `make wheels` does
 # the set-up first; what is in between lies in build/wheels and is used again the next time.
+# scripts/gpu_kit.sh has it make its wheel too.
 #
 # The torch operators know no Python: they are built once, with the Python that has torch (the one of
 # the virtual environment), and the very same file goes into every wheel.
@@ -13,6 +14,9 @@
 #                 quick           the same without the tests
 #                 none            look at the libraries only
 #   POSENC_CUDA   whether the operators have CUDA kernels (default: ON)
+#   DIST          the folder to put them into (default: dist)
+#   WORK          the folder of what is in between (default: build/wheels). Another one for another
+#                 CUDAARCHS, which the builds in it remember
 #   PYTEST_ARGS   as for make test
 #   VENV          as for scripts/setup.sh
 
@@ -23,7 +27,9 @@ cd "$root"
 
 venv=${VENV:-.venv}
 [[ $venv == /* ]] || venv=$root/$venv
-work=build/wheels
+work=${WORK:-build/wheels}
+[[ $work == /* ]] || work=$root/$work
+dist=${DIST:-dist}
 known="3.10 3.11 3.12 3.13"
 tests=${WHEEL_TESTS:-full}
 
@@ -70,11 +76,12 @@ find_python() {
 
 # --- Building ---------------------------------------------------------------------------------
 
-# build_wheel PYTHON DIRECTORY: the wheel, alone in a directory. No isolation: what it takes to build
-# is pinned, and would be downloaded again each time.
+# build_wheel PYTHON DIRECTORY: the wheel, alone in a directory, built in the one beside it. No
+# isolation: what it takes to build is pinned, and would be downloaded again each time.
 build_wheel() {
   rm -rf "$2"
-  "$1" -m pip wheel --quiet --no-build-isolation --no-deps --wheel-dir "$2" .
+  "$1" -m pip wheel --quiet --no-build-isolation --no-deps --wheel-dir "$2" \
+    --config-settings "build-dir=$2-build" .
 }
 
 pip_install() {
@@ -85,7 +92,7 @@ pip_install() {
 
 # build_environment VERSION INTERPRETER: prints a Python that can build.
 build_environment() {
-  local directory="$root/$work/python$1"
+  local directory="$work/python$1"
   if [[ ! -x $directory/bin/python ]] || ! is_python "$1" "$directory/bin/python"; then
     "$2" -m venv --clear "$directory"
   fi
@@ -182,13 +189,13 @@ fi
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-mkdir -p "$work" dist
+mkdir -p "$work" "$dist"
 rm -rf "$work/repaired"
 
 say "Building the torch operators and the wheel for Python $main"
 POSENC_TORCH=ON POSENC_TORCH_LIBRARY='' POSENC_CUDA=${POSENC_CUDA:-ON} \
   build_wheel "$venv/bin/python" "$work/$main"
-operators=$root/$work/_torch_ops.so
+operators=$work/_torch_ops.so
 "$venv/bin/python" - "$work/$main"/*.whl "$operators" <<'PY'
 import pathlib, sys, zipfile
 with zipfile.ZipFile(sys.argv[1]) as wheel:
@@ -229,10 +236,10 @@ if [[ $tests != none ]]; then
 fi
 
 # Only now, and in place of what was there: whatever lies in dist/ has passed.
-rm -f dist/posenc_native-*.whl
-mv "$work"/repaired/*/*.whl dist/
-say "In dist/:"
-(cd dist && ls -l -- *.whl)
+rm -f "$dist"/posenc_native-*.whl
+mv "$work"/repaired/*/*.whl "$dist"
+say "In $dist:"
+(cd "$dist" && ls -l -- *.whl)
 if ((${#absent[@]})); then say "Not built, because not found: Python ${absent[*]}"; fi
 if [[ $tests == full && " ${versions[*]} " != *" $main "* ]]; then
   say "The tests have not run: they need the wheel of Python $main, which has torch"

@@ -1,73 +1,64 @@
-"""A copy of the package, of its tests and of its benchmarks in a directory of their own.
+"""The package, what tests import and copies of tests and benchmarks, in a directory of their own.
 
-There the repository's own ./posenc_native, which has no compiled parts, hides nothing.
+There the repository's own ./posenc_native, which has no compiled parts, hides nothing. No pip: a
+wheel is unpacked, and a build is asked of its backend.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from benchmarks.gpu import sources, wheels
+from benchmarks.gpu.device import cuda_tool
+from benchmarks.gpu.sources import ROOT
 
-_PIP = (sys.executable, "-m", "pip", "install", "--no-index", "--no-deps", "--quiet",
-        "--disable-pip-version-check")  # fmt: skip
-
-
-def newest_fitting_wheel(directory: Path) -> Path | None:
-    """The wheel of this project in a directory that this Python takes; the newest of several."""
-    try:
-        from packaging.tags import sys_tags
-        from packaging.utils import parse_wheel_filename
-    except ImportError:  # pip has them too
-        from pip._vendor.packaging.tags import sys_tags
-        from pip._vendor.packaging.utils import parse_wheel_filename
-    fitting = set(sys_tags())
-    wheels = [
-        path
-        for path in directory.glob("posenc_native-*.whl")
-        if fitting & parse_wheel_filename(path.name)[3]
-    ]
-    return max(wheels, key=lambda path: path.stat().st_mtime, default=None)
+# Here, and not in a temporary directory: a build that was interrupted goes on where it stood. One
+# for each choice of GPUs and Python, which it remembers.
+_BUILD = ROOT / "build" / "gpu"
 
 
-def wheel_command(wheel: Path, site: Path) -> list[str]:
-    """Installs a wheel into `site`."""
-    return [*_PIP, "--target", str(site), str(wheel)]
+def prebuilt(folders: list[Path]) -> Path | None:
+    """The package's wheel to take from these folders; ValueError if the sources are others now."""
+    wheel = wheels.newest(folders)
+    made_of = wheels.description(wheel).get("sources") if wheel else None
+    if made_of not in (None, sources.digest(sources.PACKAGE)):
+        raise ValueError(
+            f"{wheel} was made of other sources than those here: make gpu-kit  makes it anew, "
+            "--build  compiles here, --wheel FILE  takes it as it is"
+        )
+    return wheel
 
 
-def build_command(site: Path, build: Path) -> list[str]:
-    """Builds with what this machine has, in `build`, and installs into `site`."""
-    where = f"--config-settings=build-dir={build}"
-    return [*_PIP, "--no-build-isolation", where, "--target", str(site), str(ROOT)]
+def gpus() -> str:
+    """What a build here is for: the GPU here, unless the caller chooses others."""
+    return os.environ.get("CUDAARCHS") or "native"
 
 
-def build_environment() -> dict[str, str]:
-    """Both kinds of kernels or an error; for the GPU here, unless the caller chooses others.
+def build_command(folder: Path) -> list[str]:
+    """Builds a wheel with what this machine has, into a folder."""
+    code = (
+        "import sys; from scikit_build_core.build import build_wheel; "
+        "print(build_wheel(sys.argv[1], {'build-dir': sys.argv[2]}))"
+    )
+    build = _BUILD / f"{sys.implementation.cache_tag}-{re.sub('[^0-9a-z]', '-', gpus())}"
+    return [sys.executable, "-c", code, str(folder), str(build)]
 
-    Highway, which the processor's kernels need, is found by CMAKE_PREFIX_PATH or hwy_DIR.
-    """
-    environment = dict(os.environ)
-    wanted = {"POSENC_TORCH": "ON", "POSENC_CUDA": "ON", "CUDAARCHS": "native"}
-    environment.update({name: environment.get(name) or value for name, value in wanted.items()})
+
+def build_environment(environment: dict[str, str], highway: Path | None) -> dict[str, str]:
+    """Both kinds of kernels or an error, unless the caller chooses otherwise."""
+    wanted = {"POSENC_TORCH": "ON", "POSENC_CUDA": "ON", "CUDAARCHS": gpus()}
+    if highway is not None:
+        wanted["POSENC_HIGHWAY"] = str(highway)
+    environment = environment | {
+        name: environment.get(name) or value for name, value in wanted.items()
+    }
     if not (environment.get("CUDACXX") or shutil.which("nvcc")) and (nvcc := cuda_tool("nvcc")):
         environment["CUDACXX"] = nvcc
     return environment
-
-
-def cuda_tool(name: str) -> str | None:
-    """A program of the CUDA toolkit: on the path, or where toolkits are installed."""
-    if found := shutil.which(name):
-        return found
-    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
-    homes += sorted(map(str, Path("/usr/local").glob("cuda-*")), reverse=True)
-    for home in filter(None, homes):
-        for path in (Path(home, "bin", name), Path(home, "compute-sanitizer", name)):
-            if os.access(path, os.X_OK):
-                return str(path)
-    return None
 
 
 def copy_tests(work: Path) -> None:
@@ -78,11 +69,10 @@ def copy_tests(work: Path) -> None:
     shutil.copy(ROOT / "pyproject.toml", work)
 
 
-def environment(site: Path | None) -> dict[str, str]:
-    """For programs that use the package: found in `site`, or as it is installed; as it is built."""
+def environment(site: Path) -> dict[str, str]:
+    """For programs that use the package: found in `site` first; as it is built."""
     variables = {k: v for k, v in os.environ.items() if k not in ("POSENC_BACKEND", "POSENC_ISA")}
-    if site is not None:
-        paths = [str(site), variables.get("PYTHONPATH", "")]
-        variables["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    paths = [str(site), variables.get("PYTHONPATH", "")]
+    variables["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     variables["PYTHONUNBUFFERED"] = "1"
     return variables

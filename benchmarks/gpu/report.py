@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import re
 import statistics
 from datetime import datetime, timezone
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 
 from benchmarks.figures import report
+from benchmarks.gpu.device import Device
 from benchmarks.gpu.timing import Goal, Ours, Result, Timed
 from posenc_native import configuration
 
@@ -18,33 +18,16 @@ _PACKAGES = ("posenc-native", "torch", "triton", "transformers", "liger-kernel",
              "vllm")  # fmt: skip
 
 
-def machine(device: str) -> dict[str, Any]:
+def machine(device: Device) -> dict[str, Any]:
     """What the times depend on."""
-    description: dict[str, Any] = {
+    return {
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
-        "device": platform.processor() or platform.machine(),
+        **device.description(),
         "cuda": torch.version.cuda,
         "python": platform.python_version(),
         "packages": {package: report.version(package) for package in _PACKAGES},
         "posenc_native": configuration.configuration(),
     }
-    if device == "cuda":
-        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-        query = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
-        description |= {
-            "device": properties.name,
-            "compute_capability": f"{properties.major}.{properties.minor}",
-            "multiprocessors": properties.multi_processor_count,
-            "memory_bytes": properties.total_memory,
-            "l2_bytes": properties.L2_cache_size,
-            "driver": (report.output(*query) or "unknown").partition("\n")[0],
-        }
-    return description
-
-
-def file_name(description: dict[str, Any]) -> str:
-    """For results of such a device, without a suffix."""
-    return "gpu-" + re.sub(r"[^a-z0-9]+", "-", description["device"].lower()).strip("-")
 
 
 def _bandwidth(result: Result, row: Timed) -> float:
@@ -74,9 +57,10 @@ def as_json(result: Result) -> dict[str, Any]:
             "ours": row.contestant.ours,
             "mode": row.contestant.mode,
             "microseconds": row.seconds * 1e6,
-            "quartiles": [s * 1e6 for s in _quartiles(row.device)],
+            "quartiles": [s * 1e6 for s in _quartiles(row.device_seconds)],
             "host_microseconds": row.host_seconds * 1e6,
             "samples": len(row.device),
+            "samples_not_clean": row.not_clean,
             "calls_per_sample": row.calls,
             "gigabytes_per_second": _bandwidth(result, row) / 1e9,
             "of_copy": of_copy,
@@ -114,12 +98,13 @@ HEADINGS = f"{'':<46} {'device µs':>10} {'':>5} {'GB/s':>7} {'of copy':>8} {'ho
 
 
 def as_text(case: dict[str, Any]) -> str:
-    """One case of as_json, for the eye."""
+    """One case of as_json, with when and of what it was timed, for the eye."""
+    when = f"{case['date']}, {case['commit'] or 'commit unknown'}"
     if reason := case.get("not_run"):
-        return f"{case['case']}\n  not run: {reason}\n"
+        return f"{case['case']}; {when}\n  not run: {reason}\n"
     sets = case["buffer_sets"]
     many = f"{sets} buffer sets in turn" if sets > 1 else "in cache"
-    lines = [f"{case['case']}: {case['bytes'] / 1e6:.3g} MB, {many}"]
+    lines = [f"{case['case']}: {case['bytes'] / 1e6:.3g} MB, {many}; {when}"]
     for row in case["rows"]:
         name = ("> " if row["ours"] else "  ") + row["contestant"]
         width = (row["quartiles"][1] - row["quartiles"][0]) / 2 / row["microseconds"]
@@ -140,6 +125,9 @@ def as_text(case: dict[str, Any]) -> str:
             and "times_ours" in row
         ):
             line += f"   {row['times_ours']:.1f} x ours"
+        if many := row["samples_not_clean"]:
+            left_out = "left out" if many < row["samples"] else "no other"
+            line += f"   ! {many} samples have time of the host in them: {left_out}"
         lines.append(line)
     lines += [
         f"    {row['contestant']:<34} {row['mode']:<9} skipped: {row['reason']}"
@@ -150,16 +138,14 @@ def as_text(case: dict[str, Any]) -> str:
 
 def machine_text(description: dict[str, Any]) -> str:
     """The GPU and the versions, for the eye."""
-    lines = [description["device"]]
-    if "driver" in description:
-        lines[0] += (
-            f", compute capability {description['compute_capability']}, "
-            f"{description['multiprocessors']} multiprocessors, "
-            f"{description['memory_bytes'] / 1e9:.0f} GB, L2 {description['l2_bytes'] >> 20} MiB, "
-            f"driver {description['driver']}"
-        )
+    first = (
+        f"{description['device']}, compute capability {description['compute_capability']}, "
+        f"{description['multiprocessors']} multiprocessors, "
+        f"{description['memory_bytes'] / 1e9:.0f} GB, L2 {description['l2_bytes'] >> 20} MiB, "
+        f"driver {description['driver']}"
+    )
     packages = ", ".join(f"{name} {v}" for name, v in description["packages"].items() if v)
-    lines.append(f"CUDA {description['cuda']}, Python {description['python']}, {packages}")
+    lines = [first, f"CUDA {description['cuda']}, Python {description['python']}, {packages}"]
     lines.append(f"CUDA kernels: {description['posenc_native'].get('CUDA kernels', 'unknown')}")
     lines.append(description["date"])
     return "\n".join(lines) + "\n"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,6 +18,8 @@ from benchmarks.peers.contestants import BASE, HEAD_DIM, Options, Row
 from benchmarks.peers.tables import recipe_table
 from posenc_native import nn
 
+# The name of a case, and what builds it.
+Named = tuple[str, Callable[[], Case]]
 K_HEADS = 8
 # At least this part of the bandwidth of a copy, where there is enough to move.
 OF_COPY = 0.90
@@ -384,37 +387,38 @@ def _decode_bias(options: Options, device: str, batch: int, keys: int, name: str
     return Case(name, 1, [buffers], rows, in_cache=True)
 
 
-def _relative_cases(options: Options, device: str) -> Iterator[tuple[str, Callable[[], Case]]]:
+def _relative_cases(options: Options, device: str) -> list[list[Named]]:
+    """The families of relative encodings."""
+
     def size(batch: int, heads: int, queries: int, keys: int) -> Size:
         length = options.size(queries, 33), options.size(keys, 40)
         return (options.size(batch, 2), options.size(heads, 2), *length)
 
-    def name(kind: str, of: Size, dtype: torch.dtype) -> str:
-        return f"{kind}, {' x '.join(map(str, of))}, {_dtype(dtype)}"
+    def case(
+        kind: str, build: Callable[..., Case], of: Size, dtype: torch.dtype, *more: Any
+    ) -> Named:
+        name = f"{kind}, {' x '.join(map(str, of))}, {_dtype(dtype)}"
+        return name, functools.partial(build, options, device, of, dtype, *more, name)
 
-    for dtype in (torch.bfloat16, torch.float32):
-        one = size(1, 32, 4096, 4096)
-        kind = name("bias of diagonals", one, dtype)
-        yield kind, functools.partial(_toeplitz_bias, options, device, one, dtype, kind)
-        one = size(4, 16, 2048, 2048)
-        kind = name("add bias", one, dtype)
-        yield kind, functools.partial(_add_toeplitz, options, device, one, dtype, True, kind)
-        kind = name("diagonal sums", one, dtype)
-        yield kind, functools.partial(_diagonal_sums, options, device, one, dtype, kind)
-        kind = name("shift", one, dtype)
-        yield kind, functools.partial(_look_up, options, device, one, dtype, None, kind)
-    one = (options.size(4, 1), options.size(16, 1), options.size(2047, 21), options.size(2047, 21))
-    kind = name("add bias", one, torch.bfloat16)
-    yield kind, functools.partial(_add_toeplitz, options, device, one, torch.bfloat16, False, kind)
-    one = size(4, 16, 2048, 2048)
-    kind = name("look-ups", one, torch.bfloat16)
-    yield kind, functools.partial(_look_up, options, device, one, torch.bfloat16, 64, kind)
+    dtypes = (torch.bfloat16, torch.float32)
+    one, many = size(1, 32, 4096, 4096), size(4, 16, 2048, 2048)
+    odd = (options.size(4, 1), options.size(16, 1), options.size(2047, 21), options.size(2047, 21))
     windows = options.size(8192, 3)
-    kind = f"windows of a grid, {windows} x 4 x 49 x 49, bfloat16"
-    yield kind, functools.partial(_add_grid, options, device, windows, 4, 7, kind)
+    grid = f"windows of a grid, {windows} x 4 x 49 x 49, bfloat16"
     batch, keys = options.size(64, 2), options.size(8192, 64)
-    kind = f"decode with a bias, {batch} x 32 x 1 x {keys}, bfloat16"
-    yield kind, functools.partial(_decode_bias, options, device, batch, keys, kind)
+    decode = f"decode with a bias, {batch} x 32 x 1 x {keys}, bfloat16"
+    return [
+        [case("bias of diagonals", _toeplitz_bias, one, dtype) for dtype in dtypes],
+        [
+            *(case("add bias", _add_toeplitz, many, dtype, True) for dtype in dtypes),
+            case("add bias", _add_toeplitz, odd, torch.bfloat16, False),
+        ],
+        [case("diagonal sums", _diagonal_sums, many, dtype) for dtype in dtypes],
+        [case("shift", _look_up, many, dtype, None) for dtype in dtypes],
+        [case("look-ups", _look_up, many, torch.bfloat16, 64)],
+        [(grid, functools.partial(_add_grid, options, device, windows, 4, 7, grid))],
+        [(decode, functools.partial(_decode_bias, options, device, batch, keys, decode))],
+    ]
 
 
 # (batch, tokens, query heads, dtype, layout, pairing, torch.compile of the peer too)
@@ -434,46 +438,60 @@ _PREFILL = [
 ]
 
 
-def cases(options: Options, device: str) -> Iterator[tuple[str, Callable[[], Case]]]:
-    """The names of all cases, what matters most first, and what builds each."""
+def cases(options: Options, device: str) -> list[Named]:
+    """The names of all cases and what builds each.
+
+    Families take turns, each with what matters most first: a run that is cut off has some of each.
+    """
     without_compile = Options(options.quick, False, options.cache_bytes)
 
-    def prefill(rows: list[Any]) -> Iterator[tuple[str, Callable[[], Case]]]:
-        for batch, seq, heads, dtype, layout, pairing, compiled in rows:
-            b, s = options.size(batch, 2), options.size(seq, 8)
-            name = (
-                f"prefill, {b} x {s} tokens, {heads} + {K_HEADS} heads, {_dtype(dtype)}, "
-                f"{layout}, {pairing}"
-            )
-            chosen = options if compiled else without_compile
-            yield (
-                name,
-                functools.partial(
-                    _prefill, chosen, device, (b, s, heads), dtype, layout, pairing, name
-                ),
-            )
+    def prefill(
+        batch: int, seq: int, heads: int, dtype: torch.dtype, layout: str, pairing: str,
+        compiled: bool,
+    ) -> Named:  # fmt: skip
+        b, s = options.size(batch, 2), options.size(seq, 8)
+        name = (
+            f"prefill, {b} x {s} tokens, {heads} + {K_HEADS} heads, {_dtype(dtype)}, "
+            f"{layout}, {pairing}"
+        )
+        chosen = options if compiled else without_compile
+        build = functools.partial(
+            _prefill, chosen, device, (b, s, heads), dtype, layout, pairing, name
+        )
+        return name, build
 
-    if options.quick:  # their sizes would be alike
-        yield from prefill(_PREFILL[7:9])
-    else:
-        yield from prefill(_PREFILL[:3])
-    for tokens in (1, 8) if options.quick else (1, 64, 256):
+    def decode(tokens: int) -> Named:
         name = f"decode, {tokens} x 1 tokens, 32 + {K_HEADS} heads, bfloat16"
-        yield name, functools.partial(_decode, without_compile, device, tokens, name)
-    if not options.quick:
-        yield from prefill(_PREFILL[3:])
-    tokens = options.size(16384, 16)
-    name = f"packed, {tokens} tokens, 32 + {K_HEADS} heads, bfloat16, thd"
-    yield name, functools.partial(_packed, options, device, tokens, name)
-    size = (options.size(4, 2), options.size(4096, 8), 32)
-    name = f"backward, {size[0]} x {size[1]} tokens, 32 + {K_HEADS} heads, bfloat16, bshd"
-    yield name, functools.partial(_backward, without_compile, device, size, torch.bfloat16, name)
-    for dtype in (torch.float32, torch.bfloat16):
-        shape = (options.size(131072, 64), HEAD_DIM)
-        name = f"sinusoidal table, {shape[0]} x {shape[1]}, {_dtype(dtype)}"
-        yield name, functools.partial(_table, options, device, shape, dtype, name)
-    for dtype in (torch.bfloat16, torch.float32):
-        activations = (options.size(8, 2), options.size(4096, 8), options.size(4096, 64))
-        name = f"add sinusoidal, {' x '.join(map(str, activations))}, {_dtype(dtype)}"
-        yield name, functools.partial(_sum, options, device, activations, dtype, name)
-    yield from _relative_cases(options, device)
+        return name, functools.partial(_decode, without_compile, device, tokens, name)
+
+    def packed(tokens: int) -> Named:
+        name = f"packed, {tokens} tokens, 32 + {K_HEADS} heads, bfloat16, thd"
+        return name, functools.partial(_packed, options, device, tokens, name)
+
+    def backward(batch: int, seq: int) -> Named:
+        size, dtype = (batch, seq, 32), torch.bfloat16
+        name = f"backward, {batch} x {seq} tokens, 32 + {K_HEADS} heads, bfloat16, bshd"
+        return name, functools.partial(_backward, without_compile, device, size, dtype, name)
+
+    def table(length: int, dtype: torch.dtype) -> Named:
+        shape = (length, HEAD_DIM)
+        name = f"sinusoidal table, {length} x {HEAD_DIM}, {_dtype(dtype)}"
+        return name, functools.partial(_table, options, device, shape, dtype, name)
+
+    def add(shape: tuple[int, int, int], dtype: torch.dtype) -> Named:
+        name = f"add sinusoidal, {' x '.join(map(str, shape))}, {_dtype(dtype)}"
+        return name, functools.partial(_sum, options, device, shape, dtype, name)
+
+    activations = (options.size(8, 2), options.size(4096, 8), options.size(4096, 64))
+    families = [
+        # Quick, the sizes of all would be alike.
+        [prefill(*row) for row in (_PREFILL[7:9] if options.quick else _PREFILL)],
+        [decode(tokens) for tokens in ((1, 8) if options.quick else (1, 64, 256))],
+        [packed(options.size(16384, 16))],
+        [backward(options.size(4, 2), options.size(4096, 8))],
+        [table(options.size(131072, 64), dtype) for dtype in (torch.float32, torch.bfloat16)],
+        [add(activations, dtype) for dtype in (torch.bfloat16, torch.float32)],
+        *_relative_cases(options, device),
+    ]
+    turns = itertools.zip_longest(*families)
+    return [case for turn in turns for case in turn if case is not None]

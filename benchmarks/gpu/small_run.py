@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import posenc_native as pn
+from benchmarks.gpu import device
+from benchmarks.gpu.checks import MORE_TO_DO
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "shared"))
 
@@ -244,28 +248,24 @@ class Seen(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.small_run", description=__doc__)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--quick", action="store_true", help="one dtype of the four")
-    options = parser.parse_args(arguments)
-    device = options.device
+def _differences(name: str, compute: Any, kind: str, seen: Seen) -> tuple[int, list[str]]:
+    """How many results a case has on the device, and which are not those of the CPU."""
+    expected = compute("cpu")
+    with seen:
+        results = compute(kind)
+    wrong = []
+    for number, (result, e) in enumerate(zip(results, expected, strict=True)):
+        try:
+            torch_cases.assert_same_bits(result, e)
+        except AssertionError as error:
+            wrong.append(f"{name}: result {number}: {str(error).strip().splitlines()[0]}")
+            print(f"{name}: result {number} differs from the CPU's:\n{error}", flush=True)
+    return len(results), wrong
 
-    if reason := torch_cases.why_no_kernels(device):
-        sys.exit(f"small run: {reason}")
-    wrong, count, seen = [], 0, Seen()
-    for name, compute in cases(FLOATS[1:2] if options.quick else FLOATS):
-        expected = compute("cpu")
-        with seen:
-            results = compute(device)
-        for number, (result, e) in enumerate(zip(results, expected, strict=True)):
-            count += 1
-            try:
-                torch_cases.assert_same_bits(result, e)
-            except AssertionError as error:
-                wrong.append(f"{name}: result {number}: {str(error).strip().splitlines()[0]}")
-                print(f"{name}: result {number} differs from the CPU's:\n{error}", flush=True)
-    key = {"cpu": "CPU", "cuda": "CUDA"}[device]
+
+def _not_run(kind: str, seen: Seen) -> set[str]:
+    """Operators with a kernel on the device that no case has called."""
+    key = {"cpu": "CPU", "cuda": "CUDA"}[kind]
     names = {
         name.removeprefix("posenc_native::")
         for name in torch._C._dispatch_get_all_op_names()
@@ -273,12 +273,60 @@ def main(arguments: list[str] | None = None) -> None:
         and torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
     }
     # What compositions for other devices need, made on the CPU.
-    not_run = names - seen.names - {"frequency_turns"}
-    print(f"{count} results of {len(seen.names)} operators on {device}: {len(wrong)} differ")
-    if not_run:
+    return names - seen.names - {"frequency_turns"}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.small_run", description=__doc__)
+    device.add_argument(parser)
+    parser.add_argument("--quick", action="store_true", help="one dtype of the four")
+    parser.add_argument("--first", type=int, default=0, help="so many cases are done already")
+    parser.add_argument(
+        "--until", type=float, default=math.inf, metavar="TIME",
+        help="seconds since 1970 after which no case is begun; the exit status is 75 then",
+    )  # fmt: skip
+    options = parser.parse_args(arguments)
+    on = device.named(options.device)
+
+    if reason := torch_cases.why_no_kernels(on.kind):
+        sys.exit(f"small run: {reason}")
+    everything = list(cases(FLOATS[1:2] if options.quick else FLOATS))
+    wrong, count, done, seen, end = [], 0, options.first, Seen(), ""
+    for name, compute in everything[options.first :]:
+        if time.time() > options.until:
+            break
+        # Before it runs: what never returns, or takes the process along, is known by it.
+        print(f"case {done + 1} of {len(everything)}: {name}", flush=True)
+        try:
+            results, differences = _differences(name, compute, on.kind, seen)
+            count += results
+            wrong += differences
+        except Exception as error:
+            traceback.print_exc()
+            wrong.append(
+                f"{name}: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+            )
+            if lost := device.lost(on):
+                end = f"the device is lost since case {done + 1}, {name}, and later ones cannot run"
+                end += f": {lost}"
+                break
+        except KeyboardInterrupt:
+            end = f"interrupted in case {done + 1}, {name}"
+            break
+        done += 1
+    print(
+        f"{count} results of {len(seen.names)} operators on {on.kind}: {len(wrong)} differ or fail"
+    )
+    if end:
+        sys.exit(f"small run: {end}" + "".join(f"\n{line}" for line in wrong[:20]))
+    # Of a part nothing follows.
+    if (options.first, done) == (0, len(everything)) and (not_run := _not_run(on.kind, seen)):
         wrong.append("not run: " + ", ".join(sorted(not_run)))
+    print(f"cases {options.first + 1} to {done} of {len(everything)} are done", flush=True)
     if wrong:
         sys.exit("small run: " + "\n".join(wrong[:20]))
+    if done < len(everything):
+        sys.exit(MORE_TO_DO)
 
 
 if __name__ == "__main__":

@@ -3,12 +3,10 @@
 import importlib.util
 import json
 import math
-import os
 import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 
 import numpy as np
 import pytest
@@ -20,7 +18,6 @@ pytest.importorskip("ml_dtypes")
 import posenc_native as pn  # noqa: E402
 from benchmarks.cases import biases, gathers, toeplitz  # noqa: E402
 from benchmarks.clock import harness, limits  # noqa: E402
-from benchmarks.gpu import checks, install  # noqa: E402
 from benchmarks.studies import fresh  # noqa: E402
 from posenc_native import nn as pnn  # noqa: E402
 
@@ -292,41 +289,6 @@ def test_relative_peers_from_transformers_do_the_same_work():
         assert torch.equal(swin(scores), scores + peer())
 
 
-def test_the_script_for_gpus_runs_without_one(tmp_path):
-    # All steps but the tests, which are these.
-    path, logs = tmp_path / "results", tmp_path / "logs"
-    command = [
-        *(sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "--quick", "--installed"),
-        *("--steps", "small run,times,memcheck", "--out", str(path), "--logs", str(logs)),
-    ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    summary = done.stdout.partition("==> summary")[2]
-    for words in ("install passed", "small run passed", "times passed", "memcheck skipped"):
-        assert words in " ".join(summary.split())
-    assert " 0 differ" in summary
-    assert {log.name for log in logs.iterdir()} >= {"gpu-small-run.log", "gpu-times.log"}
-
-    (file,) = path.glob("gpu-*.json")
-    figures = json.loads(file.read_text(encoding="utf-8"))
-    assert {"date", "device", "cuda", "packages", "posenc_native"} <= figures["machine"].keys()
-    kinds = {case["case"].partition(",")[0] for case in figures["cases"]}
-    assert kinds == {"prefill", "decode", "packed", "backward", "sinusoidal table",
-                     "add sinusoidal", "bias of diagonals", "add bias", "diagonal sums", "shift",
-                     "look-ups", "windows of a grid", "decode with a bias"}  # fmt: skip
-    text = file.with_suffix(".txt").read_text(encoding="utf-8")
-    for case in figures["cases"]:
-        assert case["case"] in text
-        assert case["rows"][0]["contestant"] == "copy"
-        assert any(row["ours"] for row in case["rows"])
-        for row in case["rows"]:
-            assert finite_and_positive(
-                row["microseconds"], row["host_microseconds"], row["of_copy"], *row["quartiles"]
-            ), row
-        for row in case["skipped"]:
-            assert row["reason"]
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="asks for pages as Linux has them")
 @pytest.mark.parametrize("library", ["NumPy", "torch"])
 def test_fresh_results_are_timed_beside_what_a_pool_would_give(library):
@@ -339,53 +301,3 @@ def test_fresh_results_are_timed_beside_what_a_pool_would_give(library):
     assert len(heading) == len(line)
     cells = line.split("kept")[1].split()
     assert cells[-1] == f"{ways['populated']['faults']:.0f}"
-
-
-def test_a_failing_step_is_reported_and_the_rest_goes_on(tmp_path):
-    wheel = tmp_path / "posenc_native-0-py3-none-any.whl"
-    wheel.write_bytes(b"no wheel")
-    command = [sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "--wheel", str(wheel)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert "install    FAILED" in done.stdout.partition("==> summary")[2]
-
-    environment = install.environment(None)
-    outcome = checks.run(
-        [sys.executable, "-c", "import time; print('begun', flush=True); time.sleep(60)"],
-        cwd=tmp_path, environment=environment, limit=1,
-    )  # fmt: skip
-    assert (outcome.status, outcome.output) == (checks.FAILED, "begun\n")
-    assert outcome.detail == "stopped after 1 s"
-
-
-def test_the_newest_wheel_that_fits_is_taken(tmp_path):
-    tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
-    platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
-    assert install.newest_fitting_wheel(tmp_path) is None
-    for age, name in enumerate(
-        [f"0.2-{tag}-{tag}-{platform}", f"0.1-{tag}-{tag}-{platform}", "0.3-cp27-cp27m-win32"]
-    ):
-        path = tmp_path / f"posenc_native-{name}.whl"
-        path.touch()
-        os.utime(path, (age, 1_000_000 + age))
-    assert install.newest_fitting_wheel(tmp_path).name.startswith("posenc_native-0.1-")
-
-
-@pytest.mark.parametrize(
-    ("status", "output", "expected"),
-    [
-        ("passed", "========= ERROR SUMMARY: 0 errors", "passed"),
-        ("FAILED", "========= ERROR SUMMARY: 3 errors", "FAILED"),
-        ("passed", "========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)",
-         "FAILED"),
-        ("FAILED", "small run: 1 differ\n========= ERROR SUMMARY: 0 errors", "FAILED"),
-        ("FAILED", "========= Error: Device not supported. Please refer to the documentation",
-         "skipped"),
-        ("FAILED", "Segmentation fault", "FAILED"),
-        ("passed", "1676 results", "FAILED"),
-    ],
-)  # fmt: skip
-def test_what_compute_sanitizer_says_is_understood(status, output, expected):
-    outcome = checks.judge_sanitizer(checks.Outcome(status, "", output))
-    assert outcome.status == expected
-    assert outcome.detail or output == "Segmentation fault"

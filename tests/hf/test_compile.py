@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import torch_cases  # noqa: E402
+from compiling import needs_inductor  # noqa: E402
 from hf_patched import FAR, SHORT, TOKENS, build, distance, logits, tokens  # noqa: E402
 
 from posenc_native import hf  # noqa: E402
@@ -31,6 +32,7 @@ def _fresh_compiler() -> Any:
 @pytest.mark.usefixtures("_fresh_compiler")
 @pytest.mark.parametrize("inplace", [None, False, True])
 def test_compile_whole_model(inplace: bool | None, device: str) -> None:
+    needs_inductor(device)
     model = build("Llama").to(device)
     with hf.patch(model, inplace=inplace):
         expected = logits(model)

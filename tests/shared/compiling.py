@@ -2,7 +2,35 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import shutil
+import sysconfig
+from pathlib import Path
+
+import pytest
 import torch
+
+# What inductor has its code compiled by: Triton's launchers are C, loops of the processor C++.
+_COMPILERS = {"cuda": ("CC", "gcc", "clang", "cc"), "cpu": ("CXX", "g++", "clang++", "c++")}
+
+
+def why_no_inductor(device: str) -> str | None:
+    """Why code that inductor generates for this kind of device cannot be built; None if it can."""
+    if device == "cuda" and importlib.util.find_spec("triton") is None:
+        return "inductor needs Triton for a CUDA device"
+    variable, *names = _COMPILERS[device]
+    if not any(map(shutil.which, filter(None, (os.environ.get(variable), *names)))):
+        return f"inductor needs a compiler: {', '.join(names)} or ${variable}"
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+        return f"inductor needs Python.h, which is not in {sysconfig.get_path('include')}"
+    return None
+
+
+def needs_inductor(device: str = "cpu") -> None:
+    """Skip the test where inductor cannot build its code for this kind of device."""
+    if reason := why_no_inductor(device):
+        pytest.skip(f"{reason}: runs where that is installed")
 
 
 def compiled(function, backend="aot_eager", **options):

@@ -15,6 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch_cases  # noqa: E402
+from compiling import needs_inductor  # noqa: E402
 from torch.autograd import gradcheck, gradgradcheck  # noqa: E402
 from torch_cases import assert_same_bits, random  # noqa: E402
 
@@ -189,6 +190,7 @@ def test_compiled(name, device):
 
 @torch_cases.needs_operators
 def test_compiled_by_inductor(device):
+    needs_inductor(device)
     ours, formula = losses(device)["sum"]
     p = numbers(5, device=device)
     (grad,) = torch.autograd.grad(torch.compile(ours, fullgraph=True)(p), p)

@@ -15,8 +15,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import compiling  # noqa: E402
 import torch_cases  # noqa: E402
-from compiling import assert_like_eager, compiled  # noqa: E402
+from compiling import (  # noqa: E402
+    assert_like_eager,
+    compiled,
+    needs_inductor,
+    why_no_inductor,
+)
 from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 from torch_cases import random  # noqa: E402
 
@@ -194,6 +200,7 @@ def gradients(model, function, *inputs):
 @each_dynamic
 @pytest.mark.parametrize("inplace", [False, True], ids=["functional", "in place"])
 def test_a_model_trains_compiled_by_inductor(inplace, dynamic, device):
+    needs_inductor(device)
     torch.manual_seed(0)
     model = Block(inplace).to(device)
     fast = compiled(model, "inductor", dynamic=dynamic)
@@ -497,3 +504,20 @@ def test_a_compiled_function_may_be_the_first_use(setup, call):
         assert torch.equal(first, {call})
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True, timeout=120)
+
+
+def test_what_inductor_lacks_is_named(monkeypatch, tmp_path):
+    """The reasons for which tests of compiled code are skipped."""
+    (tmp_path / "g++").touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(compiling.sysconfig, "get_path", lambda name: str(tmp_path))
+    assert why_no_inductor("cpu") == f"inductor needs Python.h, which is not in {tmp_path}"
+    (tmp_path / "Python.h").touch()
+    assert why_no_inductor("cpu") is None
+    monkeypatch.setattr(compiling.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.delenv("CC", raising=False)
+    assert why_no_inductor("cuda") == "inductor needs a compiler: gcc, clang, cc or $CC"
+    monkeypatch.setenv("CC", str(tmp_path / "g++"))
+    assert why_no_inductor("cuda") is None
+    monkeypatch.setattr(compiling.importlib.util, "find_spec", lambda name: None)
+    assert why_no_inductor("cuda") == "inductor needs Triton for a CUDA device"

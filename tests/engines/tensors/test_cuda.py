@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 
 import cuda_calls  # noqa: E402
 import torch_cases  # noqa: E402
+from compiling import needs_inductor  # noqa: E402
 from cuda_calls import (  # noqa: E402
     CALLS,
     HEAD_DIM,
@@ -126,6 +127,7 @@ def test_a_captured_decoding_step_follows_its_position():
 
 @pytest.fixture
 def _fresh_compiler():
+    needs_inductor("cuda")
     torch.compiler.reset()
     counters.clear()
     yield

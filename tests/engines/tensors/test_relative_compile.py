@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch_cases  # noqa: E402
-from compiling import assert_like_eager, compiled  # noqa: E402
+from compiling import assert_like_eager, compiled, needs_inductor  # noqa: E402
 from relative_cases import DIFFERENTIABLE, INDEX, each_differentiable, inputs_of, leaf  # noqa: E402
 from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 from torch_cases import assert_same_bits, random  # noqa: E402
@@ -64,6 +64,7 @@ def test_compiled_calls_with_out(function, shapes):
 
 @pytest.mark.usefixtures("fresh")
 def test_compiled_by_inductor_a_table_trains():
+    needs_inductor()
     table = random((3, 9), requires_grad=True)
     q, k = random((2, 3, 5, 8)), random((2, 3, 5, 8), seed=1)
 
