@@ -254,13 +254,11 @@ class Run:
         return outcome
 
     def _find_keys(self, package: Path) -> None:
-        """What the outcome of each step that was asked for depends on."""
+        """What the outcome of each step depends on."""
         of = sources.digest([package.name], package.parent, compiled=True)
         quick = "quick " * self.options.quick
         self.keys = {
-            step.name: quick + sources.digest(step.of, self.work) + " " + of
-            for step in steps.STEPS
-            if step.name in self.options.steps
+            step.name: quick + sources.digest(step.of, self.work) + " " + of for step in steps.STEPS
         }
 
     def _first(self, name: str) -> int:
@@ -333,7 +331,8 @@ class Run:
         recorded = record.load(self.results)["steps"]
         if self.options.again:
             recorded = {name: recorded[name] for name in self.this_call}
-        return steps.to_run(recorded, self.keys)
+        asked = {name: key for name, key in self.keys.items() if name in self.options.steps}
+        return steps.to_run(recorded, asked)
 
     def everything(self) -> bool:
         """The steps that fit into this call, and whether they passed."""
@@ -386,6 +385,10 @@ class Run:
             print(f"==> next call: {self._next_call(unfinished + failed)}")
         else:
             print("==> nothing is left to run of what was asked for; --again repeats it")
+        others = {name: key for name, key in self.keys.items() if name not in self.options.steps}
+        if waiting := steps.to_run(recorded, others)[0]:
+            names = ", ".join(step.name for step in waiting)
+            print(f"==> not asked for (--steps), and still to run: {names}")
 
     def _next_call(self, waiting: list[Step]) -> str:
         """This call's command; what it repeated or built need not be repeated or built again."""

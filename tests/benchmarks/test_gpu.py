@@ -696,6 +696,8 @@ def test_two_dry_calls_with_a_kit_reach_every_step_and_are_merged(the_kit, tmp_p
         "install": "passed", "small run": "passed", "times": "unfinished",
     }  # fmt: skip
     assert "==> still to run: times\n" in first.output
+    others = "tests, memcheck, racecheck, initcheck, synccheck"
+    assert f"==> not asked for (--steps), and still to run: {others}\n" in first.output
     command = re.search(r"^==> next call: (.*)$", first.output, re.M)[1]
     assert command.startswith("python3 -m benchmarks.gpu --dry-run --kit ")
     results = tmp_path / "out" / "gpu-stand-in-quick.json"
@@ -706,6 +708,7 @@ def test_two_dry_calls_with_a_kit_reach_every_step_and_are_merged(the_kit, tmp_p
     assert second.status == 0, second.output
     assert second.states == dict.fromkeys(("install", *steps.NAMES), "passed")
     assert "nothing is left to run of what was asked for" in second.output
+    assert "still to run" not in second.output
     # Of what the first call did nothing was done again.
     log = results.with_suffix(".log").read_text(encoding="utf-8")
     assert re.findall(r"^==> (.*), .* UTC, ", log, re.M) == [
