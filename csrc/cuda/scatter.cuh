@@ -187,7 +187,7 @@ class ScatterThread {
         values[r] = 0;
         const bool there =
             static_cast<uint64_t>(entry - first_entries_[r]) < static_cast<uint64_t>(args_.keys);
-        if (there) values[r] = to_real(data[from_[r] + offset]);
+        if (there) values[r] = to_real(read_number(data + from_[r] + offset));
       }
 #pragma unroll
       for (int r = 0; r < kRows; ++r) sums[r] += values[r];
@@ -213,7 +213,8 @@ class ScatterThread {
   POSENC_HD void write(int r, int64_t column, Number sum) const {
     if (first_row_ + r >= args_.rows()) return;
     const int64_t at = rows_[r].to + column * args_.by_column.column_stride;
-    static_cast<T*>(args_.by_column.data)[at] = round_to<T>(sum * static_cast<Number>(args_.scale));
+    write_packet<T, 1>({{round_to<T>(sum * static_cast<Number>(args_.scale))}},
+                       static_cast<T*>(args_.by_column.data) + at);
   }
 
   const RelativeArgs& args_;
