@@ -259,6 +259,22 @@ POSENC_HD inline Reduced<double> reduce<double>(uint64_t phase) {
 POSENC_HD inline float multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
 POSENC_HD inline double multiply_add(double a, double b, double c) { return fma(a, b, c); }
 
+// value, or -value where bit 1 of `quadrant` is set: one exclusive or.
+POSENC_HD inline float flip(float value, unsigned quadrant) {
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  bits ^= (quadrant & 2) << 30;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+POSENC_HD inline double flip(double value, unsigned quadrant) {
+  uint64_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  bits ^= uint64_t{quadrant & 2} << 62;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
 // Valid: every phase. Error: at most 9e-8 (float), 3e-16 (double), absolute; relative near zeros.
 template <typename Real>
 POSENC_HD inline SinCos<Real> sincos(uint64_t phase) {
@@ -276,7 +292,7 @@ POSENC_HD inline SinCos<Real> sincos(uint64_t phase) {
   //  sin, cos   s,  c    c, -s   -s, -c   -c,  s
   const Real sine = (angle.quadrant & 1) ? c : s;
   const Real cosine = (angle.quadrant & 1) ? s : c;
-  return {(angle.quadrant & 2) ? -sine : sine, ((angle.quadrant + 1) & 2) ? -cosine : cosine};
+  return {flip(sine, angle.quadrant), flip(cosine, angle.quadrant + 1)};
 }
 
 // ---------------------------------------------------------------------------------------------

@@ -27,12 +27,12 @@ __global__ void __launch_bounds__(Policy::kThreads, Thread::kBlocks)
 
 }  // namespace
 
-cudaError_t diagonal_sums(const ToeplitzArgs& args, cudaStream_t stream) {
+cudaError_t diagonal_sums(const ToeplitzArgs& args, Queue queue) {
   return visit_diagonal_sums_thread(args, [&](auto* type) {
     using Thread = std::remove_pointer_t<decltype(type)>;
-    const DiagonalSumsParameters parameters{args, plan_diagonal_sums<Thread>(args)};
-    return launch(diagonal_sums_kernel<Thread>, parameters,
-                  dim3(parameters.plan.threads_x, parameters.plan.threads_y), stream);
+    return launch<Thread>(diagonal_sums_kernel<Thread>, queue, [&](const Room& room) {
+      return DiagonalSumsParameters{args, plan_diagonal_sums<Thread>(args, room)};
+    });
   });
 }
 

@@ -23,14 +23,11 @@
 
 namespace posenc::cuda {
 
-struct DiagonalSumsPlan {
+// Pieces are of entries (x), of kept planes (y).
+struct DiagonalSumsPlan : LaunchPlan {
   int64_t vectors = 0;      // of the entries
   bool by_groups = false;   // what a thread sums up before all parts are put together: or a block
   bool one_origin = false;  // the windows of all summed planes are the same
-  int threads_x = 1, threads_y = 1;
-  int64_t pieces_x = 0, pieces_y = 0;  // of entries, of kept planes
-  int64_t grid_x = 0, grid_y = 0;
-  size_t shared_bytes = 0;
 };
 
 struct DiagonalSumsParameters {
@@ -352,7 +349,7 @@ auto visit_diagonal_sums_thread(const ToeplitzArgs& args, const Visit& visit) {
 }
 
 template <typename Thread>
-DiagonalSumsPlan plan_diagonal_sums(const ToeplitzArgs& args, GridLimit limit = {}) {
+DiagonalSumsPlan plan_diagonal_sums(const ToeplitzArgs& args, const Room& room = {}) {
   DiagonalSumsPlan plan;
   const int64_t entries = args.entry_count(), kept = args.kept_count();
   if (entries == 0 || kept == 0) return plan;
@@ -367,21 +364,19 @@ DiagonalSumsPlan plan_diagonal_sums(const ToeplitzArgs& args, GridLimit limit = 
       grid ? divide_up(args.repetitions(), kBlockRepetitions) : args.repetitions();
   const int64_t groups = planes * divide_up(args.query_count(), group_rows);
   const int64_t blocks = block_rows == 0 ? 0 : planes * divide_up(args.query_count(), block_rows);
+  const int64_t places = room.blocks(Policy::kThreads);
   // The more blocks, the fewer entries in each, and the more threads for parts of their sums: as
   // long as there are such parts, and neighbours share what memory delivers at once.
   int threads_x = Policy::kThreads / kWidth / (kWidth == 1 ? 4 : 1);
   const int least = std::max(Policy::kSumsBytes / int(item_size(args.dtype)) / kWidth, 1);
   while (threads_x > least && Policy::kThreads / threads_x < groups &&
-         divide_up(plan.vectors, threads_x) * kept < Policy::kBlocks) {
+         divide_up(plan.vectors, threads_x) * kept < places) {
     threads_x /= 2;
   }
   plan.threads_x = threads_x;
   plan.threads_y = Policy::kThreads / threads_x;
   plan.by_groups = blocks < Policy::kSumsRounds * plan.threads_y;
-  plan.pieces_x = divide_up(plan.vectors, threads_x);
-  plan.pieces_y = kept;
-  plan.grid_x = std::min(plan.pieces_x, limit.x);
-  plan.grid_y = std::min(plan.pieces_y, limit.y);
+  plan.take_pieces(divide_up(plan.vectors, threads_x), kept, room.limit);
   plan.shared_bytes = static_cast<size_t>(plan.threads_x) * plan.threads_y * kWidth *
                       sizeof(typename Thread::Number);
   return plan;

@@ -127,16 +127,15 @@ class GatherThread : RelativeThread<T, kVector> {
   Column window_[kWindow];
 };
 
-// Calls visit(parameters, thread type) for a call with an index.
+// Calls visit(thread type) for a call with an index.
 template <typename Visit>
-auto visit_gather_launch(const RelativeArgs& given, GridLimit limit, const Visit& visit) {
-  RelativeParameters parameters = arrange(given, false);
-  return visit_type(given.dtype, [&](auto type) {
+auto visit_gather_thread(const RelativeParameters& parameters, const Visit& visit) {
+  return visit_type(parameters.args.dtype, [&](auto type) {
     using T = decltype(type);
     constexpr int kWide = 16 / sizeof(T);
-    return by_vectors(parameters, kWide) && given.width <= INT32_MAX
-               ? visit_planned<GatherThread<T, kWide>>(parameters, limit, visit)
-               : visit_planned<GatherThread<T, 1>>(parameters, limit, visit);
+    return by_vectors(parameters, kWide) && parameters.args.width <= INT32_MAX
+               ? visit(static_cast<GatherThread<T, kWide>*>(nullptr))
+               : visit(static_cast<GatherThread<T, 1>*>(nullptr));
   });
 }
 

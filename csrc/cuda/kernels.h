@@ -20,19 +20,25 @@
 
 namespace posenc::cuda {
 
-// Arguments are checked; all memory is that of the current device. Errors are those of the launch.
-cudaError_t rotary(const RotaryArgs& args, cudaStream_t stream);
+// Where a call runs.
+struct Queue {
+  int device;  // the current one, which has all memory
+  cudaStream_t stream;
+};
+
+// Arguments are checked. Errors are those of the launch.
+cudaError_t rotary(const RotaryArgs& args, Queue queue);
 // All sums are written; `radians` are not needed. Two launches.
-cudaError_t rotary_gradient(const RotaryGradientArgs& args, cudaStream_t stream);
+cudaError_t rotary_gradient(const RotaryGradientArgs& args, Queue queue);
 int64_t gradient_workspace(const RotaryGradientArgs& args);  // bytes, which the caller gives
-cudaError_t sinusoidal(const SinusoidalArgs& args, cudaStream_t stream);
-cudaError_t toeplitz(const ToeplitzArgs& args, cudaStream_t stream);
-cudaError_t diagonal_sums(const ToeplitzArgs& args, cudaStream_t stream);
-cudaError_t relative_gather(const RelativeArgs& args, cudaStream_t stream);
+cudaError_t sinusoidal(const SinusoidalArgs& args, Queue queue);
+cudaError_t toeplitz(const ToeplitzArgs& args, Queue queue);
+cudaError_t diagonal_sums(const ToeplitzArgs& args, Queue queue);
+cudaError_t relative_gather(const RelativeArgs& args, Queue queue);
 // With an index, `order` and `bounds` of the arguments are needed.
-cudaError_t relative_scatter(const RelativeArgs& args, cudaStream_t stream);
+cudaError_t relative_scatter(const RelativeArgs& args, Queue queue);
 // Either of them without an index.
-cudaError_t relative_shift(const RelativeArgs& args, bool scatter, cudaStream_t stream);
+cudaError_t relative_shift(const RelativeArgs& args, bool scatter, Queue queue);
 
 // Whether the current device can run them: all are compiled for the same architectures.
 cudaError_t load_kernels();

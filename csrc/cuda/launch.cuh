@@ -3,9 +3,11 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <cstdint>
 
-#include "cuda/policy.h"
+#include "cuda/kernels.h"
+#include "cuda/room.h"
 
 namespace posenc::cuda {
 
@@ -24,17 +26,54 @@ __device__ void for_each_piece(const Plan& plan, const Work& work) {
   }
 }
 
-// kernel(parameters) on the grid of parameters.plan. The error is that of this launch, not what an
-// earlier one may have left behind.
+// Asks the device and the kernel.
 template <typename Parameters>
-cudaError_t launch(void (*kernel)(Parameters), const Parameters& parameters, dim3 block,
-                   cudaStream_t stream) {
-  const auto& plan = parameters.plan;
-  if (plan.pieces_x == 0 || plan.pieces_y == 0) return cudaSuccess;
-  const dim3 grid(static_cast<unsigned>(plan.grid_x), static_cast<unsigned>(plan.grid_y));
+cudaError_t ask_room(void (*kernel)(Parameters), int device, Room& room) {
+  cudaFuncAttributes attributes;
+  cudaError_t error = cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel));
+  if (error != cudaSuccess) return error;
+  room.registers = attributes.numRegs;
+  const auto ask = [&](int64_t& to, cudaDeviceAttr attribute) {
+    int value = 0;
+    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&value, attribute, device);
+    to = value;
+  };
+  ask(room.gpu.multiprocessors, cudaDevAttrMultiProcessorCount);
+  ask(room.gpu.blocks, cudaDevAttrMaxBlocksPerMultiprocessor);
+  ask(room.gpu.threads, cudaDevAttrMaxThreadsPerMultiProcessor);
+  ask(room.gpu.registers, cudaDevAttrMaxRegistersPerMultiprocessor);
+  ask(room.gpu.shared_bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor);
+  ask(room.gpu.reserved_bytes, cudaDevAttrReservedSharedMemoryPerBlock);
+  return error;
+}
+
+// kernel(parameters) on the grid of parameters.plan, where parameters = plan(room). The room is
+// asked for once: of every kernel, which is the only one of its Thread, and device. The error is
+// that of this launch, not what an earlier one may have left behind.
+template <typename Thread, typename Parameters, typename Plan>
+cudaError_t launch(void (*kernel)(Parameters), Queue queue, const Plan& plan) {
+  constexpr int kDevices = 64;                      // beyond them it is asked for anew
+  static std::atomic<const Room*> rooms[kDevices];  // never freed
+  const bool kept = queue.device >= 0 && queue.device < kDevices;
+  const Room* known = kept ? rooms[queue.device].load(std::memory_order_acquire) : nullptr;
+  Room room;
+  if (known == nullptr) {
+    const cudaError_t error = ask_room(kernel, queue.device, room);
+    if (error != cudaSuccess) return error;
+    if (kept) {
+      auto* const own = new Room(room);
+      if (!rooms[queue.device].compare_exchange_strong(known, own)) delete own;
+    }
+    known = &room;
+  }
+  const Parameters parameters = plan(*known);
+  const LaunchPlan& shape = parameters.plan;
+  if (shape.pieces_x == 0 || shape.pieces_y == 0) return cudaSuccess;
+  const dim3 grid(static_cast<unsigned>(shape.grid_x), static_cast<unsigned>(shape.grid_y));
+  const dim3 block(shape.threads_x, shape.threads_y, shape.threads_z);
   void* arguments[] = {const_cast<Parameters*>(&parameters)};
   return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, block, arguments,
-                          plan.shared_bytes, stream);
+                          shape.shared_bytes, queue.stream);
 }
 
 // Of the threads that stage something in shared memory and then write tiles.
@@ -51,11 +90,9 @@ __global__ void __launch_bounds__(Policy::kThreads, Thread::kBlocks)
   });
 }
 
-template <typename Thread, typename Parameters>
-cudaError_t launch_tiles(const Parameters& parameters, cudaStream_t stream) {
-  const auto& plan = parameters.plan;
-  return launch(tile_kernel<Thread, Parameters>, parameters,
-                dim3(plan.threads_x, plan.threads_y, plan.threads_z), stream);
+template <typename Thread, typename Parameters, typename Plan>
+cudaError_t launch_tiles(Queue queue, const Plan& plan) {
+  return launch<Thread>(tile_kernel<Thread, Parameters>, queue, plan);
 }
 
 }  // namespace posenc::cuda

@@ -132,13 +132,13 @@ inline RelativeParameters arrange(const RelativeArgs& args, bool scatter) {
 
 // Of arranged arguments.
 template <typename Thread>
-TilePlan plan_relative(const RelativeParameters& parameters, GridLimit limit = {}) {
+TilePlan plan_relative(const RelativeParameters& parameters, const Room& room = {}) {
   const RelativeArgs& args = parameters.args;
   const Planes& planes = args.planes;
   const int64_t columns = parameters.scatter ? args.width : args.keys;
   TilePlan plan = plan_tiles(columns / Thread::kWidth, args.queries, Thread::kRows,
                              planes.count(0, parameters.kept),
-                             planes.count(parameters.kept, planes.rank), limit);
+                             planes.count(parameters.kept, planes.rank), room);
   plan.shared_bytes = Thread::shared_bytes(plan);
   return plan;
 }
@@ -152,13 +152,6 @@ inline bool by_vectors(const RelativeParameters& parameters, int64_t width) {
   return from.column_stride == 1 &&
          aligned(to, args.planes, args.queries, columns, args.dtype, width) &&
          aligned(args.content, args.planes, args.queries, columns, args.dtype, width);
-}
-
-// Calls visit(parameters, thread type) for a launch of these threads.
-template <typename Thread, typename Visit>
-auto visit_planned(RelativeParameters& parameters, GridLimit limit, const Visit& visit) {
-  parameters.plan = plan_relative<Thread>(parameters, limit);
-  return visit(parameters, static_cast<Thread*>(nullptr));
 }
 
 }  // namespace posenc::cuda

@@ -15,6 +15,8 @@ struct Policy {
   // Vectors of a row that one block takes, at most; fewer where they need more shared memory.
   static constexpr int kRowVectors = 128;
   static constexpr size_t kSharedBytes = 49152;
+  // Below it there is room in 32 bits for what threads beyond the end come to.
+  static constexpr int64_t kNarrow = (int64_t{1} << 31) - (1 << 20);
   // Heads that a thread reads before it writes the first: 16-byte requests in flight, times two for
   // pairs far apart.
   static constexpr int kHeads = 4;
@@ -29,10 +31,6 @@ struct Policy {
   static constexpr int kSumRows = 32;
   // Likewise, vectors of x that sinusoids are added to.
   static constexpr int kSumWords = 4;
-  // Blocks enough to fill a GPU, about four for each multiprocessor of a large one: with fewer, the
-  // heads of a token (the repetitions of a row) are shared out among several blocks, which then
-  // compute the same angles.
-  static constexpr int64_t kBlocks = 512;
   // Rows that a thread of a table writes, at most, for one reading of the frequencies.
   static constexpr int64_t kRows = 16;
 
@@ -63,12 +61,6 @@ struct Policy {
   // Entries of a column that one thread, one warp sums up at most.
   static constexpr int kThreadList = 16;
   static constexpr int kWarpList = 512;
-};
-
-// The most blocks of a launch; more work than that is done in turns. Smaller only in tests.
-struct GridLimit {
-  int64_t x = 2147483647;
-  int64_t y = 65535;
 };
 
 constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }

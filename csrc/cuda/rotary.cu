@@ -15,7 +15,7 @@ __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocksPerProcessor)
   for_each_piece(parameters.plan, [&](int64_t x, int64_t y) {
     thread.begin(x, y);
     thread.frequencies();
-    __syncthreads();
+    if (thread.has_frequencies()) __syncthreads();
     thread.angles();
     __syncthreads();
     thread.rotate();
@@ -24,19 +24,13 @@ __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocksPerProcessor)
 
 }  // namespace
 
-cudaError_t rotary(const RotaryArgs& args, cudaStream_t stream) {
-  cudaError_t result = cudaSuccess;
-  args.for_each_frequencies([&](const RotaryArgs& part) {
-    if (result != cudaSuccess) return;
-    result = visit_rotary_thread(part, [&](auto* type) {
-      using Thread = std::remove_pointer_t<decltype(type)>;
-      const RotaryParameters parameters{part, plan_rotary<Thread>(part)};
-      const RotaryPlan& plan = parameters.plan;
-      return launch(rotary_kernel<Thread>, parameters,
-                    dim3(plan.threads_x, plan.threads_y, plan.threads_z), stream);
+cudaError_t rotary(const RotaryArgs& args, Queue queue) {
+  return visit_rotary_thread(args, [&](auto* type) {
+    using Thread = std::remove_pointer_t<decltype(type)>;
+    return launch<Thread>(rotary_kernel<Thread>, queue, [&](const Room& room) {
+      return RotaryParameters{args, plan_rotary<Thread>(args, room)};
     });
   });
-  return result;
 }
 
 cudaError_t load_kernels() {

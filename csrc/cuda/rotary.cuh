@@ -20,18 +20,32 @@
 #include "core/rotary.h"
 #include "cuda/packet.cuh"
 #include "cuda/policy.h"
+#include "cuda/room.h"
 
 namespace posenc::cuda {
 
-struct RotaryPlan {
-  int64_t rotated = 0;  // vectors of a head that hold pairs ...
-  int64_t vectors = 0;  // ... and those that are only copied, after them
-  int threads_x = 1, threads_y = 1, threads_z = 1;
-  int64_t pieces_x = 0, pieces_y = 0;  // along rows = batch * tokens; along the other two:
-  int64_t vector_blocks = 0;           // pieces along the vectors of a head
-  int64_t head_blocks = 1;             // and along heads
-  int64_t grid_x = 0, grid_y = 0;
-  size_t shared_bytes = 0;
+// From a thread's head to its next, in bytes.
+struct HeadSteps {
+  int64_t q = 0, k = 0;
+};
+
+// Pieces are of rows = batch * tokens (x), and of groups of heads that share their frequencies, of
+// heads and of vectors (y).
+struct RotaryPlan : LaunchPlan {
+  int64_t rotated = 0;             // vectors of a head that hold pairs ...
+  int64_t vectors = 0;             // ... and those that are only copied, after them
+  int64_t groups = 1;              // heads with frequencies of their own, or 1
+  int64_t q_heads = 0, heads = 0;  // of a group: of q, of both
+  int64_t vector_blocks = 0;       // pieces along the vectors of a head
+  int64_t head_blocks = 1;         // and along the heads of a group
+  // A thread's heads are head_step() apart. It has so many of them, those of q among them, and one
+  // more if its first one is below the rest.
+  int thread_heads = 0, thread_q_heads = 0;
+  int64_t rest = 0, q_rest = 0;
+  HeadSteps in, out;
+  bool narrow = false;  // 32 bits hold every index and offset
+
+  POSENC_HD int64_t head_step() const { return head_blocks * threads_z; }
 };
 
 struct RotaryParameters {
@@ -59,32 +73,72 @@ class RotaryBlock {
                         int z)
       : args_(args), plan_(plan), shared_(shared), x_(x), y_(y), z_(z) {}
 
-  POSENC_HD void take_vectors(int64_t vector_block) {
-    const int64_t first_vector = vector_block * plan_.threads_x;
-    const int64_t last_vector = min64(first_vector + plan_.threads_x, plan_.rotated);
+  // Takes up heads and vectors of a piece.
+  template <typename Index>
+  POSENC_HD void take_heads(int64_t piece_y) {
+    const Index piece = static_cast<Index>(piece_y);
+    Index head_block = 0, vector_block = 0, group = 0;
+    if (plan_.pieces_y > 1) {
+      head_block = quotient<Index>(piece, plan_.vector_blocks);
+      vector_block = piece - head_block * static_cast<Index>(plan_.vector_blocks);
+      group = quotient<Index>(head_block, plan_.head_blocks);
+      head_block -= group * static_cast<Index>(plan_.head_blocks);
+    }
+    group_ = group;
+    first_head_ = head_block * static_cast<Index>(plan_.threads_z) + z_;
+    take_vectors<Index>(vector_block * plan_.threads_x);
+  }
+
+  template <typename Index>
+  POSENC_HD void take_vectors(Index first_vector) {
+    const Index rotated = static_cast<Index>(plan_.rotated);
+    const Index count = rotated - first_vector;
+    const int here = count < plan_.threads_x ? static_cast<int>(count) : plan_.threads_x;
     first_pair_ = first_vector * kPairs;
-    block_pairs_ = last_vector > first_vector ? int(last_vector - first_vector) * kPairs : 0;
-    const int64_t vector = first_vector + x_;
-    rotates_ = vector < plan_.rotated;
-    there_ = vector < plan_.vectors;
-    dim_ = rotates_ ? rotated_dim(vector) : copied_dim(vector - plan_.rotated);
+    block_pairs_ = here > 0 ? here * kPairs : 0;
+    const Index vector = first_vector + x_;
+    rotates_ = vector < rotated;
+    there_ = vector < static_cast<Index>(plan_.vectors);
+    dim_ = rotates_ ? rotated_dim<Index>(vector) : copied_dim<Index>(vector - rotated);
   }
 
-  POSENC_HD void take_row(int64_t row) {
-    in_range_ = row < args_.rows();
+  template <typename Index>
+  POSENC_HD void take_row(Index row) {
+    const Index tokens = static_cast<Index>(args_.tokens);
+    in_range_ = row < static_cast<Index>(args_.batch) * tokens;
     working_ = in_range_ && there_;
-    batch_ = divide(row, args_.tokens);
-    token_ = row - batch_ * args_.tokens;
+    const Index batch = quotient<Index>(row, tokens);
+    batch_ = batch;
+    token_ = row - batch * tokens;
   }
 
-  // Of one head, where each has its own.
-  POSENC_HD void frequencies(int64_t head) {
-    if (args_.inv_freq.data == nullptr) return;
+  // Of numbers that are not negative.
+  template <typename Index>
+  static POSENC_HD Index quotient(Index a, int64_t b) {
+    if constexpr (sizeof(Index) == 8) return divide(a, b);
+    return static_cast<Index>(static_cast<uint32_t>(a) / static_cast<uint32_t>(b));
+  }
+
+  // Of the group.
+  POSENC_HD void frequencies() {
+    if (!has_frequencies()) return;
     for (int term = 0; term < args_.inv_freq.terms(); ++term) {
       for (int i = thread(); i < block_pairs_; i += threads()) {
-        turns()[term * block_pairs_ + i] = args_.inv_freq.turns(term, head, first_pair_ + i);
+        turns()[term * block_pairs_ + i] = args_.inv_freq.turns(term, group_, first_pair_ + i);
       }
     }
+  }
+
+  // Whether threads wait for frequencies of each other.
+  POSENC_HD bool has_frequencies() const { return args_.inv_freq.data != nullptr; }
+
+  // Requests the position of a row, where all pairs have the same one.
+  POSENC_HD void request_position() {
+    if (!in_range_ || !has_frequencies() || args_.axis_map.data != nullptr ||
+        args_.inv_freq.axes > 0) {
+      return;
+    }
+    position_ = args_.positions.at(position_offset());
   }
 
   // Of the token of this y, shared out over x and z.
@@ -94,13 +148,9 @@ class RotaryBlock {
     const Number sine_scale = args_.inverse ? -scale : scale;
     Number* const cosine = cosines() + y_ * block_pairs_;
     Number* const sine = sines() + y_ * block_pairs_;
-    const int64_t offset =
-        batch_ * args_.position_batch_stride + token_ * args_.position_token_stride;
-    Position position{0, 0};
+    const int64_t offset = position_offset();
+    Position position = position_;
     const bool summed = args_.inv_freq.axes > 0;
-    if (args_.cosine == nullptr && args_.axis_map.data == nullptr && !summed) {
-      position = args_.positions.at(offset);
-    }
     for (int i = z_ * plan_.threads_x + x_; i < block_pairs_;
          i += plan_.threads_x * plan_.threads_z) {
       Number c, s;
@@ -135,7 +185,11 @@ class RotaryBlock {
   // As a number of the format of x.
   static POSENC_HD Number rounded(Number value) { return to_real(round_to<T>(value)); }
 
-  POSENC_HD int threads() const { return plan_.threads_x * plan_.threads_y * plan_.threads_z; }
+  POSENC_HD int64_t position_offset() const {
+    return batch_ * args_.position_batch_stride + token_ * args_.position_token_stride;
+  }
+
+  POSENC_HD int threads() const { return plan_.threads(); }
   POSENC_HD int thread() const { return (z_ * plan_.threads_y + y_) * plan_.threads_x + x_; }
 
   // Shared memory: turns[terms, block_pairs], then cosines and sines, [threads_y, block_pairs]
@@ -146,16 +200,17 @@ class RotaryBlock {
   }
   POSENC_HD Number* sines() const { return cosines() + plan_.threads_y * block_pairs_; }
 
-  POSENC_HD int64_t rotated_dim(int64_t vector) const {
-    if (kInterleaved) return args_.start + vector * kVector;
-    const int64_t pair = vector * kVector;
-    const int64_t block = divide(pair, args_.half_block);
-    return args_.start + pair + block * args_.half_block;
+  template <typename Index>
+  POSENC_HD int64_t rotated_dim(Index vector) const {
+    const Index pair = vector * kVector, half_block = static_cast<Index>(args_.half_block);
+    const bool later = !kInterleaved && pair >= half_block;
+    return args_.start + pair + (later ? quotient<Index>(pair, half_block) * half_block : 0);
   }
 
   // Before the slice, then after it.
-  POSENC_HD int64_t copied_dim(int64_t vector) const {
-    const int64_t dim = vector * kVector;
+  template <typename Index>
+  POSENC_HD int64_t copied_dim(Index vector) const {
+    const Index dim = vector * kVector;
     return dim < args_.start ? dim : dim + 2 * args_.pairs;
   }
 
@@ -178,35 +233,46 @@ class RotaryBlock {
     return kVector == 1 ? strides.dim : 1;
   }
 
-  // Where the token's and thread's numbers of head 0 are.
-  POSENC_HD int64_t row(const HeadStrides& strides) const {
-    return batch_ * strides.batch + token_ * strides.token + dim_ * dim_stride(strides);
+  // Where the token's and thread's numbers of a head are, in bytes from the first of all.
+  template <typename Index>
+  POSENC_HD int64_t place(const HeadStrides& strides, int64_t head) const {
+    const auto along = [](int64_t index, int64_t stride) {
+      return static_cast<Index>(index) * static_cast<Index>(stride);
+    };
+    const Index elements = along(batch_, strides.batch) + along(token_, strides.token) +
+                           along(head, strides.head) + along(dim_, dim_stride(strides));
+    return elements * static_cast<int64_t>(sizeof(T));
   }
 
-  // Where the next head is, if it is one of q and if it is one of k: multiplied out once, and then
-  // only added to.
-  struct Offsets {
-    int64_t q, k;
-  };
-  struct Place {
-    int64_t offset, partner;
+  // Addresses of a thread's next head, if it is one of q and if it is one of k: multiplied out
+  // once, and then only added to.
+  struct Next {
+    uint64_t q, k;
   };
 
-  // Of the head that is `steps` heads after the next one.
-  POSENC_HD Place place(const Offsets& next, const HeadStrides& q, const HeadStrides& k, bool of_q,
-                        int64_t steps) const {
-    return {of_q ? next.q + steps * q.head : next.k + steps * k.head,
-            args_.half_block * (of_q ? dim_stride(q) : dim_stride(k))};
+  template <typename Index>
+  POSENC_HD Next first(const void* q, const HeadStrides& q_strides, const void* k,
+                       const HeadStrides& k_strides) const {
+    const int64_t head = group_ + first_head_;
+    return {reinterpret_cast<uint64_t>(q) + place<Index>(q_strides, head),
+            reinterpret_cast<uint64_t>(k) + place<Index>(k_strides, head - plan_.q_heads)};
   }
 
-  static POSENC_HD void advance(Offsets& next, const HeadStrides& q, const HeadStrides& k,
-                                int64_t steps) {
-    next.q += steps * q.head;
-    next.k += steps * k.head;
+  static POSENC_HD uint64_t take(Next& next, const HeadSteps& steps, bool of_q) {
+    const uint64_t address = of_q ? next.q : next.k;
+    next.q += steps.q;
+    next.k += steps.k;
+    return address;
+  }
+
+  // From the first number of a pair to the second.
+  POSENC_HD int64_t partner(const HeadStrides& q, const HeadStrides& k, bool of_q) const {
+    return args_.half_block * (of_q ? dim_stride(q) : dim_stride(k));
   }
 
   // Heads are shared out over z and the head blocks, and counted through q and k.
-  POSENC_HD int64_t head_step() const { return plan_.head_blocks * plan_.threads_z; }
+  POSENC_HD int heads() const { return plan_.thread_heads + (first_head_ < plan_.rest); }
+  POSENC_HD int q_heads() const { return plan_.thread_q_heads + (first_head_ < plan_.q_rest); }
 
   // Turned pairs, not yet rounded.
   struct Turned {
@@ -227,12 +293,13 @@ class RotaryBlock {
     return pairs;
   }
 
-  POSENC_HD Turned turn(const Turned& x, const Packet<Number, kPairs>& c,
-                        const Packet<Number, kPairs>& s) const {
+  template <bool kAsWritten>
+  static POSENC_HD Turned turn(const Turned& x, const Packet<Number, kPairs>& c,
+                               const Packet<Number, kPairs>& s) {
     Turned turned;
 #pragma unroll
     for (int j = 0; j < kPairs; ++j) {
-      if (args_.as_written) {
+      if constexpr (kAsWritten) {
         turned.a[j] = rounded(x.a[j] * c.numbers[j]) - rounded(x.b[j] * s.numbers[j]);
         turned.b[j] = rounded(x.b[j] * c.numbers[j]) + rounded(x.a[j] * s.numbers[j]);
       } else {
@@ -258,18 +325,13 @@ class RotaryBlock {
     }
   }
 
-  // Heads first .. heads - 1 of this thread, of which q_heads are of q.
-  POSENC_HD void copy(const Offsets& in, const Offsets& out, int64_t first, int64_t q_heads,
-                      int64_t heads) const {
-    const RotaryTensor& q = args_.tensors[0];
-    const RotaryTensor& k = args_.tensors[1];
-    for (int64_t head = first; head < heads; head += head_step()) {
-      const bool of_q = head < q_heads;
-      const Place from = place(in, q.in_strides, k.in_strides, of_q, head - first);
-      const Place to = place(out, q.out_strides, k.out_strides, of_q, head - first);
-      const T* const data = static_cast<const T*>(of_q ? q.in : k.in) + from.offset;
-      write_packet<T, kVector>(read_packet<T, kVector>(data),
-                               static_cast<T*>(of_q ? q.out : k.out) + to.offset);
+  // The thread's heads, as they are.
+  POSENC_HD void copy(Next in, Next out) const {
+    for (int head = 0; head < heads(); ++head) {
+      const bool of_q = head < q_heads();
+      const T* const from = reinterpret_cast<const T*>(take(in, plan_.in, of_q));
+      T* const to = reinterpret_cast<T*>(take(out, plan_.out, of_q));
+      write_packet<T, kVector>(read_packet<T, kVector>(from), to);
     }
   }
 
@@ -281,95 +343,98 @@ class RotaryBlock {
   bool in_range_, there_, working_, rotates_;
   int block_pairs_;
   int64_t first_pair_, batch_, token_, dim_;
+  int64_t group_, first_head_;
+  Position position_{0, 0};
 };
 
 // At its work on one of the pieces that the grid consists of.
 template <typename T, int kVector, bool kInterleaved>
 class RotaryThread : public RotaryBlock<T, kVector, kInterleaved> {
   using Block = RotaryBlock<T, kVector, kInterleaved>;
-  using Block::args_, Block::plan_, Block::row, Block::place, Block::head_step;
-  using typename Block::Number, typename Block::Offsets, typename Block::Place;
+  using Block::args_, Block::plan_, Block::take, Block::partner;
+  using typename Block::Number, typename Block::Next;
 
  public:
   using Block::kPairs;
+  static constexpr int kHeads = Policy::kHeads;
 
   POSENC_HD RotaryThread(const RotaryParameters& parameters, char* shared, int x, int y, int z)
       : Block(parameters.args, parameters.plan, shared, x, y, z) {}
 
   // Takes up a piece and requests the first heads, which arrive while angles are computed.
   POSENC_HD void begin(int64_t piece_x, int64_t piece_y) {
-    const int64_t head_block = divide(piece_y, plan_.vector_blocks);
-    this->take_vectors(piece_y - head_block * plan_.vector_blocks);
-    this->take_row(piece_x * plan_.threads_y + this->y_);
-    first_head_ = head_block * plan_.threads_z + this->z_;
-    in_ = first_offsets(args_.tensors[0].in_strides, args_.tensors[1].in_strides);
-    out_ = first_offsets(args_.tensors[0].out_strides, args_.tensors[1].out_strides);
-    if (this->working_ && this->rotates_) read(first_head_);
+    if (plan_.narrow) {
+      take<int32_t>(piece_x, piece_y);
+    } else {
+      take<int64_t>(piece_x, piece_y);
+    }
+    if (this->working_ && this->rotates_) read(0);
+    this->request_position();
   }
 
-  POSENC_HD void frequencies() { Block::frequencies(0); }
-
-  using Block::angles;
+  using Block::angles, Block::frequencies, Block::has_frequencies;
 
   POSENC_HD void rotate() {
     if (!this->working_) return;
-    if (!this->rotates_) {
-      return this->copy(in_, out_, first_head_, args_.tensors[0].heads, heads());
-    }
-    const int at = this->y_ * this->block_pairs_ + this->x_ * kPairs;
-    const auto c = kept_packet<Number, kPairs>(this->cosines() + at);
-    const auto s = kept_packet<Number, kPairs>(this->sines() + at);
-    const RotaryTensor& q = args_.tensors[0];
-    const RotaryTensor& k = args_.tensors[1];
-    const int64_t step = head_step();
-    for (int64_t head = first_head_; head < heads(); head += Policy::kHeads * step) {
-      if (head != first_head_) read(head);
-#pragma unroll
-      for (int i = 0; i < Policy::kHeads; ++i) {
-        const int64_t one = head + i * step;
-        if (one >= heads()) continue;
-        const bool of_q = one < q.heads;
-        const Place to = place(out_, q.out_strides, k.out_strides, of_q, i * step);
-        const auto x = Block::pairs_of(first_[i], second_[kInterleaved ? 0 : i]);
-        Block::write(this->turn(x, c, s), static_cast<T*>(of_q ? q.out : k.out) + to.offset,
-                     to.partner);
-      }
-      Block::advance(out_, q.out_strides, k.out_strides, Policy::kHeads * step);
+    if (!this->rotates_) return this->copy(in_, out_);
+    if (args_.as_written) {
+      rotate_heads<true>();
+    } else {
+      rotate_heads<false>();
     }
   }
 
  private:
-  // No index into args_.tensors that is not known to the compiler: kernel parameters would be
-  // copied to memory for it.
-  POSENC_HD int64_t heads() const { return args_.tensors[0].heads + args_.tensors[1].heads; }
+  template <typename Index>
+  POSENC_HD void take(int64_t piece_x, int64_t piece_y) {
+    this->template take_heads<Index>(piece_y);
+    this->template take_row<Index>(static_cast<Index>(piece_x) * plan_.threads_y + this->y_);
+    // No index into args_.tensors that is not known to the compiler: kernel parameters would be
+    // copied to memory for it.
+    const RotaryTensor &q = args_.tensors[0], &k = args_.tensors[1];
+    in_ = this->template first<Index>(q.in, q.in_strides, k.in, k.in_strides);
+    out_ = this->template first<Index>(q.out, q.out_strides, k.out, k.out_strides);
+  }
 
-  POSENC_HD Offsets first_offsets(const HeadStrides& q, const HeadStrides& k) const {
-    return {row(q) + first_head_ * q.head,
-            row(k) + (first_head_ - args_.tensors[0].heads) * k.head};
+  template <bool kAsWritten>
+  POSENC_HD void rotate_heads() {
+    const int at = this->y_ * this->block_pairs_ + this->x_ * kPairs;
+    const auto c = kept_packet<Number, kPairs>(this->cosines() + at);
+    const auto s = kept_packet<Number, kPairs>(this->sines() + at);
+    const HeadStrides &q = args_.tensors[0].out_strides, &k = args_.tensors[1].out_strides;
+    const int heads = this->heads(), q_heads = this->q_heads();
+    for (int head = 0; head < heads; head += kHeads) {
+      if (head > 0) read(head);
+#pragma unroll
+      for (int i = 0; i < kHeads; ++i) {
+        if (head + i >= heads) continue;
+        const bool of_q = head + i < q_heads;
+        const auto x = Block::pairs_of(first_[i], second_[kInterleaved ? 0 : i]);
+        Block::write(Block::template turn<kAsWritten>(x, c, s),
+                     reinterpret_cast<T*>(take(out_, plan_.out, of_q)), partner(q, k, of_q));
+      }
+    }
   }
 
   // Nothing is looked at here, so that all of it is on its way at once.
-  POSENC_HD void read(int64_t head) {
-    const RotaryTensor& q = args_.tensors[0];
-    const RotaryTensor& k = args_.tensors[1];
-    const int64_t step = head_step();
+  POSENC_HD void read(int head) {
+    const HeadStrides &q = args_.tensors[0].in_strides, &k = args_.tensors[1].in_strides;
+    const int heads = this->heads(), q_heads = this->q_heads();
 #pragma unroll
-    for (int i = 0; i < Policy::kHeads; ++i) {
-      const int64_t one = head + i * step;
-      if (one >= heads()) continue;
-      const bool of_q = one < q.heads;
-      const Place from = place(in_, q.in_strides, k.in_strides, of_q, i * step);
-      const T* const data = static_cast<const T*>(of_q ? q.in : k.in) + from.offset;
+    for (int i = 0; i < kHeads; ++i) {
+      if (head + i >= heads) continue;
+      const bool of_q = head + i < q_heads;
+      const T* const data = reinterpret_cast<const T*>(take(in_, plan_.in, of_q));
       first_[i] = read_word<T, kVector>(data);
-      if constexpr (!kInterleaved) second_[i] = read_word<T, kVector>(data + from.partner);
+      if constexpr (!kInterleaved) {
+        second_[i] = read_word<T, kVector>(data + partner(q, k, of_q));
+      }
     }
-    Block::advance(in_, q.in_strides, k.in_strides, Policy::kHeads * step);
   }
 
-  int64_t first_head_;
-  Offsets in_, out_;
-  WordOf<T, kVector> first_[Policy::kHeads];
-  WordOf<T, kVector> second_[kInterleaved ? 1 : Policy::kHeads];
+  Next in_, out_;
+  WordOf<T, kVector> first_[kHeads];
+  WordOf<T, kVector> second_[kInterleaved ? 1 : kHeads];
 };
 
 // ---------------------------------------------------------------------------------------------
@@ -433,11 +498,77 @@ auto visit_rotary_thread(const RotaryArgs& args, const Visit& visit) {
       visit);
 }
 
+// In the time that a thread takes for a head: a frequency, an angle, and to begin a piece. (Of
+// 16-bit numbers on sm_90, in instructions: 190, 100 and 250 to 65.)
+constexpr int64_t kFrequencyTime = 3, kAngleTime = 2, kPieceTime = 4;
+
+// How heads, then tokens, are shared out among the threads of a block: so that most places of the
+// GPU are taken, and most of a thread's requests.
 template <typename Thread>
-RotaryPlan plan_rotary(const RotaryArgs& args, GridLimit limit = {},
+void share_out(RotaryPlan& plan, int64_t rows, const Room& room) {
+  const int64_t others = plan.vector_blocks * plan.head_blocks * plan.groups;
+  const int64_t block_heads = divide_up(plan.heads, plan.head_blocks);
+  const int64_t most_groups = std::min(Policy::kThreads / plan.threads_x, Policy::kMostThreadsZ);
+  int64_t least = INT64_MAX, most_pieces = 0;
+  const auto consider = [&](int64_t thread_heads, int64_t y) {
+    const int64_t z = divide_up(block_heads, thread_heads);
+    const int64_t threads = plan.threads_x * y * z;
+    const int64_t places = room.blocks(threads);
+    const int64_t pairs = plan.threads_x * Thread::kPairs;
+    const int64_t pieces = divide_up(rows, y) * others;
+    const int64_t time =
+        divide_up(pieces, places) * (divide_up(thread_heads, Thread::kHeads) * Thread::kHeads +
+                                     kFrequencyTime * divide_up(pairs, threads) +
+                                     kAngleTime * divide_up(y * pairs, threads) + kPieceTime);
+    if (time > least || (time == least && pieces <= most_pieces)) return;
+    least = time;
+    most_pieces = pieces;
+    plan.threads_y = static_cast<int>(y);
+    plan.threads_z = static_cast<int>(z);
+  };
+  // What a thread has in flight, or as much as all heads come to; more where there are more heads
+  // than threads.
+  constexpr int64_t kRounds = 4, kWaves = 8;
+  const int64_t first = divide_up(block_heads, most_groups);
+  for (int64_t heads = 1; heads <= kRounds * Thread::kHeads;
+       heads += heads < Thread::kHeads ? 1 : Thread::kHeads) {
+    const int64_t thread_heads = std::max(first, heads);
+    const int64_t z = divide_up(block_heads, thread_heads);
+    const int64_t most = std::min(Policy::kThreads / (plan.threads_x * z), rows);
+    // Of many waves the last one matters little.
+    const bool many =
+        divide_up(rows, most) * others > kWaves * room.blocks(plan.threads_x * most * z);
+    for (int64_t y = most; y >= 1; y = many ? 0 : y / 2) consider(thread_heads, y);
+    if (thread_heads >= block_heads) break;
+  }
+}
+
+// Whether offsets in a tensor do, with those of threads that are beyond its end.
+inline bool fits_in_32_bits(const RotaryArgs& args, const HeadStrides& strides, int64_t heads) {
+  const auto reach = [](int64_t size, int64_t stride) {
+    return static_cast<double>(size) * std::abs(static_cast<double>(stride));
+  };
+  constexpr int64_t kBeyond = Policy::kThreads * Policy::kMostThreadsZ;
+  return reach(args.batch + 1, strides.batch) +
+             reach(std::min(args.tokens, args.rows() + kBeyond), strides.token) +
+             reach(heads + kBeyond, strides.head) + reach(args.head_dim + kBeyond, strides.dim) <
+         static_cast<double>(Policy::kNarrow);
+}
+
+inline HeadSteps head_steps(const RotaryPlan& plan, const HeadStrides& q, const HeadStrides& k,
+                            int64_t size) {
+  return {plan.head_step() * q.head * size, plan.head_step() * k.head * size};
+}
+
+template <typename Thread>
+RotaryPlan plan_rotary(const RotaryArgs& args, const Room& room = {},
                        int64_t most_vectors = Policy::kRowVectors) {
   RotaryPlan plan;
-  const int64_t heads = args.tensors[0].heads + args.tensors[1].heads;
+  const RotaryTensor &q = args.tensors[0], &k = args.tensors[1];
+  plan.groups = args.inv_freq.heads;
+  const bool shared = plan.groups == 1;
+  plan.q_heads = shared ? q.heads : 1;
+  plan.heads = shared ? q.heads + k.heads : args.tensor_count;
   bool in_place = true;
   for (int i = 0; i < args.tensor_count; ++i) {
     in_place = in_place && args.tensors[i].in == args.tensors[i].out;
@@ -445,37 +576,40 @@ RotaryPlan plan_rotary(const RotaryArgs& args, GridLimit limit = {},
   plan.rotated = args.pairs / Thread::kPairs;
   plan.vectors = plan.rotated;
   if (!in_place) plan.vectors += (args.head_dim - 2 * args.pairs) / Thread::kWidth;
-  if (args.rows() == 0 || heads == 0 || plan.vectors == 0) return plan;
-
-  const auto clamp = [](int64_t value, int64_t least, int64_t most) {
-    return static_cast<int>(std::max(least, std::min(value, most)));
-  };
-  plan.threads_x = clamp(plan.vectors, 1, most_vectors);
-  plan.vector_blocks = divide_up(plan.vectors, plan.threads_x);
-  // As many heads to a thread as it keeps in flight; fewer where that would leave the GPU idle, and
-  // the heads of a token in several blocks where even all their threads would.
   const int64_t rows = args.rows();
-  const int64_t most_groups = std::min<int64_t>(Policy::kThreads / plan.threads_x, 64);
-  const int64_t all = rows * plan.vectors * heads;
-  const int64_t wanted = clamp(all / (Policy::kBlocks * Policy::kThreads), 1, Policy::kHeads);
-  if (rows * plan.vector_blocks < Policy::kBlocks) {
-    plan.head_blocks = clamp(Policy::kBlocks / (rows * plan.vector_blocks), 1,
-                             divide_up(divide_up(heads, wanted), most_groups));
+  if (rows == 0 || plan.groups == 0 || plan.heads == 0 || plan.vectors == 0) return plan;
+
+  plan.threads_x = static_cast<int>(std::clamp<int64_t>(plan.vectors, 1, most_vectors));
+  plan.vector_blocks = divide_up(plan.vectors, plan.threads_x);
+  // Where tokens are too few for the GPU, their heads go to several blocks, which then compute the
+  // same angles: as many as a head for each thread takes.
+  const int64_t pieces = rows * plan.vector_blocks * plan.groups;
+  const int64_t places = room.blocks(Policy::kThreads);
+  plan.head_blocks = std::clamp<int64_t>(places / pieces, 1,
+                                         divide_up(plan.heads * plan.threads_x, Policy::kThreads));
+  // A thread counts its heads in 32 bits.
+  plan.head_blocks = std::max(plan.head_blocks, divide_up(plan.heads, int64_t{1} << 30));
+  share_out<Thread>(plan, rows, room);
+  const int64_t step = plan.head_step();
+  plan.thread_heads = static_cast<int>(plan.heads / step);
+  plan.rest = plan.heads % step;
+  plan.thread_q_heads = static_cast<int>(plan.q_heads / step);
+  plan.q_rest = plan.q_heads % step;
+  plan.in = head_steps(plan, q.in_strides, k.in_strides, item_size(args.dtype));
+  plan.out = head_steps(plan, q.out_strides, k.out_strides, item_size(args.dtype));
+  plan.narrow = std::max(rows, args.head_dim) < Policy::kNarrow;
+  for (int i = 0; i < args.tensor_count; ++i) {
+    const RotaryTensor& x = args.tensors[i];
+    plan.narrow = plan.narrow && fits_in_32_bits(args, x.in_strides, x.heads) &&
+                  fits_in_32_bits(args, x.out_strides, x.heads);
   }
-  const int64_t block_heads = divide_up(heads, plan.head_blocks);
-  const int64_t thread_heads = std::max(wanted, divide_up(block_heads, most_groups));
-  plan.threads_z = static_cast<int>(divide_up(block_heads, thread_heads));
-  plan.threads_y = clamp(Policy::kThreads / (plan.threads_x * plan.threads_z), 1,
-                         std::max<int64_t>(rows / Policy::kBlocks, 1));
-  plan.pieces_x = divide_up(rows, plan.threads_y);
-  plan.pieces_y = plan.vector_blocks * plan.head_blocks;
-  plan.grid_x = std::min(plan.pieces_x, limit.x);
-  plan.grid_y = std::min(plan.pieces_y, limit.y);
+  plan.take_pieces(divide_up(rows, plan.threads_y),
+                   plan.groups * plan.head_blocks * plan.vector_blocks, room.limit);
   plan.shared_bytes = Thread::shared_bytes(std::min<int64_t>(plan.threads_x, plan.rotated),
                                            args.inv_freq.terms(), plan);
   // Sums over many axes have many frequencies.
   if (plan.shared_bytes > Policy::kSharedBytes && plan.threads_x > 1) {
-    return plan_rotary<Thread>(args, limit, plan.threads_x / 2);
+    return plan_rotary<Thread>(args, room, plan.threads_x / 2);
   }
   return plan;
 }

@@ -15,12 +15,13 @@ __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocksPerProcessor)
   for_each_piece(parameters.plan, [&](int64_t x, int64_t y) {
     thread.begin(x, y);
     thread.frequencies();
+    thread.request(0);
+    __syncthreads();
     for (int round = 0; round < thread.rounds(); ++round) {
-      thread.begin_round(round);
-      if (round == 0) __syncthreads();
       thread.angles();
       __syncthreads();
-      thread.rotate();
+      thread.rotate(round);
+      thread.request(round + 1);
       __syncthreads();
       thread.sum_heads();
       for (int axis = 0; axis < thread.axes(); ++axis) {
@@ -49,16 +50,16 @@ __global__ void __launch_bounds__(Policy::kSumColumns* Policy::kSumRows)
 
 }  // namespace
 
-cudaError_t rotary_gradient(const RotaryGradientArgs& args, cudaStream_t stream) {
+cudaError_t rotary_gradient(const RotaryGradientArgs& args, Queue queue) {
   return visit_rotary_gradient_thread(args, [&](auto* type) {
     using Thread = std::remove_pointer_t<decltype(type)>;
     const RotaryGradientParameters parameters{args, plan_rotary_gradient<Thread>(args)};
-    const RotaryGradientPlan& plan = parameters.plan;
-    const cudaError_t error = launch(rotary_gradient_kernel<Thread>, parameters,
-                                     dim3(plan.threads_x, plan.threads_y, plan.threads_z), stream);
+    const cudaError_t error = launch<Thread>(rotary_gradient_kernel<Thread>, queue,
+                                             [&](const Room& /*room*/) { return parameters; });
     if (error != cudaSuccess) return error;
-    return launch(column_sums_kernel<ColumnSumsThread<double, 1, typename Thread::Partial>>,
-                  column_sums(args, plan), dim3(Policy::kSumColumns, Policy::kSumRows), stream);
+    using Sums = ColumnSumsThread<double, 1, typename Thread::Partial>;
+    return launch<Sums>(column_sums_kernel<Sums>, queue,
+                        [&](const Room& /*room*/) { return column_sums(args, parameters.plan); });
   });
 }
 

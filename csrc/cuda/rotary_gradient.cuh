@@ -21,12 +21,11 @@
 namespace posenc::cuda {
 
 struct RotaryGradientPlan : RotaryPlan {
-  int64_t groups = 1;              // heads with frequencies of their own, or 1
-  int64_t q_heads = 0, heads = 0;  // of a group: of q, of both
-  int64_t rounds = 1;              // of threads_y tokens each, that a piece has
-  int64_t all_rounds = 0;          // of all pieces
-  int64_t rotated_blocks = 0;      // of the vector blocks, those with pairs
-  bool positions = false;          // have a gradient
+  HeadSteps x;
+  int64_t rounds = 1;          // of threads_y tokens each, that a piece has
+  int64_t all_rounds = 0;      // of all pieces
+  int64_t rotated_blocks = 0;  // of the vector blocks, those with pairs
+  bool positions = false;      // have a gradient
 
   // Partial sums: frequencies [frequency_parts, terms, heads, pairs], then positions
   // [position_parts, axes, rows].
@@ -41,13 +40,13 @@ struct RotaryGradientParameters {
 template <typename T, int kVector, bool kInterleaved>
 class RotaryGradientThread : public RotaryBlock<T, kVector, kInterleaved> {
   using Block = RotaryBlock<T, kVector, kInterleaved>;
-  using Block::args_, Block::row, Block::place, Block::head_step, Block::threads, Block::thread,
-      Block::x_, Block::y_, Block::z_, Block::block_pairs_, Block::first_pair_;
-  using typename Block::Number, typename Block::Offsets, typename Block::Place,
-      typename Block::Turned;
+  using Block::args_, Block::take, Block::partner, Block::threads, Block::thread, Block::x_,
+      Block::y_, Block::z_, Block::block_pairs_, Block::first_pair_, Block::group_;
+  using typename Block::Number, typename Block::Next, typename Block::Turned;
 
  public:
   using Block::kPairs;
+  static constexpr int kHeads = Policy::kGradientHeads;
   using Partial = Number;
 
   POSENC_HD RotaryGradientThread(const RotaryGradientParameters& parameters, char* shared, int x,
@@ -60,14 +59,15 @@ class RotaryGradientThread : public RotaryBlock<T, kVector, kInterleaved> {
   POSENC_HD void begin(int64_t piece_x, int64_t piece_y) {
     piece_x_ = piece_x;
     piece_y_ = piece_y;
-    const int64_t head_piece = divide(piece_y, plan_.vector_blocks);
-    this->take_vectors(piece_y - head_piece * plan_.vector_blocks);
-    group_ = divide(head_piece, plan_.head_blocks);
-    first_head_ = (head_piece - group_ * plan_.head_blocks) * plan_.threads_z + z_;
+    if (plan_.narrow) {
+      this->template take_heads<int32_t>(piece_y);
+    } else {
+      this->template take_heads<int64_t>(piece_y);
+    }
   }
 
   POSENC_HD void frequencies() {
-    Block::frequencies(group_);
+    Block::frequencies();
     const int count = static_cast<int>(terms()) * block_pairs_;
     for (int i = thread(); i < count; i += threads()) frequency_sums()[i] = 0;
   }
@@ -76,45 +76,44 @@ class RotaryGradientThread : public RotaryBlock<T, kVector, kInterleaved> {
     return static_cast<int>(Block::min64(plan_.rounds, plan_.all_rounds - piece_x_ * plan_.rounds));
   }
 
-  // Takes up the next tokens and requests their first heads.
-  POSENC_HD void begin_round(int round) {
-    round_ = round;
-    this->take_row(first_row() + y_);
-    const RotaryTensor& q = args_.tensors[0];
-    const RotaryTensor& k = args_.tensors[1];
-    in_ = first_offsets(q.in_strides, k.in_strides);
-    out_ = first_offsets(q.out_strides, k.out_strides);
-    x_at_ = first_offsets(gradient_.x_strides[0], gradient_.x_strides[1]);
-    if (this->working_ && this->rotates_) read(first_head_);
+  // Takes up the tokens of a round and requests their first heads, which arrive while those of the
+  // round before are summed up.
+  POSENC_HD void request(int round) {
+    if (round >= rounds()) return;
+    if (plan_.narrow) {
+      take_row<int32_t>(round);
+    } else {
+      take_row<int64_t>(round);
+    }
+    if (this->working_ && this->rotates_) read(0);
+    this->request_position();
   }
 
   using Block::angles;
 
   // The gradient of x; cross products to shared memory.
-  POSENC_HD void rotate() {
+  POSENC_HD void rotate(int round) {
+    round_ = round;
     if (!this->working_) return;
-    if (!this->rotates_) return this->copy(in_, out_, first_head_, plan_.q_heads, plan_.heads);
+    if (!this->rotates_) return this->copy(in_, out_);
     const int at = y_ * block_pairs_ + x_ * kPairs;
     const auto c = kept_packet<Number, kPairs>(this->cosines() + at);
     const auto s = kept_packet<Number, kPairs>(this->sines() + at);
-    const RotaryTensor& q = args_.tensors[0];
-    const RotaryTensor& k = args_.tensors[1];
-    const int64_t step = head_step();
+    const HeadStrides &q = args_.tensors[0].out_strides, &k = args_.tensors[1].out_strides;
+    const int heads = this->heads(), q_heads = this->q_heads();
     Packet<Number, kPairs> sum{};
     // Unrolled, this loop and that over `radians` below take more registers than there are.
 #pragma unroll 1
-    for (int64_t head = first_head_; head < plan_.heads; head += Policy::kGradientHeads * step) {
-      if (head != first_head_) read(head);
+    for (int head = 0; head < heads; head += kHeads) {
+      if (head > 0) read(head);
 #pragma unroll
-      for (int i = 0; i < Policy::kGradientHeads; ++i) {
-        const int64_t one = head + i * step;
-        if (one >= plan_.heads) continue;
-        const bool of_q = one < plan_.q_heads;
-        const Place to = place(out_, q.out_strides, k.out_strides, of_q, 0);
-        Block::advance(out_, q.out_strides, k.out_strides, step);
+      for (int i = 0; i < kHeads; ++i) {
+        if (head + i >= heads) continue;
+        const bool of_q = head + i < q_heads;
         const int second = kInterleaved ? 0 : i;
-        const Turned y = this->turn(Block::pairs_of(first_[i], second_[second]), c, s);
-        Block::write(y, static_cast<T*>(of_q ? q.out : k.out) + to.offset, to.partner);
+        const Turned y =
+            Block::template turn<false>(Block::pairs_of(first_[i], second_[second]), c, s);
+        Block::write(y, reinterpret_cast<T*>(take(out_, plan_.out, of_q)), partner(q, k, of_q));
         const Turned x = Block::pairs_of(first_of_x_[i], second_of_x_[second]);
 #pragma unroll
         for (int j = 0; j < kPairs; ++j) {
@@ -191,7 +190,7 @@ class RotaryGradientThread : public RotaryBlock<T, kVector, kInterleaved> {
 
   // Frequencies of the piece; what a thread has summed itself.
   POSENC_HD void finish() {
-    const int64_t head_block = divide(first_head_, plan_.threads_z);
+    const int64_t head_block = divide(this->first_head_, plan_.threads_z);
     Number* const to =
         partials() + (piece_x_ * plan_.head_blocks + head_block) * gradient_.frequency_count();
     for (int term = 0; term < terms(); ++term) {
@@ -211,10 +210,11 @@ class RotaryGradientThread : public RotaryBlock<T, kVector, kInterleaved> {
   }
 
  private:
-  // The tokens of the round.
-  POSENC_HD int64_t first_row() const {
-    return (piece_x_ * plan_.rounds + round_) * plan_.threads_y;
+  // The tokens of a round.
+  POSENC_HD int64_t first_row(int round) const {
+    return (piece_x_ * plan_.rounds + round) * plan_.threads_y;
   }
+  POSENC_HD int64_t first_row() const { return first_row(round_); }
   POSENC_HD int tokens() const {
     return static_cast<int>(Block::min64(plan_.threads_y, args_.rows() - first_row()));
   }
@@ -237,48 +237,47 @@ class RotaryGradientThread : public RotaryBlock<T, kVector, kInterleaved> {
     return args_.axis_map.data == nullptr || args_.axis_map.clamped(first_pair_ + i) == axis;
   }
 
-  // A group's heads are counted through q and k.
-  POSENC_HD Offsets first_offsets(const HeadStrides& q, const HeadStrides& k) const {
-    return {row(q) + (group_ + first_head_) * q.head,
-            row(k) + (group_ + first_head_ - plan_.q_heads) * k.head};
+  template <typename Index>
+  POSENC_HD void take_row(int round) {
+    Block::take_row(static_cast<Index>(first_row(round)) + y_);
+    const RotaryTensor &q = args_.tensors[0], &k = args_.tensors[1];
+    in_ = this->template first<Index>(q.in, q.in_strides, k.in, k.in_strides);
+    out_ = this->template first<Index>(q.out, q.out_strides, k.out, k.out_strides);
+    x_at_ = this->template first<Index>(gradient_.x[0], gradient_.x_strides[0], gradient_.x[1],
+                                        gradient_.x_strides[1]);
   }
 
-  POSENC_HD void read(int64_t head) {
-    const RotaryTensor& q = args_.tensors[0];
-    const RotaryTensor& k = args_.tensors[1];
-    const int64_t step = head_step();
+  POSENC_HD void read(int head) {
+    const RotaryTensor &q = args_.tensors[0], &k = args_.tensors[1];
+    const int heads = this->heads(), q_heads = this->q_heads();
 #pragma unroll
-    for (int i = 0; i < Policy::kGradientHeads; ++i) {
-      const int64_t one = head + i * step;
-      if (one >= plan_.heads) continue;
-      const bool of_q = one < plan_.q_heads;
-      const auto read_one = [&](const void* data, const Place& from, WordOf<T, kVector>& first,
+    for (int i = 0; i < kHeads; ++i) {
+      if (head + i >= heads) continue;
+      const bool of_q = head + i < q_heads;
+      const auto read_one = [&](uint64_t address, int64_t partner, WordOf<T, kVector>& first,
                                 WordOf<T, kVector>& second) {
-        const T* const at = static_cast<const T*>(data) + from.offset;
+        const T* const at = reinterpret_cast<const T*>(address);
         first = read_word<T, kVector>(at);
-        if constexpr (!kInterleaved) second = read_word<T, kVector>(at + from.partner);
+        if constexpr (!kInterleaved) second = read_word<T, kVector>(at + partner);
       };
       const int second = kInterleaved ? 0 : i;
-      read_one(of_q ? q.in : k.in, place(in_, q.in_strides, k.in_strides, of_q, 0), first_[i],
+      read_one(take(in_, plan_.in, of_q), partner(q.in_strides, k.in_strides, of_q), first_[i],
                second_[second]);
-      read_one(of_q ? gradient_.x[0] : gradient_.x[1],
-               place(x_at_, gradient_.x_strides[0], gradient_.x_strides[1], of_q, 0),
-               first_of_x_[i], second_of_x_[second]);
-      // Step by step, which takes fewer registers than the multiples of all strides.
-      Block::advance(in_, q.in_strides, k.in_strides, step);
-      Block::advance(x_at_, gradient_.x_strides[0], gradient_.x_strides[1], step);
+      read_one(take(x_at_, plan_.x, of_q),
+               partner(gradient_.x_strides[0], gradient_.x_strides[1], of_q), first_of_x_[i],
+               second_of_x_[second]);
     }
   }
 
   const RotaryGradientArgs& gradient_;
   const RotaryGradientPlan& plan_;
 
-  int64_t piece_x_, piece_y_, group_, first_head_;
+  int64_t piece_x_, piece_y_;
   int round_;
-  Offsets in_, out_, x_at_;
-  WordOf<T, kVector> first_[Policy::kGradientHeads], first_of_x_[Policy::kGradientHeads];
-  WordOf<T, kVector> second_[kInterleaved ? 1 : Policy::kGradientHeads];
-  WordOf<T, kVector> second_of_x_[kInterleaved ? 1 : Policy::kGradientHeads];
+  Next in_, out_, x_at_;
+  WordOf<T, kVector> first_[kHeads], first_of_x_[kHeads];
+  WordOf<T, kVector> second_[kInterleaved ? 1 : kHeads];
+  WordOf<T, kVector> second_of_x_[kInterleaved ? 1 : kHeads];
 };
 
 // ---------------------------------------------------------------------------------------------
@@ -291,11 +290,8 @@ struct ColumnSums {
   int64_t parts = 0, columns = 0;
 };
 
-struct ColumnSumsPlan {
-  int64_t pieces_x = 0, pieces_y = 1;  // tiles of columns of the first sums, then of the second
-  int64_t first_tiles = 0;
-  int64_t grid_x = 0, grid_y = 1;
-  size_t shared_bytes = sizeof(double) * Policy::kSumColumns * Policy::kSumRows;
+struct ColumnSumsPlan : LaunchPlan {
+  int64_t first_tiles = 0;  // pieces are tiles of columns of the first sums, then of the second
 };
 
 struct ColumnSumsParameters {
@@ -358,26 +354,23 @@ auto visit_rotary_gradient_thread(const RotaryGradientArgs& args, const Visit& v
       visit);
 }
 
+// The same for every GPU, as the order of sums follows from it.
 template <typename Thread>
 RotaryGradientPlan plan_rotary_gradient(const RotaryGradientArgs& args, GridLimit limit = {}) {
   const RotaryArgs& turned = args.turned;
-  const InverseFrequencies& inv_freq = turned.inv_freq;
-  const RotaryArgs group = inv_freq.heads == 1 ? turned : turned.of_head(0);
   RotaryGradientPlan plan;
-  plan.groups = inv_freq.heads;
-  plan.q_heads = group.tensors[0].heads;
-  plan.heads = plan.q_heads + group.tensors[1].heads;
   plan.positions = args.position_sums != nullptr;
-  if (plan.groups == 0) return plan;
-  static_cast<RotaryPlan&>(plan) = plan_rotary<Thread>(group, limit);
+  static_cast<RotaryPlan&>(plan) = plan_rotary<Thread>(turned);
   if (plan.pieces_x == 0) return plan;
-  plan.pieces_y *= plan.groups;
+  plan.x = head_steps(plan, args.x_strides[0], args.x_strides[1], item_size(turned.dtype));
+  for (int i = 0; i < turned.tensor_count; ++i) {
+    plan.narrow =
+        plan.narrow && fits_in_32_bits(turned, args.x_strides[i], turned.tensors[i].heads);
+  }
   plan.rounds = std::clamp(plan.pieces_x * plan.pieces_y / Policy::kGradientPieces, int64_t{1},
                            Policy::kGradientRounds);
   plan.all_rounds = plan.pieces_x;
-  plan.pieces_x = divide_up(plan.all_rounds, plan.rounds);
-  plan.grid_x = std::min(plan.pieces_x, limit.x);
-  plan.grid_y = std::min(plan.pieces_y, limit.y);
+  plan.take_pieces(divide_up(plan.all_rounds, plan.rounds), plan.pieces_y, limit);
   plan.rotated_blocks = divide_up(plan.rotated, plan.threads_x);
   plan.frequency_parts = plan.pieces_x * plan.head_blocks;
   if (plan.positions) plan.position_parts = plan.groups * plan.head_blocks * plan.rotated_blocks;
@@ -404,9 +397,11 @@ inline ColumnSumsParameters column_sums(const RotaryGradientArgs& args,
   }
   ColumnSumsPlan& of_sums = parameters.plan;
   of_sums.first_tiles = divide_up(count, Policy::kSumColumns);
-  of_sums.pieces_x =
-      of_sums.first_tiles + divide_up(parameters.sums[1].columns, Policy::kSumColumns);
-  of_sums.grid_x = std::min(of_sums.pieces_x, limit.x);
+  of_sums.threads_x = Policy::kSumColumns;
+  of_sums.threads_y = Policy::kSumRows;
+  of_sums.shared_bytes = sizeof(double) * Policy::kSumColumns * Policy::kSumRows;
+  of_sums.take_pieces(
+      of_sums.first_tiles + divide_up(parameters.sums[1].columns, Policy::kSumColumns), 1, limit);
   return parameters;
 }
 

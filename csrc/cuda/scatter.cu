@@ -47,12 +47,15 @@ __global__ void __launch_bounds__(Policy::kThreads, Thread::kBlocks)
 
 }  // namespace
 
-cudaError_t relative_scatter(const RelativeArgs& args, cudaStream_t stream) {
-  if (args.index.data == nullptr) return relative_shift(args, true, stream);
+cudaError_t relative_scatter(const RelativeArgs& args, Queue queue) {
+  if (args.index.data == nullptr) return relative_shift(args, true, queue);
   if (args.order == nullptr || args.bounds == nullptr) return cudaErrorInvalidValue;
-  return visit_scatter_launch(args, {}, [&](const ScatterParameters& parameters, auto* type) {
+  const RelativeArgs arranged = arrange(args, true).args;
+  return visit_scatter_thread(arranged, [&](auto* type) {
     using Thread = std::remove_pointer_t<decltype(type)>;
-    return launch(scatter_kernel<Thread>, parameters, dim3(Policy::kThreads), stream);
+    return launch<Thread>(scatter_kernel<Thread>, queue, [&](const Room& room) {
+      return ScatterParameters{arranged, plan_scatter<Thread>(arranged, room)};
+    });
   });
 }
 

@@ -10,12 +10,9 @@
 
 namespace posenc::cuda {
 
-struct ScatterPlan {
+struct ScatterPlan : LaunchPlan {
   bool searches = false;  // most entries of a list are in no row's window
   int64_t tiles = 0;      // of kThreads columns; a block takes every pieces_y-th
-  int64_t pieces_x = 0, pieces_y = 0;
-  int64_t grid_x = 0, grid_y = 0;
-  size_t shared_bytes = 0;
 };
 
 struct ScatterParameters {
@@ -232,28 +229,24 @@ class ScatterThread {
 
 // Of arranged arguments.
 template <typename Thread>
-ScatterPlan plan_scatter(const RelativeArgs& args, GridLimit limit = {}) {
+ScatterPlan plan_scatter(const RelativeArgs& args, const Room& room = {}) {
   ScatterPlan plan;
   plan.searches = args.entries / 4 > args.keys;
   plan.tiles = divide_up(args.width, Policy::kThreads);
-  plan.pieces_x = divide_up(args.rows(), Policy::kScatterRows);
-  if (plan.pieces_x > 0 && plan.tiles > 0) {
-    plan.pieces_y = std::max<int64_t>(1, std::min(plan.tiles, Policy::kBlocks / plan.pieces_x));
-  }
-  plan.grid_x = std::min(plan.pieces_x, limit.x);
-  plan.grid_y = std::min(plan.pieces_y, limit.y);
+  plan.threads_x = Policy::kThreads;
   plan.shared_bytes = Thread::kSharedBytes;
+  const int64_t rows = divide_up(args.rows(), Policy::kScatterRows);
+  if (rows == 0 || plan.tiles == 0) return plan;
+  const int64_t places = room.blocks(plan.threads(), plan.shared_bytes);
+  const int64_t tiles = units_of_piece(rows, plan.tiles, plan.tiles, places);
+  plan.take_pieces(rows, divide_up(plan.tiles, tiles), room.limit);
   return plan;
 }
 
-// Calls visit(parameters, thread type).
 template <typename Visit>
-auto visit_scatter_launch(const RelativeArgs& args, GridLimit limit, const Visit& visit) {
+auto visit_scatter_thread(const RelativeArgs& args, const Visit& visit) {
   return visit_type(args.dtype, [&](auto type) {
-    using Thread = ScatterThread<decltype(type), 1>;
-    ScatterParameters parameters{arrange(args, true).args, {}};
-    parameters.plan = plan_scatter<Thread>(parameters.args, limit);
-    return visit(parameters, static_cast<Thread*>(nullptr));
+    return visit(static_cast<ScatterThread<decltype(type), 1>*>(nullptr));
   });
 }
 

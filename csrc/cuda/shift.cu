@@ -6,9 +6,14 @@
 
 namespace posenc::cuda {
 
-cudaError_t relative_shift(const RelativeArgs& args, bool scatter, cudaStream_t stream) {
-  return visit_shift_launch(args, scatter, {}, [&](const auto& parameters, auto* type) {
-    return launch_tiles<std::remove_pointer_t<decltype(type)>>(parameters, stream);
+cudaError_t relative_shift(const RelativeArgs& args, bool scatter, Queue queue) {
+  RelativeParameters parameters = arrange(args, scatter);
+  return visit_shift_thread(parameters, [&](auto* type) {
+    using Thread = std::remove_pointer_t<decltype(type)>;
+    return launch_tiles<Thread, RelativeParameters>(queue, [&](const Room& room) {
+      parameters.plan = plan_relative<Thread>(parameters, room);
+      return parameters;
+    });
   });
 }
 

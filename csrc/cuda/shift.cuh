@@ -142,17 +142,14 @@ class ShiftThread : RelativeThread<T, kVector> {
   int64_t first_row_, column_;
 };
 
-// Calls visit(parameters, thread type) for a call without an index.
+// Calls visit(thread type) for a call without an index.
 template <typename Visit>
-auto visit_shift_launch(const RelativeArgs& given, bool scatter, GridLimit limit,
-                        const Visit& visit) {
-  RelativeParameters parameters = arrange(given, scatter);
-  return visit_type(given.dtype, [&](auto type) {
+auto visit_shift_thread(const RelativeParameters& parameters, const Visit& visit) {
+  return visit_type(parameters.args.dtype, [&](auto type) {
     using T = decltype(type);
     constexpr int kWide = 16 / sizeof(T);
-    return by_vectors(parameters, kWide)
-               ? visit_planned<ShiftThread<T, kWide>>(parameters, limit, visit)
-               : visit_planned<ShiftThread<T, 1>>(parameters, limit, visit);
+    return by_vectors(parameters, kWide) ? visit(static_cast<ShiftThread<T, kWide>*>(nullptr))
+                                         : visit(static_cast<ShiftThread<T, 1>*>(nullptr));
   });
 }
 

@@ -26,13 +26,14 @@ __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocksPerProcessor)
 
 }  // namespace
 
-cudaError_t sinusoidal(const SinusoidalArgs& args, cudaStream_t stream) {
+cudaError_t sinusoidal(const SinusoidalArgs& args, Queue queue) {
   cudaError_t error = cudaSuccess;
-  for_each_sinusoidal_launch(args, {}, [&](const SinusoidalParameters& parameters, auto* type) {
+  for_each_sinusoidal_launch(args, [&](SinusoidalParameters& parameters, auto* type) {
     using Thread = std::remove_pointer_t<decltype(type)>;
-    const SinusoidalPlan& plan = parameters.plan;
-    error =
-        launch(sinusoidal_kernel<Thread>, parameters, dim3(plan.threads_x, plan.threads_y), stream);
+    error = launch<Thread>(sinusoidal_kernel<Thread>, queue, [&](const Room& room) {
+      parameters.plan = plan_sinusoidal<Thread>(parameters.args, room);
+      return parameters;
+    });
     return error == cudaSuccess;
   });
   return error;

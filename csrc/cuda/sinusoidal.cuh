@@ -22,20 +22,18 @@
 #include "core/sinusoidal.h"
 #include "cuda/packet.cuh"
 #include "cuda/policy.h"
+#include "cuda/room.h"
 
 namespace posenc::cuda {
 
-struct SinusoidalPlan {
+// Pieces are along rows (x), and along the vectors of a row and the repetitions (y).
+struct SinusoidalPlan : LaunchPlan {
   int64_t vectors = 0;      // of a row
   int64_t repetitions = 1;  // of the positions
-  int threads_x = 1, threads_y = 1;
   int64_t rows_per_thread = 1;
-  int64_t pieces_x = 0, pieces_y = 0;  // along rows; along the other two:
-  int64_t vector_blocks = 0;           // pieces along the vectors of a row
-  int64_t repetition_blocks = 1;       // and along the repetitions
-  bool steps = false;                  // are in shared memory
-  int64_t grid_x = 0, grid_y = 0;
-  size_t shared_bytes = 0;
+  int64_t vector_blocks = 0;
+  int64_t repetition_blocks = 1;
+  bool steps = false;  // are in shared memory
 };
 
 struct SinusoidalParameters {
@@ -433,7 +431,7 @@ inline void merge_axes(SinusoidalArgs& args) {
 }
 
 template <typename Thread>
-SinusoidalPlan plan_sinusoidal(const SinusoidalArgs& args, GridLimit limit = {}) {
+SinusoidalPlan plan_sinusoidal(const SinusoidalArgs& args, const Room& room = {}) {
   SinusoidalPlan plan;
   const int64_t rows = args.rows();
   plan.vectors = args.pairs / Thread::kPairs;
@@ -451,14 +449,15 @@ SinusoidalPlan plan_sinusoidal(const SinusoidalArgs& args, GridLimit limit = {})
   plan.threads_x = static_cast<int>(clamp(plan.vectors, 1, kMost));
   plan.vector_blocks = divide_up(plan.vectors, plan.threads_x);
   plan.threads_y = static_cast<int>(clamp(Policy::kThreads / plan.threads_x, 1, rows));
-  const int64_t blocks = divide_up(rows, plan.threads_y) * plan.vector_blocks;
-  plan.rows_per_thread = clamp(blocks / Policy::kBlocks, 1, Policy::kRows);
-  plan.pieces_x = divide_up(rows, plan.threads_y * plan.rows_per_thread);
-  plan.repetition_blocks =
-      clamp(Policy::kBlocks / (plan.pieces_x * plan.vector_blocks), 1, plan.repetitions);
-  plan.pieces_y = plan.vector_blocks * plan.repetition_blocks;
-  plan.grid_x = std::min(plan.pieces_x, limit.x);
-  plan.grid_y = std::min(plan.pieces_y, limit.y);
+  const int64_t bytes = Thread::kHalf ? kBytes : Thread::kPairs * sizeof(Turns);
+  const int64_t places = room.blocks(plan.threads(), plan.threads_x * bytes);
+  plan.rows_per_thread =
+      units_of_piece(plan.vector_blocks, divide_up(rows, plan.threads_y), Policy::kRows, places);
+  const int64_t pieces_x = divide_up(rows, plan.threads_y * plan.rows_per_thread);
+  const int64_t each =
+      units_of_piece(pieces_x * plan.vector_blocks, plan.repetitions, plan.repetitions, places);
+  plan.repetition_blocks = divide_up(plan.repetitions, each);
+  plan.take_pieces(pieces_x, plan.vector_blocks * plan.repetition_blocks, room.limit);
   // For fewer rows it is more to make all steps than the one that each needs.
   plan.steps = Thread::kHalf && plain(args) && plan.threads_y * plan.rows_per_thread >= 2 * kSteps;
   plan.shared_bytes = static_cast<size_t>(plan.threads_x) * Thread::kPairs *
@@ -481,10 +480,10 @@ inline const GeometricTurns& formula_turns(const SinusoidalSpec& spec, int64_t f
   return turns;
 }
 
-// Calls visit(parameters, thread type) for each launch of a call: one, but for tables from a
-// formula that are wider than GeometricTurns can be.
+// Calls visit(parameters without a plan, thread type) for each launch of a call: one, but for
+// tables from a formula that are wider than GeometricTurns can be.
 template <typename Visit>
-void for_each_sinusoidal_launch(const SinusoidalArgs& args, GridLimit limit, const Visit& visit) {
+void for_each_sinusoidal_launch(const SinusoidalArgs& args, const Visit& visit) {
   if (args.positions_count() == 0) return;
   const bool formula = args.inv_freq.data == nullptr;
   const int64_t most = formula ? GeometricTurns::kMaxPairs : args.pairs;
@@ -505,10 +504,8 @@ void for_each_sinusoidal_launch(const SinusoidalArgs& args, GridLimit limit, con
     part.x_sine = skip(args.x_sine, args.x_step);
     part.x_cosine = skip(args.x_cosine, args.x_step);
     if (formula) parameters.turns = formula_turns(args.spec, first, part.pairs);
-    const bool go_on = visit_sinusoidal_thread(part, [&](auto* thread) {
-      parameters.plan = plan_sinusoidal<std::remove_pointer_t<decltype(thread)>>(part, limit);
-      return visit(parameters, thread);
-    });
+    const bool go_on =
+        visit_sinusoidal_thread(part, [&](auto* thread) { return visit(parameters, thread); });
     if (!go_on) return;
   }
 }

@@ -11,6 +11,7 @@
 #include "core/windows.h"
 #include "cuda/packet.cuh"
 #include "cuda/policy.h"
+#include "cuda/room.h"
 
 namespace posenc::cuda {
 
@@ -18,19 +19,15 @@ namespace posenc::cuda {
 //
 //   block    vectors of a row (x), tiles of rows (y), repetitions (z)
 //   thread   `tiles` of them one after another, for its repetitions
-struct TilePlan {
+//   pieces   row blocks * column blocks (x), kept * repetition blocks (y)
+struct TilePlan : LaunchPlan {
   int64_t vectors = 0, rows = 0, repetitions = 0;
-  int threads_x = 1, threads_y = 1, threads_z = 1;
   int tiles = 1;
-  int64_t pieces_x = 0, pieces_y = 0;  // row blocks * column blocks, kept * repetition blocks
   int64_t column_blocks = 1, repetition_blocks = 1;
   int64_t repetition_step = 1;  // from one repetition of a thread to its next
-  int64_t grid_x = 0, grid_y = 0;
-  size_t shared_bytes = 0;
 
   // Of a block with tiles of so many rows.
   POSENC_HD int block_rows(int tile_rows) const { return threads_y * tiles * tile_rows; }
-  POSENC_HD int threads() const { return threads_x * threads_y * threads_z; }
 };
 
 // Where a thread (x, y, z) of a block is in a piece.
@@ -87,7 +84,7 @@ inline bool aligned(const Matrices& matrices, const Planes& planes, int64_t rows
 }
 
 inline TilePlan plan_tiles(int64_t vectors, int64_t rows, int tile_rows, int64_t kept,
-                           int64_t repetitions, GridLimit limit) {
+                           int64_t repetitions, const Room& room) {
   TilePlan plan;
   plan.vectors = vectors;
   plan.rows = rows;
@@ -106,16 +103,14 @@ inline TilePlan plan_tiles(int64_t vectors, int64_t rows, int tile_rows, int64_t
   plan.threads_z = static_cast<int>(clamp(Policy::kThreads / (plan.threads_x * plan.threads_y), 1,
                                           std::min<int64_t>(repetitions, Policy::kMostThreadsZ)));
   const int64_t row_tiles = divide_up(rows, plan.threads_y * tile_rows);
-  const int64_t blocks = row_tiles * plan.column_blocks * kept;
+  const int64_t places = room.blocks(plan.threads());
   plan.tiles = static_cast<int>(
-      clamp(blocks / Policy::kBlocks, 1, std::min<int64_t>(row_tiles, Policy::kTiles)));
-  plan.pieces_x = divide_up(row_tiles, plan.tiles) * plan.column_blocks;
-  plan.repetition_blocks = clamp(Policy::kBlocks / std::max<int64_t>(plan.pieces_x * kept, 1), 1,
-                                 divide_up(repetitions, plan.threads_z));
+      units_of_piece(plan.column_blocks * kept, row_tiles, Policy::kTiles, places));
+  const int64_t pieces_x = divide_up(row_tiles, plan.tiles) * plan.column_blocks;
+  const int64_t turns = divide_up(repetitions, plan.threads_z);
+  plan.repetition_blocks = divide_up(turns, units_of_piece(pieces_x * kept, turns, turns, places));
   plan.repetition_step = plan.repetition_blocks * plan.threads_z;
-  plan.pieces_y = kept * plan.repetition_blocks;
-  plan.grid_x = std::min(plan.pieces_x, limit.x);
-  plan.grid_y = std::min(plan.pieces_y, limit.y);
+  plan.take_pieces(pieces_x, kept * plan.repetition_blocks, room.limit);
   return plan;
 }
 

@@ -6,10 +6,12 @@
 
 namespace posenc::cuda {
 
-cudaError_t toeplitz(const ToeplitzArgs& args, cudaStream_t stream) {
+cudaError_t toeplitz(const ToeplitzArgs& args, Queue queue) {
   return visit_toeplitz_thread(args, [&](auto* type) {
     using Thread = std::remove_pointer_t<decltype(type)>;
-    return launch_tiles<Thread>(ToeplitzParameters{args, plan_toeplitz<Thread>(args)}, stream);
+    return launch_tiles<Thread, ToeplitzParameters>(queue, [&](const Room& room) {
+      return ToeplitzParameters{args, plan_toeplitz<Thread>(args, room)};
+    });
   });
 }
 

@@ -370,9 +370,9 @@ auto visit_toeplitz_thread(const ToeplitzArgs& args, const Visit& visit) {
 }
 
 template <typename Thread>
-TilePlan plan_toeplitz(const ToeplitzArgs& args, GridLimit limit = {}) {
+TilePlan plan_toeplitz(const ToeplitzArgs& args, const Room& room = {}) {
   TilePlan plan = plan_tiles(args.key_count() / Thread::kWidth, args.query_count(), Thread::kRows,
-                             args.kept_count(), args.repetitions(), limit);
+                             args.kept_count(), args.repetitions(), room);
   plan.shared_bytes = Thread::shared_bytes(plan);
   return plan;
 }

@@ -116,10 +116,13 @@ void print_gradients() {
       }
       each(threads, [&](Thread& one) { one.begin(plan.pieces_x - 1, plan.pieces_y - 1); });
       each(threads, [](Thread& one) { one.frequencies(); });
+      each(threads, [](Thread& one) { one.request(0); });
       for (int round = 0; round < threads[0].rounds(); ++round) {
-        each(threads, [&](Thread& one) { one.begin_round(round); });
         each(threads, [](Thread& one) { one.angles(); });
-        each(threads, [](Thread& one) { one.rotate(); });
+        each(threads, [&](Thread& one) {
+          one.rotate(round);
+          one.request(round + 1);
+        });
         each(threads, [](Thread& one) { one.sum_heads(); });
         each(threads, [](Thread& one) { one.stage_positions(0); });
         each(threads, [](Thread& one) { one.sum_tokens(0); });
@@ -149,8 +152,9 @@ void print_table() {
   args.cosine = out + 1;
   args.sine_step = args.cosine_step = 2;
   args.interleaved = true;
-  posenc::cuda::for_each_sinusoidal_launch(args, {}, [&](const auto& parameters, auto* type) {
+  posenc::cuda::for_each_sinusoidal_launch(args, [&](auto& parameters, auto* type) {
     using Thread = std::remove_pointer_t<decltype(type)>;
+    parameters.plan = posenc::cuda::plan_sinusoidal<Thread>(parameters.args);
     const auto& plan = parameters.plan;
     std::vector<Thread> threads;
     for (int y = 0; y < plan.threads_y; ++y) {

@@ -19,15 +19,9 @@ using namespace posenc::cuda;
 constexpr int kCount = 64, kThreads = 8;
 alignas(16) float numbers[kCount + kThreads];
 
-struct Plan {
-  int64_t pieces_x = kCount / kThreads, pieces_y = 1;
-  int64_t grid_x = 3, grid_y = 1;
-  size_t shared_bytes = kThreads * sizeof(float);
-};
-
 struct Parameters {
   std::string mistake;
-  Plan plan;
+  LaunchPlan plan;
 };
 
 class PlantedThread {
@@ -76,12 +70,14 @@ int main(int /*count*/, char** arguments) {
                                    ? on_host::Writes::kAtTheEnd
                                    : on_host::Writes::kAtOnce;
   for (int i = 0; i < kCount + kThreads; ++i) numbers[i] = static_cast<float>(i);
-  on_host::Threads threads{kThreads};
-  Plan& plan = parameters.plan;
-  if (parameters.mistake == "threads along z") threads = {1, 1, 65};
-  if (parameters.mistake == "threads of a block") threads = {16, 17};
+  LaunchPlan& plan = parameters.plan;
+  plan.threads_x = kThreads;
+  plan.take_pieces(kCount / kThreads, 1, {3, 1});
+  plan.shared_bytes = kThreads * sizeof(float);
+  if (parameters.mistake == "threads along z") plan.threads_x = 1, plan.threads_z = 65;
+  if (parameters.mistake == "threads of a block") plan.threads_x = 16, plan.threads_y = 17;
   if (parameters.mistake == "shared memory, less than 16 bytes on")
-    plan.shared_bytes -= 4, --threads.x;
+    plan.shared_bytes -= 4, --plan.threads_x;
   if (parameters.mistake == "shared memory") plan.shared_bytes = 49153;
   if (parameters.mistake == "grid along y") plan.pieces_y = plan.grid_y = 65536;
   if (parameters.mistake == "grid along x") plan.pieces_x = plan.grid_x = int64_t{1} << 31;
@@ -89,7 +85,8 @@ int main(int /*count*/, char** arguments) {
   if (parameters.mistake == "grid beyond the pieces") plan.grid_x = 9;
   try {
     on_host::launch<PlantedThread>(
-        parameters, threads, [](on_host::Block<PlantedThread>& block, int64_t x, int64_t /*y*/) {
+        [&](const Room& /*room*/) { return parameters; },
+        [](on_host::Block<PlantedThread>& block, int64_t x, int64_t /*y*/) {
           block.each([&](PlantedThread& thread) { thread.read(x); });
           block.each([](PlantedThread& thread) { thread.write(); });
         });

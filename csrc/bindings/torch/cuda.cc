@@ -6,6 +6,8 @@
 #include <torch/csrc/stable/macros.h>
 #include <torch/headeronly/util/Exception.h>
 
+#include <optional>
+
 #include "cuda/kernels.h"
 
 namespace posenc::cuda {
@@ -30,9 +32,11 @@ cudaStream_t current_stream(int32_t device) {
 
 template <typename Args>
 void run_kernel(const char* function, int32_t device, const Args& args,
-                cudaError_t (*kernel)(const Args&, cudaStream_t)) {
-  const torch::stable::accelerator::DeviceGuard guard(device);
-  const cudaError_t error = kernel(args, current_stream(device));
+                cudaError_t (*kernel)(const Args&, Queue)) {
+  // Mostly the device is the current one, and to ask takes less time than a guard.
+  std::optional<torch::stable::accelerator::DeviceGuard> guard;
+  if (torch::stable::accelerator::getCurrentDeviceIndex() != device) guard.emplace(device);
+  const cudaError_t error = kernel(args, {device, current_stream(device)});
   STD_TORCH_CHECK(error == cudaSuccess, function, ": CUDA: ", cudaGetErrorString(error));
 }
 

@@ -25,7 +25,7 @@
 
 #include "cuda/on_host/accesses.h"
 #include "cuda/on_host/memory.h"
-#include "cuda/policy.h"
+#include "cuda/room.h"
 
 namespace posenc::cuda::on_host {
 
@@ -35,11 +35,15 @@ enum class Run {
   kSamples,  // likewise, with the bytes that some of the pieces move; nothing is written
 };
 
+// A grid so small that blocks have several pieces to do.
+constexpr Room kSmallRoom{{}, 128, {3, 2}};
+
 struct Launch {
   std::string kernel;
   int64_t pieces_x, pieces_y, grid_x, grid_y;
   int threads_x, threads_y, threads_z;
   size_t shared_bytes;
+  int64_t places;                             // blocks that run at a time
   std::vector<int64_t> sampled_x, sampled_y;  // pieces whose bytes are known
   std::vector<int64_t> bytes;                 // [sampled_y, sampled_x]
 };
@@ -49,11 +53,9 @@ struct Simulation {
   uint64_t seed = 1;  // of the order of blocks and threads; 0 is that of their numbers
   Writes writes = Writes::kAtOnce;
   Run run = Run::kAll;
+  Room room = kSmallRoom;  // what launches are planned for
   std::vector<Launch> launches;
   std::mutex running;
-
-  // Small, so that blocks have several pieces to do.
-  GridLimit grid_limit() const { return run == Run::kAll ? GridLimit{3, 2} : GridLimit{}; }
 };
 inline Simulation simulation;
 
@@ -84,13 +86,6 @@ class Random {
   uint64_t state_;
 };
 
-// Threads of a block, as CUDA's dim3 has them.
-struct Threads {
-  int x = 1, y = 1, z = 1;
-
-  int count() const { return x * y * z; }
-};
-
 // As a kernel is called with the coordinates of a thread: those that its threads have.
 template <typename Thread, typename Parameters>
 void add_thread(std::vector<Thread>& threads, const Parameters& parameters, char* shared, int x,
@@ -109,13 +104,14 @@ template <typename Thread>
 class Block {
  public:
   template <typename Parameters>
-  Block(const Parameters& parameters, const Threads& threads, Random* random)
+  Block(const Parameters& parameters, Random* random)
       : shared_bytes_(parameters.plan.shared_bytes), memory_(shared_bytes_), random_(random) {
     std::memset(memory_.data(), kPoison, memory_.guard() - memory_.data());
-    threads_.reserve(static_cast<size_t>(threads.count()));
-    for (int z = 0; z < threads.z; ++z) {
-      for (int y = 0; y < threads.y; ++y) {
-        for (int x = 0; x < threads.x; ++x) {
+    const LaunchPlan& plan = parameters.plan;
+    threads_.reserve(static_cast<size_t>(plan.threads()));
+    for (int z = 0; z < plan.threads_z; ++z) {
+      for (int y = 0; y < plan.threads_y; ++y) {
+        for (int x = 0; x < plan.threads_x; ++x) {
           add_thread(threads_, parameters, memory_.data(), x, y, z);
         }
       }
@@ -170,8 +166,7 @@ class Block {
 // The pieces of one block of a grid, one after the other, as for_each_piece of launch.cuh has them.
 class Pieces {
  public:
-  template <typename Plan>
-  Pieces(const Plan& plan, int64_t block_x, int64_t block_y)
+  Pieces(const LaunchPlan& plan, int64_t block_x, int64_t block_y)
       : x_(block_x),
         y_(block_y),
         first_x_(block_x),
@@ -248,8 +243,7 @@ inline std::vector<int64_t> some_of(int64_t count) {
 
 // Blocks take turns, a piece at a time.
 template <typename Thread, typename Parameters, typename RunPiece>
-void run_blocks(const Parameters& parameters, const Threads& threads, const RunPiece& run_piece,
-                Random* random) {
+void run_blocks(const Parameters& parameters, const RunPiece& run_piece, Random* random) {
   struct Running {
     std::unique_ptr<Block<Thread>> block;
     Pieces pieces;
@@ -257,8 +251,8 @@ void run_blocks(const Parameters& parameters, const Threads& threads, const RunP
   std::vector<Running> running;
   for (int64_t y = 0; y < parameters.plan.grid_y; ++y) {
     for (int64_t x = 0; x < parameters.plan.grid_x; ++x) {
-      running.push_back({std::make_unique<Block<Thread>>(parameters, threads, random),
-                         Pieces(parameters.plan, x, y)});
+      running.push_back(
+          {std::make_unique<Block<Thread>>(parameters, random), Pieces(parameters.plan, x, y)});
     }
   }
   while (!running.empty()) {
@@ -270,33 +264,45 @@ void run_blocks(const Parameters& parameters, const Threads& threads, const RunP
   }
 }
 
-// run_piece(block, x, y) is what a block of these threads does with a piece.
-template <typename Thread, typename Parameters, typename RunPiece>
-void launch(const Parameters& parameters, const Threads& threads, const RunPiece& run_piece) {
-  const auto& plan = parameters.plan;
-  if (plan.pieces_x == 0 || plan.pieces_y == 0) return;
+// parameters = plan(room), as for the launch of the kernel (launch.cuh); run_piece(block, x, y) is
+// what a block of these threads does with a piece.
+template <typename Thread, typename Plan, typename RunPiece>
+void launch(const Plan& plan, const RunPiece& run_piece) {
   const std::lock_guard<std::mutex> alone(simulation.running);
+  const auto parameters = plan(simulation.room);
+  const LaunchPlan& shape = parameters.plan;
+  if (shape.pieces_x == 0 || shape.pieces_y == 0) return;
   static const std::string kernel = name_of<Thread>();
+  const bool all = simulation.run == Run::kAll;
   struct Running {
-    Running() {
-      accesses.begin(kernel, simulation.run == Run::kAll ? simulation.writes : Writes::kNever);
-    }
+    explicit Running(Writes writes) { accesses.begin(kernel, writes); }
     ~Running() { accesses.end(); }
-  } running;
-  Launch launch{kernel,    plan.pieces_x, plan.pieces_y,     plan.grid_x, plan.grid_y, threads.x,
-                threads.y, threads.z,     plan.shared_bytes, {},          {},          {}};
+  } running(all ? simulation.writes : Writes::kNever);
+  Launch launch{kernel,
+                shape.pieces_x,
+                shape.pieces_y,
+                shape.grid_x,
+                shape.grid_y,
+                shape.threads_x,
+                shape.threads_y,
+                shape.threads_z,
+                shape.shared_bytes,
+                simulation.room.blocks(shape.threads(), shape.shared_bytes),
+                {},
+                {},
+                {}};
   check_limits(launch);
   Random random(simulation.seed);
   Random* const shuffled = simulation.seed == 0 ? nullptr : &random;
-  if (simulation.run == Run::kAll) {
-    run_blocks<Thread>(parameters, threads, run_piece, shuffled);
+  if (all) {
+    run_blocks<Thread>(parameters, run_piece, shuffled);
     accesses.write_held();
     return;
   }
   if (simulation.run == Run::kSamples) {
-    launch.sampled_x = some_of(plan.pieces_x);
-    launch.sampled_y = some_of(plan.pieces_y);
-    Block<Thread> block(parameters, threads, shuffled);
+    launch.sampled_x = some_of(shape.pieces_x);
+    launch.sampled_y = some_of(shape.pieces_y);
+    Block<Thread> block(parameters, shuffled);
     for (const int64_t y : launch.sampled_y) {
       for (const int64_t x : launch.sampled_x) {
         accesses.take_global_bytes();
@@ -309,15 +315,15 @@ void launch(const Parameters& parameters, const Threads& threads, const RunPiece
 }
 
 // Of threads that stage something in shared memory and then write tiles.
-template <typename Thread, typename Parameters>
-void launch_tiles(const Parameters& parameters) {
-  const auto& plan = parameters.plan;
-  launch<Thread>(parameters, {plan.threads_x, plan.threads_y, plan.threads_z},
-                 [](Block<Thread>& block, int64_t x, int64_t y) {
-                   block.each([&](Thread& thread) { thread.begin(x, y); });
-                   block.each([](Thread& thread) { thread.stage(); });
-                   block.each([](Thread& thread) { thread.write(); });
-                 });
+template <typename Thread, typename Plan>
+void launch_tiles(const Plan& plan) {
+  launch<Thread>(plan, [](Block<Thread>& block, int64_t x, int64_t y) {
+    block.each([&](Thread& thread) {
+      thread.begin(x, y);
+      thread.stage();
+    });
+    block.each([](Thread& thread) { thread.write(); });
+  });
 }
 
 }  // namespace posenc::cuda::on_host

@@ -12,15 +12,24 @@ namespace posenc::cuda::on_host {
 namespace {
 
 void run_shift(const RelativeArgs& args, bool scatter) {
-  visit_shift_launch(args, scatter, simulation.grid_limit(),
-                     [](const auto& parameters, auto* type) {
-                       launch_tiles<std::remove_pointer_t<decltype(type)>>(parameters);
-                     });
+  RelativeParameters parameters = arrange(args, scatter);
+  visit_shift_thread(parameters, [&](auto* type) {
+    using Thread = std::remove_pointer_t<decltype(type)>;
+    launch_tiles<Thread>([&](const Room& room) {
+      parameters.plan = plan_relative<Thread>(parameters, room);
+      return parameters;
+    });
+  });
 }
 
 void run_gather(const RelativeArgs& args) {
-  visit_gather_launch(args, simulation.grid_limit(), [](const auto& parameters, auto* type) {
-    launch_tiles<std::remove_pointer_t<decltype(type)>>(parameters);
+  RelativeParameters parameters = arrange(args, false);
+  visit_gather_thread(parameters, [&](auto* type) {
+    using Thread = std::remove_pointer_t<decltype(type)>;
+    launch_tiles<Thread>([&](const Room& room) {
+      parameters.plan = plan_relative<Thread>(parameters, room);
+      return parameters;
+    });
   });
 }
 
@@ -51,21 +60,26 @@ void sum_in_block(Block<Thread>& block) {
 }
 
 void run_scatter(const RelativeArgs& args) {
-  visit_scatter_launch(
-      args, simulation.grid_limit(), [](const ScatterParameters& parameters, auto* type) {
-        using Thread = std::remove_pointer_t<decltype(type)>;
-        const ScatterPlan& plan = parameters.plan;
-        launch<Thread>(parameters, {Policy::kThreads},
-                       [&](Block<Thread>& block, int64_t x, int64_t y) {
-                         block.each([&](Thread& thread) { thread.begin(x); });
-                         block.each([](Thread& thread) { thread.read_rows(); });
-                         for (int64_t tile = y; tile < plan.tiles; tile += plan.pieces_y) {
-                           block.each([&](Thread& thread) { thread.short_list(tile); });
-                           sum_in_warps(block);
-                           sum_in_block(block);
-                         }
-                       });
-      });
+  const RelativeArgs arranged = arrange(args, true).args;
+  visit_scatter_thread(arranged, [&](auto* type) {
+    using Thread = std::remove_pointer_t<decltype(type)>;
+    int64_t tiles = 0, tile_step = 0;
+    const auto plan = [&](const Room& room) {
+      const ScatterParameters parameters{arranged, plan_scatter<Thread>(arranged, room)};
+      tiles = parameters.plan.tiles;
+      tile_step = parameters.plan.pieces_y;
+      return parameters;
+    };
+    launch<Thread>(plan, [&](Block<Thread>& block, int64_t x, int64_t y) {
+      block.each([&](Thread& thread) { thread.begin(x); });
+      block.each([](Thread& thread) { thread.read_rows(); });
+      for (int64_t tile = y; tile < tiles; tile += tile_step) {
+        block.each([&](Thread& thread) { thread.short_list(tile); });
+        sum_in_warps(block);
+        sum_in_block(block);
+      }
+    });
+  });
 }
 
 }  // namespace

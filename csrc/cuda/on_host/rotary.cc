@@ -11,15 +11,20 @@ namespace {
 void run_rotary(const RotaryArgs& args) {
   visit_rotary_thread(args, [&](auto* type) {
     using Thread = std::remove_pointer_t<decltype(type)>;
-    const RotaryParameters parameters{args, plan_rotary<Thread>(args, simulation.grid_limit())};
-    const RotaryPlan& plan = parameters.plan;
-    launch<Thread>(parameters, {plan.threads_x, plan.threads_y, plan.threads_z},
-                   [](Block<Thread>& block, int64_t x, int64_t y) {
-                     block.each([&](Thread& thread) { thread.begin(x, y); });
-                     block.each([](Thread& thread) { thread.frequencies(); });
-                     block.each([](Thread& thread) { thread.angles(); });
-                     block.each([](Thread& thread) { thread.rotate(); });
-                   });
+    const auto plan = [&](const Room& room) {
+      return RotaryParameters{args, plan_rotary<Thread>(args, room)};
+    };
+    launch<Thread>(plan, [](Block<Thread>& block, int64_t x, int64_t y) {
+      block.each([&](Thread& thread) {
+        thread.begin(x, y);
+        thread.frequencies();
+        if (!thread.has_frequencies()) thread.angles();
+      });
+      block.each([](Thread& thread) {
+        if (thread.has_frequencies()) thread.angles();
+      });
+      block.each([](Thread& thread) { thread.rotate(); });
+    });
   });
 }
 

@@ -9,40 +9,46 @@ namespace posenc::cuda::on_host {
 namespace {
 
 template <typename Partial>
-void run_column_sums(const ColumnSumsParameters& parameters) {
+void run_column_sums(const RotaryGradientArgs& args, const RotaryGradientPlan& plan) {
   using Thread = ColumnSumsThread<double, 1, Partial>;
-  launch<Thread>(parameters, {Policy::kSumColumns, Policy::kSumRows},
-                 [](Block<Thread>& block, int64_t x, int64_t /*y*/) {
-                   block.each([&](Thread& thread) { thread.sum(x); });
-                   block.each([](Thread& thread) { thread.finish(); });
-                 });
+  const auto sums = [&](const Room& room) { return column_sums(args, plan, room.limit); };
+  launch<Thread>(sums, [](Block<Thread>& block, int64_t x, int64_t /*y*/) {
+    block.each([&](Thread& thread) { thread.sum(x); });
+    block.each([](Thread& thread) { thread.finish(); });
+  });
 }
 
 void run_rotary_gradient(RotaryGradientArgs args) {
   visit_rotary_gradient_thread(args, [&](auto* type) {
     using Thread = std::remove_pointer_t<decltype(type)>;
-    const RotaryGradientPlan plan = plan_rotary_gradient<Thread>(args, simulation.grid_limit());
+    const RotaryGradientPlan plan = plan_rotary_gradient<Thread>(args, simulation.room.limit);
     const Workspace workspace(partial_bytes(args, plan));
     args.workspace = workspace.data();
-    launch<Thread>(RotaryGradientParameters{args, plan},
-                   {plan.threads_x, plan.threads_y, plan.threads_z},
-                   [](Block<Thread>& block, int64_t x, int64_t y) {
-                     block.each([&](Thread& thread) { thread.begin(x, y); });
-                     block.each([](Thread& thread) { thread.frequencies(); });
-                     for (int round = 0; round < block.one().rounds(); ++round) {
-                       block.each([&](Thread& thread) { thread.begin_round(round); });
-                       block.each([](Thread& thread) { thread.angles(); });
-                       block.each([](Thread& thread) { thread.rotate(); });
-                       block.each([](Thread& thread) { thread.sum_heads(); });
-                       for (int axis = 0; axis < block.one().axes(); ++axis) {
-                         block.each([&](Thread& thread) { thread.stage_positions(axis); });
-                         block.each([&](Thread& thread) { thread.sum_tokens(axis); });
-                         block.each([&](Thread& thread) { thread.write_positions(axis); });
-                       }
-                     }
-                     block.each([](Thread& thread) { thread.finish(); });
-                   });
-    run_column_sums<typename Thread::Partial>(column_sums(args, plan, simulation.grid_limit()));
+    const auto parameters = [&](const Room& /*room*/) {
+      return RotaryGradientParameters{args, plan};
+    };
+    launch<Thread>(parameters, [](Block<Thread>& block, int64_t x, int64_t y) {
+      block.each([&](Thread& thread) {
+        thread.begin(x, y);
+        thread.frequencies();
+        thread.request(0);
+      });
+      for (int round = 0; round < block.one().rounds(); ++round) {
+        block.each([](Thread& thread) { thread.angles(); });
+        block.each([&](Thread& thread) {
+          thread.rotate(round);
+          thread.request(round + 1);
+        });
+        block.each([](Thread& thread) { thread.sum_heads(); });
+        for (int axis = 0; axis < block.one().axes(); ++axis) {
+          block.each([&](Thread& thread) { thread.stage_positions(axis); });
+          block.each([&](Thread& thread) { thread.sum_tokens(axis); });
+          block.each([&](Thread& thread) { thread.write_positions(axis); });
+        }
+      }
+      block.each([](Thread& thread) { thread.finish(); });
+    });
+    run_column_sums<typename Thread::Partial>(args, plan);
   });
 }
 

@@ -9,18 +9,22 @@ namespace posenc::cuda::on_host {
 namespace {
 
 void run_sinusoidal(const SinusoidalArgs& args) {
-  for_each_sinusoidal_launch(
-      args, simulation.grid_limit(), [&](const SinusoidalParameters& parameters, auto* type) {
-        using Thread = std::remove_pointer_t<decltype(type)>;
-        launch<Thread>(parameters, {parameters.plan.threads_x, parameters.plan.threads_y},
-                       [](Block<Thread>& block, int64_t x, int64_t y) {
-                         block.each([&](Thread& thread) { thread.begin(x, y); });
-                         block.each([](Thread& thread) { thread.frequencies(); });
-                         block.each([](Thread& thread) { thread.steps(); });
-                         block.each([](Thread& thread) { thread.rows(); });
-                       });
-        return true;
+  for_each_sinusoidal_launch(args, [&](SinusoidalParameters& parameters, auto* type) {
+    using Thread = std::remove_pointer_t<decltype(type)>;
+    const auto plan = [&](const Room& room) -> const SinusoidalParameters& {
+      parameters.plan = plan_sinusoidal<Thread>(parameters.args, room);
+      return parameters;
+    };
+    launch<Thread>(plan, [](Block<Thread>& block, int64_t x, int64_t y) {
+      block.each([&](Thread& thread) {
+        thread.begin(x, y);
+        thread.frequencies();
       });
+      block.each([](Thread& thread) { thread.steps(); });
+      block.each([](Thread& thread) { thread.rows(); });
+    });
+    return true;
+  });
 }
 
 }  // namespace

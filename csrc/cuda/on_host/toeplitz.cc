@@ -12,25 +12,26 @@ namespace {
 void run_toeplitz(const ToeplitzArgs& args) {
   visit_toeplitz_thread(args, [&](auto* type) {
     using Thread = std::remove_pointer_t<decltype(type)>;
-    launch_tiles<Thread>(
-        ToeplitzParameters{args, plan_toeplitz<Thread>(args, simulation.grid_limit())});
+    launch_tiles<Thread>([&](const Room& room) {
+      return ToeplitzParameters{args, plan_toeplitz<Thread>(args, room)};
+    });
   });
 }
 
 void run_diagonal_sums(const ToeplitzArgs& args) {
   visit_diagonal_sums_thread(args, [&](auto* type) {
     using Thread = std::remove_pointer_t<decltype(type)>;
-    const DiagonalSumsParameters parameters{
-        args, plan_diagonal_sums<Thread>(args, simulation.grid_limit())};
-    launch<Thread>(parameters, {parameters.plan.threads_x, parameters.plan.threads_y},
-                   [](Block<Thread>& block, int64_t x, int64_t y) {
-                     block.each([&](Thread& thread) { thread.begin(x, y); });
-                     for (int64_t round = 0; round < block.one().rounds(); ++round) {
-                       block.each([&](Thread& thread) { thread.sum(round); });
-                       block.each([&](Thread& thread) { thread.combine(round); });
-                     }
-                     block.each([](Thread& thread) { thread.finish(); });
-                   });
+    const auto plan = [&](const Room& room) {
+      return DiagonalSumsParameters{args, plan_diagonal_sums<Thread>(args, room)};
+    };
+    launch<Thread>(plan, [](Block<Thread>& block, int64_t x, int64_t y) {
+      block.each([&](Thread& thread) { thread.begin(x, y); });
+      for (int64_t round = 0; round < block.one().rounds(); ++round) {
+        block.each([&](Thread& thread) { thread.sum(round); });
+        block.each([&](Thread& thread) { thread.combine(round); });
+      }
+      block.each([](Thread& thread) { thread.finish(); });
+    });
   });
 }
 
