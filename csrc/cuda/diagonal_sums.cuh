@@ -3,6 +3,9 @@
 //   DiagonalSumsThread   the sums of kVector neighbouring entries. Threads side by side (y) take
 //                        parts of the rows, which are added up in their order.
 //
+// Blocks start in the order of their pieces: those with the longest diagonals, in the middle, come
+// first, of several planes together, so that the last ones running are short.
+//
 // The order of additions is that of the CPU, so that the bits are. For one entry:
 //
 //   rank 1   a group is 8 rows of a plane, a block 32 groups
@@ -23,11 +26,13 @@
 
 namespace posenc::cuda {
 
-// Pieces are of entries (x), of kept planes (y).
+// Pieces are blocks of entries in planes that start together (x), sets of those planes (y).
 struct DiagonalSumsPlan : LaunchPlan {
   int64_t vectors = 0;      // of the entries
   bool by_groups = false;   // what a thread sums up before all parts are put together: or a block
   bool one_origin = false;  // the windows of all summed planes are the same
+  int64_t blocks = 0;       // of threads_x vectors of entries
+  int64_t together = 1;     // kept planes that start together; a divisor of their number
 };
 
 struct DiagonalSumsParameters {
@@ -38,6 +43,14 @@ struct DiagonalSumsParameters {
 constexpr int kGroupRows = 8;
 constexpr int kBlockGroups = 32;
 constexpr int kBlockRepetitions = 64;
+
+// Of `count` in a row, the one that is number i in the order from `middle` outwards.
+POSENC_HD inline int64_t outwards(int64_t i, int64_t middle, int64_t count) {
+  const int64_t after = count - 1 - middle;
+  const int64_t near = middle < after ? middle : after;
+  if (i > 2 * near) return middle < after ? i : count - 1 - i;
+  return i % 2 == 0 ? middle + i / 2 : middle - (i + 1) / 2;
+}
 
 // The thread (x, y): sums parts of its x's entries, and puts together the parts of one entry.
 template <typename T, int kVector, bool kGrid>
@@ -58,8 +71,10 @@ class DiagonalSumsThread {
         y_(y) {}
 
   POSENC_HD void begin(int64_t piece_x, int64_t piece_y) {
+    const int64_t number = divide(piece_x, plan_.together);
+    const int64_t plane = piece_y * plan_.together + piece_x - number * plan_.together;
     int64_t offsets[3] = {};
-    add_offsets(args_.planes, 0, args_.kept, piece_y,
+    add_offsets(args_.planes, 0, args_.kept, plane,
                 {args_.in.plane_strides, args_.diagonal_strides, args_.q_offset_strides}, offsets);
     in_ = offsets[0];
     diagonals_ = offsets[1];
@@ -69,7 +84,9 @@ class DiagonalSumsThread {
     const int64_t first =
         kVector == 1 ? 0
                      : (origin_ & (kVector - 1)) - ((origin_ & (kVector - 1)) != 0 ? kVector : 0);
-    block_entry_ = first + piece_x * plan_.threads_x * kVector;
+    const int block = plan_.threads_x * kVector;
+    const int64_t middle = divide(middle_entry() - first, block);
+    block_entry_ = first + outwards(number, middle, plan_.blocks) * block;
     entry_ = block_entry_ + x_ * kVector;
     total_ = block_ = 0;
     if constexpr (kGrid) {
@@ -141,6 +158,13 @@ class DiagonalSumsThread {
   // Those of all planes; for grids a plane is kBlockRepetitions of them.
   POSENC_HD int64_t parts_count() const { return parts_count_; }
   POSENC_HD int64_t entry_count() const { return kGrid ? args_.entry_count() : args_.entries[0]; }
+
+  // That of the longest diagonal.
+  POSENC_HD int64_t middle_entry() const {
+    if (kGrid) return entry_count() / 2;
+    if (args_.queries[0] == 0) return 0;
+    return origin_ + (args_.keys[0] - args_.queries[0]) / 2;
+  }
 
   POSENC_HD const T* plane_data(int64_t offset) const {
     return static_cast<const T*>(args_.in.data) + offset;
@@ -376,7 +400,10 @@ DiagonalSumsPlan plan_diagonal_sums(const ToeplitzArgs& args, const Room& room =
   plan.threads_x = threads_x;
   plan.threads_y = Policy::kThreads / threads_x;
   plan.by_groups = blocks < Policy::kSumsRounds * plan.threads_y;
-  plan.take_pieces(divide_up(plan.vectors, threads_x), kept, room.limit);
+  plan.blocks = divide_up(plan.vectors, threads_x);
+  plan.together = std::min<int64_t>(kept, Policy::kSumsPlanes);
+  while (kept % plan.together != 0) --plan.together;
+  plan.take_pieces(plan.blocks * plan.together, kept / plan.together, room.limit);
   plan.shared_bytes = static_cast<size_t>(plan.threads_x) * plan.threads_y * kWidth *
                       sizeof(typename Thread::Number);
   return plan;

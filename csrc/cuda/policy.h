@@ -54,6 +54,9 @@ struct Policy {
   static constexpr int kSumsRows = 4;
   // Bytes that neighbouring threads read side by side, at least.
   static constexpr int kSumsBytes = 64;
+  // Planes whose longest diagonals are summed up first, at most: blocks beside each other, which
+  // share what memory delivers at once, are still running together.
+  static constexpr int64_t kSumsPlanes = 64;
   // Blocks of 256 rows for each thread, at least, or it takes 8 rows at a time.
   static constexpr int kSumsRounds = 4;
   // Rows that a block scatters, for one reading of the index; a divisor of 16.
