@@ -12,8 +12,8 @@
 namespace posenc::cuda {
 
 // The pieces (x, y) of a call, which may be more than a grid can have blocks: one launch is enough
-// for a call of any size. Gradients of angles take two, frequencies of their own for every head one
-// a head, and tables wider than 8192 one for each 4096 pairs (GeometricTurns::kMaxPairs).
+// for a call of any size. Gradients of angles take two, and tables wider than 8192 one for each 4096
+// pairs (GeometricTurns::kMaxPairs).
 template <typename Plan, typename Work>
 __device__ void for_each_piece(const Plan& plan, const Work& work) {
   bool first = true;

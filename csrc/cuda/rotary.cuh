@@ -132,24 +132,23 @@ class RotaryBlock {
   // Whether threads wait for frequencies of each other.
   POSENC_HD bool has_frequencies() const { return args_.inv_freq.data != nullptr; }
 
-  // Requests the position of a row, where all pairs have the same one.
-  POSENC_HD void request_position() {
+  // The position of the row, where all pairs have the same one.
+  POSENC_HD Position row_position() const {
     if (!in_range_ || !has_frequencies() || args_.axis_map.data != nullptr ||
         args_.inv_freq.axes > 0) {
-      return;
+      return {0, 0};
     }
-    position_ = args_.positions.at(position_offset());
+    return args_.positions.at(position_offset());
   }
 
   // Of the token of this y, shared out over x and z.
-  POSENC_HD void angles() {
+  POSENC_HD void angles(Position position) {
     if (!in_range_) return;
     const Number scale = static_cast<Number>(args_.scale);
     const Number sine_scale = args_.inverse ? -scale : scale;
     Number* const cosine = cosines() + y_ * block_pairs_;
     Number* const sine = sines() + y_ * block_pairs_;
     const int64_t offset = position_offset();
-    Position position = position_;
     const bool summed = args_.inv_freq.axes > 0;
     for (int i = z_ * plan_.threads_x + x_; i < block_pairs_;
          i += plan_.threads_x * plan_.threads_z) {
@@ -344,7 +343,6 @@ class RotaryBlock {
   int block_pairs_;
   int64_t first_pair_, batch_, token_, dim_;
   int64_t group_, first_head_;
-  Position position_{0, 0};
 };
 
 // At its work on one of the pieces that the grid consists of.
@@ -369,10 +367,12 @@ class RotaryThread : public RotaryBlock<T, kVector, kInterleaved> {
       take<int64_t>(piece_x, piece_y);
     }
     if (this->working_ && this->rotates_) read(0);
-    this->request_position();
+    position_ = this->row_position();
   }
 
-  using Block::angles, Block::frequencies, Block::has_frequencies;
+  using Block::frequencies, Block::has_frequencies;
+
+  POSENC_HD void angles() { Block::angles(position_); }
 
   POSENC_HD void rotate() {
     if (!this->working_) return;
@@ -432,6 +432,7 @@ class RotaryThread : public RotaryBlock<T, kVector, kInterleaved> {
     }
   }
 
+  Position position_;
   Next in_, out_;
   WordOf<T, kVector> first_[kHeads];
   WordOf<T, kVector> second_[kInterleaved ? 1 : kHeads];

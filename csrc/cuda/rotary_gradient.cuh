@@ -86,10 +86,10 @@ class RotaryGradientThread : public RotaryBlock<T, kVector, kInterleaved> {
       take_row<int64_t>(round);
     }
     if (this->working_ && this->rotates_) read(0);
-    this->request_position();
   }
 
-  using Block::angles;
+  // The position is not kept for it, as the forward does: there are no registers for that.
+  POSENC_HD void angles() { Block::angles(this->row_position()); }
 
   // The gradient of x; cross products to shared memory.
   POSENC_HD void rotate(int round) {

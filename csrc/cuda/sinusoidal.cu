@@ -15,6 +15,7 @@ __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocksPerProcessor)
   for_each_piece(parameters.plan, [&](int64_t x, int64_t y) {
     thread.begin(x, y);
     thread.frequencies();
+    thread.positions();
     __syncthreads();
     if (Thread::kHalf && parameters.plan.steps) {
       thread.steps();

@@ -4,6 +4,7 @@
 //   block     some vectors of a row (x), some rows (y)
 //
 //   1. frequencies  in turns, in shared memory       once a block
+//      positions    likewise, where they are whole numbers, one for all pairs
 //   2. steps        of tables in 16-bit formats (phase.h): their sines and cosines, likewise
 //   3. rows         a thread goes through its rows: position, sines and cosines, x, result; where
 //                   all axes but the last only repeat the positions, through the repetitions of
@@ -33,7 +34,10 @@ struct SinusoidalPlan : LaunchPlan {
   int64_t rows_per_thread = 1;
   int64_t vector_blocks = 0;
   int64_t repetition_blocks = 1;
-  bool steps = false;  // are in shared memory
+  bool plain = false;  // see plain: positions are in shared memory
+  bool steps = false;  // are too
+
+  POSENC_HD int block_rows() const { return threads_y * static_cast<int>(rows_per_thread); }
 };
 
 struct SinusoidalParameters {
@@ -64,15 +68,27 @@ class SinusoidalThread {
         args_(parameters.args),
         plan_(parameters.plan),
         turns_(reinterpret_cast<Turns*>(shared)),
-        steps_(reinterpret_cast<SinCos<float>*>(turns_ + kPairs * plan_.threads_x)),
+        positions_(reinterpret_cast<int64_t*>(turns_ + kPairs * plan_.threads_x)),
+        steps_(
+            reinterpret_cast<SinCos<float>*>(positions_ + (plan_.plain ? plan_.block_rows() : 0))),
         x_(x),
         y_(y) {}
 
   POSENC_HD void begin(int64_t piece_x, int64_t piece_y) {
     first_repetition_ = divide(piece_y, plan_.vector_blocks);
     first_vector_ = (piece_y - first_repetition_ * plan_.vector_blocks) * plan_.threads_x;
-    const int64_t rows = piece_x * plan_.rows_per_thread * plan_.threads_y;
-    first_row_ = rows + y_ * (kHalf ? plan_.rows_per_thread : 1);
+    block_row_ = piece_x * plan_.block_rows();
+    const int64_t left = args_.rows() - block_row_;
+    block_rows_ = left < plan_.block_rows() ? static_cast<int>(left) : plan_.block_rows();
+  }
+
+  // Each for all threads, of rows that one of them looks up.
+  POSENC_HD void positions() {
+    if (!plan_.plain || adds_phases()) return;
+    const int64_t stride = args_.position_strides[row_axis()];
+    for (int i = y_ * plan_.threads_x + x_; i < block_rows_; i += plan_.threads()) {
+      positions_[i] = args_.positions.at((block_row_ + i) * stride).integer;
+    }
   }
 
   POSENC_HD void frequencies() {
@@ -101,10 +117,10 @@ class SinusoidalThread {
   POSENC_HD void rows() {
     if (first_vector_ + x_ >= plan_.vectors) return;
     // Tables are bound by arithmetic: whatever most calls can do without is decided here, once.
-    if (plain(args_)) {
-      each_row<true>();
+    if (plan_.plain) {
+      plain_rows();
     } else {
-      each_row<false>();
+      any_rows();
     }
   }
 
@@ -152,31 +168,74 @@ class SinusoidalThread {
     return row;
   }
 
-  // kPlain: see plain.
-  template <bool kPlain>
-  POSENC_HD void each_row() const {
-    const int64_t rows = args_.rows();
-    Anchor anchor;
-    for (int64_t i = 0; i < plan_.rows_per_thread; ++i) {
-      const int64_t row = first_row_ + i * (kHalf ? 1 : plan_.threads_y);
-      if (row >= rows) return;
-      one_row<kPlain>(row, anchor);
+  // The axis along which rows have positions of their own, where it is the only one.
+  POSENC_HD int row_axis() const { return args_.repeated ? 1 : 0; }
+
+  // A thread's rows of a block: the first one, and from one to the next.
+  POSENC_HD int first_row() const {
+    return y_ * (kHalf ? static_cast<int>(plan_.rows_per_thread) : 1);
+  }
+  POSENC_HD int row_step() const { return kHalf ? 1 : plan_.threads_y; }
+
+  // Positions that nobody gave are as far apart as rows are: what their phases differ by is added.
+  POSENC_HD bool adds_phases() const { return !kHalf && args_.positions.data == nullptr; }
+
+  POSENC_HD void any_rows() const {
+    int index = first_row();
+    for (int i = 0; i < plan_.rows_per_thread && index < block_rows_; ++i, index += row_step()) {
+      const Row row = args_.repeated ? along(1, block_row_ + index) : row_at(block_row_ + index);
+      one_row(row, [&](Number(&sine)[kPairs], Number(&cosine)[kPairs]) {
+        angles(row.position, sine, cosine);
+      });
     }
   }
 
-  template <bool kPlain>
-  POSENC_HD void one_row(int64_t index, Anchor& anchor) const {
-    const Row row = args_.repeated ? along(1, index) : kPlain ? along(0, index) : row_at(index);
+  POSENC_HD void plain_rows() const {
+    int index = first_row();
+    Row row = along(row_axis(), block_row_ + index);
+    const Row next = along(row_axis(), row_step());
+    [[maybe_unused]] Anchor anchor;
+    const bool added = adds_phases();
+    uint64_t phases[kPairs], turns[kPairs];
+    if constexpr (!kHalf) {
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) {
+        turns[i] = this->turns(i).fraction;
+        phases[i] = static_cast<uint64_t>(row.position) * turns[i];
+        if (added) turns[i] *= static_cast<uint64_t>(next.position);
+      }
+    }
+    for (int i = 0; i < plan_.rows_per_thread && index < block_rows_; ++i, index += row_step()) {
+      one_row(row, [&](Number(&sine)[kPairs], Number(&cosine)[kPairs]) {
+        if constexpr (kHalf) {
+          turn_anchor(positions_[index], anchor, sine, cosine);
+        } else {
+#pragma unroll
+          for (int j = 0; j < kPairs; ++j) {
+            if (!added) phases[j] = static_cast<uint64_t>(positions_[index]) * turns[j];
+          }
+          sines_of(phases, sine, cosine);
+#pragma unroll
+          for (int j = 0; j < kPairs; ++j) phases[j] += turns[j];
+        }
+      });
+      add(row, next);
+    }
+  }
+
+  // With the sines and cosines that angles(sine, cosine) gives.
+  template <typename Angles>
+  POSENC_HD void one_row(const Row& row, const Angles& angles) const {
     Number sine[kPairs], cosine[kPairs];
     if constexpr (!kAdd) {
-      angles<kPlain>(row.position, anchor, sine, cosine);
+      angles(sine, cosine);
       write(row, {}, sine, cosine);
       return;
     }
     // Angles are computed while the first words arrive.
     Words words[kReads];
     read(row, first_repetition_, words);
-    angles<kPlain>(row.position, anchor, sine, cosine);
+    angles(sine, cosine);
     for (int64_t i = first_repetition_; i < plan_.repetitions;) {
 #pragma unroll
       for (int j = 0; j < kReads; ++j) {
@@ -203,48 +262,38 @@ class SinusoidalThread {
 
   POSENC_HD int64_t first_pair() const { return (first_vector_ + x_) * kPairs; }
 
-  template <bool kPlain>
-  POSENC_HD void angles(int64_t offset, [[maybe_unused]] Anchor& anchor, Number (&sine)[kPairs],
-                        Number (&cosine)[kPairs]) const {
-    if constexpr (kHalf && kPlain) {
-      const Position position = args_.positions.at(offset);
-      turn_anchor(position, anchor, sine, cosine);
-    } else {
-      Position positions[kPairs];
-      if (kPlain || args_.axis_map.data == nullptr) positions[0] = args_.positions.at(offset);
+  // Of any positions, from `offset` on.
+  POSENC_HD void angles(int64_t offset, Number (&sine)[kPairs], Number (&cosine)[kPairs]) const {
+    Position positions[kPairs];
+    if (args_.axis_map.data == nullptr) positions[0] = args_.positions.at(offset);
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      if (args_.axis_map.data != nullptr) {
+        const int64_t axis = args_.axis_map.clamped(first_pair() + i);
+        positions[i] = args_.positions.at(offset + axis * args_.positions.axis_stride);
+      } else {
+        positions[i] = positions[0];
+      }
+    }
+    uint64_t phases[kPairs];
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      phases[i] = phase(kHalf ? anchor_of(positions[i]) : positions[i], turns(i));
+    }
+    sines_of(phases, sine, cosine);
+    if constexpr (kHalf) {
 #pragma unroll
       for (int i = 0; i < kPairs; ++i) {
-        if (!kPlain && args_.axis_map.data != nullptr) {
-          const int64_t axis = args_.axis_map.clamped(first_pair() + i);
-          positions[i] = args_.positions.at(offset + axis * args_.positions.axis_stride);
-        } else {
-          positions[i] = positions[0];
-        }
-      }
-      angles_of<kPlain>(positions, sine, cosine);
-      if constexpr (kHalf) {
-#pragma unroll
-        for (int i = 0; i < kPairs; ++i) {
-          const Position step{step_of(positions[i]), 0};
-          turn_by(sincos<float>(phase(step, turns(i))), sine[i], cosine[i]);
-        }
+        const Position step{step_of(positions[i]), 0};
+        turn_by(sincos<float>(phase(step, turns(i))), sine[i], cosine[i]);
       }
     }
   }
 
   POSENC_HD const Turns& turns(int i) const { return turns_[i * plan_.threads_x + x_]; }
 
-  // Of anchors in 16-bit formats.
-  template <bool kPlain>
-  POSENC_HD void angles_of(const Position (&positions)[kPairs], Number (&sine)[kPairs],
-                           Number (&cosine)[kPairs]) const {
-    uint64_t phases[kPairs];
-#pragma unroll
-    for (int i = 0; i < kPairs; ++i) {
-      const Position position = kHalf ? anchor_of(positions[i]) : positions[i];
-      phases[i] = kPlain ? static_cast<uint64_t>(position.integer) * turns(i).fraction
-                         : phase(position, turns(i));
-    }
+  POSENC_HD void sines_of(const uint64_t (&phases)[kPairs], Number (&sine)[kPairs],
+                          Number (&cosine)[kPairs]) const {
     const Number scale = static_cast<Number>(args_.scale);
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
@@ -260,23 +309,24 @@ class SinusoidalThread {
     cosine = turned.cosine;
   }
 
-  // Of an integer position.
-  POSENC_HD void turn_anchor(Position position, Anchor& anchor, Number (&sine)[kPairs],
+  POSENC_HD void turn_anchor(int64_t position, Anchor& anchor, Number (&sine)[kPairs],
                              Number (&cosine)[kPairs]) const {
-    const int64_t step = step_of(position);
-    if (position.integer - step != anchor.integer) {
-      anchor.integer = position.integer - step;
-      Position positions[kPairs];
+    const int step = static_cast<int>(step_of({position, 0}));
+    if (position - step != anchor.integer) {
+      anchor.integer = position - step;
+      uint64_t phases[kPairs];
 #pragma unroll
-      for (int i = 0; i < kPairs; ++i) positions[i] = position;
-      angles_of<true>(positions, anchor.sine, anchor.cosine);
+      for (int i = 0; i < kPairs; ++i) {
+        phases[i] = static_cast<uint64_t>(anchor.integer) * turns(i).fraction;
+      }
+      sines_of(phases, anchor.sine, anchor.cosine);
     }
+    const SinCos<float>* const from = steps_ + step * kPairs * plan_.threads_x + x_;
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
       sine[i] = anchor.sine[i];
       cosine[i] = anchor.cosine[i];
-      turn_by(plan_.steps ? steps_[(step * kPairs + i) * plan_.threads_x + x_]
-                          : sincos<float>(phase({step, 0}, turns(i))),
+      turn_by(plan_.steps ? from[i * plan_.threads_x] : sincos<float>(phase({step, 0}, turns(i))),
               sine[i], cosine[i]);
     }
   }
@@ -332,9 +382,12 @@ class SinusoidalThread {
   const SinusoidalArgs& args_;
   const SinusoidalPlan& plan_;
   Turns* const turns_;          // [kPairs, threads_x]
+  int64_t* const positions_;    // [rows of the block]
   SinCos<float>* const steps_;  // [kSteps, kPairs, threads_x]
   const int x_, y_;
-  int64_t first_vector_, first_row_, first_repetition_;
+  int64_t first_vector_, first_repetition_;
+  int64_t block_row_;  // the first of the block,
+  int block_rows_;     // and how many it has
 };
 
 // ---------------------------------------------------------------------------------------------
@@ -441,16 +494,19 @@ SinusoidalPlan plan_sinusoidal(const SinusoidalArgs& args, const Room& room = {}
     return std::max(least, std::min(value, most));
   };
   // With their steps, pairs take five times the shared memory.
-  constexpr int64_t kBytes = Thread::kPairs * (sizeof(Turns) + kSteps * sizeof(SinCos<float>));
-  constexpr int64_t kMost = Thread::kHalf && kBytes * Policy::kRowVectors > Policy::kSharedBytes
+  constexpr int64_t kBytes =
+      Thread::kPairs * (sizeof(Turns) + (Thread::kHalf ? kSteps * sizeof(SinCos<float>) : 0));
+  constexpr int64_t kMost = kBytes * Policy::kRowVectors > Policy::kSharedBytes
                                 ? Policy::kRowVectors / 2
                                 : Policy::kRowVectors;
-  static_assert(!Thread::kHalf || kBytes * kMost <= Policy::kSharedBytes, "shared memory");
+  constexpr int64_t kPositionBytes = Policy::kThreads * Policy::kRows * sizeof(int64_t);
+  static_assert(kPositionBytes + kBytes <= Policy::kSharedBytes &&
+                    kPositionBytes / kMost + kBytes * kMost <= Policy::kSharedBytes,
+                "shared memory: of one vector, or of as many as there may be");
   plan.threads_x = static_cast<int>(clamp(plan.vectors, 1, kMost));
   plan.vector_blocks = divide_up(plan.vectors, plan.threads_x);
   plan.threads_y = static_cast<int>(clamp(Policy::kThreads / plan.threads_x, 1, rows));
-  const int64_t bytes = Thread::kHalf ? kBytes : Thread::kPairs * sizeof(Turns);
-  const int64_t places = room.blocks(plan.threads(), plan.threads_x * bytes);
+  const int64_t places = room.blocks(plan.threads(), plan.threads_x * kBytes);
   plan.rows_per_thread =
       units_of_piece(plan.vector_blocks, divide_up(rows, plan.threads_y), Policy::kRows, places);
   const int64_t pieces_x = divide_up(rows, plan.threads_y * plan.rows_per_thread);
@@ -458,10 +514,12 @@ SinusoidalPlan plan_sinusoidal(const SinusoidalArgs& args, const Room& room = {}
       units_of_piece(pieces_x * plan.vector_blocks, plan.repetitions, plan.repetitions, places);
   plan.repetition_blocks = divide_up(plan.repetitions, each);
   plan.take_pieces(pieces_x, plan.vector_blocks * plan.repetition_blocks, room.limit);
+  plan.plain = plain(args);
   // For fewer rows it is more to make all steps than the one that each needs.
-  plan.steps = Thread::kHalf && plain(args) && plan.threads_y * plan.rows_per_thread >= 2 * kSteps;
+  plan.steps = Thread::kHalf && plan.plain && plan.block_rows() >= 2 * kSteps;
   plan.shared_bytes = static_cast<size_t>(plan.threads_x) * Thread::kPairs *
-                      (sizeof(Turns) + (plan.steps ? kSteps * sizeof(SinCos<float>) : 0));
+                          (sizeof(Turns) + (plan.steps ? kSteps * sizeof(SinCos<float>) : 0)) +
+                      (plan.plain ? plan.block_rows() * sizeof(int64_t) : 0);
   return plan;
 }
 

@@ -162,6 +162,7 @@ void print_table() {
     }
     each(threads, [&](Thread& one) { one.begin(plan.pieces_x - 1, plan.pieces_y - 1); });
     each(threads, [](Thread& one) { one.frequencies(); });
+    each(threads, [](Thread& one) { one.positions(); });
     each(threads, [](Thread& one) { one.rows(); });
     return true;
   });

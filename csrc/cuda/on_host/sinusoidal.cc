@@ -19,6 +19,7 @@ void run_sinusoidal(const SinusoidalArgs& args) {
       block.each([&](Thread& thread) {
         thread.begin(x, y);
         thread.frequencies();
+        thread.positions();
       });
       block.each([](Thread& thread) { thread.steps(); });
       block.each([](Thread& thread) { thread.rows(); });
