@@ -115,7 +115,7 @@ fuzz-core:  ## the checks and the arithmetic of csrc/core under libFuzzer; ARGS=
 gpu:  ## test, check and time on a machine with a GPU; ARGS='--wheel FILE' or '--build'
 	@$(or $(PYTHON),python3) -m benchmarks.gpu $(ARGS)
 
-gpu-resources:  ## set up, build, print what each CUDA kernel takes: registers, spills, float64
+gpu-resources:  ## set up, build, judge what each CUDA kernel takes: registers, code, loads, stores
 	@$(SETUP) package
 	@$(BIN)/python scripts/gpu_resources.py $(ARGS)
 
