@@ -65,31 +65,13 @@ void check_factor(std::string_view function, std::string_view argument, double v
 
 namespace {
 
-// Calls visit(element offset) for every index; stops when it returns false.
-template <typename Visit>
-void for_each_offset(const Array& array, Visit visit) {
-  if (array.empty() || !array.readable) return;
-  int64_t index[kMaxRank] = {};
-  int64_t offset = 0;
-  for (;;) {
-    if (!visit(offset)) return;
-    int axis = array.rank - 1;
-    for (; axis >= 0; --axis) {
-      offset += array.stride[axis];
-      if (++index[axis] < array.shape[axis]) break;
-      offset -= array.stride[axis] * array.shape[axis];
-      index[axis] = 0;
-    }
-    if (axis < 0) return;
-  }
-}
-
 template <typename Real>
 void check_finite_positions(std::string_view function, const Array& positions) {
   const Real* data = static_cast<const Real*>(positions.data);
-  for_each_offset(positions, [&](int64_t offset) {
+  if (positions.empty() || !positions.readable) return;
+  for_each_offset(positions, positions.rank, [&](int64_t offset) {
     // Also false for NaN.
-    if (std::fabs(data[offset]) < Real(9223372036854775808.0)) return true;
+    if (std::fabs(data[offset]) < Real(9223372036854775808.0)) return;
     fail_value(function, "positions", "finite values of magnitude below 2^63",
                std::to_string(data[offset]));
   });

@@ -63,6 +63,24 @@ struct Array {
   bool aligned() const;
 };
 
+// visit(element offset) for every index of the first `axes` axes of an array that is not empty.
+template <typename Visit>
+void for_each_offset(const Array& array, int axes, const Visit& visit) {
+  int64_t index[kMaxRank] = {};
+  int64_t offset = 0;
+  for (;;) {
+    visit(offset);
+    int axis = axes - 1;
+    for (; axis >= 0; --axis) {
+      offset += array.stride[axis];
+      if (++index[axis] < array.shape[axis]) break;
+      offset -= array.stride[axis] * array.shape[axis];
+      index[axis] = 0;
+    }
+    if (axis < 0) return;
+  }
+}
+
 // Becomes ValueError or TypeError in Python, with these fields (posenc_native/base/errors.py).
 struct Error {
   enum Kind { kValue, kType } kind;

@@ -8,6 +8,7 @@
 //     v    1 2 3 4 5
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -67,28 +68,20 @@ void check_windows(const char* function, const std::string& name, int64_t entrie
 template <typename Visit>
 void for_each_integer(const Array& array, const Visit& visit) {
   if (array.empty() || !array.readable) return;
-  const int last = array.rank - 1;
-  const int64_t length = last < 0 ? 1 : array.shape[last], step = last < 0 ? 0 : array.stride[last];
+  // The last axis by itself: a loop without a question for each.
+  const int last = std::max(array.rank - 1, 0);
+  const int64_t length = array.rank == 0 ? 1 : array.shape[last];
+  const int64_t step = array.rank == 0 ? 0 : array.stride[last];
   const bool is_unsigned = array.dtype == Dtype::kUInt64;
   // What the values are is asked once, not for each.
   Positions{array.data, array.dtype, 0}.visit([&](auto values) {
-    int64_t index[kMaxRank] = {};
-    int64_t offset = 0;
-    for (;;) {
+    for_each_offset(array, last, [&](int64_t offset) {
       for (int64_t i = 0; i < length; ++i) {
         const int64_t value = to_position(values[offset + i * step]).integer;
         const bool too_large = is_unsigned && value < 0;  // 2^63 and more
         visit(too_large ? INT64_MAX : value);
       }
-      int axis = last - 1;
-      for (; axis >= 0; --axis) {
-        offset += array.stride[axis];
-        if (++index[axis] < array.shape[axis]) break;
-        offset -= array.stride[axis] * array.shape[axis];
-        index[axis] = 0;
-      }
-      if (axis < 0) return;
-    }
+    });
   });
 }
 

@@ -23,7 +23,6 @@ HWY_BEFORE_NAMESPACE();
 namespace posenc::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-constexpr int64_t kLineBytes = 64;
 // How far ahead of its use memory is requested: the processor's own requests end with a page.
 constexpr int64_t kAheadBytes = 1024;
 

@@ -19,6 +19,8 @@ HWY_BEFORE_NAMESPACE();
 namespace posenc::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+constexpr int64_t kLineBytes = 64;  // of the cache
+
 // The widest vector of what a number of type T is computed in.
 template <typename T>
 using RealTag = hn::ScalableTag<Real<T>>;

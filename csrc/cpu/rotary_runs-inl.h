@@ -247,9 +247,7 @@ class RotaryRuns {
 
   // Whether what a group writes lies in whole lines.
   bool can_stream() const {
-    const D d;
-    const int64_t group = static_cast<int64_t>(group_size(d, Row::kOrder));
-    const int64_t together = group * (kInterleaved ? 2 : 1) * kSize;
+    const int64_t together = kGroupDims * kSize;
     const HeadStrides& strides = tensor_.out_strides;
     const int64_t first = reinterpret_cast<int64_t>(tensor_.out) + first_dim(0) * kSize;
     const int64_t steps =
@@ -301,9 +299,7 @@ class RotaryRuns {
     LineWriter writers_[kUsed ? kCount : 1];
   };
 
-  static constexpr bool kTwice =
-      Row::kOrder == PairOrder::kEvenOdd || Row::kOrder == PairOrder::kTwice;
-  static constexpr int64_t kGroup = static_cast<int64_t>(hn::MaxLanes(D())) * (kTwice ? 2 : 1);
+  static constexpr int64_t kGroup = static_cast<int64_t>(group_size(D(), Row::kOrder));
   static constexpr int64_t kGroupDims = kGroup * (kInterleaved ? 2 : 1);
 
   // Where a row has the pairs of the piece.
@@ -417,16 +413,14 @@ class RotaryRuns {
 
   HWY_ATTR void rotate_strided(const T* in, T* out, const Number* cosine,
                                const Number* sine) const {
-    const D d;
-    const int64_t group = static_cast<int64_t>(group_size(d, Row::kOrder));
     const int64_t in_dim = tensor_.in_strides.dim, out_dim = tensor_.out_strides.dim;
     for (int64_t block = 0; block < piece_.blocks; ++block) {
-      for (int64_t pair = 0; pair < piece_.length; pair += group) {
+      for (int64_t pair = 0; pair < piece_.length; pair += kGroup) {
         const int64_t at = first_dim(block) + pair * (kInterleaved ? 2 : 1);
         rotate_part(in + at * in_dim, in_dim, out + at * out_dim, out_dim, args_.half_block,
-                    std::min(group, piece_.length - pair), cosine, sine);
-        cosine += group * Row::kCopies;
-        sine += group * Row::kCopies;
+                    std::min(kGroup, piece_.length - pair), cosine, sine);
+        cosine += kGroup * Row::kCopies;
+        sine += kGroup * Row::kCopies;
       }
     }
   }

@@ -263,10 +263,11 @@ enum class PairOrder {
   kTwice,    // a group of 2N as they are (load_twice)
 };
 
+// All targets have vectors of known size: Lanes is MaxLanes.
 template <class D>
-HWY_INLINE size_t group_size(D d, PairOrder order) {
+constexpr size_t group_size(D d, PairOrder order) {
   const bool twice = order == PairOrder::kEvenOdd || order == PairOrder::kTwice;
-  return twice ? 2 * hn::Lanes(d) : hn::Lanes(d);
+  return (twice ? 2 : 1) * hn::MaxLanes(d);
 }
 
 // The pair, within its group, of position l.

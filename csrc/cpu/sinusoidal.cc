@@ -37,15 +37,10 @@ HWY_BEFORE_NAMESPACE();
 namespace posenc::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Of functions without a name that must not become calls: constants would be loaded in each.
-#undef POSENC_INLINED
-#define POSENC_INLINED HWY_ATTR __attribute__((always_inline))
-
 constexpr int64_t kScratch = 131072;  // bytes of rows for repetitions: fewer leave x more often
-constexpr int64_t kLineBytes = 64;
-constexpr uintptr_t kPage = 4096;    // bytes
-constexpr int64_t kBlock = 64;       // rows at a time
-constexpr int64_t kFewestSteps = 8;  // rows from which on the products of a first sum pay
+constexpr uintptr_t kPage = 4096;     // bytes
+constexpr int64_t kBlock = 64;        // rows at a time
+constexpr int64_t kFewestSteps = 8;   // rows from which on the products of a first sum pay
 
 // Offsets of rows, in runs along the last axis.
 struct RowOffsets {

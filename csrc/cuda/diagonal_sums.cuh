@@ -26,7 +26,7 @@
 
 namespace posenc::cuda {
 
-// Pieces are blocks of entries in planes that start together (x), sets of those planes (y).
+// Pieces are blocks of entries * planes that start together (x), sets of such planes (y).
 struct DiagonalSumsPlan : LaunchPlan {
   int64_t vectors = 0;      // of the entries
   bool by_groups = false;   // what a thread sums up before all parts are put together: or a block
@@ -234,10 +234,10 @@ class DiagonalSumsThread {
         low[i] = high[i] = WordOf<T, kVector>{};
         const bool there = kInside || row + r < args_.queries[0];
         if (there && (kInside || in_keys(key + word))) {
-          low[i] = read_word<T, kVector>(from + word * step);
+          low[i] = read_whole_word<T, kVector>(from + word * step);
         }
         if (r % kVector != 0 && there && (kInside || in_keys(key + word + kVector))) {
-          high[i] = read_word<T, kVector>(from + (word + kVector) * step);
+          high[i] = read_whole_word<T, kVector>(from + (word + kVector) * step);
         }
         from += args_.in.row_stride;
       }

@@ -74,8 +74,8 @@ POSENC_HD inline Word* shared_address([[maybe_unused]] const char* access, Word*
 }
 
 #if defined(__CUDA_ARCH__)
-// Accesses of global memory are spelled out, because the compiler may take an assignment apart into
-// single numbers. Loads are ordinary ones: what is read may be what others write.
+// Spelled out, because the compiler may take an assignment apart into single numbers. Loads are
+// ordinary ones: what is read may be what others write.
 __device__ inline void load(const void* from, uint4& word) {
   asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
                : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w)
@@ -124,12 +124,19 @@ __device__ inline void store(void* to, uint16_t word) {
 template <typename T, int kCount>
 POSENC_HD inline WordOf<T, kCount> read_word(const T* from) {
   static_assert(sizeof(T) * kCount <= 16);
+  return *global_address("read_word", reinterpret_cast<const WordOf<T, kCount>*>(from));
+}
+
+// Likewise, in one access whatever becomes of its numbers. Where a plain one is not taken apart it
+// is better: the compiler keeps spelled out ones in every branch, which costs registers.
+template <typename T, int kCount>
+POSENC_HD inline WordOf<T, kCount> read_whole_word(const T* from) {
 #if defined(__CUDA_ARCH__)
   WordOf<T, kCount> word;
   load(from, word);
   return word;
 #else
-  return *global_address("read_word", reinterpret_cast<const WordOf<T, kCount>*>(from));
+  return read_word<T, kCount>(from);
 #endif
 }
 

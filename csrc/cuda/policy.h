@@ -25,7 +25,7 @@ struct Policy {
   // Blocks of tokens, at most, that a block of threads sums up in float32 one after the other; and
   // pieces of work that there are at least before it takes a second one.
   static constexpr int64_t kGradientRounds = 16;
-  static constexpr int64_t kGradientPieces = 1024;
+  static constexpr int64_t kGradientPieces = 2048;
   // Columns of partial sums, and the threads that share out each.
   static constexpr int kSumColumns = 8;
   static constexpr int kSumRows = 32;
@@ -36,8 +36,9 @@ struct Policy {
 
   // Relative encodings. As kBlocksPerProcessor, of threads that move 4 bytes and less.
   static constexpr int kNarrowBlocksPerProcessor = 3;
-  // Vectors of a row that one block takes, at most, and threads that share out
-  // its rows: bound its entries in shared memory (at most 1024 rows and 1024 columns of 8 bytes).
+  // Vectors of a row that one block takes, at most (or as many as leave no thread idle), and
+  // threads that share out its rows: bound its entries in shared memory (at most 1024 rows and 2048
+  // columns).
   static constexpr int kTileVectors = 64;
   static constexpr int kTileRowThreads = 32;
   static constexpr int kMostThreadsZ = 64;  // that CUDA allows
@@ -46,6 +47,13 @@ struct Policy {
   static constexpr int kTileRows = 8;
   // Tiles that a thread goes through, at most, for one staging of the entries.
   static constexpr int kTiles = 4;
+  // Lines of a thread's tile; words that it reads before it writes the first.
+  static constexpr int kLineRows = 4;
+  static constexpr int kLineReads = 4;
+  // Rows of rank 1 are joined to a line if they are shorter than a warp's vectors, and often enough
+  // repeated to find out the bias of every number.
+  static constexpr int64_t kJoinedColumns = 256;
+  static constexpr int64_t kJoinedRepetitions = 8;
   // Rows of a shift that a thread reads before it writes the first, of two words each.
   static constexpr int kShiftRows = 4;
   // Likewise of a gather by vectors, of 8 numbers each.
@@ -61,6 +69,8 @@ struct Policy {
   static constexpr int kSumsRounds = 4;
   // Rows that a block scatters, for one reading of the index; a divisor of 16.
   static constexpr int kScatterRows = 8;
+  // Words of 4 bytes that a thread reads of a long list before it adds the first.
+  static constexpr int kScatterWords = 32;
   // Entries of a column that one thread, one warp sums up at most.
   static constexpr int kThreadList = 16;
   static constexpr int kWarpList = 512;

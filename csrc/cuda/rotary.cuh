@@ -243,25 +243,33 @@ class RotaryBlock {
     return elements * static_cast<int64_t>(sizeof(T));
   }
 
-  // Addresses of a thread's next head, if it is one of q and if it is one of k: multiplied out
-  // once, and then only added to.
+  // Where a thread's next head is, if it is one of q and if it is one of k: multiplied out once,
+  // and then only added to. In bytes from the first number of q, a pointer of which the compiler
+  // knows that it leads to global memory.
   struct Next {
-    uint64_t q, k;
+    int64_t q, k;
   };
 
   template <typename Index>
   POSENC_HD Next first(const void* q, const HeadStrides& q_strides, const void* k,
                        const HeadStrides& k_strides) const {
     const int64_t head = group_ + first_head_;
-    return {reinterpret_cast<uint64_t>(q) + place<Index>(q_strides, head),
-            reinterpret_cast<uint64_t>(k) + place<Index>(k_strides, head - plan_.q_heads)};
+    const int64_t apart = reinterpret_cast<int64_t>(k) - reinterpret_cast<int64_t>(q);
+    return {place<Index>(q_strides, head), apart + place<Index>(k_strides, head - plan_.q_heads)};
   }
 
-  static POSENC_HD uint64_t take(Next& next, const HeadSteps& steps, bool of_q) {
-    const uint64_t address = of_q ? next.q : next.k;
+  static POSENC_HD int64_t take(Next& next, const HeadSteps& steps, bool of_q) {
+    const int64_t offset = of_q ? next.q : next.k;
     next.q += steps.q;
     next.k += steps.k;
-    return address;
+    return offset;
+  }
+
+  static POSENC_HD const T* at(const void* first, int64_t bytes) {
+    return reinterpret_cast<const T*>(static_cast<const char*>(first) + bytes);
+  }
+  static POSENC_HD T* at(void* first, int64_t bytes) {
+    return reinterpret_cast<T*>(static_cast<char*>(first) + bytes);
   }
 
   // From the first number of a pair to the second.
@@ -328,8 +336,8 @@ class RotaryBlock {
   POSENC_HD void copy(Next in, Next out) const {
     for (int head = 0; head < heads(); ++head) {
       const bool of_q = head < q_heads();
-      const T* const from = reinterpret_cast<const T*>(take(in, plan_.in, of_q));
-      T* const to = reinterpret_cast<T*>(take(out, plan_.out, of_q));
+      const T* const from = at(args_.tensors[0].in, take(in, plan_.in, of_q));
+      T* const to = at(args_.tensors[0].out, take(out, plan_.out, of_q));
       write_packet<T, kVector>(read_packet<T, kVector>(from), to);
     }
   }
@@ -411,7 +419,8 @@ class RotaryThread : public RotaryBlock<T, kVector, kInterleaved> {
         const bool of_q = head + i < q_heads;
         const auto x = Block::pairs_of(first_[i], second_[kInterleaved ? 0 : i]);
         Block::write(Block::template turn<kAsWritten>(x, c, s),
-                     reinterpret_cast<T*>(take(out_, plan_.out, of_q)), partner(q, k, of_q));
+                     Block::at(args_.tensors[0].out, take(out_, plan_.out, of_q)),
+                     partner(q, k, of_q));
       }
     }
   }
@@ -424,7 +433,7 @@ class RotaryThread : public RotaryBlock<T, kVector, kInterleaved> {
     for (int i = 0; i < kHeads; ++i) {
       if (head + i >= heads) continue;
       const bool of_q = head + i < q_heads;
-      const T* const data = reinterpret_cast<const T*>(take(in_, plan_.in, of_q));
+      const T* const data = Block::at(args_.tensors[0].in, take(in_, plan_.in, of_q));
       first_[i] = read_word<T, kVector>(data);
       if constexpr (!kInterleaved) {
         second_[i] = read_word<T, kVector>(data + partner(q, k, of_q));

@@ -113,7 +113,8 @@ class RotaryGradientThread : public RotaryBlock<T, kVector, kInterleaved> {
         const int second = kInterleaved ? 0 : i;
         const Turned y =
             Block::template turn<false>(Block::pairs_of(first_[i], second_[second]), c, s);
-        Block::write(y, reinterpret_cast<T*>(take(out_, plan_.out, of_q)), partner(q, k, of_q));
+        Block::write(y, Block::at(args_.tensors[0].out, take(out_, plan_.out, of_q)),
+                     partner(q, k, of_q));
         const Turned x = Block::pairs_of(first_of_x_[i], second_of_x_[second]);
 #pragma unroll
         for (int j = 0; j < kPairs; ++j) {
@@ -254,16 +255,15 @@ class RotaryGradientThread : public RotaryBlock<T, kVector, kInterleaved> {
     for (int i = 0; i < kHeads; ++i) {
       if (head + i >= heads) continue;
       const bool of_q = head + i < q_heads;
-      const auto read_one = [&](uint64_t address, int64_t partner, WordOf<T, kVector>& first,
+      const auto read_one = [&](const T* at, int64_t partner, WordOf<T, kVector>& first,
                                 WordOf<T, kVector>& second) {
-        const T* const at = reinterpret_cast<const T*>(address);
         first = read_word<T, kVector>(at);
         if constexpr (!kInterleaved) second = read_word<T, kVector>(at + partner);
       };
       const int second = kInterleaved ? 0 : i;
-      read_one(take(in_, plan_.in, of_q), partner(q.in_strides, k.in_strides, of_q), first_[i],
-               second_[second]);
-      read_one(take(x_at_, plan_.x, of_q),
+      read_one(Block::at(q.in, take(in_, plan_.in, of_q)),
+               partner(q.in_strides, k.in_strides, of_q), first_[i], second_[second]);
+      read_one(Block::at(gradient_.x[0], take(x_at_, plan_.x, of_q)),
                partner(gradient_.x_strides[0], gradient_.x_strides[1], of_q), first_of_x_[i],
                second_of_x_[second]);
     }

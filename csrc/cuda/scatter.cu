@@ -30,14 +30,16 @@ __global__ void __launch_bounds__(Policy::kThreads, Thread::kBlocks)
         __syncwarp();
       }
       if (__syncthreads_or(list == Thread::kVeryLong)) {
-        for (int slot = 0; slot < Policy::kThreads; ++slot) {
-          if (thread.list(slot) != Thread::kVeryLong) continue;
-          thread.sum_in_block(slot);
+        int buffer = 0;
+        for (int slot = thread.next_very_long(0); slot < Policy::kThreads;
+             slot = thread.next_very_long(slot + 1)) {
+          thread.sum_in_block(slot, buffer);
+          // After it, too, nobody reads the other buffer any more.
           __syncthreads();
-          thread.fold_in_block();
-          __syncthreads();
-          thread.write_in_block(slot);
-          __syncthreads();
+          thread.fold_in_block(buffer);
+          __syncwarp();
+          thread.write_in_block(slot, buffer);
+          buffer = 1 - buffer;
         }
         __syncthreads();  // the lengths of the lists are written anew
       }

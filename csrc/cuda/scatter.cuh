@@ -1,7 +1,8 @@
 // Scatter with an index on a GPU: what one thread does, and how a launch covers a call.
 //
 //   ScatterThread   sums over the entries of a column, for 8 rows at a time: by one thread, by a
-//                   warp or by the block, as many as there are
+//                   warp or by the block, as many as there are. Of a block's lists the next is
+//                   read while the last one's parts are put together
 #pragma once
 
 #include <algorithm>
@@ -27,8 +28,12 @@ class ScatterThread {
   static constexpr int kRows = Policy::kScatterRows;
   static constexpr int kThreads = Policy::kThreads;
   static constexpr int kStride = kThreads + 1;  // rows of parts, in different banks
+  static constexpr int kBuffers = 2;            // of parts
+  // Entries of a long list that a thread reads before it adds the first.
+  static constexpr int kEntries =
+      Policy::kScatterWords * 4 / (kRows * static_cast<int>(sizeof(Number)));
   static_assert(kVector == 1);
-  struct Row {
+  struct alignas(16) Row {
     int64_t first;  // entry
     int64_t from;   // where entry 0 would be
     int64_t to;
@@ -45,14 +50,18 @@ class ScatterThread {
         plan_(parameters.plan),
         rows_(reinterpret_cast<Row*>(shared)),
         parts_(reinterpret_cast<Number*>(rows_ + kRows)),
-        lists_(reinterpret_cast<unsigned char*>(parts_ + kRows * kStride)),
+        lists_(reinterpret_cast<unsigned char*>(parts_ + kBuffers * kRows * kStride)),
         thread_(thread) {}
 
   // A thread for each row finds out where it is ...
   POSENC_HD void begin(int64_t piece_x) {
     first_row_ = piece_x * kRows;
     const int64_t row = first_row_ + thread_;
-    if (thread_ >= kRows || row >= args_.rows()) return;
+    if (thread_ >= kRows) return;
+    if (row >= args_.rows()) {
+      rows_[thread_] = {INT64_MIN / 2, 0, 0};  // no entry is in its window
+      return;
+    }
     const int64_t plane = divide(row, args_.queries), query = row - plane * args_.queries;
     int64_t offsets[3] = {};
     add_offsets(args_.planes, 0, args_.planes.rank, plane,
@@ -64,18 +73,13 @@ class ScatterThread {
                       offsets[1] + query * args_.by_column.row_stride};
   }
 
-  // ... for all.
+  // ... and all find out which entries may be in their windows.
   POSENC_HD void read_rows() {
     low_ = INT64_MAX;
     high_ = INT64_MIN;
-#pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      first_entries_[r] = INT64_MIN / 2;  // no entry is in its window
-      from_[r] = 0;
-      if (first_row_ + r >= args_.rows()) continue;
+      if (first_row_ + r >= args_.rows()) break;
       const int64_t first = rows_[r].first;
-      first_entries_[r] = first;
-      from_[r] = rows_[r].from;
       low_ = first < low_ ? first : low_;
       high_ = first + args_.keys > high_ ? first + args_.keys : high_;
     }
@@ -94,7 +98,7 @@ class ScatterThread {
                                            : kVeryLong;
       if (list == kShort) {
         Number sums[kRows];
-        sum(range.first, range.last, 1, sums);
+        sum<1>(range.first, range.last, 1, sums);
 #pragma unroll
         for (int r = 0; r < kRows; ++r) write(r, column, sums[r]);
       }
@@ -105,43 +109,68 @@ class ScatterThread {
 
   POSENC_HD List list(int slot) const { return static_cast<List>(lists_[slot]); }
 
+  // The first column of the tile from `slot` on with a very long list, or kThreads.
+  POSENC_HD int next_very_long(int slot) const {
+    constexpr int kAtOnce = 16;
+    while (slot < kThreads) {
+      const int begin = slot / kAtOnce * kAtOnce;
+      const auto lists = kept_packet<unsigned char, kAtOnce>(lists_ + begin);
+      unsigned very_long = 0;
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        very_long |= static_cast<unsigned>(lists.numbers[i] == kVeryLong) << i;
+      }
+      very_long >>= slot - begin;
+      if (very_long == 0) {
+        slot = begin + kAtOnce;
+        continue;
+      }
+      for (; (very_long & 1) == 0; very_long >>= 1) ++slot;
+      break;
+    }
+    return slot;
+  }
+
   // A list that this thread's warp sums up: each thread its part of it, then groups of them ...
-  POSENC_HD void sum_in_warp(int slot) { sum_part(slot, thread_ % kWarp, kWarp); }
+  POSENC_HD void sum_in_warp(int slot) { sum_part(slot, thread_ % kWarp, kWarp, parts_); }
 
   POSENC_HD void fold_in_warp() {
     constexpr int kEach = kWarp / kRows;  // threads for a row
     const int lane = thread_ % kWarp, row = lane / kEach, first = lane % kEach;
-    fold(row, thread_ - lane + first, kEach, kWarp / kEach);
+    fold(parts_ + row * kStride + thread_ - lane + first, kEach, kWarp / kEach);
   }
 
   POSENC_HD void write_in_warp(int slot) {
     constexpr int kEach = kWarp / kRows;
     const int lane = thread_ % kWarp;
     if (lane >= kRows) return;
-    fold(lane, thread_ - lane, 1, kEach);
-    write(lane, tile_column_ + slot, parts_[lane * kStride + thread_ - lane]);
+    write(lane, tile_column_ + slot, fold(parts_ + lane * kStride + thread_ - lane, 1, kEach));
   }
 
-  // ... and one that the block does.
-  POSENC_HD void sum_in_block(int slot) { sum_part(slot, thread_, kThreads); }
-
-  POSENC_HD void fold_in_block() {
-    const int row = thread_ / kFolds;
-    if (row < kRows) fold(row, thread_ % kFolds, kFolds, kThreads / kFolds);
+  // ... and one that the block does, in one of two buffers: while some warps, for each row some
+  // threads of one, put together what is in it, the others sum up the next list in the other.
+  POSENC_HD void sum_in_block(int slot, int buffer) {
+    sum_part(slot, thread_, kThreads, parts_ + buffer * kRows * kStride);
   }
 
-  POSENC_HD void write_in_block(int slot) {
-    if (thread_ >= kRows) return;
-    fold(thread_, 0, 1, kFolds);
-    write(thread_, tile_column_ + slot, parts_[thread_ * kStride]);
+  POSENC_HD void fold_in_block(int buffer) {
+    const int thread = folding(buffer);
+    if (thread >= 0) fold(folded(buffer, thread), kFolds, kThreads / kFolds);
+  }
+
+  POSENC_HD void write_in_block(int slot, int buffer) {
+    const int thread = folding(buffer);
+    if (thread < 0 || thread % kFolds != 0) return;
+    write(thread / kFolds, tile_column_ + slot, fold(folded(buffer, thread), 1, kFolds));
   }
 
   static constexpr size_t kSharedBytes =
-      kRows * (sizeof(Row) + kStride * sizeof(Number)) + kThreads;
+      kRows * (sizeof(Row) + kBuffers * kStride * sizeof(Number)) + kThreads;
 
  private:
-  static constexpr int kFolds = 16;
-  static_assert(kFolds * kRows <= kThreads && kWarp % kRows == 0);
+  static constexpr int kFolds = 16;  // threads that put together a row's parts
+  static_assert(kFolds * kRows * kBuffers <= kThreads && kWarp % kRows == 0 && kWarp % kFolds == 0);
+  static_assert(kBuffers * kRows * kStride * sizeof(Number) % 16 == 0 && kSharedBytes <= 49152);
 
   struct Range {
     int64_t first, last;
@@ -170,41 +199,67 @@ class ScatterThread {
     return range.first;
   }
 
-  // Every step-th entry of a list, from one to before another, for every row.
+  // Every step-th entry of a list, from one to before another, for every row; reads kAtOnce of them
+  // before it adds the first.
+  template <int kAtOnce>
   POSENC_HD void sum(int64_t first, int64_t last, int step, Number (&sums)[kRows]) const {
     const T* const data = static_cast<const T*>(args_.by_key.data);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) sums[r] = 0;
-    for (int64_t i = first; i < last; i += step) {
-      const int64_t entry = args_.order[i];
-      const int64_t offset = entry * args_.by_key.column_stride;
-      Number values[kRows];
+    for (int64_t i = first; i < last; i += kAtOnce * step) {
+      int64_t entries[kAtOnce];
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) {
+        entries[j] = INT64_MAX;  // in no window
+        if (i + j * step < last) entries[j] = args_.order[i + j * step];
+      }
+      Number values[kAtOnce][kRows];
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
-        values[r] = 0;
-        const bool there =
-            static_cast<uint64_t>(entry - first_entries_[r]) < static_cast<uint64_t>(args_.keys);
-        if (there) values[r] = to_real(read_number(data + from_[r] + offset));
+        const int64_t first_entry = rows_[r].first, from = rows_[r].from;
+#pragma unroll
+        for (int j = 0; j < kAtOnce; ++j) {
+          values[j][r] = 0;
+          const bool there =
+              static_cast<uint64_t>(entries[j]) - static_cast<uint64_t>(first_entry) <
+              static_cast<uint64_t>(args_.keys);
+          if (there) {
+            values[j][r] =
+                to_real(read_number(data + from + entries[j] * args_.by_key.column_stride));
+          }
+        }
       }
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) sums[r] += values[r];
+      for (int j = 0; j < kAtOnce; ++j) {
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) sums[r] += values[j][r];
+      }
     }
   }
 
-  POSENC_HD void sum_part(int slot, int first, int step) {
+  POSENC_HD void sum_part(int slot, int first, int step, Number* parts) const {
     const Range range = entries_of(tile_column_ + slot);
     Number sums[kRows];
-    sum(range.first + first, range.last, step, sums);
+    sum<kEntries>(range.first + first, range.last, step, sums);
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) parts_[r * kStride + thread_] = sums[r];
+    for (int r = 0; r < kRows; ++r) parts[r * kStride + thread_] = sums[r];
   }
 
-  // Adds up `count` parts of a row, `step` apart, where the first of them is.
-  POSENC_HD void fold(int row, int first, int step, int count) {
-    Number* const part = parts_ + row * kStride + first;
+  // Number of this thread among those that put together what is in a buffer, or -1.
+  POSENC_HD int folding(int buffer) const {
+    const int thread = thread_ - buffer * kFolds * kRows;
+    return thread >= 0 && thread < kFolds * kRows ? thread : -1;
+  }
+  POSENC_HD Number* folded(int buffer, int thread) const {
+    return parts_ + (buffer * kRows + thread / kFolds) * kStride + thread % kFolds;
+  }
+
+  // Adds up `count` parts, `step` apart, where the first of them is.
+  static POSENC_HD Number fold(Number* part, int step, int count) {
     Number sum = *part;
     for (int i = 1; i < count; ++i) sum += part[i * step];
     *part = sum;
+    return sum;
   }
 
   POSENC_HD void write(int r, int64_t column, Number sum) const {
@@ -217,14 +272,12 @@ class ScatterThread {
   const RelativeArgs& args_;
   const ScatterPlan& plan_;
   Row* const rows_;
-  Number* const parts_;         // [kRows, kThreads], rows kStride apart
+  Number* const parts_;         // [kBuffers, kRows, kThreads], rows kStride apart
   unsigned char* const lists_;  // how long those of the tile's columns are
   const int thread_;
 
   int64_t first_row_, tile_column_;
   int64_t low_, high_;  // all windows together
-  int64_t first_entries_[kRows];
-  int64_t from_[kRows];
 };
 
 // Of arranged arguments.

@@ -94,8 +94,11 @@ inline TilePlan plan_tiles(int64_t vectors, int64_t rows, int tile_rows, int64_t
     return std::max(least, std::min(value, most));
   };
   // As many vectors to one block as to the next, and what they leave of it to rows, then to
-  // repetitions.
-  plan.column_blocks = divide_up(vectors, Policy::kTileVectors);
+  // repetitions; more vectors where there are few of both.
+  const int64_t others = std::min<int64_t>(divide_up(rows, tile_rows), Policy::kThreads) *
+                         std::min<int64_t>(repetitions, Policy::kThreads);
+  plan.column_blocks =
+      divide_up(vectors, std::max<int64_t>(Policy::kTileVectors, Policy::kThreads / others));
   plan.threads_x = static_cast<int>(divide_up(vectors, plan.column_blocks));
   plan.threads_y =
       static_cast<int>(clamp(divide_up(rows, tile_rows), 1,

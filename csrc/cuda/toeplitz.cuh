@@ -3,9 +3,14 @@
 //   ToeplitzTileThread   8 rows of a vector's columns at a time. They read kVector + 7 entries:
 //                        from row to row the window moves by one, so they stay in registers. A
 //                        block has its entries in shared memory, rounded.
-//   ToeplitzRowThread    a vector of one row, whose entries are read where they lie and kept for
-//                        all repetitions: grids; few queries, as in decoding
+//   ToeplitzLineThread   a vector wherever memory has one, for any length and address of rows: of
+//                        a line, which is a row, or a plane whose rows follow one another without
+//                        a gap. The first and last ones of a line may have fewer numbers. Grids;
+//                        few queries, as in decoding; windows. A block has its bias in shared
+//                        memory, for all lines and repetitions
 #pragma once
+
+#include <type_traits>
 
 #include "core/toeplitz.h"
 #include "cuda/packet.cuh"
@@ -14,36 +19,49 @@
 
 namespace posenc::cuda {
 
+// Rows, for ToeplitzTileThread, or lines.
+struct ToeplitzPlan : TilePlan {
+  int64_t length = 0;  // numbers of a line
+  int tile_rows = 1;   // lines of a thread's tile
+  // What a block of a line thread stages: the bias of every number of its lines. Or the entries
+  // of them all, which are fewer, if they are rows of rank 1.
+  bool by_numbers = false;
+  int64_t in_step = 0, out_step = 0;  // from a thread's line to its next
+};
+
 struct ToeplitzParameters {
   ToeplitzArgs args;
-  TilePlan plan;
+  ToeplitzPlan plan;
 };
 static_assert(sizeof(ToeplitzParameters) <= 4096, "kernel parameters");
 
 // An entry as it is added to numbers of type T, or as such a number itself where there is nothing
 // to add it to: rounded once.
-template <typename T>
-POSENC_HD inline Real<T> entry(const ToeplitzArgs& args, int64_t at) {
-  const bool alone = args.in.data == nullptr;
-  if (args.diagonals_dtype == Dtype::kFloat64) {
-    const double value = static_cast<const double*>(args.diagonals)[at];
-    if constexpr (sizeof(T) == 2) {
-      if (alone) return to_float(round_to<T>(float_rounded_to_odd(value)));
-    }
-    return static_cast<Real<T>>(value);
-  }
-  float value;
-  if (args.diagonals_dtype == Dtype::kFloat16) {
-    value = to_float(static_cast<const Float16*>(args.diagonals)[at]);
-  } else if (args.diagonals_dtype == Dtype::kBFloat16) {
-    value = to_float(static_cast<const BFloat16*>(args.diagonals)[at]);
-  } else {
-    value = static_cast<const float*>(args.diagonals)[at];
-  }
+template <typename T, typename Entry>
+POSENC_HD inline Real<T> rounded(Entry entry, bool alone) {
   if constexpr (sizeof(T) == 2) {
-    if (alone) return to_float(round_to<T>(value));
+    if constexpr (std::is_same_v<Entry, double>) {
+      if (alone) return to_float(round_to<T>(float_rounded_to_odd(entry)));
+    } else {
+      if (alone) return to_float(round_to<T>(to_real(entry)));
+    }
   }
-  return value;
+  return static_cast<Real<T>>(to_real(entry));
+}
+
+// Calls visit(the entries from `offset` on).
+template <typename Visit>
+POSENC_HD inline void visit_entries(const ToeplitzArgs& args, int64_t offset, const Visit& visit) {
+  switch (args.diagonals_dtype) {
+    case Dtype::kFloat16:
+      return visit(static_cast<const Float16*>(args.diagonals) + offset);
+    case Dtype::kBFloat16:
+      return visit(static_cast<const BFloat16*>(args.diagonals) + offset);
+    case Dtype::kFloat32:
+      return visit(static_cast<const float*>(args.diagonals) + offset);
+    default:
+      return visit(static_cast<const double*>(args.diagonals) + offset);
+  }
 }
 
 // What both threads have of a piece: where the numbers of a vector are.
@@ -73,20 +91,44 @@ class ToeplitzThread {
 
   POSENC_HD bool adds() const { return args_.in.data != nullptr; }
 
+  // Number of the thread in its block.
+  POSENC_HD int thread() const { return (z_ * plan_.threads_y + y_) * plan_.threads_x + x_; }
+
+  // Stages `count` entries of rank 1, those that are not there left out; reads several before it
+  // looks at the first.
+  template <int kReads, typename Place>
+  POSENC_HD void stage_entries(int64_t first_entry, int count, Number* to,
+                               const Place& place) const {
+    const int64_t rest = args_.entries[0] - first_entry;
+    const int first = first_entry < 0 ? static_cast<int>(-first_entry) : 0;
+    const int last = rest < count ? static_cast<int>(rest) : count;
+    const int64_t stride = args_.entry_strides[0];
+    const int threads = plan_.threads();
+    visit_entries(args_, diagonals_ + (first_entry + thread()) * stride, [&](const auto* from) {
+      for (int i = thread(); i < last; i += kReads * threads) {
+        std::remove_const_t<std::remove_pointer_t<decltype(from)>> entries[kReads];
+#pragma unroll
+        for (int j = 0; j < kReads; ++j) {
+          const int at = i + j * threads;
+          if (at >= first && at < last) entries[j] = *from;
+          from += threads * stride;
+        }
+#pragma unroll
+        for (int j = 0; j < kReads; ++j) {
+          const int at = i + j * threads;
+          if (at >= first && at < last) to[place(at)] = rounded<T>(entries[j], !adds());
+        }
+      }
+    });
+  }
+
   static POSENC_HD int64_t column_stride(const Matrices& matrices) {
     return kVector == 1 ? matrices.column_stride : 1;
   }
 
-  // Of the vector in a row and a repetition.
-  POSENC_HD const T* in(int64_t row, int64_t repetition) const {
-    return static_cast<const T*>(args_.in.data) + at(args_.in, in_, row, repetition);
-  }
-  POSENC_HD T* out(int64_t row, int64_t repetition) const {
-    return static_cast<T*>(args_.out.data) + at(args_.out, out_, row, repetition);
-  }
-
   // bias, with what was read added.
-  POSENC_HD void write(const WordOf<T, kVector>& word, const Number (&bias)[kVector], T* to) const {
+  POSENC_HD Packet<T, kVector> sum(const WordOf<T, kVector>& word,
+                                   const Number (&bias)[kVector]) const {
     Number values[kVector];
     if (adds()) {
       const auto scores = unpack<T, kVector>(word);
@@ -96,19 +138,11 @@ class ToeplitzThread {
 #pragma unroll
       for (int i = 0; i < kVector; ++i) values[i] = bias[i];
     }
-    write_packet<T, kVector>(round_packet<T, kVector>(values), to);
-  }
-
-  POSENC_HD int64_t at(const Matrices& matrices, int64_t first, int64_t row,
-                       int64_t repetition) const {
-    int64_t offsets[1] = {first + row * matrices.row_stride};
-    add_offsets(args_.planes, args_.kept, args_.planes.rank, repetition, {matrices.plane_strides},
-                offsets);
-    return offsets[0];
+    return round_packet<T, kVector>(values);
   }
 
   const ToeplitzArgs& args_;
-  const TilePlan& plan_;
+  const ToeplitzPlan& plan_;
   const int x_, y_, z_;
 
   int64_t in_, out_, diagonals_, origin_;
@@ -147,13 +181,9 @@ class ToeplitzTileThread : ToeplitzThread<T, kVector> {
 
   // The entries of all rows and columns of the block, those that are not there left out.
   POSENC_HD void stage() {
-    const int thread = (this->z_ * plan_.threads_y + this->y_) * plan_.threads_x + this->x_;
-    const int count = plan_.threads_x * kVector + plan_.block_rows(kRows);
-    for (int i = thread; i < count; i += plan_.threads()) {
-      const int64_t at = first_entry_ + i;
-      if (at < 0 || at >= args_.entries[0]) continue;
-      entries_[i] = entry<T>(args_, this->diagonals_ + at * args_.entry_strides[0]);
-    }
+    this->template stage_entries<1>(first_entry_,
+                                    plan_.threads_x * kVector + plan_.block_rows(kRows), entries_,
+                                    [](int i) { return i; });
   }
 
   POSENC_HD void write() {
@@ -169,8 +199,14 @@ class ToeplitzTileThread : ToeplitzThread<T, kVector> {
     }
   }
 
-  static size_t shared_bytes(const TilePlan& plan) {
-    return static_cast<size_t>(plan.threads_x * kVector + plan.block_rows(kRows)) * sizeof(Number);
+  static ToeplitzPlan plan(const ToeplitzArgs& args, const Room& room) {
+    const int64_t rows = args.query_count(), columns = args.key_count();
+    ToeplitzPlan plan{
+        plan_tiles(columns / kVector, rows, kRows, args.kept_count(), args.repetitions(), room),
+        columns, kRows, false};
+    plan.shared_bytes =
+        static_cast<size_t>(plan.threads_x * kVector + plan.block_rows(kRows)) * sizeof(Number);
+    return plan;
   }
 
  private:
@@ -195,8 +231,17 @@ class ToeplitzTileThread : ToeplitzThread<T, kVector> {
     return plan_.rows - row < kRows ? static_cast<int>(plan_.rows - row) : kRows;
   }
 
+  // Of the vector in a row and a repetition.
+  POSENC_HD int64_t at(const Matrices& matrices, int64_t first, int64_t row,
+                       int64_t repetition) const {
+    int64_t offsets[1] = {first + row * matrices.row_stride};
+    add_offsets(args_.planes, args_.kept, args_.planes.rank, repetition, {matrices.plane_strides},
+                offsets);
+    return offsets[0];
+  }
+
   POSENC_HD void read(int64_t row, int64_t repetition) {
-    const T* from = this->in(row, repetition);
+    const T* from = static_cast<const T*>(args_.in.data) + at(args_.in, this->in_, row, repetition);
     const int count = rows_from(row);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
@@ -206,14 +251,14 @@ class ToeplitzTileThread : ToeplitzThread<T, kVector> {
   }
 
   POSENC_HD void write(int64_t row, int64_t repetition) const {
-    T* to = this->out(row, repetition);
+    T* to = static_cast<T*>(args_.out.data) + at(args_.out, this->out_, row, repetition);
     const int count = rows_from(row);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       Number bias[kVector];
 #pragma unroll
       for (int i = 0; i < kVector; ++i) bias[i] = window_[kRows - 1 - r + i];
-      if (r < count) Base::write(words_[r], bias, to);
+      if (r < count) write_packet<T, kVector>(this->sum(words_[r], bias), to);
       to += args_.out.row_stride;
     }
   }
@@ -226,9 +271,9 @@ class ToeplitzTileThread : ToeplitzThread<T, kVector> {
   WordOf<T, kVector> words_[kRows];
 };
 
-// For all grids.
+// For all grids; with kVector == 1 for all strides.
 template <typename T, int kVector>
-class ToeplitzRowThread : ToeplitzThread<T, kVector> {
+class ToeplitzLineThread : ToeplitzThread<T, kVector> {
   using Base = ToeplitzThread<T, kVector>;
   using Base::args_;
   using Base::plan_;
@@ -237,119 +282,220 @@ class ToeplitzRowThread : ToeplitzThread<T, kVector> {
  public:
   static constexpr int kWidth = kVector;
   static constexpr int kBlocks = blocks_per_processor(kVector * sizeof(T));
-  static constexpr int kRows = 1;
 
-  POSENC_HD ToeplitzRowThread(const ToeplitzParameters& parameters, char* /*shared*/, int x, int y,
-                              int z)
-      : Base(parameters, x, y, z) {}
+  POSENC_HD ToeplitzLineThread(const ToeplitzParameters& parameters, char* shared, int x, int y,
+                               int z)
+      : Base(parameters, x, y, z), bias_(reinterpret_cast<Number*>(shared)) {}
 
   POSENC_HD void begin(int64_t piece_x, int64_t piece_y) {
-    const Tile tile(plan_, kRows, piece_x, piece_y, this->x_, this->z_);
+    const Tile tile(plan_, plan_.tile_rows, piece_x, piece_y, this->x_, this->z_);
     Base::begin(tile);
-    first_row_ = tile.block_row + this->y_;
-    if (this->working_) columns(tile.vector * kVector);
+    block_line_ = tile.block_row;
+    block_number_ = tile.block_vector * kVector;
+    const int64_t lines = plan_.rows - block_line_, numbers = plan_.length - block_number_;
+    lines_ = lines < block_lines() ? static_cast<int>(lines) : block_lines();
+    first_ = block_number_ == 0 ? 0 : -kBefore;
+    last_ =
+        numbers < plan_.threads_x * kVector ? static_cast<int>(numbers) : plan_.threads_x * kVector;
+    this->in_ += (block_line_ + this->y_) * args_.in.row_stride;
+    this->out_ += (block_line_ + this->y_) * args_.out.row_stride;
   }
 
-  POSENC_HD void stage() {}
+  POSENC_HD void stage() {
+    if (plan_.by_numbers) return stage_numbers();
+    this->template stage_entries<kVector / 2 + 1>(
+        this->origin_ + block_number_ - kBefore - (block_line_ + block_lines() - 1),
+        width(plan_) + block_lines(), bias_, [](int i) { return place(i); });
+  }
 
   POSENC_HD void write() {
-    if (!this->working_) return;
-    for (int tile = 0; tile < plan_.tiles; ++tile) {
-      const int64_t row = first_row_ + tile * plan_.threads_y;
-      if (row >= plan_.rows) return;
-      write(row);
-    }
-  }
-
-  static size_t shared_bytes(const TilePlan& /*plan*/) { return 0; }
-
- private:
-  static constexpr int kReads = kVector == 1 ? 2 * Policy::kSumWords : Policy::kSumWords;
-
-  // The part of its offset in the diagonals that an entry has of its key: sum of j_a * stride_a.
-  POSENC_HD void columns(int64_t key) {
-    int64_t index[kMaxGridRank] = {};
-    int64_t offset = 0;
+    if (!this->working_ || this->y_ >= lines_) return;
+    int64_t repetition = this->first_repetition_;
+    int line = this->y_;
+    int64_t offsets[2];
+    begin_lines(repetition, offsets);
+    while (repetition < plan_.repetitions) {
+      Part parts[kReads];
+      WordOf<T, kVector> words[kReads];
 #pragma unroll
-    for (int axis = kMaxGridRank - 1; axis >= 0; --axis) {
-      if (axis >= args_.grid_rank) continue;
-      const int64_t outer = axis > 0 ? divide(key, args_.keys[axis]) : 0;
-      index[axis] = key - outer * args_.keys[axis];
-      offset += index[axis] * args_.entry_strides[axis];
-      key = outer;
-    }
+      for (int i = 0; i < kReads; ++i) {
+        parts[i].to = nullptr;
+        if (repetition >= plan_.repetitions) continue;
+        parts[i] = part(line, offsets);
+        if (this->adds()) words[i] = read(parts[i]);
+        line += plan_.threads_y;
+        offsets[0] += plan_.in_step;
+        offsets[1] += plan_.out_step;
+        if (line < lines_) continue;
+        line = this->y_;
+        repetition += plan_.repetition_step;
+        if (repetition < plan_.repetitions) begin_lines(repetition, offsets);
+      }
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) {
-      columns_[i] = offset;
-#pragma unroll
-      for (int axis = kMaxGridRank - 1; axis >= 0; --axis) {
-        if (axis >= args_.grid_rank) continue;
-        offset += args_.entry_strides[axis];
-        if (++index[axis] < args_.keys[axis]) break;
-        offset -= index[axis] * args_.entry_strides[axis];
-        index[axis] = 0;
+      for (int i = 0; i < kReads; ++i) {
+        if (parts[i].to != nullptr) write(words[i], parts[i]);
       }
     }
   }
 
-  // ... and of its query: sum of (origin_a - i_a) * stride_a.
-  POSENC_HD int64_t query_offset(int64_t query) const {
+  static ToeplitzPlan plan(const ToeplitzArgs& args, const Room& room) {
+    const int64_t rows = args.query_count(), columns = args.key_count();
+    const bool joins = kVector > 1 && rows > 1 && follow(args.out, columns) &&
+                       (args.in.data == nullptr || follow(args.in, columns)) &&
+                       (args.grid_rank > 1 || (columns < Policy::kJoinedColumns &&
+                                               args.repetitions() >= Policy::kJoinedRepetitions));
+    const int64_t lines = joins ? 1 : rows, length = joins ? rows * columns : columns;
+    const bool by_numbers = joins || args.grid_rank > 1;
+    const int tile_rows = by_numbers ? 1 : Policy::kLineRows;
+    // Of a line that begins anywhere in a vector.
+    const bool whole = aligned(args.out, args.planes, lines, 0, args.dtype, kVector);
+    const int64_t vectors = divide_up(whole || length == 0 ? length : length + kBefore, kVector);
+    ToeplitzPlan plan{
+        plan_tiles(vectors, lines, tile_rows, args.kept_count(), args.repetitions(), room), length,
+        tile_rows, by_numbers};
+    const int numbers =
+        by_numbers ? plan.block_rows(1) * width(plan) : plan.block_rows(tile_rows) + width(plan);
+    plan.shared_bytes = static_cast<size_t>(place(numbers)) * sizeof(Number);
+    plan.in_step = plan.threads_y * args.in.row_stride;
+    plan.out_step = plan.threads_y * args.out.row_stride;
+    return plan;
+  }
+
+ private:
+  static constexpr int kBefore = kVector - 1;  // numbers of a line's first vector before the line
+  static constexpr int kReads = Policy::kLineReads;
+  static_assert(Policy::kTiles * (Policy::kThreads * kVector + Policy::kTileRowThreads * kBefore) *
+                        (kVector + 1) / kVector * sizeof(Number) <=
+                    Policy::kSharedBytes,
+                "the bias of every number of a block");
+
+  // A vector of a line. What may not be in the line are its first numbers and its last.
+  struct Part {
+    const T* from;
+    T* to;
+    int number;  // its first one's, in the block
+    int bias;    // and where its bias is
+  };
+
+  static bool follow(const Matrices& matrices, int64_t columns) {
+    return matrices.column_stride == 1 && matrices.row_stride == columns;
+  }
+
+  POSENC_HD int block_lines() const { return plan_.block_rows(plan_.tile_rows); }
+
+  // The numbers of a line that vectors of a block may have, wherever it begins.
+  static POSENC_HD int width(const ToeplitzPlan& plan) {
+    return plan.threads_x * kVector + kBefore;
+  }
+
+  // In shared memory: neighbouring threads read from different banks.
+  static POSENC_HD int place(int i) {
+    return kVector == 1 ? i : i + static_cast<int>(static_cast<unsigned>(i) / kVector);
+  }
+
+  POSENC_HD void stage_numbers() const {
+    for (int i = this->thread(); i < lines_ * width(plan_); i += plan_.threads()) {
+      const int line = static_cast<int>(divide(i, width(plan_)));
+      const int number = i - line * width(plan_) - kBefore;
+      if (number < first_ || number >= last_) continue;
+      const int64_t of_plane = (block_line_ + line) * plan_.length + block_number_ + number;
+      visit_entries(args_, this->diagonals_ + entry_offset(of_plane), [&](const auto* entry) {
+        bias_[place(i)] = rounded<T>(*entry, !this->adds());
+      });
+    }
+  }
+
+  // Sum of (origin_a + j_a - i_a) * stride_a for a number of a plane.
+  POSENC_HD int64_t entry_offset(int64_t number) const {
+    int64_t keys = args_.key_count(), query = divide(number, keys), key = number - query * keys;
     int64_t offset = 0;
 #pragma unroll
     for (int axis = kMaxGridRank - 1; axis >= 0; --axis) {
       if (axis >= args_.grid_rank) continue;
-      const int64_t outer = axis > 0 ? divide(query, args_.queries[axis]) : 0;
+      const int64_t outer_key = axis > 0 ? divide(key, args_.keys[axis]) : 0;
+      const int64_t outer_query = axis > 0 ? divide(query, args_.queries[axis]) : 0;
+      const int64_t j = key - outer_key * args_.keys[axis];
+      const int64_t i = query - outer_query * args_.queries[axis];
       const int64_t origin = axis > 0 ? args_.origin[axis] : this->origin_;
-      offset += (origin - (query - outer * args_.queries[axis])) * args_.entry_strides[axis];
-      query = outer;
+      offset += (origin + j - i) * args_.entry_strides[axis];
+      key = outer_key;
+      query = outer_query;
     }
     return offset;
   }
 
-  POSENC_HD void write(int64_t row) const {
-    const int64_t offset = this->diagonals_ + query_offset(row);
+  // Where the thread's first line is in a repetition.
+  POSENC_HD void begin_lines(int64_t repetition, int64_t (&offsets)[2]) const {
+    offsets[0] = this->in_;
+    offsets[1] = this->out_;
+    add_offsets(args_.planes, args_.kept, args_.planes.rank, repetition,
+                {args_.in.plane_strides, args_.out.plane_strides}, offsets);
+  }
+
+  POSENC_HD Part part(int line, const int64_t (&offsets)[2]) const {
+    Part part;
+    part.from = static_cast<const T*>(args_.in.data) + offsets[0];
+    part.to = static_cast<T*>(args_.out.data) + offsets[1];
+    // The line begins so many numbers after a vector in memory does.
+    const int late = static_cast<int>(reinterpret_cast<uintptr_t>(part.to) / sizeof(T)) & kBefore;
+    part.from -= late;
+    part.to -= late;
+    part.number = this->x_ * kVector - late;
+    part.bias =
+        part.number + kBefore + (plan_.by_numbers ? line * width(plan_) : block_lines() - 1 - line);
+    return part;
+  }
+
+  POSENC_HD bool whole(const Part& part) const {
+    return kVector == 1 || (part.number >= first_ && part.number + kVector <= last_);
+  }
+  POSENC_HD bool has(const Part& part, int i) const {
+    return part.number + i >= first_ && part.number + i < last_;
+  }
+
+  POSENC_HD WordOf<T, kVector> read(const Part& part) const {
+    if (whole(part)) return read_word<T, kVector>(part.from);
+    Packet<T, kVector> packet;
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      packet.numbers[i] = T{};
+      if (has(part, i)) packet.numbers[i] = read_number(part.from + i);
+    }
+    WordOf<T, kVector> word;
+    memcpy(&word, packet.numbers, sizeof word);
+    return word;
+  }
+
+  POSENC_HD void write(const WordOf<T, kVector>& word, const Part& part) const {
     Number bias[kVector];
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) bias[i] = entry<T>(args_, offset + columns_[i]);
-    if (args_.planes.rank <= args_.kept + 1) {
-      write_in_steps(row, bias);
-    } else {
-      for (int64_t i = this->first_repetition_; i < plan_.repetitions; i += plan_.repetition_step) {
-        WordOf<T, kVector> word{};
-        if (this->adds()) word = read_word<T, kVector>(this->in(row, i));
-        Base::write(word, bias, this->out(row, i));
-      }
+    for (int i = 0; i < kVector; ++i) bias[i] = bias_[place(part.bias + i)];
+    const auto packet = this->sum(word, bias);
+    if (whole(part)) return write_packet<T, kVector>(packet, part.to);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      if (has(part, i)) write_packet<T, 1>({{packet.numbers[i]}}, part.to + i);
     }
   }
 
-  // Repetitions along one axis: no divisions, and several of them at once.
-  POSENC_HD void write_in_steps(int64_t row, const Number (&bias)[kVector]) const {
-    const bool repeats = args_.planes.rank > args_.kept;
-    const int64_t step = plan_.repetition_step;
-    const int64_t in_step = repeats ? step * args_.in.plane_strides[args_.kept] : 0;
-    const int64_t out_step = repeats ? step * args_.out.plane_strides[args_.kept] : 0;
-    const T* from = this->in(row, this->first_repetition_);
-    T* to = this->out(row, this->first_repetition_);
-    for (int64_t i = this->first_repetition_; i < plan_.repetitions; i += kReads * step) {
-      WordOf<T, kVector> words[kReads];
-#pragma unroll
-      for (int j = 0; j < kReads; ++j) {
-        if (this->adds() && i + j * step < plan_.repetitions) {
-          words[j] = read_word<T, kVector>(from);
-        }
-        from += in_step;
-      }
-#pragma unroll
-      for (int j = 0; j < kReads; ++j) {
-        if (i + j * step < plan_.repetitions) Base::write(words[j], bias, to);
-        to += out_step;
-      }
-    }
-  }
-
-  int64_t first_row_;
-  int64_t columns_[kVector];
+  Number* const bias_;
+  int64_t block_line_, block_number_;  // the block's first ones
+  int lines_;                          // of the block
+  int first_, last_;                   // its numbers of a line, from one to before the other
 };
+
+// Whether vectors of `width` numbers, where memory has them, are the same ones in both.
+inline bool alike(const Matrices& a, const Matrices& b, const Planes& planes, int64_t rows,
+                  Dtype dtype, int64_t width) {
+  int64_t multiples = 0;
+  if (rows > 1) multiples |= a.row_stride - b.row_stride;
+  for (int axis = 0; axis < planes.rank; ++axis) {
+    if (planes.shape[axis] > 1) multiples |= a.plane_strides[axis] - b.plane_strides[axis];
+  }
+  const int64_t apart = reinterpret_cast<int64_t>(a.data) - reinterpret_cast<int64_t>(b.data);
+  return a.column_stride == 1 && b.column_stride == 1 && multiples % width == 0 &&
+         apart % (width * item_size(dtype)) == 0;
+}
 
 // Calls visit(thread type) for the one that suits a call.
 template <typename Visit>
@@ -358,23 +504,21 @@ auto visit_toeplitz_thread(const ToeplitzArgs& args, const Visit& visit) {
     using T = decltype(type);
     constexpr int kWide = 16 / sizeof(T);
     const int64_t rows = args.query_count();
-    const bool wide = aligned(args.in, args.planes, rows, args.key_count(), args.dtype, kWide) &&
-                      aligned(args.out, args.planes, rows, args.key_count(), args.dtype, kWide);
-    if (args.grid_rank == 1 && rows >= Policy::kTileRows) {
-      return wide ? visit(static_cast<ToeplitzTileThread<T, kWide>*>(nullptr))
-                  : visit(static_cast<ToeplitzTileThread<T, 1>*>(nullptr));
+    const Matrices& in = args.in.data != nullptr ? args.in : args.out;
+    const bool tiles = args.grid_rank == 1 && rows >= Policy::kTileRows;
+    if (alike(in, args.out, args.planes, rows, args.dtype, kWide)) {
+      return tiles && aligned(args.out, args.planes, rows, args.key_count(), args.dtype, kWide)
+                 ? visit(static_cast<ToeplitzTileThread<T, kWide>*>(nullptr))
+                 : visit(static_cast<ToeplitzLineThread<T, kWide>*>(nullptr));
     }
-    return wide ? visit(static_cast<ToeplitzRowThread<T, kWide>*>(nullptr))
-                : visit(static_cast<ToeplitzRowThread<T, 1>*>(nullptr));
+    return tiles ? visit(static_cast<ToeplitzTileThread<T, 1>*>(nullptr))
+                 : visit(static_cast<ToeplitzLineThread<T, 1>*>(nullptr));
   });
 }
 
 template <typename Thread>
-TilePlan plan_toeplitz(const ToeplitzArgs& args, const Room& room = {}) {
-  TilePlan plan = plan_tiles(args.key_count() / Thread::kWidth, args.query_count(), Thread::kRows,
-                             args.kept_count(), args.repetitions(), room);
-  plan.shared_bytes = Thread::shared_bytes(plan);
-  return plan;
+ToeplitzPlan plan_toeplitz(const ToeplitzArgs& args, const Room& room = {}) {
+  return Thread::plan(args, room);
 }
 
 }  // namespace posenc::cuda

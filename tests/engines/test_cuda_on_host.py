@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from arrays import aligned_rows
+from arrays import View, aligned, aligned_rows
 from oracle import DTYPES, assert_close, assert_same_bits
 from places import CSRC
 from targets import CUDA_ON_HOST, NATIVE, NEEDS_CUDA_ON_HOST, NEEDS_NATIVE, TARGETS
@@ -290,6 +290,75 @@ def test_large_matrices(queries, keys, dtype):
     assert_relative_agree((1, 1), queries, keys, dtype)
 
 
+def placed(shape: tuple[int, ...], dtype: np.dtype, gap: int, before: int) -> View:
+    """Rows `gap` numbers apart, that begin `before` numbers past an aligned one."""
+    width = shape[-1] + gap
+    count = math.prod(shape[:-1]) * width
+    memory = aligned((count + 64,), dtype, 0)
+    memory.view(np.uint8)[...] = 0x55
+    return View(
+        memory,
+        lambda array: array[before : before + count].reshape(*shape[:-1], width)[..., : shape[-1]],
+    )
+
+
+def assert_lines_agree(
+    scores: np.ndarray, diagonals: np.ndarray, lengths: tuple[Any, ...], gap: int, before: int
+) -> None:
+    """The bias alone, added, and added in place, where scores and sums are equally aligned; and
+    added where they are not.
+    """
+    bias = NATIVE.toeplitz_bias(diagonals, *lengths, None, scores.dtype, None)
+    summed = NATIVE.add_toeplitz_bias(scores, diagonals, *lengths, None, None)
+    there, out, other = (placed(scores.shape, scores.dtype, gap, before + i) for i in (0, 0, 1))
+    there.array[...] = scores
+    if bias.shape == scores.shape:
+        CUDA_ON_HOST.toeplitz_bias(diagonals, *lengths, None, None, out.array)
+        assert_same_bits(out.array, bias)
+    for to in (out, other, there):
+        CUDA_ON_HOST.add_toeplitz_bias(there.array, diagonals, *lengths, None, to.array)
+        assert_same_bits(to.array, summed)
+        to.assert_rest_untouched()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("gap", [0, 1, 8])
+@pytest.mark.parametrize("keys", [1, 2, 3, 7, 8, 9, 15, 31, 49, 63, 129, 257, 513])
+@pytest.mark.parametrize("queries", [1, 7, 33])
+def test_rows_of_any_length(queries, keys, gap, dtype):
+    """At every misalignment; a vector may have numbers of several rows, or none of a row."""
+    diagonals = numbers("float32", 3, queries + keys - 1)
+    lengths = ((queries,), (keys,), (queries - 1,))
+    for planes in ((3,), (9, 3)) if keys < 100 else ((3,),):
+        scores = numbers(dtype, *planes, queries, keys)
+        for before in range(16 // scores.itemsize) if keys < 100 else (0, 1):
+            assert_lines_agree(scores, diagonals, lengths, gap, before)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("gap", [0, 3])
+@pytest.mark.parametrize("planes", [(1, 1), (16, 3), (2, 5, 3), (70, 4)])
+def test_windows_of_49_cells(planes, gap, dtype):
+    """Of odd size, and so their repetitions: of a grid, and of rank 1."""
+    scores = numbers(dtype, *planes, 49, 49)
+    for diagonals, lengths in (
+        (numbers("float32", planes[-1], 13, 13), ((7, 7), (7, 7), (6, 6))),
+        (numbers(dtype, planes[-1], 97), ((49,), (49,), (48,))),
+    ):
+        for before in (0, 1, 5):
+            assert_lines_agree(scores, diagonals, lengths, gap, before)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("planes", [(3,), (5, 2)])
+@pytest.mark.parametrize("keys", [1000, 1003, 4104, 9001])
+def test_bias_of_decoding(keys, planes, dtype):
+    for queries in (1, 2, 5, 7, 9):
+        diagonals = numbers("float64", planes[-1], keys + 9)
+        lengths = ((queries,), (keys,), (9,))
+        assert_lines_agree(numbers(dtype, *planes, queries, keys), diagonals, lengths, 0, 0)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("q_len", "k_len"),
@@ -382,6 +451,35 @@ def test_lists_of_every_length(width, dtype):
         rng = np.random.default_rng(width)
         for index in (clipped, rng.integers(-1, width, entries)):
             assert_scatters_agree(grad, index, width, queries - 1)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("lists", [1, 2, 3, 20, 300])
+def test_order_of_very_long_lists(lists, dtype):
+    """Beside each other and in several tiles: of 256 sums of every 256th entry every 16th is added
+    up, and then those.
+    """
+
+    def in_order(terms: np.ndarray) -> np.ndarray:
+        total = terms[0] + 0.0  # no sum is -0.0
+        for term in terms[1:]:
+            total = total + term
+        return total
+
+    queries, length = 9, 523
+    keys = lists * length
+    grad = numbers(dtype, queries, keys + queries - 1)
+    rows = np.zeros((lists, length + 245, queries), grad.dtype)  # 3 * 256
+    for query in range(queries):  # the same entries of each
+        rows[:, :length, query] = grad[query, query:][:keys].reshape(length, -1).T
+    index = np.concatenate([np.full(queries - 1, -1)] * 2)
+    index = np.insert(index, queries - 1, np.arange(keys) % lists)
+    parts = in_order(rows.reshape(lists, 3, 256, queries).swapaxes(0, 1))
+    # Folded: [lists, 16, 16, queries] to [lists, 16, queries] to [lists, queries].
+    folded = in_order(parts.reshape(lists, 16, 16, queries).swapaxes(0, 1))
+    expected = in_order(folded.swapaxes(0, 1)).T
+    result = CUDA_ON_HOST.relative_scatter(grad, index, lists, queries - 1, None, -1, 1.0, None)
+    assert_same_bits(result, np.ascontiguousarray(expected))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -12,17 +12,23 @@ import pytest
 
 POLICY = {"kHeads": 2}
 SPELLED_OUT = "// begin inline asm\n{}\n// end inline asm\n"
-LOAD = SPELLED_OUT.format("ld.global.v4.b32 {%r1, %r2, %r3, %r4}, [%rd1];")
+LOAD = "ld.global.v4.b32 {%r1, %r2, %r3, %r4}, [%rd1];\n"
 STORE = SPELLED_OUT.format("st.global.v4.b32 [%rd1], {%r1, %r2, %r3, %r4};")
 NARROW_STORE = SPELLED_OUT.format("st.global.b32 [%rd1], %r1;")
-SHARED = "ld.global.u64 %rd2, [%rd1];\nst.shared.u32 [%r1], %r2;\nst.local.u32 [%r1], %r2;\n"
+OTHERS = """
+ld.param.u64 %rd1, [p];
+ld.global.u64 %rd2, [%rd1];
+ld.shared.u32 %r1, [%r2];
+st.shared.u32 [%r1], %r2;
+st.local.u32 [%r1], %r2;
+"""
 
 
 def kernel(
     body: str, name: str = "RotaryThread<float, 4, true>", registers: int = 128,
     spilled: int = 0, instructions: int = 3000,
 ) -> gpu_resources.Kernel:  # fmt: skip
-    code = gpu_resources.code_of(".maxntid 256, 1, 1\n.minnctapersm 2\n" + SHARED + body)
+    code = gpu_resources.code_of(".maxntid 256, 1, 1\n.minnctapersm 2\n" + OTHERS + body)
     return gpu_resources.Kernel(name, "sm_90", registers, 0, spilled, instructions, code)
 
 
@@ -40,6 +46,10 @@ def test_as_it_should_be():
         (
             {"body": LOAD * 6 + NARROW_STORE},
             "stores of 16 bytes: expected at least 1, got 0",
+        ),
+        (
+            {"body": LOAD * 6 + STORE + "ld.v4.u32 {%r1, %r2, %r3, %r4}, [%rd1];\n"},
+            "loads from memory of any kind: expected at most 0, got 1",
         ),
         # What the compiler does with an assignment: to global memory, or to any.
         (

@@ -51,11 +51,13 @@ void sum_in_warps(Block<Thread>& block) {
 
 template <typename Thread>
 void sum_in_block(Block<Thread>& block) {
-  for (int slot = 0; slot < Policy::kThreads; ++slot) {
-    if (block.one().list(slot) != Thread::kVeryLong) continue;
-    block.each([&](Thread& thread) { thread.sum_in_block(slot); });
-    block.each([](Thread& thread) { thread.fold_in_block(); });
-    block.each([&](Thread& thread) { thread.write_in_block(slot); });
+  int buffer = 0;
+  for (int slot = block.one().next_very_long(0); slot < Policy::kThreads;
+       slot = block.one().next_very_long(slot + 1)) {
+    block.each([&](Thread& thread) { thread.sum_in_block(slot, buffer); });
+    block.each([&](Thread& thread) { thread.fold_in_block(buffer); });
+    block.each([&](Thread& thread) { thread.write_in_block(slot, buffer); });
+    buffer = 1 - buffer;
   }
 }
 
