@@ -39,11 +39,16 @@ void run_rotary_gradient(RotaryGradientArgs args) {
           thread.rotate(round);
           thread.request(round + 1);
         });
-        block.each([](Thread& thread) { thread.sum_heads(); });
+        block.each([](Thread& thread) {
+          thread.sum_heads();
+          if (thread.axes() > 0) thread.stage_positions(0);
+        });
         for (int axis = 0; axis < block.one().axes(); ++axis) {
-          block.each([&](Thread& thread) { thread.stage_positions(axis); });
           block.each([&](Thread& thread) { thread.sum_tokens(axis); });
-          block.each([&](Thread& thread) { thread.write_positions(axis); });
+          block.each([&](Thread& thread) {
+            thread.write_positions(axis);
+            if (axis + 1 < thread.axes()) thread.stage_positions(axis + 1);
+          });
         }
       }
       block.each([](Thread& thread) { thread.finish(); });
