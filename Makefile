@@ -119,7 +119,7 @@ gpu-kit:  ## set up, build, make a folder to bring along for make gpu; KIT_PYTHO
 	@$(SETUP) wheels
 	@scripts/gpu_kit.sh
 
-gpu-resources:  ## set up, build, print what each CUDA kernel takes: registers, spills, float64
+gpu-resources:  ## set up, build, judge what each CUDA kernel takes: registers, code, loads, stores
 	@$(SETUP) package
 	@$(BIN)/python scripts/gpu_resources.py $(ARGS)
 

@@ -1,11 +1,19 @@
-"""What CUDA kernels take of a GPU: registers, memory for spilled ones, width of stores, float64.
+"""What CUDA kernels take of a GPU, as the compiler says it: no GPU is needed.
 
     scripts/gpu_resources.py [DIRECTORY]
 
 It compiles every CUDA source as the build in DIRECTORY does (by default the newest below build/),
-and prints the assembler's report of each kernel. It exits with 1 if a kernel keeps registers in
-memory, writes (sums: reads) less at once than it was made for, or computes in float64 what is not
-float64: GPUs do very little of that.
+prints what each kernel takes, and exits with 1, saying what was expected and what came, if one
+
+    spills        keeps registers in memory
+    blocks        leaves room for fewer blocks on a multiprocessor than it is launched for
+    instructions  is longer than LIMITS has it
+    loads         reads its data in fewer accesses of full width than its unrolled loops have, or so
+                  that the compiler does not know whether memory is global
+    stores        writes less at once than it was made for, or not through packet.cuh, where tests
+                  on the host see it
+    non-coherent  reads what it may write, in place, through a cache that does not see writes
+    float64       computes in float64 what is not float64: GPUs do very little of that
 """
 
 from __future__ import annotations
@@ -13,9 +21,12 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import struct
 import subprocess
 import sys
 import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,10 +36,34 @@ STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) by
 USED = re.compile(r"Used (\d+) registers")
 BYTES = {"Float16": 2, "BFloat16": 2, "float": 4, "double": 8}
 PTX_ENTRY = re.compile(r"\.entry (\w+)\(.*?\n\}\n", re.DOTALL)
-STORE = re.compile(r"\bst\.global(?:\.v(\d))?\.[a-z](\d+)\b")
-LOAD = re.compile(r"\bld\.global(?:\.nc)?(?:\.v(\d))?\.[a-z](\d+)\b")
+THREADS = re.compile(r"\.maxntid (\d+)")
+BLOCKS = re.compile(r"\.minnctapersm (\d+)")
+# packet.cuh spells its stores out; others are the compiler's.
+SPELLED_OUT = re.compile(r"// begin inline asm\n(.*?)// end inline asm", re.DOTALL)
+STORE = re.compile(r"\bst(?:\.global)?(?:\.v(\d))?\.[a-z](\d+)\b")
+LOAD = re.compile(r"\bld\.global(?:\.v(\d))?\.[a-z](\d+)\b")
+GENERIC_LOAD = re.compile(r"\bld(?:\.v\d)?\.[a-z]\d+\b")
+NON_COHERENT = re.compile(r"\bld\.global\.nc\b")
 # Loading, storing and converting are not arithmetic: scale and inv_freq come as float64.
 DOUBLE_ARITHMETIC = re.compile(r"\b(?:add|sub|mul|fma|div|rcp|sqrt|min|max|set\w*)\.[\w.]*f64\b")
+INSTRUCTION_BYTES = 16  # since compute capability 7.0
+
+
+@dataclass
+class Code:
+    """What PTX says of a kernel. Loads and stores are counted by their bytes.
+
+    Loads of up to 8 bytes may be of positions and frequencies; those of 16 are of data.
+    """
+
+    threads: int
+    blocks: int
+    loads: Counter[int]
+    stores: Counter[int]
+    other_stores: int
+    generic_loads: int
+    non_coherent: int
+    double_arithmetic: int
 
 
 @dataclass
@@ -40,26 +75,122 @@ class Kernel:
     registers: int
     stack: int
     spilled: int
-    store_bytes: int
-    load_bytes: int
-    double_arithmetic: int
+    instructions: int
+    code: Code
 
     @property
-    def faults(self) -> str:
-        """What is wrong with it, or nothing."""
-        match = re.search(r"<(\w+), (\d+)", self.name)
-        if match is None:
-            return "unknown"
-        dtype, vector = match[1], int(match[2])
-        sums = self.name.startswith("DiagonalSums")  # few, written one by one
+    def blocks(self) -> int:
+        """Of them on a multiprocessor, as far as registers decide: warps take them by 256."""
+        of_warp = -(-self.registers * 32 // 256) * 256
+        return 65536 // of_warp // (self.code.threads // 32)
+
+    def faults(self, policy: dict[str, int]) -> Iterator[str]:
+        """What is wrong with it: what, then what was expected and what came."""
+        name = self.name.replace("Thread<", "<")
+        match = re.fullmatch(r"\w+<(\w+), (\d+)(?:, (\w+))?(?:, (\w+))?>", name)
+        limits = next((one for one in LIMITS if re.match(one.names, name)), None)
+        if match is None or limits is None:
+            yield "limits: expected some in LIMITS of scripts/gpu_resources.py, got none"
+            return
+        dtype, vector, code = match[1], int(match[2]), self.code
         wide = BYTES[dtype] * vector
-        found = {
-            "spills": self.spilled > 0,
-            "narrow stores": not sums and self.store_bytes < wide,
-            "narrow loads": sums and self.load_bytes < wide,
-            "float64": self.double_arithmetic > 0 and dtype != "double",
-        }
-        return ", ".join(name for name, present in found.items() if present)
+        variant = Variant(policy, vector, match[3] == "true", match[4] == "true")
+        for what, least, got, most in (
+            ("bytes of registers in memory", 0, self.spilled, 0),
+            ("blocks on a multiprocessor", code.blocks, self.blocks, None),
+            ("instructions", 0, self.instructions, limits.instructions),
+            (f"loads of {wide} bytes", limits.loads(variant), code.loads[wide], None),
+            (f"stores of {wide} bytes", int(limits.wide_stores), code.stores[wide], None),
+            ("stores that packet.cuh does not make", 0, code.other_stores, 0),
+            ("loads from memory of any kind", 0, code.generic_loads, 0),
+            ("non-coherent loads", 0, code.non_coherent, 0),
+            ("float64 operations", 0, code.double_arithmetic, None if dtype == "double" else 0),
+        ):
+            if got < least or (most is not None and got > most):
+                expected = f"at least {least}" if got < least else f"at most {most}"
+                yield f"{what}: expected {expected}, got {got}"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """The arguments of a kernel's template, and the constants of csrc/cuda/policy.h."""
+
+    policy: dict[str, int]
+    vector: int
+    third: bool
+    fourth: bool
+
+    @property
+    def words(self) -> int:
+        """Accesses for the pairs of a thread, where the third argument is kInterleaved."""
+        return 1 if self.third else 2
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What kernels whose names begin so may take."""
+
+    names: str  # a pattern
+    instructions: int  # a tenth more than the longest of them has on sm_90
+    # Accesses of full width in all places that read data, each with its loop unrolled.
+    loads: Callable[[Variant], int] = lambda _: 0
+    wide_stores: bool = True
+
+
+def _of_rotary(v: Variant) -> int:
+    """Before the angles; in either of two loops."""
+    return 3 * v.policy["kHeads"] * v.words
+
+
+def _of_sinusoids(v: Variant) -> int:
+    """Before the angles and in the loop, for plain rows and for others."""
+    return 4 * v.policy["kSumWords"] if v.fourth else 0
+
+
+def _of_diagonals(v: Variant) -> int:
+    """A group of 8 rows, inside and at the edge; that of row r begins r numbers further on."""
+    if v.third:
+        return 8
+    return 2 * (8 + (8 - 8 // v.vector if v.vector > 1 else 0))
+
+
+# The first that fits counts.
+LIMITS = [
+    # A vector of 16 bit has twice the pairs, and where they are apart a thread has 8.
+    Limits(r"Rotary<B?Float16, 8, false>", 3500, _of_rotary),
+    Limits(r"Rotary<", 3050, _of_rotary),
+    Limits(
+        r"RotaryGradient<",
+        4500,
+        lambda v: 2 * 2 * v.policy["kGradientHeads"] * v.words,  # x and gradient, in two places
+    ),
+    # One number for each column, in float64 whatever the parts are in.
+    Limits(r"ColumnSums<", 310),
+    Limits(r"Sinusoidal<B?Float16, 8, false", 7650, _of_sinusoids),  # two sincos for 8 pairs
+    Limits(r"Sinusoidal<B?Float16, 8, true", 5400, _of_sinusoids),  # and for 4
+    Limits(r"Sinusoidal<", 4950, _of_sinusoids),
+    Limits(r"ToeplitzTile<", 3200, lambda v: 2 * v.policy["kTileRows"]),
+    Limits(r"ToeplitzLine<", 3500, lambda v: v.policy["kLineReads"]),
+    # Index arithmetic of grids for every query. Sums are few, and written one by one.
+    Limits(r"DiagonalSums<\w+, 1, true>", 4000, _of_diagonals, wide_stores=False),
+    Limits(r"DiagonalSums<", 2600, _of_diagonals, wide_stores=False),
+    Limits(r"Gather<", 2650, lambda v: v.policy["kTileRows"]),  # of content
+    # Numbers one by one: several entries for 8 rows, in four places.
+    Limits(r"Scatter<", 6250),
+    Limits(
+        r"Shift<",
+        1950,
+        # Two words or one, and content; single numbers of content alone.
+        lambda v: (4 if v.vector > 1 else 1) * v.policy["kShiftRows"],
+    ),
+]
+
+
+def constants() -> dict[str, int]:
+    """Those of csrc/cuda/policy.h."""
+    text = (ROOT / "csrc/cuda/policy.h").read_text()
+    found = re.findall(r"static constexpr \w+ (k\w+) = (\d+);", text)
+    return {name: int(value) for name, value in found}
 
 
 def newest_build() -> Path:
@@ -99,6 +230,45 @@ def readable(names: list[str]) -> list[str]:
     ]
 
 
+def code_of(entry: str) -> Code:
+    """Of the PTX of a kernel."""
+
+    def by_bytes(pattern: re.Pattern[str], text: str) -> Counter[int]:
+        return Counter(int(n or 1) * int(bits) // 8 for n, bits in pattern.findall(text))
+
+    spelled_out = by_bytes(STORE, "\n".join(SPELLED_OUT.findall(entry)))
+    threads, blocks = THREADS.search(entry), BLOCKS.search(entry)
+    return Code(
+        threads=int(threads[1]) if threads else 1024,
+        blocks=int(blocks[1]) if blocks else 1,
+        loads=by_bytes(LOAD, entry),
+        stores=spelled_out,
+        other_stores=len(STORE.findall(entry)) - spelled_out.total(),
+        generic_loads=len(GENERIC_LOAD.findall(entry)),
+        non_coherent=len(NON_COHERENT.findall(entry)),
+        double_arithmetic=len(DOUBLE_ARITHMETIC.findall(entry)),
+    )
+
+
+def code_bytes(cubin: bytes) -> dict[tuple[str, str], int]:
+    """Bytes of machine code by kernel and architecture: of an ELF file of 64 bits."""
+    (flags,) = struct.unpack_from("<I", cubin, 48)
+    architecture = f"sm_{(flags >> 8 if cubin[8] >= 8 else flags) & 0xFF}"  # 8: CUDA 13
+    (table,) = struct.unpack_from("<Q", cubin, 40)
+    entry_bytes, count, names_at = struct.unpack_from("<HHH", cubin, 58)
+    sections = []
+    for i in range(count):
+        name, _, _, _, offset, size = struct.unpack_from("<IIQQQQ", cubin, table + i * entry_bytes)
+        sections.append((name, offset, size))
+    names = sections[names_at][1]
+    found = {}
+    for name, _, size in sections:
+        text = cubin[names + name : cubin.index(b"\0", names + name)].decode()
+        if text.startswith(".text."):
+            found[text.removeprefix(".text."), architecture] = size
+    return found
+
+
 def kernels(command: list[str]) -> list[Kernel]:
     with tempfile.TemporaryDirectory() as scratch:
         result = subprocess.run(
@@ -107,14 +277,14 @@ def kernels(command: list[str]) -> list[Kernel]:
         )  # fmt: skip
         if result.returncode:
             sys.exit(result.stdout)
-        counted: dict[str, tuple[int, int, int]] = {}
-        for path in Path(scratch).glob("*.ptx"):
-            for entry in PTX_ENTRY.finditer(path.read_text()):
-                store, load = (
-                    max((int(n or 1) * int(bits) // 8 for n, bits in found), default=0)
-                    for found in (STORE.findall(entry[0]), LOAD.findall(entry[0]))
-                )
-                counted[entry[1]] = store, load, len(DOUBLE_ARITHMETIC.findall(entry[0]))
+        codes = {
+            entry[1]: code_of(entry[0])
+            for path in Path(scratch).glob("*.ptx")
+            for entry in PTX_ENTRY.finditer(path.read_text())
+        }
+        sizes: dict[tuple[str, str], int] = {}
+        for path in Path(scratch).glob("*.cubin"):
+            sizes |= code_bytes(path.read_bytes())
     found, name, architecture, stack, spilled = [], "", "", 0, 0
     for line in result.stdout.splitlines():
         if match := ENTRY.search(line):
@@ -122,12 +292,19 @@ def kernels(command: list[str]) -> list[Kernel]:
         elif match := STACK.search(line):
             stack, spilled = int(match[1]), int(match[2]) + int(match[3])
         elif (match := USED.search(line)) and name:
-            kernel = Kernel(name, architecture, int(match[1]), stack, spilled, *counted[name])
-            found.append(kernel)
+            instructions = sizes[name, architecture] // INSTRUCTION_BYTES
+            found.append(
+                Kernel(name, architecture, int(match[1]), stack, spilled, instructions, codes[name])
+            )
             name = ""
     for kernel, text in zip(found, readable([kernel.name for kernel in found]), strict=True):
         kernel.name = text
     return found
+
+
+def accesses(counts: Counter[int]) -> str:
+    """As 4 x 16 + 2 x 2 bytes."""
+    return " + ".join(f"{count} x {size}" for size, count in sorted(counts.items(), reverse=True))
 
 
 def main(arguments: list[str]) -> int:
@@ -137,17 +314,21 @@ def main(arguments: list[str]) -> int:
         sys.exit(f"gpu_resources: no CUDA kernels in {build}: was it built with POSENC_CUDA=OFF?")
     width = max(len(kernel.name) for kernel in every)
     print(
-        f"{'kernel':{width}}  GPU     registers  stack  spilled  store bytes  load bytes"
-        "  float64 operations"
+        f"{'kernel':{width}}  GPU     registers  blocks  spilled  instructions  loads x bytes"
+        "       stores x bytes"
     )
+    policy, faulty = constants(), 0
     for kernel in every:
         line = (
             f"{kernel.name:{width}}  {kernel.architecture:7} {kernel.registers:9}"
-            f"  {kernel.stack:5}  {kernel.spilled:7}  {kernel.store_bytes:11}"
-            f"  {kernel.load_bytes:10}  {kernel.double_arithmetic:7}  {kernel.faults}"
+            f"  {kernel.blocks:6}  {kernel.spilled:7}  {kernel.instructions:12}"
+            f"  {accesses(kernel.code.loads):18}  {accesses(kernel.code.stores)}"
         )
         print(line.rstrip())
-    faulty = sum(bool(kernel.faults) for kernel in every)
+        faults = list(kernel.faults(policy))
+        for fault in faults:
+            print(f"{'':{width}}  {fault}")
+        faulty += bool(faults)
     print(f"{len(every)} kernels, {faulty} not as they should be")
     return 1 if faulty else 0
 

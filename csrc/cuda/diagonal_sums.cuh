@@ -145,7 +145,7 @@ class DiagonalSumsThread {
       offset += (rest - outer * args_.entries[axis]) * args_.entry_strides[axis];
       rest = outer;
     }
-    static_cast<Number*>(args_.diagonals)[offset] = total_;
+    write_packet<Number, 1>({{total_}}, static_cast<Number*>(args_.diagonals) + offset);
   }
 
  private:
@@ -315,7 +315,7 @@ class DiagonalSumsThread {
         int64_t offsets[1] = {at};
         add_offsets(args_.planes, args_.kept, args_.planes.rank, first + i,
                     {args_.in.plane_strides}, offsets);
-        sum += to_real(*plane_data(offsets[0]));
+        sum += to_real(read_number(plane_data(offsets[0])));
       }
       return sum;
     }

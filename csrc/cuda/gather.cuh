@@ -105,7 +105,7 @@ class GatherThread : RelativeThread<T, kVector> {
         for (int j = 0; j < kVector; ++j) {
           const Column column = this->column(kRows - 1 - r + j);
           x[i].numbers[j] = T{};
-          if (column >= 0) x[i].numbers[j] = from[column * step];
+          if (column >= 0) x[i].numbers[j] = read_number(from + column * step);
         }
         if (args_.content.data != nullptr) {
           content[i] = read_word<T, kVector>(place.content + (row + r) * args_.content.row_stride);

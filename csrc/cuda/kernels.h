@@ -2,9 +2,11 @@
 // caller's.
 //
 // A kernel is a thin shell around a __host__ __device__ body, the thread of a .cuh. Steps between
-// barriers are methods, so that the host can run the threads in turn (on_host/): what tests see
-// there is the kernel's own arithmetic. `make gpu-resources` shows what the host cannot: registers,
-// spills, the width of stores, and that float32 kernels have no float64 arithmetic.
+// barriers are methods, so that the host can run the threads (on_host/): what tests see there is
+// the kernel's own arithmetic, and that its bits depend neither on the order of blocks and threads
+// nor on when they see what others write. `make gpu-resources` shows what the host cannot:
+// registers, spills, length of code, width of loads and stores, and that float32 kernels have no
+// float64 arithmetic.
 //
 // Frequencies are converted on the GPU, in integers: inv_freq is read where it lies, and a table's
 // sequence comes with the call (GeometricTurns). Nothing of ours stays in GPU memory between calls,

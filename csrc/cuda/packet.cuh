@@ -1,4 +1,5 @@
-// Neighbouring numbers as a thread reads and writes them: one access of up to 16 bytes.
+// Neighbouring numbers as a thread reads and writes them: one access of up to 16 bytes. Kernels
+// touch tensors and sums in no other way: what an access has to be is looked at on the host.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +7,9 @@
 #include <type_traits>
 
 #include "core/half.h"
+#if !defined(__CUDACC__)
+#include "cuda/on_host/accesses.h"
+#endif
 
 namespace posenc::cuda {
 
@@ -52,6 +56,22 @@ struct Word<2> {
 
 template <typename T, int kCount>
 using WordOf = typename Word<(sizeof(T) * kCount < 16 ? sizeof(T) * kCount : 16)>::type;
+
+// An address that is about to be used: the host looks at it, for the GPU's sake.
+template <typename Word>
+POSENC_HD inline Word* global_address([[maybe_unused]] const char* access, Word* address) {
+#if !defined(__CUDACC__)
+  on_host::accesses.look_at(access, address, sizeof(Word));
+#endif
+  return address;
+}
+template <typename Word>
+POSENC_HD inline Word* shared_address([[maybe_unused]] const char* access, Word* address) {
+#if !defined(__CUDACC__)
+  on_host::accesses.look_at_shared(access, address, sizeof(Word));
+#endif
+  return address;
+}
 
 #if defined(__CUDA_ARCH__)
 // Accesses of global memory are spelled out, because the compiler may take an assignment apart into
@@ -109,7 +129,7 @@ POSENC_HD inline WordOf<T, kCount> read_word(const T* from) {
   load(from, word);
   return word;
 #else
-  return *reinterpret_cast<const WordOf<T, kCount>*>(from);
+  return *global_address("read_word", reinterpret_cast<const WordOf<T, kCount>*>(from));
 #endif
 }
 
@@ -131,9 +151,17 @@ POSENC_HD inline void write_packet(const Packet<T, kCount>& packet, T* to) {
   memcpy(&word, packet.numbers, sizeof word);
 #if defined(__CUDA_ARCH__)
   store(to, word);
-#else
+#elif defined(__CUDACC__)
   *reinterpret_cast<WordOf<T, kCount>*>(to) = word;
+#else
+  on_host::accesses.write("write_packet", to, &word, sizeof word);
 #endif
+}
+
+// Of global memory, when and how the compiler likes.
+template <typename T>
+POSENC_HD inline const T& read_number(const T* from) {
+  return *global_address("read_number", from);
 }
 
 // Of shared memory.
@@ -143,7 +171,7 @@ POSENC_HD inline Packet<T, kCount> kept_packet(const T* from) {
   Packet<T, kCount> packet;
 #pragma unroll
   for (size_t i = 0; i < sizeof packet / sizeof(Type); ++i) {
-    const Type word = reinterpret_cast<const Type*>(from)[i];
+    const Type word = *shared_address("kept_packet", reinterpret_cast<const Type*>(from) + i);
     memcpy(reinterpret_cast<char*>(packet.numbers) + i * sizeof word, &word, sizeof word);
   }
   return packet;
@@ -156,7 +184,7 @@ POSENC_HD inline void keep_packet(const Packet<T, kCount>& packet, T* to) {
   for (size_t i = 0; i < sizeof packet / sizeof(Type); ++i) {
     Type word;
     memcpy(&word, reinterpret_cast<const char*>(packet.numbers) + i * sizeof word, sizeof word);
-    reinterpret_cast<Type*>(to)[i] = word;
+    *shared_address("keep_packet", reinterpret_cast<Type*>(to) + i) = word;
   }
 }
 

@@ -185,7 +185,7 @@ class RotaryGradientThread : public RotaryBlock<T, kVector, kInterleaved> {
       for (int x = 0; x < block_pairs_ / kPairs; ++x) {
         sum += of_vectors()[token * plan_.threads_x + x];
       }
-      to[first_row() + token] = sum;
+      write_packet<Number, 1>({{sum}}, to + first_row() + token);
     }
   }
 
@@ -196,8 +196,8 @@ class RotaryGradientThread : public RotaryBlock<T, kVector, kInterleaved> {
         partials() + (piece_x_ * plan_.head_blocks + head_block) * gradient_.frequency_count();
     for (int term = 0; term < terms(); ++term) {
       for (int i = thread(); i < block_pairs_; i += threads()) {
-        to[(term * args_.inv_freq.heads + group_) * args_.pairs + first_pair_ + i] =
-            frequency_sums()[term * block_pairs_ + i];
+        const int64_t at = (term * args_.inv_freq.heads + group_) * args_.pairs + first_pair_ + i;
+        write_packet<Number, 1>({{frequency_sums()[term * block_pairs_ + i]}}, to + at);
       }
     }
   }
@@ -326,7 +326,7 @@ class ColumnSumsThread {
     if (out_ == nullptr || y_ != 0) return;
     Sum sum = 0;
     for (int y = 0; y < Policy::kSumRows; ++y) sum += shared_[y * Policy::kSumColumns + x_];
-    *out_ = sum;
+    write_packet<Sum, 1>({{sum}}, out_);
   }
 
  private:

@@ -224,7 +224,8 @@ class ScatterThread {
               static_cast<uint64_t>(entries[j]) - static_cast<uint64_t>(first_entry) <
               static_cast<uint64_t>(args_.keys);
           if (there) {
-            values[j][r] = to_real(data[from + entries[j] * args_.by_key.column_stride]);
+            values[j][r] =
+                to_real(read_number(data + from + entries[j] * args_.by_key.column_stride));
           }
         }
       }
@@ -264,7 +265,8 @@ class ScatterThread {
   POSENC_HD void write(int r, int64_t column, Number sum) const {
     if (first_row_ + r >= args_.rows()) return;
     const int64_t at = rows_[r].to + column * args_.by_column.column_stride;
-    static_cast<T*>(args_.by_column.data)[at] = round_to<T>(sum * static_cast<Number>(args_.scale));
+    write_packet<T, 1>({{round_to<T>(sum * static_cast<Number>(args_.scale))}},
+                       static_cast<T*>(args_.by_column.data) + at);
   }
 
   const RelativeArgs& args_;

@@ -107,7 +107,8 @@ class ShiftThread : RelativeThread<T, kVector> {
     for (int i = 0; i < kVector; ++i) {
       packet.numbers[i] = T{};
       const int64_t one = column + i;
-      if (one >= 0 && one < size) packet.numbers[i] = row[one * Base::column_stride(from())];
+      const T* const at = row + one * Base::column_stride(from());
+      if (one >= 0 && one < size) packet.numbers[i] = read_number(at);
     }
     memcpy(&words.low, packet.numbers, sizeof words.low);
     words.high = words.low;

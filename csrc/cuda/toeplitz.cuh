@@ -457,7 +457,7 @@ class ToeplitzLineThread : ToeplitzThread<T, kVector> {
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
       packet.numbers[i] = T{};
-      if (has(part, i)) packet.numbers[i] = part.from[i];
+      if (has(part, i)) packet.numbers[i] = read_number(part.from + i);
     }
     WordOf<T, kVector> word;
     memcpy(&word, packet.numbers, sizeof word);
@@ -472,7 +472,7 @@ class ToeplitzLineThread : ToeplitzThread<T, kVector> {
     if (whole(part)) return write_packet<T, kVector>(packet, part.to);
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
-      if (has(part, i)) part.to[i] = packet.numbers[i];
+      if (has(part, i)) write_packet<T, 1>({{packet.numbers[i]}}, part.to + i);
     }
   }
 

@@ -110,5 +110,6 @@ void define_sinusoidal(py::module_& m);
 void define_rotary(py::module_& m);
 void define_bound_rotary(py::module_& m);
 void define_relative(py::module_& m);
+void define_cuda_on_host(py::module_& m);  // where its kernels are those
 
 }  // namespace posenc::numpy

@@ -25,6 +25,9 @@ PYBIND11_MODULE(unguarded, m, pybind11::mod_gil_not_used()) {
   define_rotary(m);
   define_relative(m);
   define_bound_rotary(m);
+#if defined(POSENC_CUDA_ON_HOST)
+  define_cuda_on_host(m);
+#endif
   m.def("use_tensors",
         [](py::handle tensor, py::handle empty_like, py::handle increment,
            const py::tuple& addresses, const py::tuple& keys, const py::dict& forward_mode,

@@ -8,15 +8,17 @@
 #include "cuda/scatter.cuh"
 #include "cuda/shift.cuh"
 
-namespace posenc::cuda {
+namespace posenc::cuda::on_host {
 namespace {
 
 void run_shift(const RelativeArgs& args, bool scatter) {
   RelativeParameters parameters = arrange(args, scatter);
   visit_shift_thread(parameters, [&](auto* type) {
     using Thread = std::remove_pointer_t<decltype(type)>;
-    parameters.plan = plan_relative<Thread>(parameters, kRoom);
-    run_tiles<Thread>(parameters);
+    launch_tiles<Thread>([&](const Room& room) {
+      parameters.plan = plan_relative<Thread>(parameters, room);
+      return parameters;
+    });
   });
 }
 
@@ -24,63 +26,78 @@ void run_gather(const RelativeArgs& args) {
   RelativeParameters parameters = arrange(args, false);
   visit_gather_thread(parameters, [&](auto* type) {
     using Thread = std::remove_pointer_t<decltype(type)>;
-    parameters.plan = plan_relative<Thread>(parameters, kRoom);
-    run_tiles<Thread>(parameters);
+    launch_tiles<Thread>([&](const Room& room) {
+      parameters.plan = plan_relative<Thread>(parameters, room);
+      return parameters;
+    });
   });
+}
+
+// What warps do with the lists that are theirs: slots warp, warp + kWarps ...
+template <typename Thread>
+void sum_in_warps(Block<Thread>& block) {
+  for (int first = 0; first < Policy::kThreads; first += Thread::kWarps) {
+    const auto each_of_warps = [&](const auto& step) {
+      block.each([&](Thread& thread, int number) {
+        const int slot = first + number / Thread::kWarp;
+        if (thread.list(slot) == Thread::kLong) step(thread, slot);
+      });
+    };
+    each_of_warps([](Thread& thread, int slot) { thread.sum_in_warp(slot); });
+    each_of_warps([](Thread& thread, int) { thread.fold_in_warp(); });
+    each_of_warps([](Thread& thread, int slot) { thread.write_in_warp(slot); });
+  }
+}
+
+template <typename Thread>
+void sum_in_block(Block<Thread>& block) {
+  int buffer = 0;
+  for (int slot = block.one().next_very_long(0); slot < Policy::kThreads;
+       slot = block.one().next_very_long(slot + 1)) {
+    block.each([&](Thread& thread) { thread.sum_in_block(slot, buffer); });
+    block.each([&](Thread& thread) { thread.fold_in_block(buffer); });
+    block.each([&](Thread& thread) { thread.write_in_block(slot, buffer); });
+    buffer = 1 - buffer;
+  }
 }
 
 void run_scatter(const RelativeArgs& args) {
   const RelativeArgs arranged = arrange(args, true).args;
   visit_scatter_thread(arranged, [&](auto* type) {
     using Thread = std::remove_pointer_t<decltype(type)>;
-    const ScatterParameters parameters{arranged, plan_scatter<Thread>(arranged, kRoom)};
-    const ScatterPlan& plan = parameters.plan;
-    for_each_block(plan, [&](char* shared, int64_t piece_x, int64_t piece_y) {
-      std::vector<Thread> threads;
-      for (int i = 0; i < Policy::kThreads; ++i) threads.emplace_back(parameters, shared, i);
-      for (Thread& thread : threads) thread.begin(piece_x);
-      for (Thread& thread : threads) thread.read_rows();
-      for (int64_t tile = piece_y; tile < plan.tiles; tile += plan.pieces_y) {
-        for (Thread& thread : threads) thread.short_list(tile);
-        // Warps have lists of their own: slots warp, warp + kWarps ...
-        for (int first = 0; first < Policy::kThreads; first += Thread::kWarps) {
-          const auto each_of_warps = [&](const auto& step) {
-            for (int i = 0; i < Policy::kThreads; ++i) {
-              const int slot = first + i / Thread::kWarp;
-              if (threads[i].list(slot) == Thread::kLong) step(threads[i], slot);
-            }
-          };
-          each_of_warps([](Thread& thread, int slot) { thread.sum_in_warp(slot); });
-          each_of_warps([](Thread& thread, int) { thread.fold_in_warp(); });
-          each_of_warps([](Thread& thread, int slot) { thread.write_in_warp(slot); });
-        }
-        int buffer = 0;
-        for (int slot = threads[0].next_very_long(0); slot < Policy::kThreads;
-             slot = threads[0].next_very_long(slot + 1)) {
-          for (Thread& thread : threads) thread.sum_in_block(slot, buffer);
-          for (Thread& thread : threads) thread.fold_in_block(buffer);
-          for (Thread& thread : threads) thread.write_in_block(slot, buffer);
-          buffer = 1 - buffer;
-        }
+    int64_t tiles = 0, tile_step = 0;
+    const auto plan = [&](const Room& room) {
+      const ScatterParameters parameters{arranged, plan_scatter<Thread>(arranged, room)};
+      tiles = parameters.plan.tiles;
+      tile_step = parameters.plan.pieces_y;
+      return parameters;
+    };
+    launch<Thread>(plan, [&](Block<Thread>& block, int64_t x, int64_t y) {
+      block.each([&](Thread& thread) { thread.begin(x); });
+      block.each([](Thread& thread) { thread.read_rows(); });
+      for (int64_t tile = y; tile < tiles; tile += tile_step) {
+        block.each([&](Thread& thread) { thread.short_list(tile); });
+        sum_in_warps(block);
+        sum_in_block(block);
       }
     });
   });
 }
 
 }  // namespace
-}  // namespace posenc::cuda
+}  // namespace posenc::cuda::on_host
 
 namespace posenc::cpu {
 
 void relative_gather(const RelativeArgs& args, int64_t begin, int64_t /*end*/) {
   if (begin != 0) return;
-  if (args.index.data == nullptr) return cuda::run_shift(args, false);
-  cuda::run_gather(args);
+  if (args.index.data == nullptr) return cuda::on_host::run_shift(args, false);
+  cuda::on_host::run_gather(args);
 }
 
 void relative_scatter(const RelativeArgs& args, int64_t begin, int64_t /*end*/) {
   if (begin != 0) return;
-  if (args.index.data == nullptr) return cuda::run_shift(args, true);
+  if (args.index.data == nullptr) return cuda::on_host::run_shift(args, true);
   // In torch's stead.
   std::vector<int64_t> order(static_cast<size_t>(args.entries));
   for (int64_t i = 0; i < args.entries; ++i) order[static_cast<size_t>(i)] = i;
@@ -95,7 +112,7 @@ void relative_scatter(const RelativeArgs& args, int64_t begin, int64_t /*end*/) 
   RelativeArgs sorted = args;
   sorted.order = order.data();
   sorted.bounds = bounds.data();
-  cuda::run_scatter(sorted);
+  cuda::on_host::run_scatter(sorted);
 }
 
 }  // namespace posenc::cpu

@@ -1,69 +1,70 @@
 #include "cuda/rotary_gradient.cuh"
 
 #include <type_traits>
-#include <vector>
 
 #include "cpu/kernels.h"
 #include "cuda/on_host/blocks.h"
 
-namespace posenc::cuda {
+namespace posenc::cuda::on_host {
 namespace {
 
 template <typename Partial>
-void run_column_sums(const ColumnSumsParameters& parameters) {
+void run_column_sums(const RotaryGradientArgs& args, const RotaryGradientPlan& plan) {
   using Thread = ColumnSumsThread<double, 1, Partial>;
-  for_each_block(parameters.plan, [&](char* shared, int64_t piece_x, int64_t /*piece_y*/) {
-    std::vector<Thread> threads;
-    for (int y = 0; y < Policy::kSumRows; ++y) {
-      for (int x = 0; x < Policy::kSumColumns; ++x) threads.emplace_back(parameters, shared, x, y);
-    }
-    for (Thread& thread : threads) thread.sum(piece_x);
-    for (Thread& thread : threads) thread.finish();
+  const auto sums = [&](const Room& room) { return column_sums(args, plan, room.limit); };
+  launch<Thread>(sums, [](Block<Thread>& block, int64_t x, int64_t /*y*/) {
+    block.each([&](Thread& thread) { thread.sum(x); });
+    block.each([](Thread& thread) { thread.finish(); });
   });
 }
 
 void run_rotary_gradient(RotaryGradientArgs args) {
   visit_rotary_gradient_thread(args, [&](auto* type) {
     using Thread = std::remove_pointer_t<decltype(type)>;
-    const RotaryGradientPlan plan = plan_rotary_gradient<Thread>(args, kRoom.limit);
-    std::vector<unsigned char> workspace(static_cast<size_t>(partial_bytes(args, plan)), kPoison);
+    const RotaryGradientPlan plan = plan_rotary_gradient<Thread>(args, simulation.room.limit);
+    const Workspace workspace(partial_bytes(args, plan));
     args.workspace = workspace.data();
-    const RotaryGradientParameters parameters{args, plan};
-    for_each_block(plan, [&](char* shared, int64_t piece_x, int64_t piece_y) {
-      auto threads = threads_of<Thread>(parameters, plan, shared);
-      const auto each = [&](const auto& step) {
-        for (Thread& thread : threads) step(thread);
-      };
-      each([&](Thread& thread) { thread.begin(piece_x, piece_y); });
-      each([](Thread& thread) { thread.frequencies(); });
-      each([](Thread& thread) { thread.request(0); });
-      for (int round = 0; round < threads[0].rounds(); ++round) {
-        each([](Thread& thread) { thread.angles(); });
-        each([&](Thread& thread) {
+    const auto parameters = [&](const Room& /*room*/) {
+      return RotaryGradientParameters{args, plan};
+    };
+    launch<Thread>(parameters, [](Block<Thread>& block, int64_t x, int64_t y) {
+      block.each([&](Thread& thread) {
+        thread.begin(x, y);
+        thread.frequencies();
+        thread.request(0);
+      });
+      for (int round = 0; round < block.one().rounds(); ++round) {
+        block.each([](Thread& thread) { thread.angles(); });
+        block.each([&](Thread& thread) {
           thread.rotate(round);
           thread.request(round + 1);
         });
-        each([](Thread& thread) { thread.sum_heads(); });
-        for (int axis = 0; axis < threads[0].axes(); ++axis) {
-          each([&](Thread& thread) { thread.stage_positions(axis); });
-          each([&](Thread& thread) { thread.sum_tokens(axis); });
-          each([&](Thread& thread) { thread.write_positions(axis); });
+        block.each([](Thread& thread) {
+          thread.sum_heads();
+          if (thread.axes() > 0) thread.stage_positions(0);
+        });
+        for (int axis = 0; axis < block.one().axes(); ++axis) {
+          block.each([&](Thread& thread) { thread.sum_tokens(axis); });
+          block.each([&](Thread& thread) {
+            thread.write_positions(axis);
+            if (axis + 1 < thread.axes()) thread.stage_positions(axis + 1);
+          });
         }
       }
-      each([](Thread& thread) { thread.finish(); });
+      block.each([](Thread& thread) { thread.finish(); });
     });
-    run_column_sums<typename Thread::Partial>(column_sums(args, plan, kRoom.limit));
+    run_column_sums<typename Thread::Partial>(args, plan);
   });
 }
 
 }  // namespace
-}  // namespace posenc::cuda
+}  // namespace posenc::cuda::on_host
 
 namespace posenc::cpu {
 
 // The sums of the first piece are those of all.
 void rotary_gradient(const RotaryGradientArgs& args, int64_t begin, int64_t /*end*/) {
-  if (begin == 0) cuda::run_rotary_gradient(args);
+  if (begin == 0) cuda::on_host::run_rotary_gradient(args);
 }
 
 }  // namespace posenc::cpu

@@ -1,0 +1,109 @@
+"""What scripts/gpu_resources.py finds wrong with a kernel, on PTX and ELF files made here.
+
+The kernels themselves are judged by `make gpu-resources`, which needs nvcc.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import gpu_resources
+import pytest
+
+POLICY = {"kHeads": 2}
+SPELLED_OUT = "// begin inline asm\n{}\n// end inline asm\n"
+LOAD = "ld.global.v4.b32 {%r1, %r2, %r3, %r4}, [%rd1];\n"
+STORE = SPELLED_OUT.format("st.global.v4.b32 [%rd1], {%r1, %r2, %r3, %r4};")
+NARROW_STORE = SPELLED_OUT.format("st.global.b32 [%rd1], %r1;")
+OTHERS = """
+ld.param.u64 %rd1, [p];
+ld.global.u64 %rd2, [%rd1];
+ld.shared.u32 %r1, [%r2];
+st.shared.u32 [%r1], %r2;
+st.local.u32 [%r1], %r2;
+"""
+
+
+def kernel(
+    body: str, name: str = "RotaryThread<float, 4, true>", registers: int = 128,
+    spilled: int = 0, instructions: int = 3000,
+) -> gpu_resources.Kernel:  # fmt: skip
+    code = gpu_resources.code_of(".maxntid 256, 1, 1\n.minnctapersm 2\n" + OTHERS + body)
+    return gpu_resources.Kernel(name, "sm_90", registers, 0, spilled, instructions, code)
+
+
+def test_as_it_should_be():
+    assert list(kernel(LOAD * 6 + STORE).faults(POLICY)) == []
+
+
+@pytest.mark.parametrize(
+    ("planted", "fault"),
+    [
+        ({"registers": 129}, "blocks on a multiprocessor: expected at least 2, got 1"),
+        ({"spilled": 8}, "bytes of registers in memory: expected at most 0, got 8"),
+        ({"instructions": 3051}, "instructions: expected at most 3050, got 3051"),
+        ({"body": LOAD * 5 + STORE}, "loads of 16 bytes: expected at least 6, got 5"),
+        (
+            {"body": LOAD * 6 + NARROW_STORE},
+            "stores of 16 bytes: expected at least 1, got 0",
+        ),
+        (
+            {"body": LOAD * 6 + STORE + "ld.v4.u32 {%r1, %r2, %r3, %r4}, [%rd1];\n"},
+            "loads from memory of any kind: expected at most 0, got 1",
+        ),
+        # What the compiler does with an assignment: to global memory, or to any.
+        (
+            {"body": LOAD * 6 + STORE + "st.global.v2.f32 [%rd1], {%f1, %f2};\n"},
+            "stores that packet.cuh does not make: expected at most 0, got 1",
+        ),
+        (
+            {"body": LOAD * 6 + STORE + "st.u32 [%rd1], %r1;\n"},
+            "stores that packet.cuh does not make: expected at most 0, got 1",
+        ),
+        (
+            {"body": LOAD * 6 + STORE + "ld.global.nc.v4.u32 {%r1, %r2, %r3, %r4}, [%rd1];\n"},
+            "non-coherent loads: expected at most 0, got 1",
+        ),
+        (
+            {"body": LOAD * 6 + STORE + "mul.f64 %fd1, %fd2, %fd3;\n"},
+            "float64 operations: expected at most 0, got 1",
+        ),
+        (
+            {"name": "NewThread<float, 4>"},
+            "limits: expected some in LIMITS of scripts/gpu_resources.py, got none",
+        ),
+    ],
+)
+def test_planted_mistakes(planted, fault):
+    assert list(kernel(**{"body": LOAD * 6 + STORE} | planted).faults(POLICY)) == [fault]
+
+
+def test_kernels_of_float64_compute_in_it():
+    body = LOAD * 6 + STORE + "mul.f64 %fd1, %fd2, %fd3;\n"
+    assert list(kernel(body, "RotaryThread<double, 2, true>").faults(POLICY)) == []
+
+
+def test_constants_are_those_of_the_policy():
+    constants = gpu_resources.constants()
+    assert constants["kHeads"] >= 1
+    assert constants["kThreads"] == 256
+
+
+@pytest.mark.parametrize(("version", "flags"), [(8, 0x6005A04), (7, 0x5A055A)])
+def test_bytes_of_code(version, flags):
+    """An ELF file of two kernels, and the section that has the names."""
+    names = b"\0.text.first\0.text.second\0.shstrtab\0"
+    sections = [(0, 0, 0), (1, 0, 3072), (13, 0, 160), (26, 64, len(names))]
+    header = bytearray(64)
+    header[8] = version
+    struct.pack_into("<I", header, 48, flags)
+    struct.pack_into("<Q", header, 40, 64 + len(names))
+    struct.pack_into("<HHH", header, 58, 64, len(sections), 3)
+    table = b"".join(
+        struct.pack("<IIQQQQ", name, 1, 0, 0, offset, size).ljust(64, b"\0")
+        for name, offset, size in sections
+    )
+    assert gpu_resources.code_bytes(bytes(header) + names + table) == {
+        ("first", "sm_90"): 3072,
+        ("second", "sm_90"): 160,
+    }
