@@ -394,7 +394,7 @@ DiagonalSumsPlan plan_diagonal_sums(const ToeplitzArgs& args, const Room& room =
   int threads_x = Policy::kThreads / kWidth / (kWidth == 1 ? 4 : 1);
   const int least = std::max(Policy::kSumsBytes / int(item_size(args.dtype)) / kWidth, 1);
   while (threads_x > least && Policy::kThreads / threads_x < groups &&
-         divide_up(plan.vectors, threads_x) * kept < places) {
+         divide_up(plan.vectors, threads_x) * kept < Policy::kSumsWaves * places) {
     threads_x /= 2;
   }
   plan.threads_x = threads_x;

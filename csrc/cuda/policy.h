@@ -65,6 +65,9 @@ struct Policy {
   // Planes whose longest diagonals are summed up first, at most: blocks beside each other, which
   // share what memory delivers at once, are still running together.
   static constexpr int64_t kSumsPlanes = 64;
+  // Pieces for every place, at least, as long as threads have enough to read: the longest diagonals
+  // take twice the time of the mean.
+  static constexpr int64_t kSumsWaves = 4;
   // Blocks of 256 rows for each thread, at least, or it takes 8 rows at a time.
   static constexpr int kSumsRounds = 4;
   // Rows that a block scatters, for one reading of the index; a divisor of 16.

@@ -138,10 +138,10 @@ try:
 except KeyboardInterrupt:
     print("summary")
 """
-    outcome = run(tmp_path, code, 8)
+    outcome = run(tmp_path, code, 4)
     # What ended in good order was still not given its time.
     assert (outcome.status, outcome.output) == (FAILED, "begun\nsummary\n")
-    assert outcome.detail == "interrupted after 6 s"
+    assert outcome.detail == "interrupted after 3 s"
     assert (tmp_path / "log").read_text() == "begun\nsummary\n"
 
 
@@ -229,10 +229,10 @@ def test_the_summary_of_a_sanitizer_out_of_time_is_kept(tool, tmp_path):
     program = [sys.executable, "-c", "import time; print('begun', flush=True); time.sleep(60)"]
     command = checks.sanitizer_command(StandIn().sanitizer(), tool, program)
     outcome = checks.judge_sanitizer(
-        checks.run(command, cwd=ROOT, environment=dict(os.environ), limit=8, log=tmp_path / "log")
+        checks.run(command, cwd=ROOT, environment=dict(os.environ), limit=4, log=tmp_path / "log")
     )
     assert outcome.status == FAILED
-    assert re.fullmatch(r"\w+ SUMMARY: 0 .*, interrupted after 6 s", outcome.detail)
+    assert re.fullmatch(r"\w+ SUMMARY: 0 .*, interrupted after 3 s", outcome.detail)
 
 
 # --- The device and its stand-in

@@ -223,13 +223,7 @@ def timed() -> Iterator[Any]:
         for make in (table, sum_with_table, bias):
             yield pytest.param(make, (dtype,), id=f"{make.__name__}-{dtype}")
         yield pytest.param(add_bias, (dtype, 2048), id=f"add_bias-{dtype}")
-        yield pytest.param(
-            diagonal_sums, (dtype,), id=f"diagonal_sums-{dtype}",
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="as many pieces as there are places, and the longest have twice the mean",
-            ),
-        )  # fmt: skip
+        yield pytest.param(diagonal_sums, (dtype,), id=f"diagonal_sums-{dtype}")
         yield pytest.param(gather, (dtype, None), id=f"shift-{dtype}")
         yield pytest.param(gather, (dtype, None, True), id=f"shift_of_content-{dtype}")
         yield pytest.param(scatter, (dtype, None), id=f"shift_back-{dtype}")
