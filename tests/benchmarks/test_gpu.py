@@ -11,6 +11,7 @@ import subprocess
 import sys
 import sysconfig
 import time
+import venv
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("ml_dtypes")
 
 import torch_cases  # noqa: E402
+from targets import NATIVE, NEEDS_NATIVE  # noqa: E402
 
 from benchmarks.clock.harness import Case, Contestant, Skipped  # noqa: E402
 from benchmarks.gpu import (  # noqa: E402
@@ -42,6 +44,7 @@ from benchmarks.gpu import times as times_program  # noqa: E402
 from benchmarks.gpu.checks import FAILED, PASSED, SKIPPED, UNFINISHED  # noqa: E402
 from benchmarks.gpu.stand_in import StandIn  # noqa: E402
 
+pytestmark = NEEDS_NATIVE
 THIS_PYTHON = f"cp{sys.version_info[0]}{sys.version_info[1]}"
 PLATFORM = sysconfig.get_platform().replace("-", "_").replace(".", "_")
 
@@ -177,7 +180,7 @@ def test_the_status_of_a_program_says_whether_more_is_to_do(tmp_path):
     assert (tmp_path / "log").read_text() == "before\nafter\n"
 
 
-@pytest.mark.parametrize("side_by_side", [False, True])
+@pytest.mark.parametrize("side_by_side", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_tests_out_of_time_have_named_what_ran(side_by_side, tmp_path):
     if side_by_side:
         pytest.importorskip("xdist", reason="pytest-xdist runs tests side by side")
@@ -623,10 +626,15 @@ def our_wheel(folder):
     """What a build would make of the package, of what is built here."""
     package = ROOT / "posenc_native"
     wheel = folder / f"posenc_native-0.1.0-{THIS_PYTHON}-{THIS_PYTHON}-{PLATFORM}.whl"
+    # An editable install has its libraries elsewhere than its sources.
+    assert NATIVE is not None
+    libraries = Path(NATIVE.__file__).parent
     with zipfile.ZipFile(wheel, "w") as archive:
         for path in sorted(package.rglob("*")):
-            if path.is_file() and "__pycache__" not in path.parts:
+            if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".so":
                 archive.write(path, path.relative_to(ROOT))
+        for path in sorted(libraries.glob("*.so")):
+            archive.write(path, f"posenc_native/{path.name}")
     wheels.describe(wheel, sources.digest(sources.PACKAGE), "90", "the kit's commit")
     return wheel
 
@@ -663,17 +671,34 @@ def test_a_kit_is_read_as_it_will_be(the_kit):
 # --- The command
 
 
-def make_gpu(*arguments, **variables):
-    """Exit status, output, and the lines of its summary."""
-    command = [sys.executable, "-m", "benchmarks.gpu", *map(str, arguments)]
-    done = subprocess.run(
-        command, cwd=ROOT, text=True, check=False, env=dict(os.environ) | variables,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
-    summary = done.stdout.partition("==> summary\n")[2]
-    states = dict(re.findall(r"^    (\w+(?: \w+)?) +(passed|FAILED|skipped|unfinished|not run)",
-                             summary, re.M))  # fmt: skip
-    return SimpleNamespace(status=done.returncode, output=done.stdout, states=states)
+@pytest.fixture(scope="module")
+def python(tmp_path_factory):
+    """A Python with what this one has but this project, which an editable install would hide."""
+    folder = tmp_path_factory.mktemp("python")
+    venv.create(folder, with_pip=False, symlinks=True)
+    name = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    # Paths alone: what .pth files over there would run, such as an editable install's, is left out.
+    paths = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    (folder / "lib" / name / "site-packages" / "all.pth").write_text("\n".join(paths))
+    return folder / "bin" / name
+
+
+@pytest.fixture(scope="module")
+def make_gpu(python):
+    """Runs the command: exit status, output, and the lines of its summary."""
+
+    def run_it(*arguments, **variables):
+        command = [str(python), "-m", "benchmarks.gpu", *map(str, arguments)]
+        done = subprocess.run(
+            command, cwd=ROOT, text=True, check=False, env=dict(os.environ) | variables,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        summary = done.stdout.partition("==> summary\n")[2]
+        states = dict(re.findall(r"^    (\w+(?: \w+)?) +(passed|FAILED|skipped|unfinished|not run)",
+                                 summary, re.M))  # fmt: skip
+        return SimpleNamespace(status=done.returncode, output=done.stdout, states=states)
+
+    return run_it
 
 
 def finite_and_positive(*figures):
@@ -687,7 +712,7 @@ KINDS = {
 }  # fmt: skip
 
 
-def test_two_dry_calls_with_a_kit_reach_every_step_and_are_merged(the_kit, tmp_path):
+def test_two_dry_calls_with_a_kit_reach_every_step_and_are_merged(the_kit, tmp_path, make_gpu):
     given = ("--dry-run", "--kit", the_kit, "--out", tmp_path / "out")
     first = make_gpu(*given, "--steps", "small run,times", "--filter", "decode, 1 x")
     assert first.status == 0, first.output
@@ -738,7 +763,7 @@ def test_two_dry_calls_with_a_kit_reach_every_step_and_are_merged(the_kit, tmp_p
         assert all(row["reason"] for row in case["skipped"])
 
 
-def test_a_kit_for_another_python_is_refused(the_kit, tmp_path):
+def test_a_kit_for_another_python_is_refused(the_kit, tmp_path, make_gpu):
     other = make_wheel(the_kit / "other-1-cp27-cp27m-win32.whl", {})
     try:
         found = make_gpu("--dry-run", "--kit", the_kit, "--out", tmp_path)
@@ -751,7 +776,7 @@ def test_a_kit_for_another_python_is_refused(the_kit, tmp_path):
     assert "nothing else can run before install passes" in found.output
 
 
-def test_a_wheel_of_other_sources_is_refused(tmp_path):
+def test_a_wheel_of_other_sources_is_refused(tmp_path, make_gpu):
     wheel = our_wheel(tmp_path)
     wheels.describe(wheel, "others", "90", None)
     found = make_gpu("--dry-run", "--kit", tmp_path, "--out", tmp_path / "out")
@@ -759,7 +784,7 @@ def test_a_wheel_of_other_sources_is_refused(tmp_path):
     assert f"{wheel} was made of other sources than those here: make gpu-kit" in found.output
 
 
-def test_what_was_built_is_not_built_again(tmp_path):
+def test_what_was_built_is_not_built_again(tmp_path, make_gpu):
     (tmp_path / "no-kit").mkdir()
     given = ("--dry-run", "--build", "--kit", tmp_path / "no-kit", "--out", tmp_path)
     wheel = our_wheel(tmp_path)
@@ -774,7 +799,7 @@ def test_what_was_built_is_not_built_again(tmp_path):
     assert "--budget: expected 240 s or more, got 60: install takes them" in found.output
 
 
-def test_a_package_whose_kernels_do_not_run_is_not_installed(tmp_path):
+def test_a_package_whose_kernels_do_not_run_is_not_installed(tmp_path, make_gpu):
     wheel = our_wheel(tmp_path)
     files = {}
     with zipfile.ZipFile(wheel) as archive:
@@ -788,7 +813,7 @@ def test_a_package_whose_kernels_do_not_run_is_not_installed(tmp_path):
     assert set(found.states.values()) == {"FAILED", "not run"}
 
 
-def test_a_failing_install_is_reported(tmp_path):
+def test_a_failing_install_is_reported(tmp_path, make_gpu):
     wheel = tmp_path / "posenc_native-0-py3-none-any.whl"
     wheel.write_bytes(b"no wheel")
     (tmp_path / "kit").mkdir()
@@ -808,22 +833,22 @@ def test_a_failing_install_is_reported(tmp_path):
         (["--installed", "--budget", "3"], "--budget: expected 10 s or more, got 3"),
     ],
 )
-def test_mistakes_of_the_command_line_are_named(arguments, said):
+def test_mistakes_of_the_command_line_are_named(arguments, said, make_gpu):
     found = make_gpu("--dry-run", *arguments)
     assert found.status != 0
     assert said in found.output
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="runs where there is no CUDA device")
-def test_without_a_device_the_command_says_so():
+def test_without_a_device_the_command_says_so(make_gpu):
     found = make_gpu("--installed")
     assert found.status == 1
     assert "has no torch that sees a CUDA device" in found.output
     assert "==>" not in found.output
 
 
-def test_a_call_that_is_ended_leaves_what_there_is_and_nothing_running(the_kit, tmp_path):
-    command = [sys.executable, "-m", "benchmarks.gpu", "--dry-run", "--kit", str(the_kit),
+def test_a_call_that_is_ended_leaves_what_there_is_and_nothing_running(the_kit, tmp_path, python):
+    command = [str(python), "-m", "benchmarks.gpu", "--dry-run", "--kit", str(the_kit),
                "--out", str(tmp_path), "--steps", "small run"]  # fmt: skip
     path = tmp_path / "gpu-stand-in-quick.log"
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
