@@ -172,8 +172,9 @@ LIMITS = [
     Limits(r"ToeplitzTile<", 3200, lambda v: 2 * v.policy["kTileRows"]),
     Limits(r"ToeplitzLine<", 3500, lambda v: v.policy["kLineReads"]),
     # Index arithmetic of grids for every query. Sums are few, and written one by one.
-    Limits(r"DiagonalSums<\w+, 1, true>", 4000, _of_diagonals, wide_stores=False),
+    Limits(r"DiagonalSums<\w+, 1, true>", 4750, _of_diagonals, wide_stores=False),
     Limits(r"DiagonalSums<", 2600, _of_diagonals, wide_stores=False),
+    Limits(r"BlockTotals<", 1650, lambda _: 8),  # of an entry, at once
     Limits(r"Gather<", 2650, lambda v: v.policy["kTileRows"]),  # of content
     # Numbers one by one: several entries for 8 rows, in four places.
     Limits(r"Scatter<", 6250),

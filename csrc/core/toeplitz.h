@@ -39,6 +39,7 @@ struct ToeplitzArgs {
   Positions q_offset;  // of a plane; for grids of rank 1
   int64_t q_offset_strides[kMaxRank] = {};
 
+  void* workspace = nullptr;  // of sums, of CUDA alone: cuda::diagonal_sums_workspace(args) bytes
   bool non_temporal = false;
 
   POSENC_HD int64_t query_count() const { return product(queries); }

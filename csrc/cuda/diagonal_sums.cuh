@@ -15,6 +15,10 @@
 //   planes; absent rows are zeros
 //
 // A sum from 0 is never -0, so that adding 0 changes nothing.
+//
+// Grids have few entries and many repetitions. Where their pieces would be too few for a GPU, each
+// block of 64 repetitions is a piece of its own, whose sums go to the workspace, and a second
+// launch adds up those of an entry, in their order (BlockTotalsThread).
 #pragma once
 
 #include <algorithm>
@@ -26,13 +30,16 @@
 
 namespace posenc::cuda {
 
-// Pieces are blocks of entries * planes that start together (x), sets of such planes (y).
+// Pieces are blocks of entries * planes that start together (x), sets of such planes, of each block
+// of repetitions where those are apart (y).
 struct DiagonalSumsPlan : LaunchPlan {
   int64_t vectors = 0;      // of the entries
   bool by_groups = false;   // what a thread sums up before all parts are put together: or a block
   bool one_origin = false;  // the windows of all summed planes are the same
   int64_t blocks = 0;       // of threads_x vectors of entries
   int64_t together = 1;     // kept planes that start together; a divisor of their number
+  int64_t sets = 0;         // of these
+  int64_t apart = 0;        // blocks of repetitions with pieces of their own, or 0
 };
 
 struct DiagonalSumsParameters {
@@ -42,7 +49,7 @@ struct DiagonalSumsParameters {
 
 constexpr int kGroupRows = 8;
 constexpr int kBlockGroups = 32;
-constexpr int kBlockRepetitions = 64;
+constexpr int64_t kBlockRepetitions = 64;
 
 // Of `count` in a row, the one that is number i in the order from `middle` outwards.
 POSENC_HD inline int64_t outwards(int64_t i, int64_t middle, int64_t count) {
@@ -50,6 +57,18 @@ POSENC_HD inline int64_t outwards(int64_t i, int64_t middle, int64_t count) {
   const int64_t near = middle < after ? middle : after;
   if (i > 2 * near) return middle < after ? i : count - 1 - i;
   return i % 2 == 0 ? middle + i / 2 : middle - (i + 1) / 2;
+}
+
+// Where an entry is in those of a plane.
+POSENC_HD inline int64_t entry_offset(const ToeplitzArgs& args, int64_t entry) {
+  int64_t offset = 0;
+#pragma unroll 1
+  for (int axis = args.grid_rank - 1; axis >= 0; --axis) {
+    const int64_t outer = axis > 0 ? divide(entry, args.entries[axis]) : 0;
+    offset += (entry - outer * args.entries[axis]) * args.entry_strides[axis];
+    entry = outer;
+  }
+  return offset;
 }
 
 // The thread (x, y): sums parts of its x's entries, and puts together the parts of one entry.
@@ -72,7 +91,10 @@ class DiagonalSumsThread {
 
   POSENC_HD void begin(int64_t piece_x, int64_t piece_y) {
     const int64_t number = divide(piece_x, plan_.together);
-    const int64_t plane = piece_y * plan_.together + piece_x - number * plan_.together;
+    first_plane_ = kGrid && plan_.apart > 0 ? divide(piece_y, plan_.sets) : 0;
+    const int64_t set = piece_y - first_plane_ * plan_.sets;
+    const int64_t plane = set * plan_.together + piece_x - number * plan_.together;
+    kept_plane_ = plane;
     int64_t offsets[3] = {};
     add_offsets(args_.planes, 0, args_.kept, plane,
                 {args_.in.plane_strides, args_.diagonal_strides, args_.q_offset_strides}, offsets);
@@ -109,7 +131,7 @@ class DiagonalSumsThread {
     const int64_t in_plane = first_part_ + part - plane * plane_parts_;
     Number sums[kVector] = {};
     if constexpr (kGrid) {
-      sums[0] = sum_queries(plane, in_plane);
+      sums[0] = sum_queries(first_plane_ + plane, in_plane);
     } else {
       sum_rows(plane, in_plane, sums);
     }
@@ -138,13 +160,14 @@ class DiagonalSumsThread {
     const int own = own_entry();
     const int64_t entry = block_entry_ + own;
     if (own < 0 || entry < 0 || entry >= entry_count()) return;
-    int64_t offset = diagonals_, rest = entry;
-#pragma unroll 1
-    for (int axis = args_.grid_rank - 1; axis >= 0; --axis) {
-      const int64_t outer = axis > 0 ? divide(rest, args_.entries[axis]) : 0;
-      offset += (rest - outer * args_.entries[axis]) * args_.entry_strides[axis];
-      rest = outer;
+    if (kGrid && plan_.apart > 0) {
+      const int64_t column = kept_plane_ * entry_count() + entry;
+      const int64_t columns = args_.kept_count() * entry_count();
+      write_packet<Number, 1>(
+          {{total_}}, static_cast<Number*>(args_.workspace) + first_plane_ * columns + column);
+      return;
     }
+    const int64_t offset = diagonals_ + entry_offset(args_, entry);
     write_packet<Number, 1>({{total_}}, static_cast<Number*>(args_.diagonals) + offset);
   }
 
@@ -271,7 +294,8 @@ class DiagonalSumsThread {
     first_part_ = 0;
     plane_parts_ = plan_.by_groups ? args_.query_count() : 1;
     const int64_t planes =
-        divide(args_.repetitions() + kBlockRepetitions - 1, int64_t{kBlockRepetitions});
+        plan_.apart > 0 ? 1
+                        : divide(args_.repetitions() + kBlockRepetitions - 1, kBlockRepetitions);
     parts_count_ = args_.query_count() > 0 ? planes * plane_parts_ : 0;
   }
 
@@ -345,11 +369,53 @@ class DiagonalSumsThread {
 
   int64_t in_, diagonals_, q_offset_, origin_;
   int64_t block_entry_, entry_;
+  int64_t kept_plane_, first_plane_;
   int64_t first_part_, plane_parts_, parts_count_;
   int64_t index_[kMaxGridRank];
   // Of the entry that it puts together: groups so far, sums of the block and of all before.
   int64_t group_;
   Number block_, total_;
+};
+
+// Adds up the sums of one entry of one plane that lie in the workspace, in their order.
+template <typename Number, int kVector>
+class BlockTotalsThread {
+  static_assert(kVector == 1);
+
+ public:
+  POSENC_HD BlockTotalsThread(const DiagonalSumsParameters& parameters, char* /*shared*/, int x)
+      : args_(parameters.args), plan_(parameters.plan), x_(x) {}
+
+  POSENC_HD void sum(int64_t piece_x) const {
+    const int64_t entries = args_.entry_count(), columns = args_.kept_count() * entries;
+    const int64_t column = piece_x * plan_.threads_x + x_;
+    if (column >= columns) return;
+    const Number* from = static_cast<const Number*>(args_.workspace) + column;
+    Number total = 0;
+    for (int64_t first = 0; first < plan_.apart; first += kAtOnce) {
+      WordOf<Number, 1> words[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (first + i < plan_.apart) words[i] = read_word<Number, 1>(from + i * columns);
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (first + i < plan_.apart) total += unpack<Number, 1>(words[i]).numbers[0];
+      }
+      from += kAtOnce * columns;
+    }
+    const int64_t plane = divide(column, entries);
+    int64_t offsets[1] = {entry_offset(args_, column - plane * entries)};
+    add_offsets(args_.planes, 0, args_.kept, plane, {args_.diagonal_strides}, offsets);
+    write_packet<Number, 1>({{total}}, static_cast<Number*>(args_.diagonals) + offsets[0]);
+  }
+
+ private:
+  static constexpr int kAtOnce = 8;
+
+  const ToeplitzArgs& args_;
+  const DiagonalSumsPlan& plan_;
+  const int x_;
 };
 
 // Whether all summed planes have the same windows.
@@ -372,6 +438,21 @@ auto visit_diagonal_sums_thread(const ToeplitzArgs& args, const Visit& visit) {
   });
 }
 
+// Blocks of repetitions that are pieces of their own, or 0. The same for every GPU, as callers give
+// the workspace.
+inline int64_t blocks_apart(const ToeplitzArgs& args) {
+  const int64_t blocks = divide_up(args.repetitions(), kBlockRepetitions);
+  const int64_t pieces = divide_up(args.entry_count(), Policy::kThreads / 4) * args.kept_count();
+  const bool few = args.grid_rank > 1 && blocks > 1 && pieces < Policy::kSumsPieces;
+  return few && args.query_count() > 0 ? blocks : 0;
+}
+
+// Bytes, which the caller gives.
+inline int64_t sums_workspace(const ToeplitzArgs& args) {
+  const int64_t size = args.dtype == Dtype::kFloat64 ? 8 : 4;
+  return blocks_apart(args) * args.kept_count() * args.entry_count() * size;
+}
+
 template <typename Thread>
 DiagonalSumsPlan plan_diagonal_sums(const ToeplitzArgs& args, const Room& room = {}) {
   DiagonalSumsPlan plan;
@@ -384,8 +465,11 @@ DiagonalSumsPlan plan_diagonal_sums(const ToeplitzArgs& args, const Room& room =
   const bool grid = args.grid_rank > 1;
   const int64_t group_rows = grid ? 1 : kGroupRows;
   const int64_t block_rows = grid ? args.query_count() : kGroupRows * kBlockGroups;
-  const int64_t planes =
-      grid ? divide_up(args.repetitions(), kBlockRepetitions) : args.repetitions();
+  plan.apart = blocks_apart(args);
+  const int64_t pieces_apart = std::max<int64_t>(plan.apart, 1);
+  const int64_t planes = plan.apart > 0 ? 1
+                         : grid         ? divide_up(args.repetitions(), kBlockRepetitions)
+                                        : args.repetitions();
   const int64_t groups = planes * divide_up(args.query_count(), group_rows);
   const int64_t blocks = block_rows == 0 ? 0 : planes * divide_up(args.query_count(), block_rows);
   const int64_t places = room.blocks(Policy::kThreads);
@@ -394,7 +478,7 @@ DiagonalSumsPlan plan_diagonal_sums(const ToeplitzArgs& args, const Room& room =
   int threads_x = Policy::kThreads / kWidth / (kWidth == 1 ? 4 : 1);
   const int least = std::max(Policy::kSumsBytes / int(item_size(args.dtype)) / kWidth, 1);
   while (threads_x > least && Policy::kThreads / threads_x < groups &&
-         divide_up(plan.vectors, threads_x) * kept < Policy::kSumsWaves * places) {
+         divide_up(plan.vectors, threads_x) * kept * pieces_apart < Policy::kSumsWaves * places) {
     threads_x /= 2;
   }
   plan.threads_x = threads_x;
@@ -403,9 +487,20 @@ DiagonalSumsPlan plan_diagonal_sums(const ToeplitzArgs& args, const Room& room =
   plan.blocks = divide_up(plan.vectors, threads_x);
   plan.together = std::min<int64_t>(kept, Policy::kSumsPlanes);
   while (kept % plan.together != 0) --plan.together;
-  plan.take_pieces(plan.blocks * plan.together, kept / plan.together, room.limit);
+  plan.sets = kept / plan.together;
+  plan.take_pieces(plan.blocks * plan.together, plan.sets * pieces_apart, room.limit);
   plan.shared_bytes = static_cast<size_t>(plan.threads_x) * plan.threads_y * kWidth *
                       sizeof(typename Thread::Number);
+  return plan;
+}
+
+// Of the totals of blocks that are apart.
+inline DiagonalSumsPlan plan_block_totals(const ToeplitzArgs& args, const Room& room = {}) {
+  DiagonalSumsPlan plan;
+  plan.apart = blocks_apart(args);
+  plan.threads_x = Policy::kThreads / 2;
+  const int64_t columns = args.kept_count() * args.entry_count();
+  plan.take_pieces(plan.apart > 0 ? divide_up(columns, plan.threads_x) : 0, 1, room.limit);
   return plan;
 }
 

@@ -35,7 +35,9 @@ cudaError_t rotary_gradient(const RotaryGradientArgs& args, Queue queue);
 int64_t gradient_workspace(const RotaryGradientArgs& args);  // bytes, which the caller gives
 cudaError_t sinusoidal(const SinusoidalArgs& args, Queue queue);
 cudaError_t toeplitz(const ToeplitzArgs& args, Queue queue);
+// Two launches where a grid has few entries.
 cudaError_t diagonal_sums(const ToeplitzArgs& args, Queue queue);
+int64_t diagonal_sums_workspace(const ToeplitzArgs& args);  // bytes, which the caller gives
 cudaError_t relative_gather(const RelativeArgs& args, Queue queue);
 // With an index, `order` and `bounds` of the arguments are needed.
 cudaError_t relative_scatter(const RelativeArgs& args, Queue queue);

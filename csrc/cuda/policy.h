@@ -65,6 +65,8 @@ struct Policy {
   // Planes whose longest diagonals are summed up first, at most: blocks beside each other, which
   // share what memory delivers at once, are still running together.
   static constexpr int64_t kSumsPlanes = 64;
+  // Pieces, at least, or blocks of repetitions are pieces of their own.
+  static constexpr int64_t kSumsPieces = 1024;
   // Pieces for every place, at least, as long as threads have enough to read: the longest diagonals
   // take twice the time of the mean.
   static constexpr int64_t kSumsWaves = 4;

@@ -18,7 +18,9 @@ void run(const char* function, int32_t device, const SinusoidalArgs& args);
 void rotate_back(const char* function, int32_t device, const RotaryGradientArgs& args);
 int64_t gradient_workspace(const RotaryGradientArgs& args);
 void lay_diagonals(const char* function, int32_t device, const ToeplitzArgs& args);
+// args.workspace has diagonal_sums_workspace(args) bytes, which the caller gives.
 void sum_diagonals(const char* function, int32_t device, const ToeplitzArgs& args);
+int64_t diagonal_sums_workspace(const ToeplitzArgs& args);
 void gather(const char* function, int32_t device, const RelativeArgs& args);
 void scatter(const char* function, int32_t device, const RelativeArgs& args);
 

@@ -59,9 +59,14 @@ inline void lay_diagonals([[maybe_unused]] const Call& call, const ToeplitzArgs&
   cpu::lay_diagonals(args, run_rows);
 }
 
-inline void sum_diagonals([[maybe_unused]] const Call& call, const ToeplitzArgs& args) {
+inline void sum_diagonals([[maybe_unused]] const Call& call, ToeplitzArgs args) {
 #ifdef POSENC_CUDA_ARCHITECTURES
-  if (!call.device.is_cpu()) return cuda::sum_diagonals(call.function, call.device.index, args);
+  if (!call.device.is_cpu()) {
+    const Tensor workspace =
+        new_tensor({cuda::diagonal_sums_workspace(args)}, ScalarType::Byte, call.device);
+    args.workspace = workspace.data_ptr();
+    return cuda::sum_diagonals(call.function, call.device.index, args);
+  }
 #endif
   cpu::sum_diagonals(args, run_rows);
 }

@@ -18,7 +18,9 @@ void run_toeplitz(const ToeplitzArgs& args) {
   });
 }
 
-void run_diagonal_sums(const ToeplitzArgs& args) {
+void run_diagonal_sums(ToeplitzArgs args) {
+  const Workspace workspace(sums_workspace(args));
+  args.workspace = workspace.data();
   visit_diagonal_sums_thread(args, [&](auto* type) {
     using Thread = std::remove_pointer_t<decltype(type)>;
     const auto plan = [&](const Room& room) {
@@ -31,6 +33,14 @@ void run_diagonal_sums(const ToeplitzArgs& args) {
         block.each([&](Thread& thread) { thread.combine(round); });
       }
       block.each([](Thread& thread) { thread.finish(); });
+    });
+    if (blocks_apart(args) == 0) return;
+    using Totals = BlockTotalsThread<typename Thread::Number, 1>;
+    const auto totals = [&](const Room& room) {
+      return DiagonalSumsParameters{args, plan_block_totals(args, room)};
+    };
+    launch<Totals>(totals, [](Block<Totals>& block, int64_t x, int64_t /*y*/) {
+      block.each([&](Totals& thread) { thread.sum(x); });
     });
   });
 }
