@@ -553,15 +553,17 @@ void share_out(RotaryPlan& plan, int64_t rows, const Room& room) {
   }
 }
 
-// Whether offsets in a tensor do, with those of threads that are beyond its end.
-inline bool fits_in_32_bits(const RotaryArgs& args, const HeadStrides& strides, int64_t heads) {
+// Whether offsets of threads' first heads in a tensor do, also where a thread is beyond the end, or
+// has no head of q or of k.
+inline bool fits_in_32_bits(const RotaryArgs& args, const RotaryPlan& plan,
+                            const HeadStrides& strides) {
   const auto reach = [](int64_t size, int64_t stride) {
     return static_cast<double>(size) * std::abs(static_cast<double>(stride));
   };
-  constexpr int64_t kBeyond = Policy::kThreads * Policy::kMostThreadsZ;
-  return reach(args.batch + 1, strides.batch) +
-             reach(std::min(args.tokens, args.rows() + kBeyond), strides.token) +
-             reach(heads + kBeyond, strides.head) + reach(args.head_dim + kBeyond, strides.dim) <
+  const int64_t heads = plan.groups + plan.head_step() + plan.q_heads;
+  constexpr int64_t kDims = 16 * Policy::kRowVectors;  // of a block, which may have that many less
+  return reach(args.batch + 1, strides.batch) + reach(args.tokens, strides.token) +
+             reach(heads, strides.head) + reach(args.head_dim + kDims, strides.dim) <
          static_cast<double>(Policy::kNarrow);
 }
 
@@ -607,14 +609,14 @@ RotaryPlan plan_rotary(const RotaryArgs& args, const Room& room = {},
   plan.q_rest = plan.q_heads % step;
   plan.in = head_steps(plan, q.in_strides, k.in_strides, item_size(args.dtype));
   plan.out = head_steps(plan, q.out_strides, k.out_strides, item_size(args.dtype));
-  plan.narrow = std::max(rows, args.head_dim) < Policy::kNarrow;
-  for (int i = 0; i < args.tensor_count; ++i) {
-    const RotaryTensor& x = args.tensors[i];
-    plan.narrow = plan.narrow && fits_in_32_bits(args, x.in_strides, x.heads) &&
-                  fits_in_32_bits(args, x.out_strides, x.heads);
-  }
   plan.take_pieces(divide_up(rows, plan.threads_y),
                    plan.groups * plan.head_blocks * plan.vector_blocks, room.limit);
+  plan.narrow = std::max({rows, args.head_dim, plan.pieces_y}) < Policy::kNarrow;
+  for (int i = 0; i < args.tensor_count; ++i) {
+    const RotaryTensor& x = args.tensors[i];
+    plan.narrow = plan.narrow && fits_in_32_bits(args, plan, x.in_strides) &&
+                  fits_in_32_bits(args, plan, x.out_strides);
+  }
   plan.shared_bytes = Thread::shared_bytes(std::min<int64_t>(plan.threads_x, plan.rotated),
                                            args.inv_freq.terms(), plan);
   // Sums over many axes have many frequencies.

@@ -364,8 +364,7 @@ RotaryGradientPlan plan_rotary_gradient(const RotaryGradientArgs& args, GridLimi
   if (plan.pieces_x == 0) return plan;
   plan.x = head_steps(plan, args.x_strides[0], args.x_strides[1], item_size(turned.dtype));
   for (int i = 0; i < turned.tensor_count; ++i) {
-    plan.narrow =
-        plan.narrow && fits_in_32_bits(turned, args.x_strides[i], turned.tensors[i].heads);
+    plan.narrow = plan.narrow && fits_in_32_bits(turned, plan, args.x_strides[i]);
   }
   plan.rounds = std::clamp(plan.pieces_x * plan.pieces_y / Policy::kGradientPieces, int64_t{1},
                            Policy::kGradientRounds);
