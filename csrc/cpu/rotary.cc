@@ -142,7 +142,8 @@ namespace posenc::cpu {
 POSENC_EXPORT(rotary_target);
 
 void rotary(const RotaryArgs& args, int64_t begin, int64_t end) {
-  POSENC_DISPATCH(rotary_target)(args, begin, end);
+  args.for_each_frequencies(
+      [&](const RotaryArgs& part) { POSENC_DISPATCH(rotary_target)(part, begin, end); });
 }
 
 }  // namespace posenc::cpu

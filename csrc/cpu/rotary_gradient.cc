@@ -301,10 +301,6 @@ HWY_ATTR void each_row(const RotaryArgs& turned, const RotaryArgs& wide, int64_t
   }
 }
 
-void turn_back(const RotaryArgs& turned, int64_t begin, int64_t end) {
-  turned.for_each_frequencies([&](const RotaryArgs& part) { rotary(part, begin, end); });
-}
-
 template <typename T>
 HWY_ATTR void sum_turned(const RotaryGradientArgs& args, const RotaryArgs& turned, int64_t begin,
                          int64_t end, double* sums) {
@@ -320,7 +316,7 @@ HWY_ATTR void run_piece(const RotaryGradientArgs& args, int64_t begin, int64_t e
                         float* scratch) {
   const RotaryArgs& turned = args.turned;
   if constexpr (sizeof(T) != 2) {
-    turn_back(turned, begin, end);
+    rotary(turned, begin, end);
     sum_turned<T>(args, turned, begin, end, sums);
     return;
   } else {
@@ -341,7 +337,7 @@ HWY_ATTR void run_piece(const RotaryGradientArgs& args, int64_t begin, int64_t e
                 [&](const RotaryTensor& x, const T* in, T*, float* row) HWY_ATTR {
                   widen(in + start * x.in_strides.dim, x.in_strides.dim, width, row);
                 });
-    turn_back(wide, begin, end);
+    rotary(wide, begin, end);
     sum_turned<T>(args, wide, begin, end, sums);
     each_row<T>(turned, wide, begin, end,
                 [&](const RotaryTensor& x, const T* in, T* out, const float* row) HWY_ATTR {

@@ -41,9 +41,7 @@ void rotate(RotaryArgs args, const Runner& runner) {
   if (args.inv_freq.data != nullptr) {
     args.frequencies = converted.emplace(args.inv_freq, args.pairs).get();
   }
-  runner(args.rows(), 2 * bytes, [&](int64_t begin, int64_t end) {
-    args.for_each_frequencies([&](const RotaryArgs& part) { rotary(part, begin, end); });
-  });
+  runner(args.rows(), 2 * bytes, [&](int64_t begin, int64_t end) { rotary(args, begin, end); });
 }
 
 // The sums of all pieces are left in those of the first one.

@@ -101,6 +101,26 @@ def test_numbers_of_heads_and_tokens(tokens, q_heads, k_heads, dtype):
     assert_rotations_agree(q, k, None, frequencies(32), "hsd", "half")
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+@pytest.mark.parametrize("axes", [0, 2])
+@pytest.mark.parametrize("heads", [2, 5, 33])
+def test_frequencies_of_each_head(heads, axes, pairing, dtype):
+    q, k = numbers(dtype, 2, heads, 19, 64), numbers(dtype, 2, heads, 19, 64) + 1
+    shape = (axes, heads, 24) if axes else (heads, 24)
+    inv_freq = np.random.default_rng(0).uniform(0, 1, shape)
+    positions = np.arange(2 * 19).reshape(2, 19) * 1001
+    if axes:
+        positions = np.stack([positions, positions[::-1]])
+    for inplace in (False, True):
+        results = both(
+            "apply_rotary_qk", q, k, positions, inv_freq, "bhsd", pairing, 4, None, 0.5, False,
+            inplace,
+        )  # fmt: skip
+        for ours, theirs in zip(*results, strict=True):
+            assert_same_bits(ours, theirs)
+
+
 SLICES = [(0, 16), (32, 16), (48, 8), (8, 24), (5, 12), (0, 4), (64, 0), (2, 31)]
 PAIRINGS = ["half", "interleaved", 8, 4]
 

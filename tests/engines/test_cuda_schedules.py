@@ -104,6 +104,13 @@ def test_calls_that_are_not_run_write_nothing():
         np.testing.assert_array_equal(x, before)
 
 
+def test_heads_with_frequencies_of_their_own_take_one_launch():
+    x = np.empty((40, 32, 128), np.float32)
+    inv_freq = np.broadcast_to(frequencies(64), (32, 64))
+    options = ("thd", "half", 0, None, 1.0, False, x)
+    assert len(launches(lambda: CUDA_ON_HOST.apply_rotary(x, None, inv_freq, *options))) == 1
+
+
 # --- The shapes that are timed on a GPU (benchmarks/gpu/rows.py), of memory that nobody touches
 
 
