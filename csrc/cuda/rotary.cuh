@@ -179,8 +179,6 @@ class RotaryBlock {
     }
   }
 
-  static POSENC_HD int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
-
   // As a number of the format of x.
   static POSENC_HD Number rounded(Number value) { return to_real(round_to<T>(value)); }
 

@@ -73,7 +73,7 @@ class RotaryGradientThread : public RotaryBlock<T, kVector, kInterleaved> {
   }
 
   POSENC_HD int rounds() const {
-    return static_cast<int>(Block::min64(plan_.rounds, plan_.all_rounds - piece_x_ * plan_.rounds));
+    return static_cast<int>(min64(plan_.rounds, plan_.all_rounds - piece_x_ * plan_.rounds));
   }
 
   // Takes up the tokens of a round and requests their first heads, which arrive while those of the
@@ -211,13 +211,15 @@ class RotaryGradientThread : public RotaryBlock<T, kVector, kInterleaved> {
   }
 
  private:
+  static POSENC_HD int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+
   // The tokens of a round.
   POSENC_HD int64_t first_row(int round) const {
     return (piece_x_ * plan_.rounds + round) * plan_.threads_y;
   }
   POSENC_HD int64_t first_row() const { return first_row(round_); }
   POSENC_HD int tokens() const {
-    return static_cast<int>(Block::min64(plan_.threads_y, args_.rows() - first_row()));
+    return static_cast<int>(min64(plan_.threads_y, args_.rows() - first_row()));
   }
 
   // Shared memory, after that of angles: sums of cross products [threads_z, threads_y,
