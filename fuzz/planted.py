@@ -63,7 +63,7 @@ def build(place: Path) -> None:
         f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
     ]
     if platform.machine() in ("x86_64", "AMD64"):
-        options.append(f"-DPOSENC_TARGET={'AVX2' if 'AVX2' in TARGETS else 'SSE4'}")
+        options.append(f"-DPOSENC_TARGETS={'AVX2' if 'AVX2' in TARGETS else 'SSE4'}")
     for command in (
         ["cmake", "-S", ".", "-B", "build", "-G", "Ninja", *options],
         ["cmake", "--build", "build", "--target", "_core"],

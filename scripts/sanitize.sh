@@ -10,8 +10,7 @@
 # the host. Python, NumPy and torch are as they are. Without arguments for pytest the tests below run.
 #
 # Environment:
-#   POSENC_TARGET   the SIMD target to build: SSE4, AVX2 or AVX3 (default: the best that runs here);
-#                   one at a time, since no compiler finishes all under a sanitizer
+#   POSENC_TARGETS  the SIMD targets to build: some of AVX3;AVX2;SSE4 (default: the best that runs here)
 #   TEST_JOBS       processes that share the test files (default: 2)
 #   VENV            the virtual environment of scripts/setup.sh (default: .venv)
 
@@ -37,23 +36,15 @@ python=$venv/bin/python
 work=$root/build/sanitize-$name
 mkdir -p "$work"
 
-if [[ -z ${POSENC_TARGET:-} ]]; then
-  POSENC_TARGET=$("$python" - <<'PY'
-from posenc_native.engines import backend
-
-print(next(name for name in ("AVX3", "AVX2", "SSE4") if name in backend.native.available_targets()))
-PY
-  )
-fi
-
-say "Building for $POSENC_TARGET with -fsanitize=$sanitizers: some minutes from nothing"
+POSENC_TARGETS=${POSENC_TARGETS:-native}
+say "Building for $POSENC_TARGETS with -fsanitize=$sanitizers: some minutes from nothing"
 # Only gcc's and clang's own runtimes know the code they make: found by asking the same compiler.
 runtime=$("${CXX:-c++}" -print-file-name=$library)
 [[ $runtime == /* ]] || die "${CXX:-c++} has no $library: set CXX to a compiler that has, as g++ does"
 "$venv/bin/cmake" -S . -B "$work/cmake" -G Ninja -DCMAKE_MAKE_PROGRAM="$venv/bin/ninja" \
   -DCMAKE_BUILD_TYPE=Release -DSKBUILD_PROJECT_NAME=posenc_native -DSKBUILD_PROJECT_VERSION=0 \
   -DPOSENC_TORCH=ON -DPOSENC_CUDA=OFF -DPOSENC_CUDA_ON_HOST=ON \
-  -DPOSENC_SANITIZE="$sanitizers" -DPOSENC_TARGET="$POSENC_TARGET" -DPython_EXECUTABLE="$python" \
+  -DPOSENC_SANITIZE="$sanitizers" -DPOSENC_TARGETS="$POSENC_TARGETS" -DPython_EXECUTABLE="$python" \
   -Dpybind11_DIR="$("$python" -m pybind11 --cmakedir)" >"$work/cmake.log" || die "see $work/cmake.log"
 "$venv/bin/cmake" --build "$work/cmake"
 

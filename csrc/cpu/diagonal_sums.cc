@@ -4,46 +4,23 @@
 // are summed at a time, while memory of the next group is requested: as in gather.cc, the
 // processor's own requests end with each part of a row.
 
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "cpu/diagonal_sums.cc"
-#include "hwy/foreach_target.h"  // IWYU pragma: keep
-// After foreach_target.h:
+#include "cpu/one_target.h"
+// After one_target.h:
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
 
 #include "core/toeplitz.h"
 #include "cpu/elements-inl.h"
-#include "cpu/kernels.h"
 #include "cpu/numbers-inl.h"
+#include "cpu/pieces.h"
 #include "cpu/planes-inl.h"
-#include "cpu/targets.h"
-
-// Included once for each target.
-#ifndef POSENC_CPU_DIAGONAL_SUMS_ONCE
-#define POSENC_CPU_DIAGONAL_SUMS_ONCE
-namespace posenc::cpu {
-
-// A piece of sums is a range of the entries (of the first axis of a grid) of one kept plane: planes
-// are split until there is work for many threads.
-constexpr int64_t kManyPieces = 16;
-constexpr int64_t kMinSumEntries = 512;   // in a piece, without a grid
-constexpr int64_t kMaxSumEntries = 4096;  // at a time
-
-inline int64_t parts_of_plane(const ToeplitzArgs& args) {
-  const int64_t kept = std::max<int64_t>(args.kept_count(), 1);
-  const int64_t wanted = (kManyPieces + kept - 1) / kept;
-  const int64_t entries = args.entries[0];
-  if (args.grid_rank > 1) return std::min(wanted, entries);
-  return std::min(wanted, (entries + kMinSumEntries - 1) / kMinSumEntries);
-}
-
-}  // namespace posenc::cpu
-#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace posenc::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr int64_t kMaxSumEntries = 4096;  // at a time
 
 template <typename T>
 class SumKernel {
@@ -536,7 +513,7 @@ HWY_ATTR HWY_NOINLINE void run_sums(const ToeplitzArgs& args, int64_t begin, int
   kernel.run(args, begin, end);
 }
 
-HWY_ATTR void sums_target(const ToeplitzArgs& args, int64_t begin, int64_t end) {
+HWY_ATTR void sum_pieces(const ToeplitzArgs& args, int64_t begin, int64_t end) {
   switch (args.dtype) {
     case Dtype::kFloat16:
       run_sums<Float16>(args, begin, end);
@@ -555,18 +532,10 @@ HWY_ATTR void sums_target(const ToeplitzArgs& args, int64_t begin, int64_t end) 
 }  // namespace posenc::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#if HWY_ONCE
-namespace posenc::cpu {
-
-POSENC_EXPORT(sums_target);
-
-int64_t diagonal_sum_pieces(const ToeplitzArgs& args) {
-  return args.kept_count() * parts_of_plane(args);
-}
+namespace posenc::cpu::HWY_NAMESPACE {
 
 void diagonal_sums(const ToeplitzArgs& args, int64_t begin, int64_t end) {
-  POSENC_DISPATCH(sums_target)(args, begin, end);
+  sum_pieces(args, begin, end);
 }
 
-}  // namespace posenc::cpu
-#endif  // HWY_ONCE
+}  // namespace posenc::cpu::HWY_NAMESPACE

@@ -1,12 +1,7 @@
 // Runs of neighbouring numbers: read, combined with a second run, written into the cache or past
 // it. Nothing outside of a run is read or written.
 
-#if defined(POSENC_CPU_ELEMENTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef POSENC_CPU_ELEMENTS_INL_H_
-#undef POSENC_CPU_ELEMENTS_INL_H_
-#else
-#define POSENC_CPU_ELEMENTS_INL_H_
-#endif
+#pragma once
 
 #include <algorithm>
 #include <cstring>
@@ -298,5 +293,3 @@ HWY_ATTR HWY_INLINE void run_elements(const Operation& operation, int64_t count,
 
 }  // namespace posenc::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-
-#endif  // POSENC_CPU_ELEMENTS_INL_H_

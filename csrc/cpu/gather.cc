@@ -9,20 +9,16 @@
 // one: the processor's own requests for memory end with each part, and come too late. So rows are
 // copied in groups, a cache line of each in turn, while the next group is requested.
 
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "cpu/gather.cc"
-#include "hwy/foreach_target.h"  // IWYU pragma: keep
-// After foreach_target.h:
+#include "cpu/one_target.h"
+// After one_target.h:
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
 
 #include "core/lookup.h"
 #include "cpu/elements-inl.h"
-#include "cpu/kernels.h"
 #include "cpu/numbers-inl.h"
 #include "cpu/runs-inl.h"
-#include "cpu/targets.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace posenc::cpu::HWY_NAMESPACE {
@@ -318,7 +314,7 @@ HWY_ATTR HWY_NOINLINE void run_gather(const RelativeArgs& args, bool back, int64
   }
 }
 
-HWY_ATTR void gather_target(const RelativeArgs& args, bool back, int64_t begin, int64_t end) {
+HWY_ATTR void gather_rows(const RelativeArgs& args, bool back, int64_t begin, int64_t end) {
   switch (args.dtype) {
     case Dtype::kFloat16:
       run_gather<Float16>(args, back, begin, end);
@@ -338,18 +334,14 @@ HWY_ATTR void gather_target(const RelativeArgs& args, bool back, int64_t begin, 
 }  // namespace posenc::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#if HWY_ONCE
-namespace posenc::cpu {
-
-POSENC_EXPORT(gather_target);
+namespace posenc::cpu::HWY_NAMESPACE {
 
 void relative_gather(const RelativeArgs& args, int64_t begin, int64_t end) {
-  POSENC_DISPATCH(gather_target)(args, false, begin, end);
+  gather_rows(args, false, begin, end);
 }
 
 void relative_shift_back(const RelativeArgs& args, int64_t begin, int64_t end) {
-  POSENC_DISPATCH(gather_target)(args, true, begin, end);
+  gather_rows(args, true, begin, end);
 }
 
-}  // namespace posenc::cpu
-#endif  // HWY_ONCE
+}  // namespace posenc::cpu::HWY_NAMESPACE

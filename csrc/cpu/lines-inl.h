@@ -12,12 +12,7 @@
 // registers. A read across two of them would have to wait until both have left the processor's
 // queue of writes, behind all that goes to memory.
 
-#if defined(POSENC_CPU_LINES_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef POSENC_CPU_LINES_INL_H_
-#undef POSENC_CPU_LINES_INL_H_
-#else
-#define POSENC_CPU_LINES_INL_H_
-#endif
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -60,7 +55,7 @@ class LineWriter {
   }
 
   // Writes what has been left.
-  HWY_ATTR void finish() {
+  HWY_ATTR HWY_NOINLINE void finish() {
     write_lines();
     write_part(-begin_);
   }
@@ -137,5 +132,3 @@ class LineWriter {
 
 }  // namespace posenc::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-
-#endif  // POSENC_CPU_LINES_INL_H_

@@ -2,12 +2,7 @@
 // they are computed in. Rounding is to nearest even, NaN stays NaN; Highway 1.0 truncates bfloat16
 // and its software float16 differs between targets, so both are done here in integers.
 
-#if defined(POSENC_CPU_NUMBERS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef POSENC_CPU_NUMBERS_INL_H_
-#undef POSENC_CPU_NUMBERS_INL_H_
-#else
-#define POSENC_CPU_NUMBERS_INL_H_
-#endif
+#pragma once
 
 #include <type_traits>
 
@@ -277,5 +272,3 @@ HWY_INLINE hn::Vec<D> rounded(D d, hn::Vec<D> v) {
 
 }  // namespace posenc::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-
-#endif  // POSENC_CPU_NUMBERS_INL_H_

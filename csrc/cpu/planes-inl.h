@@ -1,12 +1,7 @@
 // The planes of a Toeplitz operation, and the cells of a grid: what laying a bias down and summing
 // along diagonals share.
 
-#if defined(POSENC_CPU_PLANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef POSENC_CPU_PLANES_INL_H_
-#undef POSENC_CPU_PLANES_INL_H_
-#else
-#define POSENC_CPU_PLANES_INL_H_
-#endif
+#pragma once
 
 #include "core/toeplitz.h"
 #include "cpu/numbers-inl.h"
@@ -84,5 +79,3 @@ inline bool is_joined(const ToeplitzArgs& args, const Matrices& m) {
 
 }  // namespace posenc::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-
-#endif  // POSENC_CPU_PLANES_INL_H_

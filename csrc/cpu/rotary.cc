@@ -9,20 +9,16 @@
 // Angles are those of rotary_angles-inl.h, rows go through memory as rotary_runs-inl.h says; how
 // one is read depends on the number format and the pairing only, see rotary_row-inl.h.
 
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "cpu/rotary.cc"
-#include "hwy/foreach_target.h"  // IWYU pragma: keep
-// After foreach_target.h:
+#include "cpu/one_target.h"
+// After one_target.h:
 #include <algorithm>
 #include <type_traits>
 
 #include "core/rotary.h"
-#include "cpu/kernels.h"
 #include "cpu/numbers-inl.h"
 #include "cpu/rotary_angles-inl.h"
 #include "cpu/rotary_row-inl.h"
 #include "cpu/rotary_runs-inl.h"
-#include "cpu/targets.h"
 #include "hwy/cache_control.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -116,7 +112,7 @@ HWY_ATTR void run_rotary(const RotaryArgs& args, int64_t begin, int64_t end) {
   }
 }
 
-HWY_ATTR void rotary_target(const RotaryArgs& args, int64_t begin, int64_t end) {
+HWY_ATTR void rotate_tokens(const RotaryArgs& args, int64_t begin, int64_t end) {
   switch (args.dtype) {
     case Dtype::kFloat16:
       run_rotary<Float16>(args, begin, end);
@@ -136,15 +132,8 @@ HWY_ATTR void rotary_target(const RotaryArgs& args, int64_t begin, int64_t end) 
 }  // namespace posenc::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#if HWY_ONCE
-namespace posenc::cpu {
+namespace posenc::cpu::HWY_NAMESPACE {
 
-POSENC_EXPORT(rotary_target);
+void rotary(const RotaryArgs& args, int64_t begin, int64_t end) { rotate_tokens(args, begin, end); }
 
-void rotary(const RotaryArgs& args, int64_t begin, int64_t end) {
-  args.for_each_frequencies(
-      [&](const RotaryArgs& part) { POSENC_DISPATCH(rotary_target)(part, begin, end); });
-}
-
-}  // namespace posenc::cpu
-#endif  // HWY_ONCE
+}  // namespace posenc::cpu::HWY_NAMESPACE

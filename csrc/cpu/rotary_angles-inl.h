@@ -1,12 +1,7 @@
 // Angles of rotary: cosines and sines of a block of tokens, from positions or from tables, in the
 // order in which rows read them.
 
-#if defined(POSENC_CPU_ROTARY_ANGLES_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef POSENC_CPU_ROTARY_ANGLES_INL_H_
-#undef POSENC_CPU_ROTARY_ANGLES_INL_H_
-#else
-#define POSENC_CPU_ROTARY_ANGLES_INL_H_
-#endif
+#pragma once
 
 #include <algorithm>
 #include <limits>
@@ -77,8 +72,10 @@ class RotaryAngles {
     return std::clamp<int64_t>(static_cast<int64_t>(most), 1, kMaxBlockTokens);
   }
 
-  HWY_ATTR void compute(const RotaryArgs& args, const Piece& piece, int64_t batch, int64_t token,
-                        int64_t count) {
+  // Once a block of tokens, hence no part of the kernels of every format, which would all have a
+  // copy.
+  HWY_ATTR HWY_NOINLINE void compute(const RotaryArgs& args, const Piece& piece, int64_t batch,
+                                     int64_t token, int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
       const size_t at = static_cast<size_t>(i) * numbers();
       if (args.cosine != nullptr) {
@@ -91,8 +88,8 @@ class RotaryAngles {
 
   // From tables, and rounded to the Format.
   template <typename Format>
-  HWY_ATTR void compute_as_written(const RotaryArgs& args, const Piece& piece, int64_t batch,
-                                   int64_t token, int64_t count) {
+  HWY_ATTR HWY_NOINLINE void compute_as_written(const RotaryArgs& args, const Piece& piece,
+                                                int64_t batch, int64_t token, int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
       const size_t at = static_cast<size_t>(i) * numbers();
       from_tables<Format>(args, piece, batch, token + i, cosine_ + at, sine_ + at);
@@ -118,8 +115,9 @@ class RotaryAngles {
   }
 
   template <bool kPerPair, bool kFraction>
-  HWY_ATTR void sincos_row(const RotaryArgs& args, const TokenPosition<kPerPair>& position,
-                           Number* cosine, Number* sine) {
+  HWY_ATTR HWY_INLINE void sincos_row(const RotaryArgs& args,
+                                      const TokenPosition<kPerPair>& position, Number* cosine,
+                                      Number* sine) {
     const D d;
     const auto scale = hn::Set(d, static_cast<Number>(args.scale));
     const auto sine_scale =
@@ -131,8 +129,8 @@ class RotaryAngles {
     }
   }
 
-  HWY_ATTR void from_phase(const RotaryArgs& args, const Piece& piece, int64_t batch, int64_t token,
-                           Number* cosine, Number* sine) {
+  HWY_ATTR HWY_INLINE void from_phase(const RotaryArgs& args, const Piece& piece, int64_t batch,
+                                      int64_t token, Number* cosine, Number* sine) {
     const int64_t offset = batch * args.position_batch_stride + token * args.position_token_stride;
     if (args.inv_freq.axes > 0) {
       const size_t padded = padded_ / static_cast<size_t>(std::max<int64_t>(piece.blocks, 1));
@@ -258,8 +256,8 @@ class RotaryAngles {
 
   // Format: what cosines and sines are rounded to, or void.
   template <typename Format>
-  HWY_ATTR void from_tables(const RotaryArgs& args, const Piece& piece, int64_t batch,
-                            int64_t token, Number* cosine, Number* sine) {
+  HWY_ATTR HWY_INLINE void from_tables(const RotaryArgs& args, const Piece& piece, int64_t batch,
+                                       int64_t token, Number* cosine, Number* sine) {
     const D d;
     const auto offset = [&](const int64_t* strides) {
       return batch * strides[0] + token * strides[1];
@@ -307,5 +305,3 @@ class RotaryAngles {
 
 }  // namespace posenc::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-
-#endif  // POSENC_CPU_ROTARY_ANGLES_INL_H_

@@ -12,19 +12,15 @@
 // cache, summed. Neither the pieces nor the order of a sum depends on who does them. Numbers of 16
 // bits are turned in float32, in memory for one piece: sums are of what has not been rounded.
 
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "cpu/rotary_gradient.cc"
-#include "hwy/foreach_target.h"  // IWYU pragma: keep
-// After foreach_target.h:
+#include "cpu/one_target.h"
+// After one_target.h:
 #include <algorithm>
 #include <type_traits>
 #include <vector>
 
 #include "core/rotary.h"
 #include "cpu/elements-inl.h"
-#include "cpu/kernels.h"
 #include "cpu/numbers-inl.h"
-#include "cpu/targets.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -351,8 +347,8 @@ HWY_ATTR void run_piece(const RotaryGradientArgs& args, int64_t begin, int64_t e
   }
 }
 
-HWY_ATTR void gradient_piece_target(const RotaryGradientArgs& args, int64_t begin, int64_t end,
-                                    double* sums, float* scratch) {
+HWY_ATTR void turn_back(const RotaryGradientArgs& args, int64_t begin, int64_t end, double* sums,
+                        float* scratch) {
   switch (args.turned.dtype) {
     case Dtype::kFloat16:
       return run_piece<Float16>(args, begin, end, sums, scratch);
@@ -368,27 +364,11 @@ HWY_ATTR void gradient_piece_target(const RotaryGradientArgs& args, int64_t begi
 }  // namespace posenc::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#if HWY_ONCE
-namespace posenc::cpu {
+namespace posenc::cpu::HWY_NAMESPACE {
 
-POSENC_EXPORT(gradient_piece_target);
-
-void rotary_gradient(const RotaryGradientArgs& args, int64_t begin, int64_t end) {
-  const RotaryArgs& turned = args.turned;
-  const int64_t tokens = std::min(RotaryGradientArgs::kTokensOfPiece, turned.rows());
-  int64_t heads = 0;
-  for (int i = 0; i < turned.tensor_count; ++i) heads += turned.tensors[i].heads;
-  std::vector<float> scratch;
-  if (item_size(turned.dtype) == 2) {
-    scratch.resize(static_cast<size_t>(tokens * heads * 2 * turned.pairs));
-  }
-  for (int64_t piece = begin; piece < end; ++piece) {
-    const int64_t first = piece * RotaryGradientArgs::kTokensOfPiece;
-    const int64_t last = std::min(first + RotaryGradientArgs::kTokensOfPiece, turned.rows());
-    POSENC_DISPATCH(gradient_piece_target)
-    (args, first, last, args.frequency_sums + piece * args.frequency_count(), scratch.data());
-  }
+void rotary_gradient_piece(const RotaryGradientArgs& args, int64_t begin, int64_t end,
+                           double* frequency_sums, float* scratch) {
+  turn_back(args, begin, end, frequency_sums, scratch);
 }
 
-}  // namespace posenc::cpu
-#endif  // HWY_ONCE
+}  // namespace posenc::cpu::HWY_NAMESPACE

@@ -1,11 +1,6 @@
 // How a group of pairs is read, turned and written: one type for each number format and pairing.
 
-#if defined(POSENC_CPU_ROTARY_ROW_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef POSENC_CPU_ROTARY_ROW_INL_H_
-#undef POSENC_CPU_ROTARY_ROW_INL_H_
-#else
-#define POSENC_CPU_ROTARY_ROW_INL_H_
-#endif
+#pragma once
 
 #include "cpu/numbers-inl.h"
 #include "cpu/sincos-inl.h"
@@ -210,5 +205,3 @@ struct InterleavedRow<BFloat16> {
 
 }  // namespace posenc::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-
-#endif  // POSENC_CPU_ROTARY_ROW_INL_H_

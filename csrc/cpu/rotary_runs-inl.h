@@ -7,12 +7,7 @@
 //   head 2  t0 t1 t2 t3 ...  ─►  they share the  one run through memory, as long as there are no
 //   head 3  t0 t1 t2 t3 ...  ─►  loads of angles gaps; with gaps (fused qkv) tokens side by side
 
-#if defined(POSENC_CPU_ROTARY_RUNS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef POSENC_CPU_ROTARY_RUNS_INL_H_
-#undef POSENC_CPU_ROTARY_RUNS_INL_H_
-#else
-#define POSENC_CPU_ROTARY_RUNS_INL_H_
-#endif
+#pragma once
 
 #include <algorithm>
 #include <cstdlib>
@@ -94,10 +89,9 @@ class RotaryRuns {
       way_ = Way::kInPlace;
     } else if (args.non_temporal && kStreams && can_stream()) {
       way_ = Way::kStream;
-    } else if (args.non_temporal && kStreams && fills_lines()) {
-      way_ = Way::kLines;
     } else {
       way_ = Way::kOrdinary;
+      by_lines_ = args.non_temporal && kStreams && fills_lines();
     }
   }
 
@@ -109,8 +103,6 @@ class RotaryRuns {
         return rotate_all<Way::kInPlace, kHeadsInPlace<Row>>();
       case Way::kStream:
         return rotate_all<kStreams ? Way::kStream : Way::kOrdinary, kHeads>();
-      case Way::kLines:
-        return rotate_all<kStreams ? Way::kLines : Way::kOrdinary, kHeads>();
       default:
         return rotate_all<Way::kOrdinary, kHeads>();
     }
@@ -121,9 +113,9 @@ class RotaryRuns {
   static constexpr int64_t kSize = static_cast<int64_t>(sizeof(T));
 
   // kStrided: dims are no neighbours. kInPlace: they are written where they are read. Else they
-  // are written elsewhere: past the cache (kStream), the same by way of LineWriters (kLines), or
-  // into it.
-  enum class Way { kStrided, kInPlace, kStream, kLines, kOrdinary };
+  // are written elsewhere: past the cache (kStream), or into it (kOrdinary; by_lines_: into the
+  // buffers of LineWriters, and from there past it).
+  enum class Way { kStrided, kInPlace, kStream, kOrdinary };
 
   // Rows one after the other, and beside each some more:
   //
@@ -157,12 +149,8 @@ class RotaryRuns {
     const bool one_run =
         strides.token == tensor_.heads * strides.head && strides.head == args_.head_dim;
     int64_t token = 0;
-    if (one_run) {
-      along_heads<kWay, false, 1>(token);
-    } else {
-      token = along_heads<kWay, true, kSide>(token);
-      along_heads<kWay, true, 1>(token);
-    }
+    if (kSide > 1 && !one_run) token = along_heads<kWay, kSide>(token);
+    along_heads<kWay, 1>(token);
   }
 
   // The tokens of kCount heads side by side, for as many such groups as there are from a head on.
@@ -181,9 +169,9 @@ class RotaryRuns {
     run.angle_step = per_token_;
     run.count = tokens_.count;
     look_ahead(run, kCount, kCount * in.head);
-    Writers<kWay, kCount> writers(lines_, row_bytes());
+    Writers<kWay, kCount> writers(by_lines_ ? lines_ : nullptr, row_bytes());
     for (int64_t head = first; head < last; head += kCount) {
-      rotate_run<kWay, true, false>(run, writers);
+      rotate_run<kWay, kWay != Way::kStrided, false>(run, writers);
       run.in += kCount * in.head;
       run.out += kCount * out.head;
     }
@@ -192,7 +180,7 @@ class RotaryRuns {
   }
 
   // The heads of kCount tokens side by side, likewise. Returns the first token that is left.
-  template <Way kWay, bool kAhead, int kCount>
+  template <Way kWay, int kCount>
   HWY_ATTR int64_t along_heads(int64_t first) const {
     const HeadStrides& in = tensor_.in_strides;
     const HeadStrides& out = tensor_.out_strides;
@@ -206,9 +194,9 @@ class RotaryRuns {
     run.out_step = out.head;
     run.count = tensor_.heads;
     look_ahead(run, kCount, kCount * in.token);
-    Writers<kWay, kCount> writers(lines_, row_bytes());
+    Writers<kWay, kCount> writers(by_lines_ ? lines_ : nullptr, row_bytes());
     for (int64_t token = first; token < last; token += kCount) {
-      rotate_run<kWay, kAhead, (kCount > 1)>(run, writers);
+      rotate_run<kWay, (kCount > 1), (kCount > 1)>(run, writers);
       run.in += kCount * in.token;
       run.out += kCount * out.token;
       run.cosine += kCount * per_token_;
@@ -271,31 +259,34 @@ class RotaryRuns {
            kHeads * (row_bytes() + 2 * kLineBytes) <= kLineBuffer;
   }
 
-  // Of rows side by side.
+  // Of rows side by side, where there is a buffer.
   template <Way kWay, int kCount>
   class Writers {
    public:
-    static constexpr bool kUsed = kWay == Way::kLines;
+    static constexpr bool kUsed = kStreams && kWay == Way::kOrdinary;
 
-    Writers(char* buffer, int64_t row_bytes) {
-      if constexpr (kUsed) {
+    Writers(char* buffer, int64_t row_bytes) : used_(kUsed && buffer != nullptr) {
+      if (used()) {
         const int64_t row = (row_bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
         const int64_t bytes = std::max(row, kLinesAtOnce / kCount) + kLineBytes;
         for (int j = 0; j < kCount; ++j) writers_[j] = LineWriter(buffer + j * bytes, bytes);
       }
     }
 
+    bool used() const { return kUsed && used_; }
+
     HWY_ATTR HWY_INLINE T* place(int j, T* to, int64_t count) {
       return reinterpret_cast<T*>(writers_[j].place(reinterpret_cast<char*>(to), count * kSize));
     }
 
     HWY_ATTR void finish() {
-      if constexpr (kUsed) {
+      if (used()) {
         for (LineWriter& writer : writers_) writer.finish();
       }
     }
 
    private:
+    const bool used_;
     LineWriter writers_[kUsed ? kCount : 1];
   };
 
@@ -319,7 +310,7 @@ class RotaryRuns {
   }
 
   template <Way kWay, bool kAhead, bool kOwnAngles, int kCount>
-  HWY_ATTR void rotate_run(const Run& given, Writers<kWay, kCount>& writers) const {
+  HWY_ATTR HWY_INLINE void rotate_run(const Run& given, Writers<kWay, kCount>& writers) const {
     // Copies: what is written might be members of anything.
     const Run run = given;
     const Pairs pairs = this->pairs();
@@ -335,8 +326,10 @@ class RotaryRuns {
       unrolled<kCount>([&](auto j) POSENC_INLINED {
         from[j] = in + j * run.in_beside;
         out[j] = kWay == Way::kInPlace ? const_cast<T*>(from[j]) : to + j * run.out_beside;
-        if constexpr (kWay == Way::kLines) out[j] = writers.place(j, out[j], head_dim);
       });
+      if (writers.used()) {
+        for (int j = 0; j < kCount; ++j) out[j] = writers.place(j, out[j], head_dim);
+      }
       // The processor's own requests end with a page: the next one is looked up before.
       if constexpr (!kAhead) prefetch_later(reinterpret_cast<const char*>(in) + kPageBytes);
       if constexpr (kWay == Way::kStrided) {
@@ -349,7 +342,8 @@ class RotaryRuns {
       }
       if constexpr (kWay != Way::kInPlace) {
         if (copy_rest) {
-          for (int j = 0; j < kCount; ++j) copy_outside<kWay>(from[j], out[j]);
+          const bool by_lines = writers.used();
+          for (int j = 0; j < kCount; ++j) copy_outside<kWay>(from[j], out[j], by_lines);
         }
       }
       in += run.in_step;
@@ -462,22 +456,23 @@ class RotaryRuns {
   }
 
   template <Way kWay>
-  HWY_ATTR void copy_outside(const T* in, T* out) const {
-    copy<kWay>(in, out, 0, args_.start);
-    copy<kWay>(in, out, args_.start + 2 * args_.pairs, args_.head_dim);
+  HWY_ATTR void copy_outside(const T* in, T* out, bool by_lines) const {
+    copy<kWay>(in, out, 0, args_.start, by_lines);
+    copy<kWay>(in, out, args_.start + 2 * args_.pairs, args_.head_dim, by_lines);
   }
 
   // The dims [first, last).
   template <Way kWay>
-  HWY_ATTR HWY_INLINE void copy(const T* in, T* out, int64_t first, int64_t last) const {
-    if constexpr (kWay == Way::kLines) {
+  HWY_ATTR HWY_INLINE void copy(const T* in, T* out, int64_t first, int64_t last,
+                                bool by_lines) const {
+    if (by_lines) {
       // By the vectors that a LineWriter reads.
       const hn::CappedTag<Bits<T>, LineWriter::kVectorBytes / sizeof(T)> d;
       for (int64_t i = first; i < last; i += lanes(d)) {
         hn::StoreU(hn::LoadU(d, reinterpret_cast<const Bits<T>*>(in + i)), d,
                    reinterpret_cast<Bits<T>*>(out + i));
       }
-    } else if constexpr (kWay != Way::kStrided) {
+    } else if (kWay != Way::kStrided) {
       std::memcpy(out + first, in + first, static_cast<size_t>(last - first) * sizeof(T));
     } else {
       const int64_t in_step = tensor_.in_strides.dim, out_step = tensor_.out_strides.dim;
@@ -497,10 +492,8 @@ class RotaryRuns {
   int64_t per_token_;  // angles
   char* lines_;
   Way way_;
-  bool along_tokens_, copy_rest_;
+  bool along_tokens_, copy_rest_, by_lines_ = false;
 };
 
 }  // namespace posenc::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-
-#endif  // POSENC_CPU_ROTARY_RUNS_INL_H_

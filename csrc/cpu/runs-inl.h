@@ -1,12 +1,7 @@
 // What gather and scatter share: rows as stretches of the index (IndexRun), and how a row is
 // written.
 
-#if defined(POSENC_CPU_RUNS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef POSENC_CPU_RUNS_INL_H_
-#undef POSENC_CPU_RUNS_INL_H_
-#else
-#define POSENC_CPU_RUNS_INL_H_
-#endif
+#pragma once
 
 #include <algorithm>
 #include <cstring>
@@ -132,5 +127,3 @@ struct Result {
 
 }  // namespace posenc::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-
-#endif  // POSENC_CPU_RUNS_INL_H_

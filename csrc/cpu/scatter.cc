@@ -7,19 +7,15 @@
 //
 // One order of sums for every SIMD target: core/lookup.h.
 
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "cpu/scatter.cc"
-#include "hwy/foreach_target.h"  // IWYU pragma: keep
-// After foreach_target.h:
+#include "cpu/one_target.h"
+// After one_target.h:
 #include <algorithm>
 #include <type_traits>
 
 #include "core/lookup.h"
 #include "cpu/elements-inl.h"
-#include "cpu/kernels.h"
 #include "cpu/numbers-inl.h"
 #include "cpu/runs-inl.h"
-#include "cpu/targets.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace posenc::cpu::HWY_NAMESPACE {
@@ -162,7 +158,7 @@ HWY_ATTR HWY_NOINLINE void run_scatter(const RelativeArgs& args, int64_t begin, 
   kernel.run(args, begin, end);
 }
 
-HWY_ATTR void scatter_target(const RelativeArgs& args, int64_t begin, int64_t end) {
+HWY_ATTR void scatter_rows(const RelativeArgs& args, int64_t begin, int64_t end) {
   switch (args.dtype) {
     case Dtype::kFloat16:
       run_scatter<Float16>(args, begin, end);
@@ -182,15 +178,10 @@ HWY_ATTR void scatter_target(const RelativeArgs& args, int64_t begin, int64_t en
 }  // namespace posenc::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#if HWY_ONCE
-namespace posenc::cpu {
-
-POSENC_EXPORT(scatter_target);
+namespace posenc::cpu::HWY_NAMESPACE {
 
 void relative_scatter(const RelativeArgs& args, int64_t begin, int64_t end) {
-  if (args.index.data == nullptr) return relative_shift_back(args, begin, end);
-  POSENC_DISPATCH(scatter_target)(args, begin, end);
+  scatter_rows(args, begin, end);
 }
 
-}  // namespace posenc::cpu
-#endif  // HWY_ONCE
+}  // namespace posenc::cpu::HWY_NAMESPACE

@@ -1,12 +1,7 @@
 // Phases, sines and cosines of csrc/core/phase.h on vectors: the same algorithm, step by step, and
 // the same bits where the target has fused multiply-add.
 
-#if defined(POSENC_CPU_SINCOS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef POSENC_CPU_SINCOS_INL_H_
-#undef POSENC_CPU_SINCOS_INL_H_
-#else
-#define POSENC_CPU_SINCOS_INL_H_
-#endif
+#pragma once
 
 #include <type_traits>
 
@@ -325,5 +320,3 @@ bool arrange_positions(D d, PairOrder order, const Positions& positions, const A
 
 }  // namespace posenc::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-
-#endif  // POSENC_CPU_SINCOS_INL_H_

@@ -15,10 +15,8 @@
 // Where x repeats the same positions (a batch), a block of rows stays in scratch when it has been
 // added to the first repetition, for the others.
 
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "cpu/sinusoidal.cc"
-#include "hwy/foreach_target.h"  // IWYU pragma: keep
-// After foreach_target.h:
+#include "cpu/one_target.h"
+// After one_target.h:
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -26,10 +24,8 @@
 
 #include "core/phase.h"
 #include "core/sinusoidal.h"
-#include "cpu/kernels.h"
 #include "cpu/numbers-inl.h"
 #include "cpu/sincos-inl.h"
-#include "cpu/targets.h"
 #include "cpu/unrolled-inl.h"
 #include "hwy/cache_control.h"
 
@@ -705,7 +701,7 @@ class SinusoidalKernel {
   static HWY_ATTR HWY_INLINE void put_normal(const Ordered (&sums)[kVectors],
                                              const RowPointers<T>& at) {
     const hn::ScalableTag<uint32_t> d;
-    const auto write = [&](__m512i bits, T* to) POSENC_INLINED {
+    const auto write = [&](const __m512i& bits, T* to) POSENC_INLINED {
       store_as<kStore>(hn::Vec<decltype(d)>{bits}, d, reinterpret_cast<uint32_t*>(to));
     };
     if constexpr (kInterleaved) {
@@ -715,13 +711,13 @@ class SinusoidalKernel {
         write(bits, at.sine + v * kNumbers);
       });
     } else if constexpr (kVectors == 2) {
-      const auto convert = [](Vector low, Vector high) POSENC_INLINED {
+      const auto write_two = [&](Vector low, Vector high, T* to) POSENC_INLINED {
         __m512i bits;
         asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(bits) : "v"(low.raw), "v"(high.raw));
-        return bits;
+        write(bits, to);
       };
-      write(convert(sums[0].first, sums[1].first), at.sine);
-      write(convert(sums[0].second, sums[1].second), at.cosine);
+      write_two(sums[0].first, sums[1].first, at.sine);
+      write_two(sums[0].second, sums[1].second, at.cosine);
     } else {
       const D number;
       store<Store::kOrdinary>(sums[0].first, number, at.sine);
@@ -826,7 +822,7 @@ HWY_ATTR void run_sinusoidal(const SinusoidalArgs& args, int64_t begin, int64_t 
   }
 }
 
-HWY_ATTR void sinusoidal_target(const SinusoidalArgs& args, int64_t begin, int64_t end) {
+HWY_ATTR void write_table_rows(const SinusoidalArgs& args, int64_t begin, int64_t end) {
   switch (args.dtype) {
     case Dtype::kFloat16:
       run_sinusoidal<Float16>(args, begin, end);
@@ -846,14 +842,10 @@ HWY_ATTR void sinusoidal_target(const SinusoidalArgs& args, int64_t begin, int64
 }  // namespace posenc::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#if HWY_ONCE
-namespace posenc::cpu {
-
-POSENC_EXPORT(sinusoidal_target);
+namespace posenc::cpu::HWY_NAMESPACE {
 
 void sinusoidal(const SinusoidalArgs& args, int64_t begin, int64_t end) {
-  POSENC_DISPATCH(sinusoidal_target)(args, begin, end);
+  write_table_rows(args, begin, end);
 }
 
-}  // namespace posenc::cpu
-#endif  // HWY_ONCE
+}  // namespace posenc::cpu::HWY_NAMESPACE

@@ -10,6 +10,7 @@
 #include <cstdlib>
 
 #include "cpu/kernels.h"
+#include "hwy/targets.h"
 
 namespace posenc::cpu {
 namespace {
@@ -38,43 +39,50 @@ bool has_avx512_bf16() { return has_avx3() && __builtin_cpu_supports("avx512bf16
 bool has_avx512_bf16() { return false; }
 #endif
 
-// A bit for every target that was compiled and runs here. Elsewhere than on x86 that is one target.
-int64_t supported_targets() {
-  int64_t targets = HWY_STATIC_TARGET;
-#if HWY_ARCH_X86
-  if (has_avx2()) targets |= HWY_AVX2;
-  if (has_avx3()) targets |= HWY_AVX3;
+// POSENC_TARGETS, of CMakeLists.txt: the targets that were compiled. Elsewhere than on x86 that is
+// one.
+#ifdef POSENC_TARGETS
+constexpr int64_t kCompiled = POSENC_TARGETS;
+#else
+constexpr int64_t kCompiled = HWY_STATIC_TARGET;
 #endif
-  return targets & HWY_TARGETS;
-}
 
 struct Choice {
   std::string name;
-  int64_t target;
+  const Kernels* kernels;
   bool bfloat16_instructions;
 };
 
-// Everything that can be chosen, the best first. Instructions that a single number format gains
-// from are no target of Highway's with kernels of its own, but a choice all the same.
+template <int64_t kTarget>
+void add_choice(std::vector<Choice>& choices, bool runs_here) {
+  if constexpr ((kCompiled & kTarget) != 0) {
+    if (!runs_here) return;
+    const Kernels* const kernels = &kernels_of<kTarget>();
+    // Instructions that a single number format gains from are no target of Highway's with kernels
+    // of its own, but a choice all the same.
+    if (kTarget == HWY_AVX3 && has_avx512_bf16()) choices.push_back({"AVX3_BF16", kernels, true});
+    choices.push_back({hwy::TargetName(kTarget), kernels, false});
+  }
+}
+
+// Everything that can be chosen, the best first. Nothing where a build is for a newer processor.
 const std::vector<Choice>& choices() {
   static const std::vector<Choice> all = [] {
     std::vector<Choice> found;
-    for (int64_t rest = supported_targets(); rest != 0; rest &= rest - 1) {
-      const int64_t target = rest & -rest;
-      if (target == HWY_AVX3 && has_avx512_bf16()) found.push_back({"AVX3_BF16", target, true});
-      found.push_back({hwy::TargetName(target), target, false});
-    }
+#if HWY_ARCH_X86
+    add_choice<HWY_AVX3>(found, has_avx3());
+    add_choice<HWY_AVX2>(found, has_avx2());
+#endif
+    add_choice<HWY_STATIC_TARGET>(found, true);
     return found;
   }();
   return all;
 }
 
 struct State {
-  hwy::ChosenTarget target;
-  std::atomic<const Choice*> choice{nullptr};  // one of choices(), for its name
+  std::atomic<const Choice*> choice{nullptr};  // one of choices()
 
   void choose(const Choice& one) {
-    target.Update(one.target);
     choice.store(&one, std::memory_order_relaxed);
     bfloat16_instructions.store(one.bfloat16_instructions, std::memory_order_relaxed);
   }
@@ -86,6 +94,7 @@ struct State {
 State& state() {
   static State chosen;
   static const bool is_chosen = [] {
+    if (choices().empty()) return false;
     chosen.choose(choices().front());
     const char* wanted = std::getenv("POSENC_ISA");
     if (wanted == nullptr) return true;
@@ -124,7 +133,7 @@ std::atomic<int64_t>& non_temporal() {
 
 std::atomic<bool> bfloat16_instructions{false};
 
-const hwy::ChosenTarget& chosen_target() { return state().target; }
+const Kernels& kernels() { return *state().choice.load(std::memory_order_relaxed)->kernels; }
 
 std::vector<std::string> available_targets() {
   std::vector<std::string> names;
@@ -132,7 +141,10 @@ std::vector<std::string> available_targets() {
   return names;
 }
 
-std::string current_target() { return state().choice.load(std::memory_order_relaxed)->name; }
+std::string current_target() {
+  const Choice* const choice = state().choice.load(std::memory_order_relaxed);
+  return choice == nullptr ? "" : choice->name;
+}
 
 bool set_target(std::string_view name) {
   for (const Choice& choice : choices()) {

@@ -7,20 +7,16 @@
 //                            their bias -> scratch, once
 //                            for repetition: the block is one run
 
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "cpu/toeplitz.cc"
-#include "hwy/foreach_target.h"  // IWYU pragma: keep
-// After foreach_target.h:
+#include "cpu/one_target.h"
+// After one_target.h:
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
 
 #include "core/toeplitz.h"
 #include "cpu/elements-inl.h"
-#include "cpu/kernels.h"
 #include "cpu/numbers-inl.h"
 #include "cpu/planes-inl.h"
-#include "cpu/targets.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace posenc::cpu::HWY_NAMESPACE {
@@ -382,7 +378,7 @@ HWY_ATTR HWY_NOINLINE void run_toeplitz(const ToeplitzArgs& args, int64_t begin,
   }
 }
 
-HWY_ATTR void toeplitz_target(const ToeplitzArgs& args, int64_t begin, int64_t end) {
+HWY_ATTR void lay_rows(const ToeplitzArgs& args, int64_t begin, int64_t end) {
   switch (args.dtype) {
     case Dtype::kFloat16:
       run_toeplitz<Float16>(args, begin, end);
@@ -402,14 +398,8 @@ HWY_ATTR void toeplitz_target(const ToeplitzArgs& args, int64_t begin, int64_t e
 }  // namespace posenc::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#if HWY_ONCE
-namespace posenc::cpu {
+namespace posenc::cpu::HWY_NAMESPACE {
 
-POSENC_EXPORT(toeplitz_target);
+void toeplitz(const ToeplitzArgs& args, int64_t begin, int64_t end) { lay_rows(args, begin, end); }
 
-void toeplitz(const ToeplitzArgs& args, int64_t begin, int64_t end) {
-  POSENC_DISPATCH(toeplitz_target)(args, begin, end);
-}
-
-}  // namespace posenc::cpu
-#endif  // HWY_ONCE
+}  // namespace posenc::cpu::HWY_NAMESPACE

@@ -1,12 +1,7 @@
 // Loops whose steps are known when they are compiled, written out: at -O2 the compiler leaves loops
 // over registers as loops, and what they keep goes through memory.
 
-#if defined(POSENC_CPU_UNROLLED_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef POSENC_CPU_UNROLLED_INL_H_
-#undef POSENC_CPU_UNROLLED_INL_H_
-#else
-#define POSENC_CPU_UNROLLED_INL_H_
-#endif
+#pragma once
 
 #include <type_traits>
 #include <utility>
@@ -39,5 +34,3 @@ HWY_ATTR HWY_INLINE void unrolled(const Step& step) {
 
 }  // namespace posenc::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-
-#endif  // POSENC_CPU_UNROLLED_INL_H_

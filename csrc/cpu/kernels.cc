@@ -1,0 +1,63 @@
+// What is the same for every target of the kernels.
+
+#include "cpu/kernels.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "cpu/pieces.h"
+#include "cpu/targets.h"
+
+namespace posenc::cpu {
+
+void rotary(const RotaryArgs& args, int64_t begin, int64_t end) {
+  args.for_each_frequencies([&](const RotaryArgs& part) { kernels().rotary(part, begin, end); });
+}
+
+void rotary_gradient(const RotaryGradientArgs& args, int64_t begin, int64_t end) {
+  const RotaryArgs& turned = args.turned;
+  const int64_t tokens = std::min(RotaryGradientArgs::kTokensOfPiece, turned.rows());
+  int64_t heads = 0;
+  for (int i = 0; i < turned.tensor_count; ++i) heads += turned.tensors[i].heads;
+  std::vector<float> scratch;
+  if (item_size(turned.dtype) == 2) {
+    scratch.resize(static_cast<size_t>(tokens * heads * 2 * turned.pairs));
+  }
+  for (int64_t piece = begin; piece < end; ++piece) {
+    const int64_t first = piece * RotaryGradientArgs::kTokensOfPiece;
+    const int64_t last = std::min(first + RotaryGradientArgs::kTokensOfPiece, turned.rows());
+    double* const sums = args.frequency_sums + piece * args.frequency_count();
+    kernels().rotary_gradient_piece(args, first, last, sums, scratch.data());
+  }
+}
+
+void sinusoidal(const SinusoidalArgs& args, int64_t begin, int64_t end) {
+  kernels().sinusoidal(args, begin, end);
+}
+
+void toeplitz(const ToeplitzArgs& args, int64_t begin, int64_t end) {
+  kernels().toeplitz(args, begin, end);
+}
+
+int64_t diagonal_sum_pieces(const ToeplitzArgs& args) {
+  return args.kept_count() * parts_of_plane(args);
+}
+
+void diagonal_sums(const ToeplitzArgs& args, int64_t begin, int64_t end) {
+  kernels().diagonal_sums(args, begin, end);
+}
+
+void relative_gather(const RelativeArgs& args, int64_t begin, int64_t end) {
+  kernels().relative_gather(args, begin, end);
+}
+
+void relative_scatter(const RelativeArgs& args, int64_t begin, int64_t end) {
+  if (args.index.data == nullptr) return relative_shift_back(args, begin, end);
+  kernels().relative_scatter(args, begin, end);
+}
+
+void relative_shift_back(const RelativeArgs& args, int64_t begin, int64_t end) {
+  kernels().relative_shift_back(args, begin, end);
+}
+
+}  // namespace posenc::cpu

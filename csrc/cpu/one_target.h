@@ -1,0 +1,37 @@
+// The SIMD target that this object file is for. CMakeLists.txt compiles every kernel once for each
+// target (POSENC_ONE_TARGET): all cores have work, and a build may be for one processor alone. To
+// be included first.
+//
+// Only what stands between HWY_BEFORE_NAMESPACE and HWY_AFTER_NAMESPACE may use the target's
+// instructions. An inline function of any other header is compiled for the oldest processor here
+// too: the linker keeps one of its copies for all.
+#pragma once
+
+#include "hwy/detect_targets.h"
+#ifdef POSENC_ONE_TARGET
+#undef HWY_TARGET
+#define HWY_TARGET POSENC_ONE_TARGET
+#endif
+// After HWY_TARGET:
+#include "core/lookup.h"
+#include "core/rotary.h"
+#include "core/sinusoidal.h"
+#include "core/toeplitz.h"
+#include "cpu/targets.h"
+#include "hwy/highway.h"
+
+// What the target's files define, for its table: target.cc. Plain functions around those of the
+// target, since functions of one name and several targets are versions of each other to compilers.
+namespace posenc::cpu::HWY_NAMESPACE {
+
+void rotary(const RotaryArgs& args, int64_t begin, int64_t end);
+void rotary_gradient_piece(const RotaryGradientArgs& args, int64_t begin, int64_t end,
+                           double* frequency_sums, float* scratch);
+void sinusoidal(const SinusoidalArgs& args, int64_t begin, int64_t end);
+void toeplitz(const ToeplitzArgs& args, int64_t begin, int64_t end);
+void diagonal_sums(const ToeplitzArgs& args, int64_t begin, int64_t end);
+void relative_gather(const RelativeArgs& args, int64_t begin, int64_t end);
+void relative_shift_back(const RelativeArgs& args, int64_t begin, int64_t end);
+void relative_scatter(const RelativeArgs& args, int64_t begin, int64_t end);
+
+}  // namespace posenc::cpu::HWY_NAMESPACE
