@@ -2,7 +2,7 @@
 # scripts/setup.sh, which also describes the variables PYTHON, VENV and POSENC_TORCH.
 
 VENV ?= .venv
-export PYTHON VENV POSENC_TORCH POSENC_CUDA CUDAARCHS KIT KIT_PYTHON
+export PYTHON VENV POSENC_TORCH POSENC_CUDA POSENC_TARGETS CUDAARCHS KIT KIT_PYTHON
 SETUP := scripts/setup.sh
 BIN := $(VENV)/bin
 
@@ -24,7 +24,7 @@ help:  ## this list
 	@echo "  VENV=DIR            where the virtual environment is (default: .venv)"
 
 demo:  ## set up, build, run a real model both ways; ARGS='--text FILE' for another text
-	@$(SETUP) demo package
+	@$(SETUP) demo native-package
 	@$(BIN)/python -m posenc_native demo $(ARGS)
 
 # Processes that share the test files. Two use two cores well; each takes up to 4 GiB.
@@ -84,7 +84,7 @@ SPHINX_BUILD = $(BIN)/python -m sphinx --fail-on-warning --keep-going --jobs aut
 	--doctree-dir build/docs/doctrees
 
 docs:  ## set up, build, make the documentation: build/docs/html/index.html
-	@$(SETUP) docs package
+	@$(SETUP) docs native-package
 	@$(SPHINX_BUILD) --builder html docs build/docs/html
 	@echo "build/docs/html/index.html"
 
@@ -119,6 +119,7 @@ gpu-kit:  ## set up, build, make a folder to bring along for make gpu; KIT_PYTHO
 	@$(SETUP) wheels
 	@scripts/gpu_kit.sh
 
+gpu-resources: export POSENC_CUDA := ON
 gpu-resources:  ## set up, build, judge what each CUDA kernel takes: registers, code, loads, stores
 	@$(SETUP) package
 	@$(BIN)/python scripts/gpu_resources.py $(ARGS)

@@ -3,22 +3,27 @@
 # packages and, on request, the build of posenc_native. Whatever is already in order is left alone,
 # so a second run takes a fraction of a second.
 #
-#   scripts/setup.sh [NAME...] [valgrind] [qemu] [package]
+#   scripts/setup.sh [NAME...] [valgrind] [qemu] [package | native-package]
 #
 #   NAME      a file of requirements/ without its suffix: demo, test, oracles, lint, docs, bench,
 #             wheels, aarch64, audit, workflows
 #   valgrind  install valgrind, a system package that only `make instructions` needs
 #   qemu      install qemu-user, a system package that only `make aarch64` needs
 #   package   build posenc_native and install it, editable, into the virtual environment
+#   native-package
+#             the same for this processor alone, without what only tests look at: a third of the
+#             work. Where the whole package is, it is kept
 #
 # Environment:
 #   PYTHON                    interpreter that makes the virtual environment (default: python3)
 #   VENV                      its directory (default: .venv in the repository)
 #   POSENC_TORCH              ON, OFF or AUTO; ON here by default: a torch that the build does not
 #                             find is an error, never a silently smaller package
-#   POSENC_CUDA               ON, OFF or AUTO: CUDA kernels in the torch operators; AUTO here by
-#                             default, which builds them where there is an nvcc
+#   POSENC_CUDA               ON, OFF or AUTO: CUDA kernels in the torch operators. AUTO, where there
+#                             is an nvcc, is the default on a machine with a GPU; on others OFF, since
+#                             they take a minute and a half to compile
 #   CUDAARCHS                 the GPUs to build for, 90 by default; `native`, or 80-real;90-real ...
+#   POSENC_TARGETS            the SIMD targets to build: some of AVX3;AVX2;SSE4 (default: all)
 # pip's own variables (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS ...) and CMake's (CXX,
 # CXXFLAGS, CMAKE_PREFIX_PATH, CMAKE_ARGS) work as they do everywhere.
 
@@ -34,10 +39,10 @@ python="$venv/bin/python"
 stamps="$venv/.posenc-setup"
 
 export POSENC_TORCH=${POSENC_TORCH:-ON}
-export POSENC_CUDA=${POSENC_CUDA:-AUTO}
-export CUDAARCHS=${CUDAARCHS:-90} # one is enough to work on; wheels are built for all
-export POSENC_CUDA_ON_HOST=ON     # tests/engines/test_cuda_on_host.py
 export PIP_DISABLE_PIP_VERSION_CHECK=1
+# Python compiles what it imports when it does: a small part of torch and transformers. For tests see
+# compile_modules.
+export PIP_NO_COMPILE=1
 
 say() { printf '==> %s\n' "$*"; }
 warn() { printf 'setup: %s\n' "$@" >&2; }
@@ -175,8 +180,7 @@ install_requirements() {
   local name state
   # Any change of a pin repeats every step; pip finds out by itself what is in order.
   state=$(cat requirements/*.txt | sha256sum)
-  # torch first and alone, so that no other package's wishes take part in choosing its build.
-  for name in torch build "$@"; do
+  for name in "$@"; do
     [[ -e requirements/$name.txt ]] || die "no file requirements/$name.txt"
     if [[ $(cat "$stamps/$name" 2>/dev/null) != "$state" ]]; then
       say "Installing requirements/$name.txt"
@@ -190,34 +194,137 @@ install_requirements() {
   done
 }
 
+# All modules of others, on all cores: what Python says of their sources when it compiles them is an
+# error while tests run.
+compile_modules() {
+  local state packages
+  state=$(cat requirements/*.txt | sha256sum)
+  if [[ $(cat "$stamps/compiled" 2>/dev/null) == "$state" ]]; then return 0; fi
+  packages=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+  # Some packages bring files for other Pythons, which do not compile.
+  "$python" -W ignore -m compileall -q -j 0 "$packages" >/dev/null 2>&1 || true
+  echo "$state" >"$stamps/compiled"
+}
+
 # --- The package ------------------------------------------------------------------------------
+
+# What is built: `package`, all that tests look at, or `native-package`. Whoever has built more, with
+# CUDA for instance, keeps it.
+choose_build() {
+  local built cuda
+  read -r built cuda < <(head -n 1 "$stamps/package" 2>/dev/null) || true
+  if [[ $built == package ]]; then package=package; fi
+  if [[ -z ${POSENC_CUDA:-} && -n ${cuda:-} && $cuda != OFF ]]; then POSENC_CUDA=$cuda; fi
+  if [[ -z ${POSENC_CUDA:-} ]]; then
+    # The driver of Linux, or that of Windows underneath one.
+    if [[ -e /proc/driver/nvidia/version || -e /dev/dxg ]]; then POSENC_CUDA=AUTO; else POSENC_CUDA=OFF; fi
+  fi
+  if [[ $package == package ]]; then
+    POSENC_CUDA_ON_HOST=ON # tests/engines/test_cuda_on_host.py
+  else
+    POSENC_CUDA_ON_HOST=OFF
+    POSENC_TARGETS=${POSENC_TARGETS:-native}
+  fi
+  export POSENC_CUDA POSENC_CUDA_ON_HOST POSENC_TARGETS=${POSENC_TARGETS:-}
+  export CUDAARCHS=${CUDAARCHS:-90} # one is enough to work on; wheels are built for all
+}
+
+# Everything beside the sources that the result depends on.
+build_state() {
+  printf '%s\n' "$package $POSENC_CUDA" "$root" "$(version_of "$python")" "$POSENC_TORCH" \
+    "$CUDAARCHS" "$POSENC_TARGETS" "${CXX:-}" "${CXXFLAGS:-}" "${CUDACXX:-}" "${CMAKE_ARGS:-}" \
+    "${CMAKE_PREFIX_PATH:-}"
+  cat requirements/*.txt
+  find posenc_native -name '*.py' | sort # an editable install knows the modules by name
+}
+
+package_is_built() {
+  [[ -e $stamps/torch && $(cat "$stamps/package" 2>/dev/null) == "$(build_state)" ]] &&
+    # Directories are compared too: their time changes when a file is removed.
+    [[ -z $(find CMakeLists.txt pyproject.toml cmake csrc -newer "$stamps/package" -print -quit) ]]
+}
 
 # Editable, because tests and demo run from the repository's root, where ./posenc_native would
 # otherwise hide an installed copy, compiled parts and all. Not rebuilt on import: tests start many
-# interpreters, and each would ask CMake first. This function is what rebuilds, incrementally.
-install_package() {
-  local state
-  # Everything beside the sources that the result depends on.
-  state=$(
-    printf '%s\n' "$root" "$(version_of "$python")" "$POSENC_TORCH" "$POSENC_CUDA" "$CUDAARCHS" \
-      "${CXX:-}" "${CXXFLAGS:-}" "${CUDACXX:-}" "${CMAKE_ARGS:-}" "${CMAKE_PREFIX_PATH:-}"
-    cat "$stamps/torch" "$stamps/build"
-    find posenc_native -name '*.py' | sort # an editable install knows the modules by name
-  )
-  if [[ $(cat "$stamps/package" 2>/dev/null) == "$state" ]] &&
-    # Directories are compared too: their time changes when a file is removed.
-    [[ -z $(find CMakeLists.txt pyproject.toml cmake csrc -newer "$stamps/package" -print -quit) ]]
-  then
-    return 0
+# interpreters, and each would ask CMake first. This is what rebuilds, incrementally.
+#
+# No build isolation: the operators are compiled against the torch of this environment, and torch is
+# not among the build requirements, where it would cost every build gigabytes.
+#
+# A process group of its own, which stop_build can end whole.
+start_build() {
+  : >"$stamps/build.log"
+  "$python" -c 'import os, sys; os.setsid(); os.execv(sys.executable, sys.argv[1:])' \
+    "$python" -m pip install --verbose --no-build-isolation --no-deps --editable . \
+    >>"$stamps/build.log" 2>&1 &
+  build=$!
+}
+stop_build() { kill -- "-$build" 2>/dev/null || true; }
+
+# What the compilers have come to, every few seconds until the build ends.
+show_progress() {
+  local step
+  while sleep 10 && kill -0 "$build" 2>/dev/null; do
+    # [12/58] Building CXX object CMakeFiles/posenc_cpu_AVX2.dir/csrc/cpu/rotary.cc.o
+    step=$(grep -aoE '^ *\[[0-9]+/[0-9]+\] .*' "$stamps/build.log" | tail -n 1) || continue
+    sed -E "s/^ */    $((SECONDS / 60)) min $((SECONDS % 60)) s  /; s/ Building [A-Z]+ object CMakeFiles\// /;
+      s/\.dir\// /; s/\.o$//" <<<"$step"
+  done
+}
+
+# Runs the build and shows what it does; the end of its log if it fails.
+build() {
+  local build progress status=0
+  start_build
+  trap 'stop_build; exit 1' INT TERM
+  show_progress &
+  progress=$!
+  wait "$build" || status=$?
+  kill "$progress" 2>/dev/null || true
+  trap - INT TERM
+  if ((status)); then
+    tail -n 60 "$stamps/build.log" >&2
+    die "the build failed; all that it said: $stamps/build.log"
   fi
-  say "Building posenc_native (torch operators: $POSENC_TORCH, CUDA: $POSENC_CUDA);" \
-    "a minute or two from nothing"
+  # What compilers say of our own sources, else nobody would see it.
+  grep -aE '(csrc|tests)/.*warning: ' "$stamps/build.log" | sort -u || true
+}
+
+# The kernels, which need no torch, while torch and what else there is are being installed: that
+# keeps one core busy. install_package compiles the rest.
+ahead=
+build_ahead() {
+  if [[ -z $package || -e $stamps/torch ]]; then return 0; fi
+  install_requirements build
+  say "Compiling the kernels meanwhile: $(effort)"
+  (POSENC_TORCH=OFF build) &
+  ahead=$!
+  trap 'kill "$ahead" 2>/dev/null || true' EXIT
+}
+
+effort() {
+  if [[ $package == native-package ]]; then
+    echo "two minutes of one core, half of that with two"
+  else
+    echo "six minutes of one core, half of that with two"
+  fi
+}
+
+install_package() {
+  if [[ -n $ahead ]]; then
+    if kill -0 "$ahead" 2>/dev/null; then say "Waiting for the kernels"; fi
+    wait "$ahead" || exit 1
+    trap - EXIT
+  fi
+  if package_is_built; then return 0; fi
+  local what=": what is left"
+  if [[ -z $ahead ]]; then what=", from nothing $(effort)"; fi
+  say "Building posenc_native (torch operators: $POSENC_TORCH, CUDA: $POSENC_CUDA," \
+    "SIMD: ${POSENC_TARGETS:-all})$what"
   rm -f "$stamps/package"
   # The time that counts is that of the start: a file saved while the compiler runs is newer.
-  echo "$state" >"$stamps/package.new"
-  # No build isolation: the operators are compiled against the torch of this environment, and
-  # torch is not among the build requirements, where it would cost every build gigabytes.
-  "$python" -m pip install --quiet --no-build-isolation --no-deps --editable .
+  build_state >"$stamps/package.new"
+  build
   mv "$stamps/package.new" "$stamps/package"
   touch "$stamps/system" # whatever may be missing, it was not needed
 }
@@ -225,12 +332,12 @@ install_package() {
 # --- Main -------------------------------------------------------------------------------------
 
 names=()
-package=false
+package=
 valgrind=false
 qemu=false
 for argument in "$@"; do
   case $argument in
-    package) package=true ;;
+    package | native-package) package=$argument ;;
     valgrind) valgrind=true ;;
     qemu) qemu=true ;;
     *) names+=("$argument") ;;
@@ -245,7 +352,13 @@ if command -v flock >/dev/null; then
 fi
 
 make_virtual_environment
-install_requirements "${names[@]}"
+if [[ -n $package ]]; then choose_build; fi
+build_ahead
+# torch first and alone, so that no other package's wishes take part in choosing its build.
+install_requirements torch build "${names[@]}"
+for name in "${names[@]}"; do
+  if [[ $name == test ]]; then compile_modules; fi
+done
 if $valgrind; then install_program valgrind valgrind; fi
 if $qemu; then install_program qemu-aarch64 qemu-user; fi
-if $package; then install_package; fi
+if [[ -n $package ]]; then install_package; fi
