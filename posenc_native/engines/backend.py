@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import warnings
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -124,8 +125,17 @@ def _configure_from_environment() -> None:
         if not native.set_target(isa):
             known = ", ".join(native.available_targets())
             raise ValueError(f"POSENC_ISA: expected one of {known}, got {isa!r}")
-    default = "native" if native is not None else "reference"
-    set_backend(os.environ.get("POSENC_BACKEND") or default)
+    chosen = os.environ.get("POSENC_BACKEND")
+    if native is None and not chosen:
+        warnings.warn(
+            f"posenc_native: its native module is not available ({missing}), so everything is "
+            "computed in plain NumPy, many times slower. `pip install .` in a copy of its sources "
+            "builds it; a copy itself, as the current directory, hides what is installed. To do "
+            "without it knowingly: POSENC_BACKEND=reference in the environment.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    set_backend(chosen or ("native" if native is not None else "reference"))
 
 
 _configure_from_environment()

@@ -1,7 +1,7 @@
 """The code of README.md and of docs/ runs, block by block; sybil finds the blocks.
 
 - ```` ```python ```` runs, as a doctest where it begins with >>>. The blocks of a page share their
-  names, from top to bottom; those of README.md stand alone.
+  names, from top to bottom, where it says so (GO_ON); else, as in README.md, they stand alone.
 - ```` ```{picture} ```` runs alone, as it does when the page is built.
 - ```` ```console ````: after `$ `, commands of this package run; other programs are in NOT_RUN,
   with the reason. So are those in blocks that are shown by their indentation.
@@ -16,6 +16,8 @@ that docs/ includes from elsewhere have none.
 
 from __future__ import annotations
 
+import ast
+import builtins
 import importlib.util
 import json
 import os
@@ -86,6 +88,8 @@ IMPORTS = {
 COMMANDS = {"demo": ("torch", "transformers", "matplotlib"), "plot": ("matplotlib",)}
 MISSING = [name for name in IMPORTS if importlib.util.find_spec(name) is None]
 COMMAND_SECONDS = 120
+# What a page says whose blocks need names of earlier ones.
+GO_ON = "*The blocks of this page go on from each other: run them from the top.*"
 # What a page calls path/to/model.
 MODEL = '{"model_type": "llama", "head_dim": 64, "rope_theta": 500000.0, "num_hidden_layers": 2}'
 
@@ -182,10 +186,14 @@ def check_json(example: Example) -> None:
 # --- The blocks
 
 
+def goes_on(page: Path) -> bool:
+    return GO_ON in page.read_text(encoding="utf-8")
+
+
 def parse(page: Path) -> list[Example]:
     sybil = Sybil(
         parsers=[
-            python_blocks(PythonAlone() if page == README else Python()),
+            python_blocks(Python() if goes_on(page) else PythonAlone()),
             pictures,
             CodeBlockParser("console", run_console),
             CodeBlockParser("json", check_json),
@@ -245,6 +253,31 @@ def test_block_runs(
 
 def test_readme_has_code() -> None:
     assert sum(page == README for page, _ in BLOCKS) >= 3
+
+
+def names_from_elsewhere(source: str) -> set[str]:
+    defined, used = set(dir(builtins)), set()
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.alias(name=name, asname=other):
+                defined.add((other or name).partition(".")[0])
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.arg(arg=name):
+                defined.add(name)
+            case ast.Name(id=name, ctx=ast.Load()):
+                used.add(name)
+            case ast.Name(id=name) | ast.ExceptHandler(name=str(name)):
+                defined.add(name)
+    return used - defined
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_whoever_pastes_a_block_knows_what_it_needs(page: Path) -> None:
+    """A block stands alone, or its page says that it goes on from those above it."""
+    blocks = re.findall(
+        r"^```python\n(?!>>>)(.*?)^```", page.read_text(encoding="utf-8"), re.S | re.M
+    )
+    needed = set().union(*map(names_from_elsewhere, blocks))
+    assert bool(needed) == goes_on(page), needed
 
 
 # --- No block that nobody runs

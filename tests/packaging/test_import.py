@@ -89,7 +89,7 @@ def test_the_native_module_refuses_sub_interpreters():
     )
     inner = """
         import warnings
-        warnings.simplefilter("ignore")  # of NumPy, which does not support them either
+        warnings.simplefilter("ignore")  # of NumPy, which does not support them either, and ours
         import posenc_native as pn
         assert pn.engines.backend.native is None
         assert "sub-interpreters" in pn.engines.backend.missing, pn.engines.backend.missing

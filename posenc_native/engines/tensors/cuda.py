@@ -22,7 +22,7 @@ def problem(device: int) -> str:
     Makes the device's context, if there is none yet.
     """
     if not _ops.cuda_architectures():
-        return "the operators were built without CUDA kernels"
+        return "they were not built (POSENC_CUDA=ON makes a build without nvcc an error)"
     if torch.version.cuda is None:
         return "this build of torch has no CUDA"
     runtime, driver = _ops.cuda_versions()
@@ -48,7 +48,7 @@ def usable(device: int) -> bool:
     if known is None:
         text = problem(device)
         known = _usable[device] = not text
-        if text and _ops.cuda_architectures():
+        if text:
             warnings.warn(
                 f"posenc_native: the CUDA kernels cannot run on cuda:{device}: {text}. Tensors "
                 "there are computed by compositions of torch operations, many times slower.",

@@ -10,6 +10,7 @@ that they stand for; `call` raises that one.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, NoReturn
 
 import torch
@@ -34,9 +35,33 @@ def relative_operators_take(x: Tensor, *others: Tensor | None) -> bool:
     return not functorch_active() and forward_ad._current_level < 0 and operators_take(x, *others)
 
 
+_warned_of_missing_operators = False
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _warn_of_missing_operators() -> None:
+    """Say once that tensors are slow, and what makes them fast."""
+    global _warned_of_missing_operators
+    if _warned_of_missing_operators:
+        return
+    _warned_of_missing_operators = True
+    warnings.warn(
+        "posenc_native was built without its operators for torch: tensors are computed by torch "
+        "operations, several times slower. In a copy of its sources, `pip install "
+        "scikit-build-core pybind11` and then `pip install --no-build-isolation .` build them for "
+        f"this torch ({torch.__version__}; 2.10 or newer). To do without them knowingly: "
+        'posenc_native.set_backend("reference").',
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
 def operators_in_use() -> bool:
     """Whether the operators are built and not switched off."""
-    if LIBRARY is None or backend.implementation is reference:
+    if backend.implementation is reference:
+        return False
+    if LIBRARY is None:
+        _warn_of_missing_operators()
         return False
     # A compiled torch.func.grad ignores the backward of Functions (torch 2.13); the composition is
     # right there.

@@ -72,8 +72,10 @@ def test_a_gpu_that_was_not_compiled_for(machine):
         assert not cuda.usable(1)
 
 
-def test_a_build_without_cuda_says_nothing(machine):
+def test_a_build_without_cuda_says_so_once(machine):
     machine.architectures = ""
+    with pytest.warns(RuntimeWarning, match=r"cannot run on cuda:0: they were not built .*nvcc"):
+        assert not cuda.usable(0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert not cuda.usable(0)
