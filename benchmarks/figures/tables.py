@@ -1,6 +1,6 @@
-"""`python -m benchmarks.figures.tables`: README's tables of speed, from what is recorded.
+"""`python -m benchmarks.figures.tables`: the table of speed in docs/speed.md, of what is recorded.
 
-python -m benchmarks.figures.tables            # fails where README says something else
+python -m benchmarks.figures.tables            # fails where the page says something else
 python -m benchmarks.figures.tables --write    # puts them there
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 from . import judging, records, report
 
 PROCESSOR = "amd-epyc-2-cores"
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "speed.md"
 _BLOCK = re.compile(
     r"(<!-- speed: benchmarks/figures/tables\.py -->\n).*?(<!-- /speed -->)", re.DOTALL
 )
@@ -25,7 +25,7 @@ _NOT_RECORDED = "not recorded yet"
 
 @dataclass(frozen=True)
 class Line:
-    """A row of a case, on one thread, and what README calls it."""
+    """A row of a case, on one thread, and what the page calls it."""
 
     words: str
     case: str
@@ -155,7 +155,7 @@ def block() -> str:
 def put(text: str, inside: str) -> str:
     """The text with `inside` between the marks."""
     found, count = _BLOCK.subn(lambda marks: f"{marks[1]}{inside}{marks[2]}", text)
-    assert count == 1, "README.md: the marks of the tables of speed"
+    assert count == 1, "docs/speed.md: the marks of the table of speed"
     return found
 
 
@@ -163,14 +163,15 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.figures.tables", description=__doc__.partition("\n")[0]
     )
-    parser.add_argument("--write", action="store_true", help="write README.md")
+    parser.add_argument("--write", action="store_true", help="write docs/speed.md")
     options = parser.parse_args(arguments)
-    before = README.read_text(encoding="utf-8")
+    before = PAGE.read_text(encoding="utf-8")
     after = put(before, block())
     if options.write:
-        README.write_text(after, encoding="utf-8")
+        PAGE.write_text(after, encoding="utf-8")
     elif after != before:
-        sys.exit("README.md: not the recorded figures: python -m benchmarks.figures.tables --write")
+        command = "python -m benchmarks.figures.tables --write"
+        sys.exit(f"docs/speed.md: not the recorded figures: {command}")
 
 
 if __name__ == "__main__":
