@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from posenc_native.base import arguments
 from posenc_native.base.calls import call_arguments
+from posenc_native.base.constants import constant
 from posenc_native.base.rotation import Rotation
 from posenc_native.base.views import rotary_view
 from posenc_native.engines import backend, late
@@ -382,7 +383,7 @@ class Rotary:
         self._prepare(device)
         return self._elsewhere.get(device) or self._moved(device)
 
-    @late.constant
+    @constant
     def _prepare(self, device: torch.device) -> None:
         """Make the tensors for a device.
 
@@ -436,7 +437,7 @@ class Rotary:
             "rotary_start": self.rotary_start,
         }
 
-    @late.constant
+    @constant
     def _differs(self, other: Rotary) -> str | None:
         """The name of an argument in which other rotates differently; None if there is none."""
         for name in ("head_dim", "pairing", "rotary_start", "axis_map"):

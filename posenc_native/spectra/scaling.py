@@ -15,10 +15,12 @@ import numpy as np
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_type, wrong_value
+from posenc_native.base.constants import constant_without_tensors
 
 from .frequencies import FloatArray, rounded_frequencies
 
 
+@constant_without_tensors
 def rotary_frequencies(
     rotary_dim: int,
     base: float = 10000.0,
