@@ -260,6 +260,11 @@ def size(function: str, argument: str, value: object) -> int:
     return result
 
 
+def plain(value: Any) -> Any:
+    """A scalar of NumPy, or a tensor or an array without axes, as Python's number."""
+    return value.item() if getattr(value, "shape", None) == () else value
+
+
 def length(function: str, argument: str, value: object) -> int:
     """As `size`, but torch.compile and torch.export may keep it open.
 

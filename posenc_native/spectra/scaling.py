@@ -87,7 +87,7 @@ def rotary_frequencies(
     if scaling is not None and not isinstance(scaling, Mapping):
         wrong_type(function, "scaling", "a mapping or None", type(scaling).__name__)
     if seq_len is not None:
-        scaling = {**(scaling or {}), "seq_len": seq_len}
+        scaling = {**(scaling or {}), "seq_len": arguments.plain(seq_len)}
     return scaled_frequencies(function, rotary_dim, base, scaling)
 
 

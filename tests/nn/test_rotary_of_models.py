@@ -302,3 +302,22 @@ def test_a_bound_rotation_refuses_other_heads():
     wide = np.ones((1, 2, 1, 32), np.float32)
     with pytest.raises(ValueError, match="head_dim"):
         step(wide, wide.copy(), 7)
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.array, torch.tensor])
+def test_lengths_of_other_libraries(kind):
+    n, scaling = kind(8192), {"rope_type": "dynamic", "factor": 2.0}
+    scaling["max_position_embeddings"] = 64
+    config = {**LLAMA, "max_position_embeddings": 64, "rope_scaling": scaling}
+    for ours, plain in (
+        (
+            pn.Rotary.preset("phi-3.5-mini", seq_len=n),
+            pn.Rotary.preset("phi-3.5-mini", seq_len=8192),
+        ),
+        (pn.Rotary.from_config(config, seq_len=n), pn.Rotary.from_config(config, seq_len=8192)),
+    ):
+        assert ours == plain
+        assert repr(ours) == repr(plain)
+    ours, plain = (pn.rotary_frequencies(8, scaling=scaling, seq_len=m) for m in (n, 8192))
+    np.testing.assert_array_equal(ours[0], plain[0])
+    np.testing.assert_array_equal(pn.relative_positions(kind(3), kind(3)), np.arange(-2, 3))
