@@ -139,10 +139,13 @@ class RotaryEmbedding(nn.Module):
         positions: Tensor | None = None,
         layout: str = "bhsd",
         inplace: bool = False,
+        contiguous: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """q and k, rotated."""
+        """q and k, rotated; contiguous as in `posenc_native.apply_rotary`."""
         # The method itself: calling the object takes twice as long.
-        return self.rope.__call__(q, k, positions, layout=layout, inplace=inplace)
+        return self.rope.__call__(
+            q, k, positions, layout=layout, inplace=inplace, contiguous=contiguous
+        )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move the frequencies along with the model, ahead of tracing and graph capture."""
@@ -351,10 +354,13 @@ class XPos(RotaryEmbedding):
         positions: Tensor | None = None,
         layout: str = "bhsd",
         inplace: bool = False,
+        contiguous: bool = False,
         *,
         k_positions: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """q and k, rotated and scaled; k_positions None for those of q."""
+        if contiguous:
+            q, k = (arguments.in_order("XPos", x, inplace) for x in (q, k))
         rope = self.rope
         rope._check_width("XPos", "q", q)
         inv_freq, _ = rope._torch(q.device)

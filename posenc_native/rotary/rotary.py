@@ -230,10 +230,12 @@ class Rotary:
 
     @overload
     def __call__(self, q: TensorLike, k: TensorLike, positions: Numbers | None = ..., *,
-                 inplace: bool = ..., **turn: Unpack[CallOptions]) -> Pair[Tensor]: ...  # fmt: skip
+                 inplace: bool = ..., contiguous: bool = ...,
+                 **turn: Unpack[CallOptions]) -> Pair[Tensor]: ...  # fmt: skip
     @overload
     def __call__(self, q: SupportsArray[Number], k: SupportsArray[Number],
-        positions: Numbers | None = ..., *, inplace: bool = ..., **turn: Unpack[CallOptions],
+        positions: Numbers | None = ..., *, inplace: bool = ..., contiguous: bool = ...,
+        **turn: Unpack[CallOptions],
     ) -> Pair[Array[Number]]: ...  # fmt: skip
     def __call__(
         self,
@@ -244,8 +246,11 @@ class Rotary:
         layout: str = "bhsd",
         inverse: bool = False,
         inplace: bool = False,
+        contiguous: bool = False,
     ) -> tuple[Any, Any]:
         """Rotate queries and keys: `apply_rotary_qk` with this description."""
+        if contiguous:
+            q, k = (arguments.in_order("Rotary", x, inplace) for x in (q, k))
         # The fast path of decoding: what apply_rotary_qk does, spelled out. To call it with
         # keywords would take a tenth of one token's time. The native module refuses tensors that
         # are elsewhere, and heads of another width, so nobody asks first where q is or how wide.
@@ -317,10 +322,11 @@ class Rotary:
 
     @overload
     def apply(self, x: TensorLike, positions: Numbers | None = ..., *, out: OutTensor = ...,
-              **turn: Unpack[CallOptions]) -> Tensor: ...  # fmt: skip
+              contiguous: bool = ..., **turn: Unpack[CallOptions]) -> Tensor: ...  # fmt: skip
     @overload
     def apply(self, x: SupportsArray[Number], positions: Numbers | None = ..., *,
-              out: OutArray = ..., **turn: Unpack[CallOptions]) -> Array[Number]: ...  # fmt: skip
+              out: OutArray = ..., contiguous: bool = ...,
+              **turn: Unpack[CallOptions]) -> Array[Number]: ...  # fmt: skip
     def apply(
         self,
         x: Any,
@@ -328,6 +334,7 @@ class Rotary:
         *,
         layout: str = "bhsd",
         inverse: bool = False,
+        contiguous: bool = False,
         out: Any = None,
     ) -> Any:
         """Rotate one array or tensor: `apply_rotary` with this description."""
@@ -336,7 +343,7 @@ class Rotary:
         return apply_rotary(
             x, positions, inv_freq, layout=layout, pairing=self.pairing,
             rotary_start=self.rotary_start, axis_map=axis_map, scale=self.scale, inverse=inverse,
-            out=out,
+            contiguous=contiguous, out=out,
         )  # fmt: skip
 
     @overload
