@@ -493,7 +493,7 @@ def rotary_of(function: str, argument: str, value: Any) -> Rotary:
     """The argument as a `Rotary`; TypeError if it neither is nor has one."""
     rope = rotary_in(value)
     if rope is None:
-        expected = "a posenc_native.Rotary or a module that rotates as one, a RotaryEmbedding"
+        expected = "a Rotary, or a module that rotates as one says (RotaryEmbedding)"
         arguments.wrong_type(function, argument, expected, type(value).__name__)
     return rope
 
