@@ -57,6 +57,7 @@ from .positions.rows import (
 )
 from .positions.vision_language import vision_language_positions
 from .relative.alibi import alibi_columns, alibi_diagonals, alibi_slopes
+from .relative.anywhere import bias_at_positions
 from .relative.bias import add_toeplitz_bias, diagonal_sums, toeplitz_bias
 from .relative.buckets import deberta_bucket, relative_position_bucket
 from .relative.columns import clipped_index, deberta_index
@@ -110,6 +111,7 @@ __all__ = [
     "apply_xpos",
     "augment_coordinates",
     "axial_rotary",
+    "bias_at_positions",
     "clipped_diagonals",
     "clipped_index",
     "combine",

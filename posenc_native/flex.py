@@ -16,6 +16,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .base.optional import absent, install_command
+
+if absent("torch"):
+    raise ImportError(f"posenc_native.flex needs torch: {install_command('torch')}")
+
 import numpy as np
 import torch
 from torch import Tensor

@@ -146,6 +146,15 @@ def as_operands(
     return plain_q, plain_k
 
 
+def in_order(function: str, x: Any, overwritten: bool) -> Any:
+    """x as the option contiguous wants it: its result has the strides of x."""
+    if overwritten:
+        wrong_value(function, "contiguous", "False where the result goes to memory given", True)
+    if is_tensor(x):
+        return x.contiguous()
+    return np.ascontiguousarray(x) if isinstance(x, np.ndarray) and x.ndim else x
+
+
 # How NumPy reads arrays of others: without a copy, as through DLPack, but with every dtype.
 _READ_BY_NUMPY = ("__array__", "__array_interface__", "__array_struct__")
 
@@ -258,6 +267,11 @@ def size(function: str, argument: str, value: object) -> int:
     if not 0 <= result < 2**63:
         wrong_value(function, argument, "an int in 0 .. 2^63 - 1", result)
     return result
+
+
+def plain(value: Any) -> Any:
+    """A scalar of NumPy, or a tensor or an array without axes, as Python's number."""
+    return value.item() if getattr(value, "shape", None) == () else value
 
 
 def length(function: str, argument: str, value: object) -> int:

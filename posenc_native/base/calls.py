@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ def call(self: object, **values: Any) -> str:
     return f"{type(self).__name__}({call_arguments(type(self), **values)})"
 
 
-def call_arguments(kind: type, /, **values: Any) -> str:
+def call_arguments(kind: Callable[..., Any], /, **values: Any) -> str:
     """The arguments of a call as text, without those that have the default of `kind`.
 
     values: arguments by name, in the order of the signature. Required ones are written by position

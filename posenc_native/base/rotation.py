@@ -67,6 +67,7 @@ class RotationOptions(PairOptions, total=False):
     axis_map: npt.ArrayLike | torch.Tensor | None
     scale: float
     inverse: bool
+    contiguous: bool
 
 
 class TableRotationOptions(PairOptions, total=False):

@@ -48,7 +48,7 @@ exit status:
   bench ends with the status of the benchmarks.
 
 On a terminal, output is drawn by rich where it is installed
-(posenc-native[cli]) and follows NO_COLOR; pipes and files get plain text."""
+(rich, rich-argparse) and follows NO_COLOR; pipes and files get plain text."""
 
 
 _LONGEST = 2000  # characters of a message, which may quote what was typed or read

@@ -22,7 +22,7 @@ _DESCRIPTION = """\
 Reads a Hugging Face config.json and says how the model encodes positions by
 rotation, layer by layer, and where engines are known to differ on it. Nothing
 is downloaded, and neither torch nor transformers is needed; --plot needs
-posenc-native[plot]."""
+matplotlib."""
 
 _EXAMPLES = """\
 path/to/model/config.json

@@ -412,7 +412,7 @@ def add_dtype(parser: Any) -> None:
 def dtype(options: argparse.Namespace) -> np.dtype[Any]:
     """The dtype of --dtype."""
     if options.dtype == "bfloat16":
-        require("ml_dtypes", "half", "--dtype bfloat16")
+        require("ml_dtypes", "--dtype bfloat16")
     found: np.dtype[Any] = np.dtype(options.dtype)  # where ml_dtypes has entered its own
     return found
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib
-import importlib.util
 import re
 import sys
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from posenc_native.base.errors import fault_of
+from posenc_native.base.optional import absent, install_command
 
 from . import terminal
 
@@ -98,10 +98,10 @@ def add_command(
     return parser
 
 
-def require(module: str, extra: str, why: str) -> ModuleType:
+def require(module: str, why: str) -> ModuleType:
     """Import an optional package; a CommandError that says what to install if it is not there."""
-    if importlib.util.find_spec(module) is None:
-        raise CommandError(f"{why} needs {module}: pip install 'posenc-native[{extra}]'")
+    if absent(module):
+        raise CommandError(f"{why} needs {module}: {install_command(module)}")
     return importlib.import_module(module)
 
 
@@ -137,7 +137,7 @@ def _help_formatter(prog: str, **settings: Any) -> argparse.HelpFormatter:
 @functools.cache
 def _help_formatter_class() -> type[argparse.HelpFormatter]:
     """rich-argparse's, which imports rich when it formats, if somebody looks and it is there."""
-    if not terminal.is_rich(sys.stdout) or importlib.util.find_spec("rich_argparse") is None:
+    if not terminal.is_rich(sys.stdout) or absent("rich_argparse"):
         return argparse.RawDescriptionHelpFormatter
     from rich_argparse import RawDescriptionRichHelpFormatter
 

@@ -21,7 +21,7 @@ DPI = 150
 
 _DESCRIPTION = """\
 Draws a picture of a position encoding into a file, or into a window where
-there is a display. Needs posenc-native[plot]. The titles of pictures say what
+there is a display. Needs matplotlib. The titles of pictures say what
 they show, and none needs its colours to be read."""
 
 _EXAMPLES = """\

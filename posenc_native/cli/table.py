@@ -44,7 +44,7 @@ one of them. The suffix of the file is its format:
 
   .npy          one array
   .npz          arrays by name: the table, positions, what it was made of
-  .safetensors  the same; needs posenc-native[safetensors]
+  .safetensors  the same; needs safetensors
   .csv          a row of names, then one for each position, in digits that
                 read as the same numbers again
 
@@ -268,7 +268,7 @@ def _blocks(file: IO[bytes], table: _Table, part: Callable[[Array], Array], done
 
 
 def _write_safetensors(table: _Table, path: Path, done: _Done) -> None:
-    require("safetensors", "safetensors", path.suffix)
+    require("safetensors", path.suffix)
     from safetensors.numpy import save_file
 
     positions = table.positions.array()

@@ -29,13 +29,13 @@ fit no known form is left alone.
 
 from __future__ import annotations
 
-try:
-    import torch  # noqa: F401
-except ImportError as error:
+from posenc_native.base.optional import absent, install_command
+
+if absent("torch"):
     raise ImportError(
         "posenc_native.hf needs torch (and transformers, for a model): "
-        "pip install 'posenc-native[hf]'"
-    ) from error
+        + install_command("torch", "transformers")
+    )
 
 from .patching import Patch, patch, unpatch
 

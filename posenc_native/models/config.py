@@ -436,7 +436,7 @@ class Configuration(ConfigLayers):
             trained or parameters.get("original_max_position_embeddings") or length
         )
         if rope_type in ("dynamic", "longrope"):
-            known["seq_len"] = seq_len
+            known["seq_len"] = arguments.plain(seq_len)
         keys = (*ROTARY_SCALINGS[rope_type].keys, "seq_len")
         return {
             "rope_type": rope_type,

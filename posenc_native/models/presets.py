@@ -69,7 +69,7 @@ class RotaryPreset:
         facts.update(self.layers.get(layer_type or "", {}))
         scaling = facts["scaling"]
         if seq_len is not None and scaling and scaling["rope_type"] == "longrope":
-            facts["scaling"] = {**scaling, "seq_len": seq_len}
+            facts["scaling"] = {**scaling, "seq_len": arguments.plain(seq_len)}
         if self.mrope is not None:
             section, order = self.mrope
             facts["axis_map"] = mrope_axis_map(section, order=order)

@@ -6,7 +6,11 @@ state_dict could save.
 
 from __future__ import annotations
 
+from posenc_native.base.optional import absent, install_command
 from posenc_native.engines import late
+
+if absent("torch"):
+    raise ImportError(f"posenc_native.nn needs torch: {install_command('torch')}")
 
 from .absolute import (
     LinearPositionalEncoding,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
@@ -13,23 +15,36 @@ from posenc_native.base import arguments
 from posenc_native.base.calls import call_arguments
 from posenc_native.base.views import check_frequency_axes
 from posenc_native.rotary.apply import apply_rotary_qk
-from posenc_native.rotary.rotary import Rotary
+from posenc_native.rotary.rotary import Rotary, rotary_in
 from posenc_native.rotary.xpos import apply_xpos, xpos_tables
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from posenc_native.rotary.rotary import SupportsRotary
 
 
 class RotaryEmbedding(nn.Module):
     """Rotates queries and keys by their positions.
 
     Args:
-        head_dim, base, rotary_dim, pairing, scaling, axis_map, rotary_start: as in
+        head_dim: width of a head, which q and k must have; or a `posenc_native.Rotary`, or a module
+            that has one, in place of all arguments.
+        base, rotary_dim, pairing, scaling, axis_map, rotary_start, inv_freq, scale: as in
             `posenc_native.Rotary`.
+
+    Attributes:
+        rope: the `posenc_native.Rotary`.
+
+    Functions that take a `Rotary` (`posenc_native.rerotate`, pictures) take the module as well.
 
     Shape:
         q, k as layout says; they may differ in heads. positions None for 0 .. s-1, ``[s]`` or
         ``[b, s]``.
 
     Raises:
-        ValueError, TypeError: as in `posenc_native.apply_rotary_qk`.
+        ValueError, TypeError: as in `posenc_native.Rotary` and `posenc_native.apply_rotary_qk`;
+            heads that are not of head_dim dims.
 
     Source: Su et al. 2021, "RoFormer".
 
@@ -40,11 +55,15 @@ class RotaryEmbedding(nn.Module):
         >>> q, k = rope(torch.randn(1, 8, 5, 64), torch.randn(1, 2, 5, 64))
         >>> q.shape
         torch.Size([1, 8, 5, 64])
+        >>> pnn.RotaryEmbedding.preset("llama-3.1")
+        RotaryEmbedding.preset('llama-3.1')
     """
+
+    _made_by: tuple[str, str] | None = None  # a class method and its arguments, for print(model)
 
     def __init__(
         self,
-        head_dim: int,
+        head_dim: int | SupportsRotary,
         *,
         base: float = 10000.0,
         rotary_dim: int | None = None,
@@ -52,12 +71,66 @@ class RotaryEmbedding(nn.Module):
         scaling: Mapping[str, Any] | None = None,
         axis_map: npt.ArrayLike | None = None,
         rotary_start: int = 0,
+        inv_freq: npt.ArrayLike | None = None,
+        scale: float | None = None,
     ) -> None:
         super().__init__()
-        self.rope: Rotary = Rotary(
-            head_dim, base=base, rotary_dim=rotary_dim, pairing=pairing, scaling=scaling,
-            axis_map=axis_map, rotary_start=rotary_start,
+        self.rope: Rotary = _rotary(
+            type(self).__name__, head_dim, base=base, rotary_dim=rotary_dim, pairing=pairing,
+            scaling=scaling, axis_map=axis_map, rotary_start=rotary_start, inv_freq=inv_freq,
+            scale=scale,
         )  # fmt: skip
+
+    @classmethod
+    def from_config(
+        cls,
+        config: Any,
+        layer_type: str | None = None,
+        *,
+        layer: int | None = None,
+        seq_len: int | None = None,
+    ) -> Self:
+        """The rotation of a Hugging Face model.
+
+        Args:
+            config, layer_type, layer, seq_len: as in `posenc_native.Rotary.from_config`.
+
+        Raises:
+            ValueError, TypeError, OSError: as there.
+
+        Example:
+            >>> from posenc_native import nn as pnn
+            >>> config = {"model_type": "llama", "head_dim": 64, "rope_theta": 500000.0}
+            >>> pnn.RotaryEmbedding.from_config(config)
+            RotaryEmbedding(64, base=500000.0)
+        """
+        return cls(Rotary.from_config(config, layer_type, layer=layer, seq_len=seq_len))
+
+    @classmethod
+    def preset(
+        cls, name: str, layer_type: str | None = None, *, seq_len: int | None = None
+    ) -> Self:
+        """The rotation of a published model, by name; `posenc_native.rotary_presets` has them.
+
+        Args:
+            name, layer_type, seq_len: as in `posenc_native.Rotary.preset`.
+
+        Raises:
+            ValueError, TypeError: as there.
+
+        Example:
+            >>> from posenc_native import nn as pnn
+            >>> pnn.RotaryEmbedding.preset("gemma-3-27b", "sliding_attention").rope.base
+            10000.0
+        """
+        module = cls(Rotary.preset(name, layer_type, seq_len=seq_len))
+        given = {"name": name, "layer_type": layer_type, "seq_len": seq_len}
+        module._made_by = "preset", call_arguments(cls.preset, **given)
+        return module
+
+    def __rotary__(self) -> Rotary:
+        """What functions that take a `Rotary` see in the module."""
+        return self.rope
 
     def forward(
         self,
@@ -66,12 +139,15 @@ class RotaryEmbedding(nn.Module):
         positions: Tensor | None = None,
         layout: str = "bhsd",
         inplace: bool = False,
+        contiguous: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """q and k, rotated."""
+        """q and k, rotated; contiguous as in `posenc_native.apply_rotary`."""
         # The method itself: calling the object takes twice as long.
-        return self.rope.__call__(q, k, positions, layout=layout, inplace=inplace)
+        return self.rope.__call__(
+            q, k, positions, layout=layout, inplace=inplace, contiguous=contiguous
+        )
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> RotaryEmbedding:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move the frequencies along with the model, ahead of tracing and graph capture."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         device = fn(torch.empty(0)).device
@@ -79,16 +155,39 @@ class RotaryEmbedding(nn.Module):
             self.rope._torch(device)
         return self
 
+    def _get_name(self) -> str:
+        name = type(self).__name__
+        return name if self._made_by is None else f"{name}.{self._made_by[0]}"
+
     def extra_repr(self) -> str:
-        """The call, for print(model)."""
-        return self.rope._written_arguments()
+        """The arguments of the call that makes it, for print(model)."""
+        if self._made_by is not None:
+            return self._made_by[1]
+        return self.rope._written_arguments(whole=True)
+
+
+def _rotary(function: str, head_dim: int | SupportsRotary, **options: Any) -> Rotary:
+    """The `Rotary` of a module's arguments: of the first alone if that is or has one."""
+    rope = rotary_in(head_dim)
+    if rope is None:
+        return Rotary(head_dim, **options)  # type: ignore[arg-type]
+    defaults = inspect.signature(Rotary).parameters
+    given = [
+        name
+        for name, value in options.items()
+        if not (value is None or (np.isscalar(value) and value == defaults[name].default))
+    ]
+    if given:
+        expected = "an int beside other arguments; a Rotary has them all"
+        arguments.wrong_value(function, "head_dim", expected, f"a Rotary and {', '.join(given)}")
+    return rope
 
 
 class LearnedRotaryEmbedding(nn.Module):
     """Rotates queries and keys by frequencies that are learned.
 
     Args:
-        head_dim: width of a head.
+        head_dim: width of a head, which q and k must have.
         inv_freq: the frequencies to begin with, radians per position: ``[P]``, ``[H, P]`` for heads
             with frequencies of their own, ``[A, H, P]`` for positions of several axes (mixed
             frequencies); default those of `posenc_native.Rotary` with `base`.
@@ -144,7 +243,8 @@ class LearnedRotaryEmbedding(nn.Module):
             if (num_heads, base, rotary_dim) != (None, 10000.0, None):
                 got = "inv_freq and one of them"
                 arguments.wrong_value(function, "num_heads, base, rotary_dim", "no inv_freq", got)
-            initial = torch.as_tensor(inv_freq).detach().to(torch.float32).clone()
+            given = inv_freq if isinstance(inv_freq, Tensor) else torch.tensor(np.array(inv_freq))
+            initial = given.detach().to(torch.float32).clone()
             check_frequency_axes(function, tuple(initial.shape))
         # For its checks of the slice, the pairing and the axis_map.
         self._like = Rotary(
@@ -158,6 +258,7 @@ class LearnedRotaryEmbedding(nn.Module):
         self, q: Tensor, k: Tensor, positions: Tensor | None = None, layout: str = "bhsd"
     ) -> tuple[Tensor, Tensor]:
         """q and k, rotated."""
+        self._like._check_width("LearnedRotaryEmbedding", "q", q)
         inv_freq: Tensor = self.inv_freq
         if inv_freq.dtype not in (torch.float32, torch.float64):
             inv_freq = inv_freq.float()
@@ -165,6 +266,19 @@ class LearnedRotaryEmbedding(nn.Module):
         return apply_rotary_qk(
             q, k, positions, inv_freq, layout=layout, pairing=self._like.pairing,
             rotary_start=self._like.rotary_start, axis_map=axis_map, scale=self._like.scale,
+        )  # fmt: skip
+
+    def __rotary__(self) -> Rotary:
+        """The rotation by the frequencies as they are; ValueError where heads have their own."""
+        arguments.check_shape(
+            "LearnedRotaryEmbedding", "inv_freq of a Rotary", tuple(self.inv_freq.shape),
+            (len(self._like.inv_freq),),
+        )  # fmt: skip
+        like = self._like
+        return Rotary(
+            like.head_dim, inv_freq=self.inv_freq.detach().double().cpu().numpy(),
+            pairing=like.pairing, axis_map=like.axis_map, rotary_start=like.rotary_start,
+            scale=like.scale,
         )  # fmt: skip
 
     def extra_repr(self) -> str:
@@ -183,8 +297,9 @@ class XPos(RotaryEmbedding):
     """Rotates queries and keys and scales them, so that scores decay with the distance.
 
     Args:
-        head_dim, base, rotary_dim, pairing, scaling, rotary_start: as in `RotaryEmbedding`; the
-            paper's own code has pairing "interleaved".
+        head_dim, base, rotary_dim, pairing, scaling, rotary_start, inv_freq, scale: as in
+            `RotaryEmbedding`, for one position axis; the paper's own code has pairing
+            "interleaved".
         center, scale_base, gamma: as in `posenc_native.xpos_tables`. With a number for `center`
             keys that have been rotated once can be cached.
 
@@ -206,23 +321,29 @@ class XPos(RotaryEmbedding):
         torch.Size([1, 2, 1, 64])
     """
 
+    __rotary__ = None  # type: ignore[assignment]  # it scales too, which functions of a Rotary would not know
+
     def __init__(
         self,
-        head_dim: int,
+        head_dim: int | SupportsRotary,
         *,
         base: float = 10000.0,
         rotary_dim: int | None = None,
         pairing: str | int = "half",
         scaling: Mapping[str, Any] | None = None,
         rotary_start: int = 0,
+        inv_freq: npt.ArrayLike | None = None,
+        scale: float | None = None,
         center: float | str = 0.0,
         scale_base: float = 512.0,
         gamma: float = 0.4,
     ) -> None:
         super().__init__(
             head_dim, base=base, rotary_dim=rotary_dim, pairing=pairing, scaling=scaling,
-            rotary_start=rotary_start,
+            rotary_start=rotary_start, inv_freq=inv_freq, scale=scale,
         )  # fmt: skip
+        if self.rope.axis_map is not None:
+            arguments.wrong_value("XPos", "axis_map", "None: one position axis", "several axes")
         self.decay: dict[str, Any] = {"center": center, "scale_base": scale_base, "gamma": gamma}
         xpos_tables(0, self.rope.inv_freq, **self.decay)  # raises for an impossible decay
 
@@ -233,11 +354,15 @@ class XPos(RotaryEmbedding):
         positions: Tensor | None = None,
         layout: str = "bhsd",
         inplace: bool = False,
+        contiguous: bool = False,
         *,
         k_positions: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """q and k, rotated and scaled; k_positions None for those of q."""
+        if contiguous:
+            q, k = (arguments.in_order("XPos", x, inplace) for x in (q, k))
         rope = self.rope
+        rope._check_width("XPos", "q", q)
         inv_freq, _ = rope._torch(q.device)
         return apply_xpos(
             q, k, positions, inv_freq, k_positions=k_positions, scale=rope.scale, layout=layout,

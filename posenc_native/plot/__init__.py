@@ -1,4 +1,4 @@
-"""Pictures of position encodings, by matplotlib: ``pip install 'posenc-native[plot]'``.
+"""Pictures of position encodings, by matplotlib: ``pip install matplotlib``.
 
     pn.plot.heatmap(128)                                     # the paper's table, dim 128
     pn.plot.waves(pn.SinusoidalSpec(512, layout="sin_cos"), 4096)
@@ -9,8 +9,8 @@
     pn.plot.frequencies(pn.Rotary.preset("llama-3.1"))
 
 An *encoding* is an int, the width of the Transformer paper's sinusoidal table; or a
-`SinusoidalSpec`, or a `Rotary`, whose titles say their parameters; or a ready table ``[positions,
-dim]``. Arrays and tensors of any float dtype and device will do.
+`SinusoidalSpec`, or a `Rotary` or a module that has one, whose titles say their parameters; or a
+ready table ``[positions, dim]``. Arrays and tensors of any float dtype and device will do.
 
 Every function returns the Axes that it has drawn into, one or an array of them, so that everything
 can be changed afterwards. With ``ax=`` these are the ones given, and nothing else of matplotlib's
@@ -21,10 +21,10 @@ dashes and markers and are labelled.
 
 from __future__ import annotations
 
-import importlib.util
+from posenc_native.base.optional import absent, install_command
 
-if importlib.util.find_spec("matplotlib") is None:
-    raise ImportError("posenc_native.plot needs matplotlib: pip install 'posenc-native[plot]'")
+if absent("matplotlib"):
+    raise ImportError(f"posenc_native.plot needs matplotlib: {install_command('matplotlib')}")
 
 from .biases import bias
 from .clocks import clock, clock_animation

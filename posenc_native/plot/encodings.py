@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_type, wrong_value
-from posenc_native.rotary.rotary import Rotary
+from posenc_native.rotary.rotary import Rotary, rotary_in
 from posenc_native.sinusoids.spec import SinusoidalSpec
 from posenc_native.spectra.frequencies import frequencies
 
@@ -91,8 +91,9 @@ def read_encoding(function: str, encoding: Any) -> Encoding:
         return _encoding_of_spec(function, SinusoidalSpec(dim=_width(function, encoding)))
     if isinstance(encoding, SinusoidalSpec):
         return _encoding_of_spec(function, encoding)
-    if isinstance(encoding, Rotary):
-        return _encoding_of_rotary(function, encoding)
+    rope = rotary_in(encoding)
+    if rope is not None:
+        return _encoding_of_rotary(function, rope)
     if not (arguments.is_array(encoding) or isinstance(encoding, (list, tuple))):
         expected = "an int (the dim of a sinusoidal table), a SinusoidalSpec, a Rotary or a table"
         wrong_type(function, "encoding", expected, type(encoding).__name__)

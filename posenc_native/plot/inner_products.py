@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_type, wrong_value
-from posenc_native.rotary.rotary import Rotary
+from posenc_native.rotary.rotary import Rotary, rotary_in
 
 from . import drawing
 from .encodings import (
@@ -72,10 +72,11 @@ def similarity(
     function = "plot.similarity"
     count = arguments.size(function, "offsets", offsets)
     steps = np.arange(-count, count + 1)
-    if isinstance(encoding, Rotary):
-        query, key = _vectors(function, encoding, q, k)
+    rope = rotary_in(encoding)
+    if rope is not None:
+        query, key = _vectors(function, rope, q, k)
         name = "Rotary: products of rotated queries and keys"
-        words = rotary_words(encoding)
+        words = rotary_words(rope)
         whose = (
             "q and k given"
             if k is not None
@@ -86,7 +87,7 @@ def similarity(
         whose += f", mean of {len(query):,}" if len(query) > 1 else ""
         words = f"{words}\n{whose}"
         first = _read_starts(function, _STARTS if starts is None else starts, count)
-        curves = [_rotated(encoding, query, key, start, steps) for start in first]
+        curves = [_rotated(rope, query, key, start, steps) for start in first]
         label = "rotated query · rotated key"
     else:
         if q is not None or k is not None:

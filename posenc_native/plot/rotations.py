@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from posenc_native.base.arguments import wrong_type, wrong_value
-from posenc_native.rotary.rotary import Rotary
+from posenc_native.base.arguments import wrong_value
+from posenc_native.rotary.rotary import rotary_of
 
 from . import drawing
 from .encodings import (
@@ -22,9 +22,12 @@ from .encodings import (
     same_on_all_axes,
 )
 
+if TYPE_CHECKING:
+    from posenc_native.rotary.rotary import SupportsRotary
+
 
 def rotation(
-    x: Any, rope: Rotary, positions: Any = None, *, ax: Any = None
+    x: Any, rope: SupportsRotary, positions: Any = None, *, ax: Any = None
 ) -> npt.NDArray[np.object_]:
     """Queries (or keys) of a head before and after rotary encoding, side by side.
 
@@ -57,8 +60,7 @@ def rotation(
         ('dimension of the head', 'position')
     """
     function = "plot.rotation"
-    if not isinstance(rope, Rotary):
-        wrong_type(function, "rope", "a Rotary", type(rope).__name__)
+    rope = rotary_of(function, "rope", rope)
     values = read_numbers(function, "x", x)
     if values.ndim != 2 or values.shape[1] != rope.head_dim or not len(values):
         expected = f"shape [s, head_dim] = [s, {rope.head_dim}], one head as q[0, 0] is"

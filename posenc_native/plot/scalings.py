@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from posenc_native.base.arguments import wrong_type, wrong_value
-from posenc_native.rotary.rotary import Rotary
+from posenc_native.base.arguments import wrong_value
+from posenc_native.rotary.rotary import Rotary, rotary_of
 from posenc_native.spectra.scaling import RotaryBlend, rotary_blend
 
 from . import drawing
 from .encodings import base_of, number, rotary_words
 
+if TYPE_CHECKING:
+    from posenc_native.rotary.rotary import SupportsRotary
 
-def frequencies(scaled: Rotary, unscaled: Rotary | None = None, *, ax: Axes | None = None) -> Axes:
+
+def frequencies(
+    scaled: SupportsRotary, unscaled: SupportsRotary | None = None, *, ax: Axes | None = None
+) -> Axes:
     """Each frequency of a scaled rotary encoding, as a part of the unscaled one.
 
     1 is a pair that turns as fast as before, 1/8 one that turns eight times slower. Wavelengths of
@@ -39,7 +45,7 @@ def frequencies(scaled: Rotary, unscaled: Rotary | None = None, *, ax: Axes | No
     Raises:
         ValueError: different numbers of pairs; no pairs; a `scaled` that was made of frequencies,
             alone.
-        TypeError: what is no `Rotary`.
+        TypeError: what neither is nor has a `Rotary`.
 
     Example:
         >>> import posenc_native as pn
@@ -50,15 +56,14 @@ def frequencies(scaled: Rotary, unscaled: Rotary | None = None, *, ax: Axes | No
         ['kept', 'blended', 'slowed']
     """
     function = "plot.frequencies"
-    if not isinstance(scaled, Rotary):
-        wrong_type(function, "scaled", "a Rotary", type(scaled).__name__)
+    scaled = rotary_of(function, "scaled", scaled)
     if unscaled is None:
         if "inv_freq" in scaled._given:
             expected = "a Rotary to compare with, where scaled was made of frequencies"
             wrong_value(function, "unscaled", expected, None)
         unscaled = Rotary(scaled.head_dim, base=base_of(scaled), rotary_dim=scaled.rotary_dim)
-    elif not isinstance(unscaled, Rotary):
-        wrong_type(function, "unscaled", "a Rotary or None", type(unscaled).__name__)
+    else:
+        unscaled = rotary_of(function, "unscaled", unscaled)
     count = len(scaled.inv_freq)
     if not count or len(unscaled.inv_freq) != count:
         wrong_value(function, "unscaled", f"{count} pairs, 1 or more", len(unscaled.inv_freq))

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import is_tensor, wrong_type, wrong_value
+from posenc_native.base.constants import constant_without_tensors
 from posenc_native.engines.arrays import Arrays
 
 from .values import seen_values
@@ -68,6 +69,7 @@ def grid_positions(sizes: Sequence[int], *, merge_size: int = ...,
                    device: None = ...) -> Array[np.int64]: ...  # fmt: skip
 @overload
 def grid_positions(sizes: Sequence[int], *, merge_size: int = ..., device: Device) -> Tensor: ...
+@constant_without_tensors
 def grid_positions(sizes: Sequence[int], *, merge_size: int = 1, device: Any = None) -> Any:
     """Positions of the cells of a grid, the last axis running fastest.
 
@@ -130,6 +132,7 @@ def positive_size(function: str, argument: str, value: object) -> int:
     return result
 
 
+@constant_without_tensors
 def packed_grid_positions(
     grid_sizes: Integers, total: int, *, merge_size: int = 1, time: bool = False
 ) -> ArrayOrTensor:
@@ -187,6 +190,7 @@ def image_coordinates(sizes: Sequence[int], *, dtype: Dtype = ..., device: Devic
 @overload
 def image_coordinates(sizes: Sequence[int], *, dtype: NumPyDtype = ..., device: None = ...,
                       **options: Unpack[Placement]) -> Array[Any]: ...  # fmt: skip
+@constant_without_tensors
 def image_coordinates(
     sizes: Sequence[int],
     *,
@@ -267,6 +271,7 @@ def image_coordinates(
 def augment_coordinates(coordinates: TensorLike, **how: Unpack[Augmentation]) -> Tensor: ...
 @overload
 def augment_coordinates(coordinates: npt.ArrayLike, **how: Unpack[Augmentation]) -> Array[Any]: ...
+@constant_without_tensors
 def augment_coordinates(
     coordinates: Any,
     *,
@@ -343,6 +348,7 @@ def augment_coordinates(
     return coordinates
 
 
+@constant_without_tensors
 def add_unrotated_tokens(positions: Any, *, before: int = 0, after: int = 0) -> ArrayOrTensor:
     """Positions with tokens around them that rotary leaves as they are: their position is 0.
 

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_type, wrong_value
+from posenc_native.base.constants import constant_without_tensors
 from posenc_native.engines.arrays import Arrays
 
 from .values import seen_values, shown_values
@@ -41,6 +42,7 @@ def packed_positions(cu_seqlens: Plain, total: int, *, start: Plain = ...) -> Ar
 @overload
 def packed_positions(cu_seqlens: Integers, total: int, *,
                      start: Integers = ...) -> ArrayOrTensor: ...  # fmt: skip
+@constant_without_tensors
 def packed_positions(cu_seqlens: Integers, total: int, *, start: Integers = 0) -> Any:
     """Positions of sequences that are packed one after another: each counts from its start.
 
@@ -78,6 +80,7 @@ def packed_positions(cu_seqlens: Integers, total: int, *, start: Integers = 0) -
 def packed_segments(cu_seqlens: TensorLike, total: int) -> Tensor: ...
 @overload
 def packed_segments(cu_seqlens: npt.ArrayLike, total: int) -> Array[np.int64]: ...
+@constant_without_tensors
 def packed_segments(cu_seqlens: npt.ArrayLike | TensorLike, total: int) -> Any:
     """Which of the packed sequences each token belongs to; tokens after the last are of number n.
 
@@ -99,6 +102,7 @@ def packed_segments(cu_seqlens: npt.ArrayLike | TensorLike, total: int) -> Any:
     return _segments(arrays, _bounds(arrays, cu_seqlens, total), total)[1]
 
 
+@constant_without_tensors
 def padded_positions(
     attention_mask: npt.ArrayLike | torch.Tensor, *, padding: int = 0, start: Integers = 0
 ) -> ArrayOrTensor:
@@ -139,6 +143,7 @@ def context_parallel_positions(length: int, rank: int, ranks: int, *, order: str
 @overload
 def context_parallel_positions(length: int, rank: int, ranks: int, *, order: str = ...,
                                device: Device) -> Tensor: ...  # fmt: skip
+@constant_without_tensors
 def context_parallel_positions(
     length: int, rank: int, ranks: int, *, order: str = "zigzag", device: Any = None
 ) -> Any:

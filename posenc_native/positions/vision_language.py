@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_value
+from posenc_native.base.constants import constant_without_tensors
 from posenc_native.engines.arrays import Arrays
 
 from .grids import nth_of, places_of, read_grids
@@ -25,6 +26,7 @@ __all__ = [
 ]
 
 
+@constant_without_tensors
 def vision_language_positions(
     token_types: npt.ArrayLike | torch.Tensor,
     image_grids: npt.ArrayLike | torch.Tensor | None = None,

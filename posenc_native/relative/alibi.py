@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_value
+from posenc_native.base.constants import constant_without_tensors
 from posenc_native.engines.arrays import Arrays
 
 from .distances import wide_distances_of
@@ -85,6 +86,7 @@ if TYPE_CHECKING:
         rounding: str | None
 
 
+@constant_without_tensors
 def alibi_slopes(num_heads: int, *, max_bias: float = 8.0) -> npt.NDArray[np.float64]:
     """Slopes of ALiBi, one a head: the reference rule, for any number of heads.
 
@@ -131,6 +133,7 @@ def alibi_diagonals(num_heads: int, q_len: int, k_len: int, *, dtype: TorchDtype
 @overload
 def alibi_diagonals(num_heads: int, q_len: int, k_len: int, *, dtype: Dtype = ...,
     device: Device, **options: Unpack[Alibi]) -> Tensor: ...  # fmt: skip
+@constant_without_tensors
 def alibi_diagonals(
     num_heads: int,
     q_len: int,
@@ -183,6 +186,7 @@ def alibi_diagonals(
 def alibi_columns(num_heads: int, k_len: int, **options: Unpack[ColumnsOfNumPy]) -> Array[Any]: ...
 @overload
 def alibi_columns(num_heads: int, k_len: int, **options: Unpack[Columns]) -> ArrayOrTensor: ...
+@constant_without_tensors
 def alibi_columns(
     num_heads: int,
     k_len: int,

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_value
-from posenc_native.engines import late
+from posenc_native.base.constants import constant
 from posenc_native.engines.arrays import Arrays
 from posenc_native.spectra.frequencies import EXACT
 
@@ -197,7 +197,7 @@ def _t5_bucket(arrays: Arrays, distances: Any, both: bool, buckets: int, limit: 
     return bucket + buckets * (distances > 0) if both else bucket
 
 
-@late.constant
+@constant
 def t5_steps(buckets: int, max_distance: int) -> list[int]:
     """Where buckets 1, 2 ... of a direction begin."""
     return list(_t5_steps(buckets, max_distance))
@@ -246,7 +246,7 @@ def deberta_bucket_of(arrays: Arrays, distances: Any, bucket_size: int, max_posi
     return arrays.steps(steps, abs(distances)) * xp.sign(distances)
 
 
-@late.constant
+@constant
 def deberta_steps(bucket_size: int, max_position: int) -> list[int]:
     """Where buckets 1, 2 ... bucket_size begin."""
     return list(_deberta_steps(bucket_size, max_position))

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_type, wrong_value
+from posenc_native.base.constants import constant_without_tensors
 from posenc_native.engines.arrays import Arrays
 
 from .lookup import relative_gather
@@ -27,6 +28,7 @@ OFFSET_LIMIT = 2**62  # so that no distance overflows int64
 _FLOAT64_LIMIT = 2**52  # so that every distance is a float64
 
 
+@constant_without_tensors
 def relative_positions(
     q_len: int, k_len: int, *, q_offset: int | npt.ArrayLike | torch.Tensor = 0, device: Any = None
 ) -> ArrayOrTensor:

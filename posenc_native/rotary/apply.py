@@ -142,6 +142,7 @@ def apply_rotary(
     axis_map: npt.ArrayLike | torch.Tensor | None = None,
     scale: float = 1.0,
     inverse: bool = False,
+    contiguous: bool = False,
     out: Any = None,
 ) -> Any:
     """Rotate `x` by its positions.
@@ -163,6 +164,10 @@ def apply_rotary(
         axis_map: ``[P]`` ints, which position axis drives each pair.
         scale: factor of cosine and sine.
         inverse: turn the other way (the transpose; it undoes the rotation where scale is 1).
+        contiguous: True for a result in C order, which ``view`` can split and join; False for the
+            strides of `x` where it is dense, as NumPy and torch do. (One flag, and not torch's
+            ``memory_format`` or NumPy's ``order``: it serves both.) An `x` in another order is
+            copied first.
         out: where the result goes; `x` itself rotates in place.
 
     Returns:
@@ -182,6 +187,8 @@ def apply_rotary(
         array([[ 1.    ,  1.    ,  1.    ,  1.    ],
                [ 1.3687, -0.3012,  0.356 ,  1.3818]], dtype=float32)
     """
+    if contiguous:
+        x = arguments.in_order("apply_rotary", x, out is not None)
     operations, native = None, backend.implementation
     if type(x) is not ndarray:
         operations = late.operations_on(x)
@@ -231,6 +238,7 @@ def apply_rotary_qk(
     axis_map: npt.ArrayLike | torch.Tensor | None = None,
     scale: float = 1.0,
     inverse: bool = False,
+    contiguous: bool = False,
     inplace: bool = False,
 ) -> tuple[Any, Any]:
     """Rotate the queries and keys of a layer in one call; angles are computed once for both.
@@ -238,8 +246,8 @@ def apply_rotary_qk(
     Args:
         q, k: as x in `apply_rotary`, of one dtype and one shape but for the number of heads.
         inplace: write the results to `q` and `k`.
-        positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse: as in
-            `apply_rotary`.
+        positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse, contiguous: as
+            in `apply_rotary`.
 
     Returns:
         ``(q, k)`` rotated; the arguments themselves if in place.
@@ -256,6 +264,8 @@ def apply_rotary_qk(
         >>> rotated_k.shape
         (1, 2, 5, 64)
     """
+    if contiguous:
+        q, k = (arguments.in_order("apply_rotary_qk", x, inplace) for x in (q, k))
     operations, native, given = None, backend.implementation, None
     if not type(q) is type(k) is ndarray:
         operations = late.operations_on(q)

@@ -38,6 +38,7 @@ class BoundRotary:
     def __init__(
         self, rotary: Rotary, q: Any, k: Any, layout: str, inverse: bool, inplace: bool
     ) -> None:
+        rotary._check_width("Rotary", "q", q)
         self._rotary = rotary
         self._options: dict[str, Any] = {"layout": layout, "inverse": inverse, "inplace": inplace}
         operations = None if type(q) is np.ndarray else late.operations_on(q)

@@ -15,7 +15,7 @@ from posenc_native.base.views import check_same_tokens, rotary_view
 from posenc_native.engines.arrays import Arrays
 
 from .apply import apply_rotary, apply_rotary_qk
-from .rotary import Rotary
+from .rotary import Rotary, rotary_of
 
 if TYPE_CHECKING:
     import torch
@@ -61,8 +61,8 @@ class FullWidthRotary:
     one sine for both partners.
 
     Attributes:
-        first, second: the `Rotary` of the first partners, by s, and that of the second, by t; alike
-            in head_dim, pairing and slice.
+        first, second: the `Rotary` of the first partners, by s, and that of the second, by t, or
+            modules that have them; alike in head_dim, pairing and slice.
 
     Raises:
         ValueError: two that are not alike.
@@ -79,6 +79,9 @@ class FullWidthRotary:
     second: Rotary
 
     def __post_init__(self) -> None:
+        for name in ("first", "second"):
+            rope = rotary_of("FullWidthRotary", name, getattr(self, name))
+            object.__setattr__(self, name, rope)
         shapes = [
             (rope.head_dim, rope.pairing, rope.rotary_start, len(rope.inv_freq))
             for rope in (self.first, self.second)
@@ -169,6 +172,7 @@ class FullWidthRotary:
         given = q, k
         if not is_tensor(q):
             q, k = arguments.as_operands(function, q, k, inplace)
+        rope._check_width(function, "q", q)
         q_view, k_view = (
             rotary_view(
                 function, tuple(x.shape), layout, rope.pairing, rope.rotary_start,
@@ -213,6 +217,7 @@ class FullWidthRotary:
         """
         if not is_tensor(x):
             x = arguments.as_operand("FullWidthRotary", "x", x)
+        self.first._check_width("FullWidthRotary", "x", x)
         rotated = self._rotated(x, positions, layout, inverse)
         return rotated if out is None else _written(out, x, rotated, layout)
 

@@ -22,7 +22,7 @@ from posenc_native.base.views import rotary_view
 from posenc_native.engines.arrays import Arrays
 
 from .apply import apply_rotary
-from .rotary import Rotary
+from .rotary import rotary_of
 
 if TYPE_CHECKING:
     import torch
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
         TensorLike,
     )
 
+    from .rotary import SupportsRotary
+
 __all__ = [
     "rerotate",
 ]
@@ -45,18 +47,20 @@ __all__ = [
 
 @overload
 def rerotate(keys: TensorLike, positions: Numbers | None, new_positions: Numbers | None,
-    rope: Rotary, new_rope: Rotary | None = ..., *, layout: str = ..., out: OutTensor = ...,
+    rope: SupportsRotary, new_rope: SupportsRotary | None = ..., *, layout: str = ...,
+    out: OutTensor = ...,
 ) -> Tensor: ...  # fmt: skip
 @overload
 def rerotate(keys: SupportsArray[Number], positions: Numbers | None, new_positions: Numbers | None,
-    rope: Rotary, new_rope: Rotary | None = ..., *, layout: str = ..., out: OutArray = ...,
+    rope: SupportsRotary, new_rope: SupportsRotary | None = ..., *, layout: str = ...,
+    out: OutArray = ...,
 ) -> Array[Number]: ...  # fmt: skip
 def rerotate(
     keys: Any,
     positions: npt.ArrayLike | torch.Tensor | None,
     new_positions: npt.ArrayLike | torch.Tensor | None,
-    rope: Rotary,
-    new_rope: Rotary | None = None,
+    rope: SupportsRotary,
+    new_rope: SupportsRotary | None = None,
     *,
     layout: str = "bhsd",
     out: Any = None,
@@ -72,7 +76,8 @@ def rerotate(
         positions: those that the keys were rotated by: None for 0 .. s-1, ``[s]`` or ``[b, s]``;
             with an axis_map ``[A, s]`` or ``[A, b, s]``. Integers are exact.
         new_positions: those that they are to have, likewise.
-        rope: the rotation that they were rotated by.
+        rope: the rotation that they were rotated by, a `Rotary` or a module that has one
+            (`posenc_native.nn.RotaryEmbedding`).
         new_rope: the one that they are to have; default the same. It must rotate the same dims in
             the same pairs by the same axes.
         layout: as in `apply_rotary`.
@@ -101,10 +106,8 @@ def rerotate(
     Source: rotations add up (Su et al. 2021, arXiv:2104.09864); "context shift" of llama.cpp.
     """
     function = "rerotate"
-    new_rope = rope if new_rope is None else new_rope
-    for name, one in (("rope", rope), ("new_rope", new_rope)):
-        if not isinstance(one, Rotary):
-            arguments.wrong_type(function, name, "a posenc_native.Rotary", type(one).__name__)
+    rope = rotary_of(function, "rope", rope)
+    new_rope = rope if new_rope is None else rotary_of(function, "new_rope", new_rope)
     differs = rope._differs(new_rope)
     if differs is not None and differs != "inv_freq":
         wrong_value(
@@ -115,6 +118,7 @@ def rerotate(
         wrong_value(function, "rope", "a scale that is not 0", rope)
     if not arguments.is_tensor(keys):
         keys = arguments.as_operand(function, "keys", keys)
+    rope._check_width(function, "keys", keys)
     xp = Arrays(function, keys=keys, positions=positions, new_positions=new_positions)
     old, new = (
         _moved_positions(xp, name, given, keys, layout, rope.axis_map is not None)

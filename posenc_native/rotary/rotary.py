@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from posenc_native.base import arguments
 from posenc_native.base.calls import call_arguments
+from posenc_native.base.constants import constant
 from posenc_native.base.rotation import Rotation
 from posenc_native.base.views import rotary_view
-from posenc_native.engines import late
+from posenc_native.engines import backend, late
 from posenc_native.models.config import rotary_arguments
 from posenc_native.models.presets import rotary_preset
 from posenc_native.spectra.scaling import rotary_frequencies
@@ -41,6 +42,13 @@ if TYPE_CHECKING:
     )
     from posenc_native.base.rotation import CallOptions
 
+    class SupportsRotary(Protocol):
+        """A `Rotary`, or what rotates as one says, such as a module of posenc_native.nn."""
+
+        def __rotary__(self) -> Rotary:
+            """The description."""
+
+
 __all__ = [
     "Rotary",
 ]
@@ -53,10 +61,10 @@ class Rotary:
     ``model.half()`` or lost on the meta device.
 
     Args:
-        head_dim: width of a head.
+        head_dim: width of a head, which q and k must have.
         base: base of the frequencies (rope_theta).
-        rotary_dim: how many dims are rotated, even; default head_dim. At most 65,536 by formula;
-            `inv_freq` has no such limit.
+        rotary_dim: how many dims are rotated, even; default head_dim, less is a part of a head. At
+            most 65,536 by formula; `inv_freq` has no such limit.
         pairing: "half", "interleaved" or a block size, as in `apply_rotary`.
         scaling: None or a mapping as in Hugging Face, ``{"rope_type": "yarn", ...}``; see
             `rotary_frequencies`.
@@ -222,10 +230,12 @@ class Rotary:
 
     @overload
     def __call__(self, q: TensorLike, k: TensorLike, positions: Numbers | None = ..., *,
-                 inplace: bool = ..., **turn: Unpack[CallOptions]) -> Pair[Tensor]: ...  # fmt: skip
+                 inplace: bool = ..., contiguous: bool = ...,
+                 **turn: Unpack[CallOptions]) -> Pair[Tensor]: ...  # fmt: skip
     @overload
     def __call__(self, q: SupportsArray[Number], k: SupportsArray[Number],
-        positions: Numbers | None = ..., *, inplace: bool = ..., **turn: Unpack[CallOptions],
+        positions: Numbers | None = ..., *, inplace: bool = ..., contiguous: bool = ...,
+        **turn: Unpack[CallOptions],
     ) -> Pair[Array[Number]]: ...  # fmt: skip
     def __call__(
         self,
@@ -236,26 +246,39 @@ class Rotary:
         layout: str = "bhsd",
         inverse: bool = False,
         inplace: bool = False,
+        contiguous: bool = False,
     ) -> tuple[Any, Any]:
         """Rotate queries and keys: `apply_rotary_qk` with this description."""
+        if contiguous:
+            q, k = (arguments.in_order("Rotary", x, inplace) for x in (q, k))
+        # The fast path of decoding: what apply_rotary_qk does, spelled out. To call it with
+        # keywords would take a tenth of one token's time. The native module refuses tensors that
+        # are elsewhere, and heads of another width, so nobody asks first where q is or how wide.
         operations = None if type(q) is np.ndarray else late.operations_on(q)
+        native: Any = None
+        given: Any = None
+        if operations is not None:
+            native, given = operations.at_once(q), self._tensors
+        elif type(q) is type(k) is np.ndarray and (
+            positions is None or type(positions) is np.ndarray
+        ):
+            given = self.inv_freq, self.axis_map
+            if backend.implementation is backend.native:
+                native = backend.native
+        if native is not None and given is not None:
+            rotated = native.rotate_heads(
+                q, k, positions, given[0], layout, self.pairing, self.rotary_start, given[1],
+                self.scale, inverse, inplace, self.head_dim,
+            )  # fmt: skip
+            if rotated is not NotImplemented:
+                return rotated  # type: ignore[no-any-return]
+        self._check_width("Rotary", "q", q)
         if operations is None:
             return apply_rotary_qk(
                 q, k, positions, self.inv_freq, layout=layout, pairing=self.pairing,
                 rotary_start=self.rotary_start, axis_map=self.axis_map, scale=self.scale,
                 inverse=inverse, inplace=inplace,
             )  # fmt: skip
-        # The fast path of decoding: what apply_rotary_qk does with tensors, spelled out. To call it
-        # with keywords would take a tenth of one token's time.
-        # The native module refuses tensors that are elsewhere, so nobody asks first where q is.
-        native, tensors = operations.at_once(q), self._tensors
-        if native is not None and tensors is not None:
-            rotated = native.apply_rotary_qk(
-                q, k, positions, tensors[0], layout, self.pairing, self.rotary_start, tensors[1],
-                self.scale, inverse, inplace,
-            )  # fmt: skip
-            if rotated is not NotImplemented:
-                return rotated  # type: ignore[no-any-return]
         inv_freq, axis_map = self._torch(q.device)
         rotation = Rotation(
             positions, inv_freq, layout, self.pairing, self.rotary_start, axis_map, self.scale,
@@ -299,10 +322,11 @@ class Rotary:
 
     @overload
     def apply(self, x: TensorLike, positions: Numbers | None = ..., *, out: OutTensor = ...,
-              **turn: Unpack[CallOptions]) -> Tensor: ...  # fmt: skip
+              contiguous: bool = ..., **turn: Unpack[CallOptions]) -> Tensor: ...  # fmt: skip
     @overload
     def apply(self, x: SupportsArray[Number], positions: Numbers | None = ..., *,
-              out: OutArray = ..., **turn: Unpack[CallOptions]) -> Array[Number]: ...  # fmt: skip
+              out: OutArray = ..., contiguous: bool = ...,
+              **turn: Unpack[CallOptions]) -> Array[Number]: ...  # fmt: skip
     def apply(
         self,
         x: Any,
@@ -310,14 +334,16 @@ class Rotary:
         *,
         layout: str = "bhsd",
         inverse: bool = False,
+        contiguous: bool = False,
         out: Any = None,
     ) -> Any:
         """Rotate one array or tensor: `apply_rotary` with this description."""
+        self._check_width("Rotary", "x", x)
         inv_freq, axis_map = self._of(x)
         return apply_rotary(
             x, positions, inv_freq, layout=layout, pairing=self.pairing,
             rotary_start=self.rotary_start, axis_map=axis_map, scale=self.scale, inverse=inverse,
-            out=out,
+            contiguous=contiguous, out=out,
         )  # fmt: skip
 
     @overload
@@ -333,6 +359,25 @@ class Rotary:
         inv_freq, axis_map = self._of(positions)
         return rotary_tables(positions, inv_freq, axis_map=axis_map, scale=self.scale, dtype=dtype)
 
+    def __rotary__(self) -> Rotary:
+        """Itself: see `rotary_in`."""
+        return self
+
+    def _check_width(self, function: str, argument: str, x: Any) -> None:
+        """ValueError for heads that are not of head_dim dims."""
+        shape = getattr(x, "shape", None)
+        if shape and shape[-1] != self.head_dim:
+            self._refuse_width(function, argument, x)
+
+    def _refuse_width(self, function: str, argument: str, x: Any) -> NoReturn:
+        width, wanted = x.shape[-1], f"heads of head_dim = {self.head_dim}"
+        if width > self.head_dim:
+            part = f"rotary_dim={self.rotary_dim}"
+            wanted += f" (head_dim={width} is for wider ones, with {part} to turn a part of them)"
+        else:
+            wanted += f" (head_dim={width} is for narrower ones)"
+        arguments.wrong_value(function, argument, wanted, f"shape {list(x.shape)}")
+
     def _of(self, x: Any) -> tuple[Any, Any]:
         """inv_freq and axis_map for an array, or for a tensor where it is."""
         return self._torch(x.device) if arguments.is_tensor(x) else (self.inv_freq, self.axis_map)
@@ -345,7 +390,7 @@ class Rotary:
         self._prepare(device)
         return self._elsewhere.get(device) or self._moved(device)
 
-    @late.constant
+    @constant
     def _prepare(self, device: torch.device) -> None:
         """Make the tensors for a device.
 
@@ -399,7 +444,7 @@ class Rotary:
             "rotary_start": self.rotary_start,
         }
 
-    @late.constant
+    @constant
     def _differs(self, other: Rotary) -> str | None:
         """The name of an argument in which other rotates differently; None if there is none."""
         for name in ("head_dim", "pairing", "rotary_start", "axis_map"):
@@ -423,12 +468,34 @@ class Rotary:
     def __repr__(self) -> str:
         return f"Rotary({self._written_arguments()})"
 
-    def _written_arguments(self) -> str:
-        """The arguments of the call as text; of more than 8 frequencies only some are shown."""
+    def _written_arguments(self, whole: bool = False) -> str:
+        """The arguments of the call as text; unless whole, of more than 8 numbers only some."""
         values = self._arguments()
         if values.get("rotary_dim") == self.head_dim:
             del values["rotary_dim"]
+        if whole:  # lists are written down whole, tuples are not
+            values = {n: list(v) if isinstance(v, tuple) else v for n, v in values.items()}
         return call_arguments(Rotary, **values)
+
+
+def rotary_in(value: Any) -> Rotary | None:
+    """The `Rotary` that the value is or has; None if there is none.
+
+    Whatever rotates as one says has the method ``__rotary__``: modules are on a floor above, and
+    functions that take a `Rotary` need not know them. (An attribute ``rope`` would not do: `XPos`
+    has one, and scales as well.)
+    """
+    of = getattr(type(value), "__rotary__", None)
+    return None if of is None else of(value)
+
+
+def rotary_of(function: str, argument: str, value: Any) -> Rotary:
+    """The argument as a `Rotary`; TypeError if it neither is nor has one."""
+    rope = rotary_in(value)
+    if rope is None:
+        expected = "a Rotary, or a module that rotates as one says (RotaryEmbedding)"
+        arguments.wrong_type(function, argument, expected, type(value).__name__)
+    return rope
 
 
 def _explicit_frequencies(inv_freq: npt.ArrayLike) -> npt.NDArray[np.float64]:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_type, wrong_value
+from posenc_native.base.constants import constant_without_tensors
 
 from .frequencies import frequencies
 
@@ -29,6 +30,7 @@ _SPECTRA = ("per_axis", "shared")
 # --- M-RoPE
 
 
+@constant_without_tensors
 def mrope_axis_map(
     section: Sequence[int],
     *,

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from posenc_native.base import arguments
+from posenc_native.base.constants import constant_without_tensors
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -21,6 +22,7 @@ TWO_PI = Decimal(
 )
 
 
+@constant_without_tensors
 def frequencies(dim: int, base: float = 10000.0, *, shift: float = 0.0) -> FloatArray:
     """Frequencies of a sinusoidal encoding.
 
@@ -52,6 +54,7 @@ def frequencies(dim: int, base: float = 10000.0, *, shift: float = 0.0) -> Float
     )
 
 
+@constant_without_tensors
 def wavelengths(dim: int, base: float = 10000.0, *, shift: float = 0.0) -> FloatArray:
     """Wavelengths of a sinusoidal encoding, positions a turn.
 

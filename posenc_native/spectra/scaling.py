@@ -15,10 +15,12 @@ import numpy as np
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_type, wrong_value
+from posenc_native.base.constants import constant_without_tensors
 
 from .frequencies import FloatArray, rounded_frequencies
 
 
+@constant_without_tensors
 def rotary_frequencies(
     rotary_dim: int,
     base: float = 10000.0,
@@ -85,7 +87,7 @@ def rotary_frequencies(
     if scaling is not None and not isinstance(scaling, Mapping):
         wrong_type(function, "scaling", "a mapping or None", type(scaling).__name__)
     if seq_len is not None:
-        scaling = {**(scaling or {}), "seq_len": seq_len}
+        scaling = {**(scaling or {}), "seq_len": arguments.plain(seq_len)}
     return scaled_frequencies(function, rotary_dim, base, scaling)
 
 

@@ -13,6 +13,7 @@ import pytest
 from command_line import one_line, run
 
 from posenc_native import cli
+from posenc_native.base.optional import install_command
 from posenc_native.cli import demo
 from posenc_native.cli.demo import measure, show
 from posenc_native.cli.demo.exact import exact_cos_sin
@@ -168,4 +169,4 @@ def test_missing_packages(
     assert cli.main(["demo"]) == 1
     line = one_line(capsys)
     assert f"needs {', '.join(missing)}" in line
-    assert "pip install 'posenc-native[demo]'" in line
+    assert line.endswith(install_command(*missing))

@@ -14,11 +14,12 @@ import pytest
 from places import ROOT
 
 import posenc_native as pn
+from posenc_native.base.optional import install_command
 
 # Before it runs the command, Python is told that none of these can be imported.
 OPTIONAL = ("torch", "transformers", "matplotlib", "rich", "rich_argparse", "safetensors",
             "ml_dtypes")  # fmt: skip
-BARE = f"""
+WITHOUT = f"""
 import importlib.abc, sys
 class Blocked(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
@@ -30,9 +31,8 @@ def found(name, *more):
     return None if name in {OPTIONAL} else find_spec(name, *more)
 importlib.util.find_spec = found
 sys.meta_path.insert(0, Blocked())
-from posenc_native.cli import main
-sys.exit(main())
 """
+BARE = WITHOUT + "from posenc_native.cli import main; sys.exit(main())"
 
 
 def bare(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -58,37 +58,68 @@ def test_numpy_alone_is_enough() -> None:
 
 @pytest.mark.usefixtures("model")
 @pytest.mark.parametrize(
-    ("command", "package", "extra"),
+    ("command", "package", "install"),
     [
-        ("plot heatmap -o h.png", "matplotlib", "plot"),
-        ("plot clock -o h.gif", "matplotlib", "plot"),
-        ("explain path/to/model --plot h.png", "matplotlib", "plot"),
-        ("table sinusoidal --dim 8 --positions 5 -o t.safetensors", "safetensors", "safetensors"),
-        ("table sinusoidal --dim 8 --positions 5 --dtype bfloat16", "ml_dtypes", "half"),
-        ("demo", "torch", "demo"),
+        ("plot heatmap -o h.png", "matplotlib", "pip install matplotlib"),
+        ("plot clock -o h.gif", "matplotlib", "pip install matplotlib"),
+        ("explain path/to/model --plot h.png", "matplotlib", "pip install matplotlib"),
+        (
+            "table sinusoidal --dim 8 --positions 5 -o t.safetensors",
+            "safetensors",
+            "pip install safetensors",
+        ),
+        (
+            "table sinusoidal --dim 8 --positions 5 --dtype bfloat16",
+            "ml_dtypes",
+            "pip install ml_dtypes",
+        ),
+        ("demo", "torch", 'pip install "torch>=2.10" transformers matplotlib rich'),
     ],
 )
-def test_what_is_missing_is_said_in_one_line(command: str, package: str, extra: str) -> None:
+def test_what_is_missing_is_said_in_one_line(command: str, package: str, install: str) -> None:
     result = bare(*command.split())
     assert result.returncode == 1
     (line,) = result.stderr.splitlines()
     assert "needs" in line
     assert package in line
-    assert line.endswith(f"pip install 'posenc-native[{extra}]'")
+    assert line.endswith(f": {install}")
     assert not list(Path().glob("*.*"))
 
 
-def test_extras_that_texts_name_exist() -> None:
+_HF = (
+    "posenc_native.hf needs torch (and transformers, for a model): "
+    'pip install "torch>=2.10" transformers'
+)
+
+
+@pytest.mark.parametrize(
+    ("face", "said"),
+    [
+        ("nn", 'posenc_native.nn needs torch: pip install "torch>=2.10"'),
+        ("flex", 'posenc_native.flex needs torch: pip install "torch>=2.10"'),
+        ("hf", _HF),
+        ("plot", "posenc_native.plot needs matplotlib: pip install matplotlib"),
+    ],
+)
+@pytest.mark.parametrize("way", ["import posenc_native.{}", "import posenc_native as pn; pn.{}"])
+def test_what_is_missing_for_a_part_of_the_library(face: str, said: str, way: str) -> None:
+    code = f"{WITHOUT}\ntry: {way.format(face)}\nexcept ImportError as error: print(error)\n"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert (result.stdout, result.stderr) == (f"{said}\n", "")
+
+
+def test_texts_name_packages_and_versions_of_the_project() -> None:
+    """And no extra, which pip finds only where an index has this package."""
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     section = project.partition("[project.optional-dependencies]")[2].partition("\n[project.")[0]
-    extras = {*re.findall(r"^(\w+) = \[", section, re.MULTILINE)}
-    named = {
-        extra
-        for file in Path(pn.__file__).parent.rglob("*.py")
-        for names in re.findall(r"posenc-native\[([\w,]+)\]", file.read_text(encoding="utf-8"))
-        for extra in names.split(",")
-    }
-    assert {"plot", "cli", "safetensors", "demo"} <= named <= extras
+    wanted = {*re.findall(r'"([\w-]+>=[\d.]+)"', section)}
+    for package in ("torch", "transformers", "matplotlib", "rich", "safetensors", "ml_dtypes"):
+        asked = install_command(package).removeprefix("pip install ").strip('"')
+        assert asked in wanted | {name.partition(">")[0] for name in wanted}
+    for file in Path(pn.__file__).parent.rglob("*.py"):
+        assert "posenc-native[" not in file.read_text(encoding="utf-8"), file
 
 
 @pytest.mark.usefixtures("model")

@@ -95,14 +95,14 @@ BAD_CALLS = [
         lambda: pn.plot.bias(np.zeros((2, 4, 4)), heads=[2]), ValueError,
         r"some of 0 .. 1, got \[2\]",
     ),
-    (lambda: pn.plot.rotation(QUERIES, 128), TypeError, "rope: expected a Rotary, got int"),
+    (lambda: pn.plot.rotation(QUERIES, 128), TypeError, "rope: expected a Rotary"),
     (
         lambda: pn.plot.rotation(QUERIES[None], LLAMA), ValueError,
         r"\[s, 128\], one head as q\[0, 0\]",
     ),
     (lambda: pn.plot.rotation(QUERIES, LLAMA, 5), ValueError, "48 of them, one a token, got 5"),
-    (lambda: pn.plot.frequencies(128), TypeError, "scaled: expected a Rotary, got int"),
-    (lambda: pn.plot.frequencies(LLAMA, 128), TypeError, "unscaled: expected a Rotary or None"),
+    (lambda: pn.plot.frequencies(128), TypeError, "scaled: expected a Rotary"),
+    (lambda: pn.plot.frequencies(LLAMA, 128), TypeError, "unscaled: expected a Rotary"),
     (lambda: pn.plot.frequencies(LLAMA, pn.Rotary(64)), ValueError, "64 pairs, 1 or more, got 32"),
     (
         lambda: pn.plot.frequencies(pn.Rotary(2, inv_freq=[1])), ValueError,
@@ -146,9 +146,9 @@ def test_without_matplotlib():
     run = subprocess.run(
         [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True
     )
-    assert run.stdout == (
-        "posenc_native.plot needs matplotlib: pip install 'posenc-native[plot]'\n"
-    ), run.stderr
+    assert run.stdout == ("posenc_native.plot needs matplotlib: pip install matplotlib\n"), (
+        run.stderr
+    )
 
 
 def test_matplotlib_is_imported_when_it_is_needed():

@@ -119,7 +119,6 @@ def test_what_differs_from_what_was_bound_is_an_ordinary_call() -> None:
         "more rows": heads((3, 3, 1, 16)),
         "another head": (heads((2, 4, 1, 16))[0], k),
         "more tokens": heads((2, 3, 2, 16)),
-        "wider heads": heads((2, 3, 1, 18)),
         "float64": heads((2, 3, 1, 16), np.float64),
         "other strides": (q.repeat(2, axis=-1)[..., ::2], k),
         "transposed": (np.asfortranarray(q), k),

@@ -66,14 +66,17 @@ class Rotation {
     return to.object();
   }
 
-  // q and k where they are, or to new arrays.
-  py::tuple rotate(py::handle q, py::handle k, py::handle inplace) {
+  // q and k where they are, or to new arrays. Heads of another width than `head_dim`, where it is
+  // not negative, are left to the caller, who has words for them.
+  py::tuple rotate(py::handle q, py::handle k, py::handle inplace, int64_t head_dim = -1) {
     const bool in_place = boolean(plain(inplace, {&PyBool_Type}));
     check_kernels(2, in_place ? Form::kInPlace : Form::kNew);
     const auto read = [&](const char* name, py::handle object) {
       return in_place ? output(name, object) : input(name, object);
     };
     const ArrayArgument query = read("q", q), key = read("k", k);
+    const Array& x = query.array();
+    if (head_dim >= 0 && x.rank > 0 && x.shape[x.rank - 1] != head_dim) throw tensors::Elsewhere{};
     call_.names[0] = "q";
     call_.tensor_count = 2;
     call_.in[0] = call_.out[0] = &query.array();
@@ -259,6 +262,14 @@ py::tuple apply_rotary_qk(py::handle q, py::handle k, PositionOptions options, p
   return Rotation("apply_rotary_qk", q, options).rotate(q, k, inplace);
 }
 
+// As apply_rotary_qk, for heads of one width: to ask Python for a shape takes a tensor as long as a
+// twentieth of a token's rotation.
+py::tuple rotate_heads(py::handle q, py::handle k, PositionOptions options, py::handle inplace,
+                       py::handle head_dim) {
+  const int64_t width = integer("apply_rotary_qk", "head_dim", head_dim);
+  return Rotation("apply_rotary_qk", q, options).rotate(q, k, inplace, width);
+}
+
 py::tuple rotary_backward(py::handle grads, py::handle inputs, PositionOptions options,
                           py::handle of_positions) {
   return Rotation("rotary_backward", grads, options)
@@ -279,6 +290,7 @@ py::tuple apply_rotary_qk_tables(py::handle q, py::handle k, TableOptions option
 void define_rotary(py::module_& m) {
   static PyMethodDef methods[] = {method<&apply_rotary>("apply_rotary"),
                                   method<&apply_rotary_qk>("apply_rotary_qk"),
+                                  method<&rotate_heads>("rotate_heads"),
                                   method<&rotary_backward>("rotary_backward"),
                                   method<&apply_rotary_tables>("apply_rotary_tables"),
                                   method<&apply_rotary_qk_tables>("apply_rotary_qk_tables"),

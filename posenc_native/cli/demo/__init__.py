@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import argparse
 import importlib.resources
-import importlib.util
 from pathlib import Path
 from typing import Any
 
+from posenc_native.base.optional import absent, install_command
 from posenc_native.cli.options import add_output, at_least_one
 from posenc_native.cli.parser import CommandError, add_command
 
@@ -30,7 +30,7 @@ a fixed seed, a token is a byte), once as transformers rotates queries and
 keys and once after posenc_native.hf.patch. Prints a table and saves it as a
 picture: how far the logits differ, whether the greedy continuation is the
 same, how long rotary takes in prefill and decode, and how exact cos and sin
-are. Needs posenc-native[demo]."""
+are. Needs torch, transformers, matplotlib and rich."""
 
 _EXAMPLES = """\
 
@@ -81,8 +81,8 @@ def run(text: Path | None, out: Path, new_tokens: int, quick: bool) -> None:
         CommandError: a package or the text is missing; the picture cannot be written.
     """
     needed = ("torch", "transformers", "matplotlib", "rich")
-    if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
-        raise CommandError(f"needs {', '.join(missing)}: pip install 'posenc-native[demo]'")
+    if missing := absent(*needed):
+        raise CommandError(f"needs {', '.join(missing)}: {install_command(*missing)}")
     data = _read_text(text)
 
     import rich

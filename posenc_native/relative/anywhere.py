@@ -1,0 +1,100 @@
+"""A bias by distance where tokens are anywhere: left-padded and packed rows, trees of tokens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy.typing as npt
+
+from posenc_native.base import arguments
+from posenc_native.base.arguments import wrong_value
+from posenc_native.engines.arrays import Arrays
+
+if TYPE_CHECKING:
+    import torch
+
+    from posenc_native.base.kinds import ArrayOrTensor
+
+__all__ = ["bias_at_positions"]
+
+
+def bias_at_positions(
+    diagonals: npt.ArrayLike | torch.Tensor,
+    q_positions: npt.ArrayLike | torch.Tensor,
+    k_positions: npt.ArrayLike | torch.Tensor,
+    *,
+    origin: int | None = None,
+) -> ArrayOrTensor:
+    """The bias of keys and queries at any positions, from the diagonals of any encoding.
+
+    ``result[b, h, i, j] = diagonals[h, k_positions[b, j] - q_positions[b, i] + origin]``. Where
+    positions count up one by one, `toeplitz_bias` gives the same at the speed of memory, with a
+    ``q_offset`` for each row. The diagonals may be those of `alibi_diagonals`, `t5_diagonals`,
+    `kerple_diagonals` ... for n queries and n keys, which serve all distances below n.
+
+    Args:
+        diagonals: ``[H, D]`` or ``[B, H, D]``, floats, one entry a distance. Gradients reach a
+            tensor.
+        q_positions, k_positions: integers ``[q]`` and ``[k]``, or ``[B, q]`` and ``[B, k]``.
+        origin: the entry of distance 0; the middle one by default, (D - 1) / 2.
+
+    Returns:
+        ``[H, q, k]``, or ``[B, H, q, k]`` if an argument has an axis B; in the dtype of diagonals.
+
+    Raises:
+        ValueError: shapes that do not fit, an even D without an origin, a distance without an
+            entry (where values cannot be seen, on a GPU and while torch traces, the outermost entry
+            serves).
+        TypeError: impossible dtypes.
+
+    Source: positions as ``build_alibi_tensor`` of BLOOM and MPT count them in padded rows.
+
+    Example:
+        >>> import posenc_native as pn
+        >>> diagonals = pn.alibi_diagonals(1, 8, 8)
+        >>> positions = pn.padded_positions([[0, 1, 1, 1]])  # padding is at 0, as the first token
+        >>> pn.bias_at_positions(diagonals, positions[:, -1:], positions) * 256
+        array([[[[-2., -2., -1.,  0.]]]], dtype=float32)
+    """
+    function = "bias_at_positions"
+    arrays = Arrays(function, diagonals=diagonals, q_positions=q_positions, k_positions=k_positions)
+    entries = arrays.floats("diagonals", diagonals)
+    if entries.ndim not in (2, 3):
+        wrong_value(function, "diagonals", "shape [H, D] or [B, H, D]", list(entries.shape))
+    batches = [("diagonals", entries.shape[0])] if entries.ndim == 3 else []
+    places = []
+    for argument, value in (("q_positions", q_positions), ("k_positions", k_positions)):
+        points = arrays.integers(argument, value, arguments.INTEGER_DTYPES)
+        if points.ndim not in (1, 2):
+            wrong_value(function, argument, "shape [n] or [B, n]", list(points.shape))
+        if points.ndim == 2:
+            batches.append((argument, points.shape[0]))
+        places.append(points)
+    for argument, batch in batches:
+        if batch != batches[0][1]:
+            expected = f"{batches[0][1]} rows, as {batches[0][0]} has"
+            wrong_value(function, argument, expected, batch)
+    count = entries.shape[-1]
+    if origin is None:
+        if count % 2 == 0:
+            wrong_value(function, "diagonals", "an odd number of entries, or an origin", count)
+        origin = count // 2
+    first = arguments.size(function, "origin", origin)
+    if first >= count:
+        wrong_value(function, "origin", f"an entry, below {count}", first)
+    index = places[1][..., None, :] - places[0][..., :, None] + first
+    if arrays.readable and 0 not in index.shape:
+        low, high = int(index.min()), int(index.max())
+        if low < 0 or high >= count:
+            expected = f"entries for distances {low - first} to {high - first}"
+            wrong_value(function, "diagonals", expected, f"for {-first} to {count - 1 - first}")
+    index = index.clip(0, count - 1)
+    heads = arrays.arange(entries.shape[-2])[:, None, None]
+    if not batches:
+        return entries[heads, index]
+    if index.ndim == 3:
+        index = index[:, None]
+    if entries.ndim == 2:
+        return entries[heads, index]
+    rows = arrays.arange(entries.shape[0])[:, None, None, None]
+    return entries[rows, heads, index]
