@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.resources
 import importlib.util
 import itertools
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,7 @@ def test_compiled_models_are_timed() -> None:
     figures = measure.measure(b"a short text to read", 2, SMALL, compiled=True)
     compiled = figures.times["The whole model, compiled"]
     assert list(compiled) == ["prefill, 16 tokens", "decode, 1 token"]
-    assert all(0 < time.low <= time.ratio <= time.high for time in compiled.values())
+    assert all(min(time.theirs, time.ours, time.ratio) > 0 for time in compiled.values())
 
 
 def test_attention_of_a_head_that_looks_back() -> None:
@@ -110,7 +111,7 @@ def test_attention_of_a_head_that_looks_back() -> None:
     assert far > 0.3
 
 
-@pytest.mark.parametrize(("rounds", "cut"), [(2, 0), (5, 0), (6, 0), (8, 0), (9, 1), (60, 21)])
+@pytest.mark.parametrize(("rounds", "cut"), [(6, 0), (8, 0), (9, 1), (60, 21)])
 def test_interval_of_a_ratio(rounds: int, cut: int) -> None:
     """As tables of the sign test have it: n and the number that is left out at either end."""
     ratios = [1.0 + i / 100 for i in range(rounds)]
@@ -118,6 +119,11 @@ def test_interval_of_a_ratio(rounds: int, cut: int) -> None:
     assert time.ours == 2.0
     assert time.theirs == pytest.approx(2 * time.ratio)
     assert (time.low, time.high) == pytest.approx((ratios[cut], ratios[-1 - cut]))
+
+
+def test_too_few_rounds_have_no_interval() -> None:
+    time = timing.compare([2.0] * 5, [1.0] * 5)  # five heads in a row: 6 %
+    assert (time.low, time.high) == (0.0, math.inf)
 
 
 def test_ways_take_turns() -> None:
@@ -147,6 +153,7 @@ def test_table_says_where_continuations_part_and_what_is_noise() -> None:
                 "d": timing.Timing(1.0, 0.9, 1.11, 0.99, 1.21),
                 "e": timing.Timing(1.0, 0.9, 1.11, 1.05, 1.21),
                 "f": timing.Timing(1.0, 0.5, 2.0, 1.96, 2.04),
+                "g": timing.Timing(1.0, 0.5, 2.0, 0.0, math.inf),
             }
         },
         errors=dict.fromkeys(llama.SHOWN_POSITIONS, (0.1, 1e-7)),
@@ -162,6 +169,7 @@ def test_table_says_where_continuations_part_and_what_is_noise() -> None:
         ("1 s", "900 ms", "0.99–1.21×: noise"),
         ("1 s", "900 ms", "1.05–1.21× faster"),
         ("1 s", "500 ms", "2.0× faster"),
+        ("1 s", "500 ms", "too few rounds"),
     ]
     assert elsewhere.rows[0][1:] == ("25.00 %", "< 0.01 %", "")
 

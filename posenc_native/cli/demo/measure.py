@@ -48,8 +48,8 @@ class Sizes:
     steps: int
 
 
-FULL = Sizes(context=1024, rounds=9, steps=60)
-QUICK = Sizes(context=256, rounds=3, steps=10)
+FULL = Sizes(context=1024, rounds=9, steps=40)
+QUICK = Sizes(context=256, rounds=6, steps=10)
 
 
 @dataclass(frozen=True)

@@ -88,6 +88,8 @@ def share_of_attention(value: float) -> str:
 
 def _faster(time: Timing) -> str:
     """The interval of how many times as fast; where 1 is in it, no claim."""
+    if time.low == 0.0:
+        return "too few rounds"
     if time.high < 1.0:
         return f"{_interval(1 / time.high, 1 / time.low)}× slower"
     word = " faster" if time.low > 1.0 else ": noise"

@@ -34,7 +34,8 @@ class Timing:
     Attributes:
         theirs, ours: median time in seconds.
         ratio: median over the rounds of theirs / ours.
-        low, high: the median's interval of at least 95 % confidence, or all that was seen.
+        low, high: the median's interval of at least 95 % confidence; 0 and infinity where there are
+            too few rounds for one, fewer than six.
     """
 
     theirs: float
@@ -52,16 +53,17 @@ def compare(theirs: Sequence[float], ours: Sequence[float]) -> Timing:
     probability that follows from n coins.
     """
     ratios = sorted(a / b for a, b in zip(theirs, ours, strict=True))
+    ends = [0.0, *ratios, math.inf]
     n, cut, beyond = len(ratios), 0, 1.0
-    while 1.0 - 2.0 * (beyond + math.comb(n, cut + 1)) / 2.0**n >= CONFIDENCE:
+    while 1.0 - 2.0 * beyond / 2.0**n >= CONFIDENCE:
         cut += 1
         beyond += math.comb(n, cut)
     return Timing(
         statistics.median(theirs),
         statistics.median(ours),
         statistics.median(ratios),
-        ratios[cut],
-        ratios[n - 1 - cut],
+        ends[cut],
+        ends[-1 - cut],
     )
 
 
