@@ -48,7 +48,7 @@ class Sizes:
     steps: int
 
 
-FULL = Sizes(context=1024, rounds=9, steps=40)
+FULL = Sizes(context=1024, rounds=6, steps=40)
 QUICK = Sizes(context=256, rounds=6, steps=10)
 
 
@@ -123,7 +123,7 @@ def measure(
     """
     # Seconds, roughly.
     reading, writing = 0.7 * sizes.context / FULL.context, 0.02 * new_tokens
-    timing = 3.5 * reading * sizes.rounds + 0.06 * sizes.steps + 0.5
+    timing = 4.5 * reading * sizes.rounds + 0.06 * sizes.steps + 0.5
     total = 3.0 + 2 * (2 * reading + writing) + timing + (120.0 if compiled else 0.0) + 1.0
     progress = _Steps(report, total)
     with progress.step("importing torch and transformers", 3.0):
