@@ -15,7 +15,6 @@ import matplotlib as mpl
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator
 from PIL import Image
 
@@ -32,12 +31,13 @@ PANELS = (
     ("decode, 32 x", "torch float32, half"),
     ("relative: T5 bias, 16", "torch float32"),
 )
-# Bars are told apart by lightness alone, and by hatching.
+# Marks are told apart by lightness alone, and by form. Not bars: a logarithmic axis has no zero for
+# them to begin at.
 INK = "#222222"
-OURS: dict[str, Any] = {"facecolor": "#10375c", "edgecolor": INK, "linewidth": 0.4}
-PEER: dict[str, Any] = {"facecolor": "#efb366", "edgecolor": "#8a5a1c", "linewidth": 0.4}
-PEER["hatch"] = "////"
-YARDSTICK: dict[str, Any] = {"facecolor": "#dddddd", "edgecolor": INK, "linewidth": 0.4}
+MARK: dict[str, Any] = {"linestyle": "none", "markersize": 7, "markeredgewidth": 0.6}
+OURS: dict[str, Any] = MARK | {"marker": "o", "color": "#10375c", "markeredgecolor": INK}
+PEER: dict[str, Any] = MARK | {"marker": "s", "color": "#efb366", "markeredgecolor": "#8a5a1c"}
+YARDSTICK: dict[str, Any] = MARK | {"marker": "D", "color": "#ffffff", "markeredgecolor": INK}
 LIMIT: dict[str, Any] = {"color": "#c1121f", "linewidth": 1.3, "zorder": 3.5}
 LIMIT_LINES = dict(zip(limits.KINDS, ("-", "--", "-.", ":", (0, (5, 1, 1, 1))), strict=True))
 LINES = ("#10375c", "#c8553d", "#3c887e", "#8c6bb1", "#b8860b", "#666666")
@@ -59,7 +59,6 @@ STYLE = {
     "xtick.color": INK,
     "ytick.color": INK,
     "grid.color": "#e6e6e6",
-    "hatch.linewidth": 0.5,
 }
 
 
@@ -103,7 +102,7 @@ def panels(figures: dict[str, Any], threads: int) -> list[dict[str, Any]]:
     return found
 
 
-def bars(case: dict[str, Any]) -> list[dict[str, Any]]:
+def marks(case: dict[str, Any]) -> list[dict[str, Any]]:
     """The rows that a panel shows, the fastest first: ours in every mode, the best of each peer.
 
     Of ours the fastest in each mode, of a yardstick the fastest of its name.
@@ -118,7 +117,7 @@ def bars(case: dict[str, Any]) -> list[dict[str, Any]]:
     return sorted(best.values(), key=lambda row: row["seconds"])
 
 
-def _bar_label(row: dict[str, Any]) -> str:
+def _label(row: dict[str, Any]) -> str:
     mode = f", {row['mode']}" if row["mode"] else ""
     return ("posenc_native" if row["ours"] else row["contestant"]) + mode
 
@@ -130,7 +129,7 @@ def _style(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _draw_case(axes: Any, case: dict[str, Any]) -> None:
-    rows = bars(case)
+    rows = marks(case)
     fastest, slowest = rows[0]["seconds"], rows[-1]["seconds"]
     # A limit far below all rows says nothing: bytes do not matter there.
     near = {k: v["seconds"] for k, v in case["limits"].items() if v["seconds"] > fastest / 8}
@@ -140,13 +139,17 @@ def _draw_case(axes: Any, case: dict[str, Any]) -> None:
     behind = {"facecolor": PAPER, "edgecolor": "none", "pad": 0.6}
     for place, row in enumerate(rows):
         seconds = row["seconds"]
-        axes.barh(place, seconds, height=0.75, zorder=3, **_style(row))
+        axes.plot(seconds, place, zorder=3.6, **_style(row))
         text = duration(seconds)
-        axes.text(seconds * 1.07, place, text, va="center", fontsize=7, zorder=4, bbox=behind)
-    axes.set_yticks(range(len(rows)), [_bar_label(row) for row in rows], fontsize=7)
-    axes.invert_yaxis()
+        axes.annotate(
+            text, (seconds, place), xytext=(7, 0), textcoords="offset points", va="center",
+            fontsize=7, zorder=4, bbox=behind,
+        )  # fmt: skip
+    axes.set_yticks(range(len(rows)), [_label(row) for row in rows], fontsize=7)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.grid(True, axis="y")
     axes.set_xscale("log")
-    axes.set_xlim(min([fastest, *near.values()]) * 0.6, slowest * 2.2)
+    axes.set_xlim(min([fastest, *near.values()]) * 0.6, slowest * 2.8)
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
     axes.xaxis.set_major_formatter(lambda value, _: duration(value))
     axes.xaxis.set_minor_formatter("")
@@ -155,17 +158,17 @@ def _draw_case(axes: Any, case: dict[str, Any]) -> None:
 
 
 def draw_speed(figures: dict[str, Any], path: Path, threads: int) -> Path | None:
-    """Bars of every peer for some cases, and the memory limits as lines; None without a case."""
+    """A mark for every peer in some cases, and the memory limits as lines; None without a case."""
     shown = panels(figures, threads)
     if not shown:
         return None
     columns = min(2, len(shown))
-    # Rows of panels are as high as their longest list of bars.
-    bars_of_rows = [
-        max(len(bars(case)) for case in shown[first : first + columns])
+    # Rows of panels are as high as their longest list of marks.
+    marks_of_rows = [
+        max(len(marks(case)) for case in shown[first : first + columns])
         for first in range(0, len(shown), columns)
     ]
-    heights = [0.62 + 0.165 * count for count in bars_of_rows]
+    heights = [0.62 + 0.165 * count for count in marks_of_rows]
     cpu = figures["machine"]["cpu"]
     figure = _figure(
         4.9 * columns,
@@ -174,9 +177,9 @@ def draw_speed(figures: dict[str, Any], path: Path, threads: int) -> Path | None
     )
     kinds = dict.fromkeys(kind for case in shown for kind in case["limits"])
     handles = [
-        Patch(label="posenc_native", **OURS),
-        Patch(label="a library", **PEER),
-        Patch(label="a yardstick", **YARDSTICK),
+        Line2D([], [], label="posenc_native", **OURS),
+        Line2D([], [], label="a library", **PEER),
+        Line2D([], [], label="a yardstick", **YARDSTICK),
         *(
             Line2D([], [], **LIMIT, linestyle=LIMIT_LINES[kind], label=f"memory limit: {kind}")
             for kind in kinds

@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> None:
             figures = experiment.Figures(settings, [])
             for seed in range(options.seeds):
                 for encoding in chosen:
-                    one = experiment.train(encoding, seed, data, settings, report)
+                    one = experiment.run(encoding, seed, data, settings, report)
                     figures.runs.append(one)
                     experiment.save(figures, options.out.with_suffix(".json"))
                     say(f"{encoding}, seed {seed}: {one.held_out[1][0]:.3f} on text held out")

@@ -101,15 +101,35 @@ def read(text: Path, settings: Settings) -> tuple[int, Tensor, Tensor]:
     return len(vocabulary), data[:split], data[split:]
 
 
-def train(
+def run(
     encoding: str,
     seed: int,
     data: tuple[int, Tensor, Tensor],
     settings: Settings,
     report: Callable[[str, float], None],
 ) -> Run:
-    """One run. report is told its name and the loss after every step."""
+    """Train a model, then read at every length. report is told its name and the loss of a step."""
     vocabulary, training, held_out = data
+    model, losses = train(encoding, seed, vocabulary, training, settings, report)
+    as_trained, adapted = {}, {}
+    for factor in settings.factors:
+        if model.can_read(factor * settings.length):
+            as_trained[factor] = evaluate(model, held_out, factor, settings)
+        other = adapt(model, factor, settings.length)
+        if other is not None:
+            adapted[factor] = evaluate(other, held_out, factor, settings)
+    return Run(encoding, seed, losses, as_trained, adapted)
+
+
+def train(
+    encoding: str,
+    seed: int,
+    vocabulary: int,
+    training: Tensor,
+    settings: Settings,
+    report: Callable[[str, float], None],
+) -> tuple[Transformer, list[float]]:
+    """A trained model, ready to be read with, and the loss after every step."""
     torch.manual_seed(seed)  # the same weights ...
     batches = torch.Generator().manual_seed(seed)  # ... and the same batches for every encoding
     model = Transformer(vocabulary, settings.length, encoding)
@@ -130,15 +150,7 @@ def train(
         schedule.step()
         losses.append(round(loss.item(), 4))
         report(f"{encoding}, seed {seed}", losses[-1])
-    model.eval()
-    as_trained, adapted = {}, {}
-    for factor in settings.factors:
-        if model.can_read(factor * settings.length):
-            as_trained[factor] = evaluate(model, held_out, factor, settings)
-        other = adapt(model, factor, settings.length)
-        if other is not None:
-            adapted[factor] = evaluate(other, held_out, factor, settings)
-    return Run(encoding, seed, losses, as_trained, adapted)
+    return model.eval(), losses
 
 
 def cross_entropy(model: Transformer, windows: Tensor) -> Tensor:

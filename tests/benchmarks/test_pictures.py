@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("ml_dtypes")
 pytest.importorskip("matplotlib")
 
+from matplotlib.figure import Figure  # noqa: E402
 from targets import NEEDS_NATIVE  # noqa: E402
 
 import posenc_native as pn  # noqa: E402
@@ -56,10 +57,19 @@ FIGURES = {
 def test_a_panel_shows_the_best_row_of_everyone():
     (shown,) = plot.panels(FIGURES, 1)
     assert shown is FIGURES["cases"][2]
-    assert [(r["contestant"], r["mode"]) for r in plot.bars(shown)] == [
+    assert [(r["contestant"], r["mode"]) for r in plot.marks(shown)] == [
         ("Rotary", "in place"), ("copy_", "out="), ("apply_rotary_qk", "fresh"),
         ("a library", "out="),
     ]  # fmt: skip
+
+
+def test_times_on_a_logarithmic_axis_are_marks_and_not_bars():
+    axes = Figure().add_subplot()
+    plot._draw_case(axes, FIGURES["cases"][2])
+    assert axes.get_xscale() == "log"
+    assert not axes.patches  # a bar would begin anywhere: there is no zero
+    times = [line.get_xdata()[0] for line in axes.lines if line.get_marker() not in ("", "None")]
+    assert times == [2.4e-3, 3e-3, 9e-3, 20e-3]
 
 
 def test_pictures_are_small_files_beside_the_figures(tmp_path):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.resources
 import importlib.util
 import itertools
+import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,8 @@ from command_line import one_line, run
 from posenc_native import cli
 from posenc_native.base.optional import install_command
 from posenc_native.cli import demo
-from posenc_native.cli.demo import measure, show
+from posenc_native.cli.demo import llama, measure, show, timing
+from posenc_native.cli.demo.attention import BACK, Attention, attention
 from posenc_native.cli.demo.exact import exact_cos_sin
 
 # --- demo -----------------------------------------------------------------------------------------
@@ -40,6 +43,11 @@ def test_demo(tmp_path: Path) -> None:
         "near position 4,096",
         "near position 131,072",
         "near position 1,048,576",
+        "near position 16,777,216",
+        "Time of rotary, 4 layers",
+        "Time of the whole model",
+        "Attention gone elsewhere",
+        "--compile tells",
         "100 %",
     ):
         assert words in result.stdout
@@ -48,49 +56,123 @@ def test_demo(tmp_path: Path) -> None:
     assert picture.stat().st_size > 20_000
 
 
+SMALL = measure.Sizes(context=16, rounds=2, steps=3)
+
+
 def test_figures_of_a_small_run() -> None:
     needs_everything()
     seen: list[float] = []
-    figures = measure.both_ways(
-        b"a short text to read",
-        5,
-        measure.Sizes(context=16, moved=8, prefill_repeats=2, decode_repeats=3),
-        lambda _, fraction: seen.append(fraction),
+    figures = measure.measure(
+        b"a short text to read", 5, SMALL, report=lambda _, fraction: seen.append(fraction)
     )
     assert all(b >= a - 1e-9 for a, b in itertools.pairwise(seen))
-    assert 0.0 <= seen[0] < 0.5 < 0.9 < seen[-1] <= 1.0 + 1e-9
+    assert 0.0 <= seen[0] < 0.5 < 0.8 < seen[-1] <= 1.0 + 1e-9
     assert figures.tokens == 16
     assert figures.same_tokens() == 5
     assert figures.difference < 1e-4 * figures.spread
     theirs, ours = figures.moved
     assert ours < 1e-4 * figures.spread
     assert theirs > 10 * ours
-    assert all(seconds > 0 for seconds in (*figures.prefill, *figures.decode))
-    for position in measure.SHOWN_POSITIONS:
+    rotary, whole = figures.times.values()
+    assert list(rotary) == list(whole)
+    for what, alone in rotary.items():
+        assert 0 < alone.theirs < whole[what].theirs  # a part is less than the whole
+        assert alone.low <= alone.ratio <= alone.high
+    for position in llama.SHOWN_POSITIONS:
         theirs, ours = figures.errors[position]
         assert ours < 1.2e-7
         assert position * 2.0**-27 < theirs < position * 2.0**-22
 
 
-def test_table_says_where_continuations_part() -> None:
+@pytest.mark.slow  # compiles four programs
+def test_compiled_models_are_timed() -> None:
+    needs_everything()
+    if not shutil.which("g++"):
+        pytest.skip("torch.compile needs a C++ compiler, and there is no g++")
+    figures = measure.measure(b"a short text to read", 2, SMALL, compiled=True)
+    compiled = figures.times["The whole model, compiled"]
+    assert list(compiled) == ["prefill, 16 tokens", "decode, 1 token"]
+    assert all(min(time.theirs, time.ours, time.ratio) > 0 for time in compiled.values())
+
+
+def test_attention_of_a_head_that_looks_back() -> None:
+    needs_everything()
+    ways = llama.both_ways(llama.small_llama())
+    shares = []
+    for position in llama.SHOWN_POSITIONS:
+        theirs, ours = attention(ways.theirs, position), attention(ways.ours, position)
+        assert all(max(row) == row[BACK] for row in ours.weights)
+        spread = max(max(row) - min(row) for row in zip(*ours.weights, strict=True))
+        assert spread < 1e-6  # one line for all tokens
+        assert ours.elsewhere < 1e-6
+        shares.append(theirs.elsewhere)
+    near, _, million, far = shares
+    assert near < 1e-4
+    assert 1e-3 < million < 1e-2
+    assert far > 0.3
+
+
+@pytest.mark.parametrize(("rounds", "cut"), [(6, 0), (8, 0), (9, 1), (60, 21)])
+def test_interval_of_a_ratio(rounds: int, cut: int) -> None:
+    """As tables of the sign test have it: n and the number that is left out at either end."""
+    ratios = [1.0 + i / 100 for i in range(rounds)]
+    time = timing.compare([2 * ratio for ratio in ratios], [2.0] * rounds)
+    assert time.ours == 2.0
+    assert time.theirs == pytest.approx(2 * time.ratio)
+    assert (time.low, time.high) == pytest.approx((ratios[cut], ratios[-1 - cut]))
+
+
+def test_too_few_rounds_have_no_interval() -> None:
+    time = timing.compare([2.0] * 5, [1.0] * 5)  # five heads in a row: 6 %
+    assert (time.low, time.high) == (0.0, math.inf)
+
+
+def test_ways_take_turns() -> None:
+    order = []
+
+    def clock(name: str, seconds: float) -> timing.Clock:
+        return lambda: order.append(name) or seconds  # type: ignore[func-returns-value]
+
+    times = timing.take_turns([clock("a", 1.0), clock("b", 2.0), clock("c", 3.0)], 4)
+    assert "".join(order) == "abcbcacababc"
+    assert times == [[1.0] * 4, [2.0] * 4, [3.0] * 4]
+
+
+def test_table_says_where_continuations_part_and_what_is_noise() -> None:
+    head = Attention([[0.5, 0.5]], 0.25)
     figures = measure.Figures(
         tokens=1000,
         spread=2.0,
         difference=0.5,
         continuation=([1, 2, 3, 4], [1, 2, 5, 4]),
         moved=(0.5, 1.0),
-        prefill=(2.5, 0.05, 25e-6),
-        decode=(1e-4, 2e-4, 1e-4),
-        errors=dict.fromkeys(measure.SHOWN_POSITIONS, (0.1, 1e-7)),
+        times={
+            "Time": {
+                "a": timing.Timing(2.5, 0.05, 50.0, 48.9, 51.2),
+                "b": timing.Timing(2.5, 25e-6, 1e5, 1e5, 1e5),
+                "c": timing.Timing(1e-4, 2e-4, 0.5, 0.4, 0.625),
+                "d": timing.Timing(1.0, 0.9, 1.11, 0.99, 1.21),
+                "e": timing.Timing(1.0, 0.9, 1.11, 1.05, 1.21),
+                "f": timing.Timing(1.0, 0.5, 2.0, 1.96, 2.04),
+                "g": timing.Timing(1.0, 0.5, 2.0, 0.0, math.inf),
+            }
+        },
+        errors=dict.fromkeys(llama.SHOWN_POSITIONS, (0.1, 1e-7)),
+        attention=dict.fromkeys(llama.SHOWN_POSITIONS, (head, Attention([[1.0, 0.0]], 2e-8))),
         facts="",
     )
-    same, time, _ = show.sections(figures)
+    same, time, elsewhere, _ = show.sections(figures)
     assert [row[3] for row in same.rows] == ["2e-01 of spread", "same up to 2", "2.0× more"]
     assert [row[1:] for row in time.rows] == [
-        ("2.5 s", "50 ms", "50× faster"),
+        ("2.5 s", "50 ms", "49–51× faster"),
         ("2.5 s", "25 µs", "100,000× faster"),
-        ("100 µs", "200 µs", "2.0× slower"),
+        ("100 µs", "200 µs", "1.6–2.5× slower"),
+        ("1 s", "900 ms", "0.99–1.21×: noise"),
+        ("1 s", "900 ms", "1.05–1.21× faster"),
+        ("1 s", "500 ms", "2.0× faster"),
+        ("1 s", "500 ms", "too few rounds"),
     ]
+    assert elsewhere.rows[0][1:] == ("25.00 %", "< 0.01 %", "")
 
 
 def test_exact_cos_sin_is_exact() -> None:
@@ -135,11 +217,11 @@ def test_a_text_is_read_as_far_as_it_is_used(
     class Stop(Exception):
         pass
 
-    def both_ways(data: bytes, *_: object) -> None:
+    def stop(data: bytes, *_: object) -> None:
         seen.append(data)
         raise Stop
 
-    monkeypatch.setattr(measure, "both_ways", both_ways)
+    monkeypatch.setattr(measure, "measure", stop)
     text = tmp_path / "long.txt"
     with text.open("wb") as file:
         file.truncate(1 << 40)  # takes no room on the disk

@@ -18,6 +18,7 @@ from places import ROOT
 EXAMPLES = ROOT / "examples"
 PROGRAMS = (
     "which_encoding",
+    "far_positions.py",
     "patched_generation.py",
     "vision_transformer.py",
     "time_series.py",
@@ -201,6 +202,66 @@ def test_text_is_what_its_note_says() -> None:
     assert text.startswith(b"NORTHANGER ABBEY")
     assert text.endswith(b"No. 97, Vol. II, Rambler.\n\n")  # her last footnote
     assert len(text) < 450_000
+
+
+# --- far_positions --------------------------------------------------------------------------------
+
+
+def test_far_positions_runs(tmp_path: Path) -> None:
+    need("torch", "matplotlib")
+    out = output(tmp_path, "far_positions.py", "--quick", "--out", "a.png")
+    rows = re.findall(r"^ +(\d+[kM]?)  +(\d\.\d+)  +(\d\.\d+)  +(\d\.\d+)  +(\d\.\d+)$", out, re.M)
+    assert [row[0] for row in rows][:4] == ["0", "256", "1k", "4k"]
+    assert rows[-1][0] == "64M"
+    figures = json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))
+    exact, float32, *_ = figures["losses"].values()
+    assert max(exact) - min(exact) < 1e-5  # whatever a model has learned
+    assert abs(float32[0] - exact[0]) < 1e-5
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    again = output(tmp_path, "far_positions.py", "--redraw", "a.json", "--out", "b.png")
+    assert again.splitlines()[:-1] == out.splitlines()[-len(rows) - 3 : -1]
+    assert (tmp_path / "b.png").read_bytes() == (tmp_path / "a.png").read_bytes()
+
+
+def test_far_positions_says_what_is_wrong(tmp_path: Path) -> None:
+    need("torch", "matplotlib")
+    short = tmp_path / "short.txt"
+    short.write_text("too short", encoding="utf-8")
+    for arguments, expected in (
+        (["--text", "short.txt"], "short.txt: expected at least 1291 characters, got 9"),
+        (["--out", "nowhere/a.png"], "--out: no folder nowhere"),
+        (["--redraw", "short.txt"], "short.txt: expected figures that this program wrote"),
+    ):
+        assert error_line(tmp_path, "far_positions.py", *arguments) == f"far_positions: {expected}"
+    result = run(tmp_path, "far_positions.py", "--out", "figures.json")  # where the figures go
+    assert result.returncode == 2
+    assert "expected a name that ends in .png, .svg or .pdf, got figures.json" in result.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"short.txt"}
+
+
+def test_far_positions_are_those_of_the_readme_and_show_what_it_says() -> None:
+    figures = json.loads((EXAMPLES / "results" / "far_positions.json").read_text(encoding="utf-8"))
+    readme = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    ways, offsets = figures["losses"], figures["offsets"]
+    assert f"| begins at | {' | '.join(ways)} |" in readme
+    for place, offset in enumerate(offsets):
+        cells = " | ".join(f"{losses[place]:.4f}" for losses in ways.values())
+        assert f"| {offset:,} | {cells} |" in readme
+    exact, float32, cast, bfloat16 = (
+        dict(zip(offsets, losses, strict=True)) for losses in ways.values()
+    )
+    assert max(exact.values()) - min(exact.values()) < 1e-6
+    assert max(abs(cast[offset] - float32[offset]) for offset in offsets) < 1e-3
+    assert abs(float32[2**20] - exact[0]) < 1e-4  # a million is not too far for float32
+    more = [round(float32[2**power] - exact[0], 3) for power in (22, 23)]
+    assert more == [0.001, 0.007]
+    assert round(float32[2**24], 2) == 2.23
+    assert bfloat16[256] - exact[0] > 0.5
+    assert bfloat16[4096] > figures["letters"] > float32[2**26]
+    assert f"above {figures['letters']:.2f}" in readme
+    assert f"in {figures['windows']} windows" in readme
+    assert figures["settings"]["steps"] == 400
+    assert (EXAMPLES / "results" / "far_positions.png").stat().st_size < 200_000
 
 
 # --- the others -----------------------------------------------------------------------------------

@@ -22,7 +22,8 @@ late.torch_operations()  # as where torch was imported first
 """
 ROTATE = """
 q = torch.ones(1, 2, 3, 8)
-rotate = lambda: pn.apply_rotary_qk(q, q, None, torch.ones(4))
+rope = pn.Rotary(8)
+rotate = lambda: rope(q, q)
 """
 
 

@@ -8,35 +8,29 @@ the same process on the same weights.
 from __future__ import annotations
 
 import contextlib
-import copy
-import statistics
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from posenc_native import configuration
-
+from .attention import Attention, attention
 from .exact import exact_cos_sin
+from .llama import (
+    LAYERS,
+    SHOWN_POSITIONS,
+    Ways,
+    both_ways,
+    facts_about,
+    small_llama,
+    tables_of_model,
+)
+from .timing import Clock, Timing, compare, decoding_steps, prefills, rotary_alone, take_turns
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "FULL",
-    "LAYERS",
-    "MOVED_TO",
-    "QUICK",
-    "SHOWN_POSITIONS",
-    "Figures",
-    "Sizes",
-    "both_ways",
-]
+__all__ = ["FULL", "MOVED_TO", "QUICK", "Figures", "Sizes", "measure"]
 
-SHOWN_POSITIONS = (4096, 131072, 1048576)
 MOVED_TO = 131072
-LAYERS, QUERY_HEADS, KEY_HEADS, HEAD_DIM = 4, 32, 8, 128
 
 
 @dataclass(frozen=True)
@@ -45,32 +39,43 @@ class Sizes:
 
     Attributes:
         context: bytes of the text that are read.
-        moved: how many of these are read again at a later position.
-        prefill_repeats, decode_repeats: how often each is timed.
+        rounds: of each time of a prefill.
+        steps: rounds of each time of a decoding step.
     """
 
     context: int
-    moved: int
-    prefill_repeats: int
-    decode_repeats: int
+    rounds: int
+    steps: int
 
 
-FULL = Sizes(context=4096, moved=1024, prefill_repeats=5, decode_repeats=300)
-QUICK = Sizes(context=256, moved=64, prefill_repeats=3, decode_repeats=20)
+FULL = Sizes(context=1024, rounds=6, steps=40)
+QUICK = Sizes(context=256, rounds=6, steps=10)
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What was measured. Pairs are (transformers, posenc_native); times are in seconds."""
+    """What was measured. Pairs are (transformers, posenc_native).
+
+    Attributes:
+        tokens: how many were read.
+        spread: standard deviation of the logits.
+        difference: the largest between a logit and its twin.
+        continuation: the tokens that each way wrote.
+        moved: largest change of a logit when the text stands elsewhere.
+        times: by a section's title, by a row's.
+        errors: of cos and sin, by position.
+        attention: of a head that finds a token by its distance, by position.
+        facts: of the model and the machine.
+    """
 
     tokens: int
-    spread: float  # standard deviation of the logits
-    difference: float  # the largest between a logit and its twin
+    spread: float
+    difference: float
     continuation: tuple[list[int], list[int]]
-    moved: tuple[float, float]  # largest change of a logit when the text stands elsewhere
-    prefill: tuple[float, float, float]  # the third is posenc_native in fresh memory
-    decode: tuple[float, float, float]
-    errors: dict[int, tuple[float, float]]  # of cos and sin, by position
+    moved: tuple[float, float]
+    times: dict[str, dict[str, Timing]]
+    errors: dict[int, tuple[float, float]]
+    attention: dict[int, tuple[Attention, Attention]]
     facts: str
 
     def same_tokens(self) -> int:
@@ -100,10 +105,11 @@ class _Steps:
         self._report(self._label, self._done / self._total)
 
 
-def both_ways(
+def measure(
     data: bytes,
     new_tokens: int,
     sizes: Sizes = FULL,
+    compiled: bool = False,
     report: Callable[[str, float], None] = lambda label, fraction: None,
 ) -> Figures:
     """Run the model both ways and measure.
@@ -112,90 +118,56 @@ def both_ways(
         data: the text, of which ``sizes.context`` bytes are read.
         new_tokens: length of the greedy continuation.
         sizes: how much is done.
+        compiled: whether the time of compiled models is measured, too.
         report: is told what is being done and which fraction of all is done.
     """
-    # Seconds, roughly; a prefill grows with the square of the text.
-    reading, writing = 5.0 * (sizes.context / FULL.context) ** 2 + 0.1, 0.02 * new_tokens
-    progress = _Steps(report, total=3.0 + 2 * (reading + writing + 1.5) + 6.0 + 0.5)
+    # Seconds, roughly.
+    reading, writing = 0.7 * sizes.context / FULL.context, 0.02 * new_tokens
+    timing = 4.5 * reading * sizes.rounds + 0.06 * sizes.steps + 0.5
+    total = 3.0 + 2 * (2 * reading + writing) + timing + (120.0 if compiled else 0.0) + 1.0
+    progress = _Steps(report, total)
     with progress.step("importing torch and transformers", 3.0):
         import torch
 
-        from posenc_native import hf
-
-        model = _small_llama()
+        ways = both_ways(small_llama())
     ids = torch.tensor([list(data[: sizes.context])])
-    around = sorted({16 * 4**k for k in range(9)} | set(SHOWN_POSITIONS))
-    # Several around each: at a power of two itself, float32 makes no error at all.
-    positions = {p: range(p, p + 8) for p in around}
 
-    def read(way: str) -> tuple[Tensor, list[int], float, dict[int, Tensor]]:
-        with progress.step(f"{way}: reading {ids.shape[1]} tokens", reading, LAYERS):
+    def read(name: str, model: Any) -> tuple[Tensor, list[int], float]:
+        hooks = [layer.register_forward_hook(progress.tick) for layer in model.model.layers]
+        with progress.step(f"{name}: reading {ids.shape[1]} tokens", reading, LAYERS):
             result = model(ids, use_cache=True)
         logits = result.logits
-        with progress.step(f"{way}: writing {new_tokens} tokens", writing, LAYERS * new_tokens):
+        with progress.step(f"{name}: writing {new_tokens} tokens", writing, LAYERS * new_tokens):
             continuation = _greedy_continuation(model, result, new_tokens)
-        with progress.step(f"{way}: the text elsewhere", 1.5, 2 * LAYERS):
-            text = ids[:, : sizes.moved]
-            there = torch.arange(MOVED_TO, MOVED_TO + text.shape[1])[None]
-            change = model(text, position_ids=there).logits - model(text).logits
-        rotary = model.model.rotary_emb
-        tables = {p: _tables_of_model(rotary, some) for p, some in positions.items()}
-        return logits, continuation, float(change.abs().max()), tables
-
-    hooks = [layer.register_forward_hook(progress.tick) for layer in model.model.layers]
-    with torch.no_grad():
-        theirs = read("transformers")
-        with hf.patch(model):
-            ours = read("posenc_native")
+        with progress.step(f"{name}: the text elsewhere", reading, LAYERS):
+            there = torch.arange(MOVED_TO, MOVED_TO + ids.shape[1])[None]
+            change = model(ids, position_ids=there).logits - logits
         for hook in hooks:
             hook.remove()
-        with progress.step("timing the rotary part", 6.0, sizes.prefill_repeats):
-            prefill = _time_rotary(model, ids.shape[1], sizes.prefill_repeats, progress.tick)
-            decode = _time_rotary(model, 1, sizes.decode_repeats)
-    errors = {}
-    with progress.step("cos and sin with 60 digits", 0.5, len(positions)):
-        for position, some in positions.items():
-            truth = _exact_tables(model.model.rotary_emb.inv_freq.tolist(), some)
-            a, b = (float((way[3][position] - truth).abs().max()) for way in (theirs, ours))
-            errors[position] = (a, b)
-            progress.tick()
+        return logits, continuation, float(change.abs().max())
+
+    with torch.no_grad():
+        theirs, ours = read("transformers", ways.theirs), read("posenc_native", ways.ours)
+        times: dict[str, dict[str, Timing]] = {}
+        with progress.step("timing both ways in turns", timing, 2 * sizes.rounds):
+            times |= _times(ways, ids, sizes, progress.tick)
+        if compiled:
+            with progress.step("compiling both ways", 120.0, 2):
+                times |= _times_of_compiled(ways, ids, sizes, progress.tick)
+        heads = {p: (attention(ways.theirs, p), attention(ways.ours, p)) for p in SHOWN_POSITIONS}
+        with progress.step("cos and sin with 60 digits", 1.0):
+            errors = _errors_of_tables(ways.theirs, ways.ours)
     return Figures(
         tokens=ids.shape[1],
         spread=float(theirs[0].std()),
         difference=float((ours[0] - theirs[0]).abs().max()),
         continuation=(theirs[1], ours[1]),
         moved=(theirs[2], ours[2]),
-        prefill=prefill,
-        decode=decode,
+        times=times,
         errors=errors,
-        facts=_facts_about(model, ids.shape[1], len(data)),
+        attention=heads,
+        facts=facts_about(ways.theirs, ids.shape[1], len(data)),
     )
-
-
-def _small_llama() -> Any:
-    """A small Llama: heads as large models have them, everything else as small as will do."""
-    import torch
-    import transformers
-
-    config = transformers.LlamaConfig(
-        vocab_size=256,  # bytes
-        hidden_size=512,
-        intermediate_size=1024,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=QUERY_HEADS,
-        num_key_value_heads=KEY_HEADS,
-        head_dim=HEAD_DIM,
-        max_position_embeddings=2 * SHOWN_POSITIONS[-1],
-        rope_parameters={"rope_type": "default", "rope_theta": 500000.0},  # as Llama 3
-        # The usual 0.02 makes all attention scores of such a narrow model about 0, so that a token
-        # hardly notices where another stands. This makes their standard deviation 1.7.
-        initializer_range=0.058,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
-    with torch.random.fork_rng():
-        torch.manual_seed(2017)
-        return cast(Any, transformers.LlamaForCausalLM(config)).eval()
 
 
 def _greedy_continuation(model: Any, result: Any, count: int) -> list[int]:
@@ -208,114 +180,62 @@ def _greedy_continuation(model: Any, result: Any, count: int) -> list[int]:
     return tokens
 
 
-def _tables_of_model(rotary: Any, positions: range) -> Tensor:
-    """Cosines and sines as the model's rotary module gives them: [2, positions, pairs]."""
+def _times(
+    ways: Ways, ids: Tensor, sizes: Sizes, tick: Callable[[], None]
+) -> dict[str, dict[str, Timing]]:
+    """Of rotary alone and of whole models, as they are without torch.compile."""
+    length = ids.shape[1]
+    alone = take_turns(rotary_alone(ways, length), sizes.rounds, tick)
+    alone_step = take_turns(rotary_alone(ways, 1), 5 * sizes.steps)
+    whole = take_turns(prefills(ways, ids), sizes.rounds, tick)
+    whole_step = take_turns(decoding_steps(ways, ids), sizes.steps)
+
+    def rows(prefill: list[list[float]], step: list[list[float]]) -> dict[str, Timing]:
+        return {
+            f"prefill, {length:,} tokens": compare(prefill[0], prefill[1]),
+            "the same, inplace=False": compare(prefill[0], prefill[2]),
+            "decode, 1 token": compare(step[0], step[1]),
+        }
+
+    return {
+        f"Time of rotary, {LAYERS} layers": rows(alone, alone_step),
+        "Time of the whole model": rows(whole, whole_step),
+    }
+
+
+def _times_of_compiled(
+    ways: Ways, ids: Tensor, sizes: Sizes, tick: Callable[[], None]
+) -> dict[str, dict[str, Timing]]:
+    """Of whole models, both compiled."""
     import torch
 
-    pair = rotary(torch.zeros(1), position_ids=torch.tensor([list(positions)]))
-    # transformers' tables hold every value twice, for a head's two halves.
-    return torch.stack([table[0, :, : HEAD_DIM // 2] for table in pair]).double()
+    def turns(kind: Callable[[list[Any], Tensor], list[Clock]], rounds: int) -> list[list[float]]:
+        # A program for each kind of call: what was compiled for another is not looked through.
+        clocks = kind([torch.compile(way, dynamic=False) for way in (ways.theirs, ways.ours)], ids)
+        take_turns(clocks, 2)  # compiles
+        tick()
+        return take_turns(clocks, rounds)
+
+    prefill, step = turns(prefills, sizes.rounds), turns(decoding_steps, sizes.steps)
+    return {
+        "The whole model, compiled": {
+            f"prefill, {ids.shape[1]:,} tokens": compare(*prefill),
+            "decode, 1 token": compare(*step),
+        }
+    }
 
 
-def _exact_tables(frequencies: list[float], positions: range) -> Tensor:
-    """The same by `exact_cos_sin`."""
+def _errors_of_tables(theirs: Any, ours: Any) -> dict[int, tuple[float, float]]:
+    """The largest error of cos and sin around each position, both ways."""
     import torch
 
-    exact = [[exact_cos_sin(p, frequency) for frequency in frequencies] for p in positions]
-    return torch.tensor(exact, dtype=torch.float64).movedim(-1, 0)
-
-
-def _time_rotary(
-    model: Any, tokens: int, repeats: int, tick: Callable[[], None] | None = None
-) -> tuple[float, float, float]:
-    """Median time of all that is rotary in one pass: transformers, ours, ours in fresh memory.
-
-    That is the tables, once, and in each layer what its attention does from the last projection to
-    the cache: it rotates q and k. The three take turns.
-    """
-    import torch
-
-    from posenc_native import hf
-
-    hidden = torch.randn(1, tokens, model.config.hidden_size)
-    positions = torch.arange(4096, 4096 + tokens)[None]
-
-    def way(patch: Callable[[Any], object]) -> Callable[[], float]:
-        twin = copy.deepcopy(model)
-        patch(twin)
-        clock = _replace_projections(twin, tokens)
-
-        def once() -> float:
-            start = time.perf_counter()
-            tables = twin.model.rotary_emb(hidden, position_ids=positions)
-            clock.total = time.perf_counter() - start
-            for layer in twin.model.layers:
-                with contextlib.suppress(_Rotated):
-                    layer.self_attn(hidden, tables, attention_mask=None, past_key_values=clock)
-            return clock.total
-
-        return once
-
-    ways = [way(lambda twin: None), way(hf.patch), way(partial(hf.patch, inplace=False))]
-    times: list[list[float]] = [[] for _ in ways]
-    for _ in range(repeats):
-        for once, samples in zip(ways, times, strict=True):
-            once()  # so that no way finds the caches as another has left them
-            samples.append(once())
-        if tick:
-            tick()
-    theirs, ours, fresh = (statistics.median(samples) for samples in times)
-    return theirs, ours, fresh
-
-
-class _Rotated(Exception):
-    """Ends a forward that has rotated its heads: what comes next is not timed."""
-
-
-class _Clock:
-    """Runs from the last projection of an attention until that calls its cache."""
-
-    def __init__(self) -> None:
-        self.start = self.total = 0.0
-
-    def update(self, *_: object) -> None:
-        """What an attention calls in its cache."""
-        self.total += time.perf_counter() - self.start
-        raise _Rotated
-
-
-def _replace_projections(model: Any, tokens: int) -> _Clock:
-    """Let projections give ready numbers, in fresh memory as they do, and start the clock."""
-    import torch
-
-    clock = _Clock()
-
-    class Projection(torch.nn.Module):
-        def __init__(self, count: int) -> None:
-            super().__init__()
-            self.heads = torch.randn(1, tokens, count * HEAD_DIM)
-
-        def forward(self, _: Tensor) -> Tensor:
-            result = self.heads.clone()
-            clock.start = time.perf_counter()
-            return result
-
-    for layer in model.model.layers:
-        for name, count in (("q", QUERY_HEADS), ("k", KEY_HEADS), ("v", KEY_HEADS)):
-            setattr(layer.self_attn, f"{name}_proj", Projection(count))
-    return clock
-
-
-def _facts_about(model: Any, read: int, total: int) -> str:
-    import torch
-    import transformers
-
-    millions = sum(p.numel() for p in model.parameters()) / 1e6
-    native = configuration.configuration()["backend"]
-    return (
-        f"{type(model).__name__}, {LAYERS} layers, {QUERY_HEADS} query and {KEY_HEADS} key heads "
-        f"of {HEAD_DIM}\n"
-        f"{millions:.0f} million random weights in float32, {read:,} of {total:,} bytes of text\n"
-        f"transformers {transformers.__version__}, torch {torch.__version__}, "
-        f"{torch.get_num_threads()} threads, backend {native}"
-    )
+    frequencies = theirs.model.rotary_emb.inv_freq.tolist()
+    errors = {}
+    for position in sorted({16 * 4**k for k in range(11)} | set(SHOWN_POSITIONS)):
+        # Several around each: at a power of two itself, float32 makes no error at all.
+        some = range(position, position + 8)
+        exact = [[exact_cos_sin(p, frequency) for frequency in frequencies] for p in some]
+        truth = torch.tensor(exact, dtype=torch.float64).movedim(-1, 0)
+        a, b = (float((tables_of_model(m, some) - truth).abs().max()) for m in (theirs, ours))
+        errors[position] = (a, b)
+    return errors

@@ -1,14 +1,15 @@
-"""What was measured, as a table on the terminal and as a picture."""
+"""What was measured, as a table: words for a terminal, and for a picture."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 
-from .measure import LAYERS, MOVED_TO, SHOWN_POSITIONS, Figures
+from .llama import SHOWN_POSITIONS
+from .measure import MOVED_TO, Figures
+from .timing import Timing
 
-__all__ = ["Section", "draw", "sections", "table"]
+__all__ = ["Section", "sections", "share_of_attention", "table"]
 
 
 @dataclass(frozen=True)
@@ -23,14 +24,6 @@ def sections(figures: Figures) -> list[Section]:
     """The table: what both its printed form and its picture show."""
     same, count = figures.same_tokens(), len(figures.continuation[0])
     relative = f"{figures.difference / figures.spread:.0e} of spread"
-    time_rows = [
-        (name, _duration(theirs), _duration(ours), _ratio(theirs, ours, "faster", "slower"))
-        for name, theirs, ours in (
-            (f"prefill, {figures.tokens:,} tokens", figures.prefill[0], figures.prefill[1]),
-            ("the same, inplace=False", figures.prefill[0], figures.prefill[2]),
-            ("decode, 1 token", figures.decode[0], figures.decode[1]),
-        )
-    ]
     return [
         Section(
             "The same model",
@@ -43,16 +36,37 @@ def sections(figures: Figures) -> list[Section]:
                     "the same" if same == count else f"same up to {same}",
                 ),
                 (
-                    f"logits move, text at {MOVED_TO:,}",
+                    f"logits move if at {MOVED_TO:,}",
                     f"{figures.moved[0]:.1e}",
                     f"{figures.moved[1]:.1e}",
                     _ratio(*figures.moved, "less", "more"),
                 ),
             ],
         ),
-        Section(f"Time of rotary, {LAYERS} layers", time_rows),
+        *(
+            Section(
+                title,
+                [
+                    (what, _duration(time.theirs), _duration(time.ours), _faster(time))
+                    for what, time in rows.items()
+                ],
+            )
+            for title, rows in figures.times.items()
+        ),
         Section(
-            "Largest error of cos and sin",
+            "Attention gone elsewhere",
+            [
+                (
+                    f"near position {position:,}",
+                    share_of_attention(theirs.elsewhere),
+                    share_of_attention(ours.elsewhere),
+                    "",
+                )
+                for position, (theirs, ours) in figures.attention.items()
+            ],
+        ),
+        Section(
+            "Largest error of cos, sin",
             [
                 (
                     f"near position {position:,}",
@@ -65,6 +79,27 @@ def sections(figures: Figures) -> list[Section]:
             ],
         ),
     ]
+
+
+def share_of_attention(value: float) -> str:
+    """In per cent, as far as two digits behind the point tell."""
+    return f"{100 * value:.2f} %" if value >= 1e-4 else "< 0.01 %"
+
+
+def _faster(time: Timing) -> str:
+    """The interval of how many times as fast; where 1 is in it, no claim."""
+    if time.low == 0.0:
+        return "too few rounds"
+    if time.high < 1.0:
+        return f"{_interval(1 / time.high, 1 / time.low)}× slower"
+    word = " faster" if time.low > 1.0 else ": noise"
+    return f"{_interval(time.low, time.high)}×{word}"
+
+
+def _interval(low: float, high: float) -> str:
+    digits = 2 if high < 2 else 1 if high < 10 else 0
+    ends = [f"{end:,.{digits}f}" for end in (low, high)]
+    return "–".join(dict.fromkeys(ends))
 
 
 def _ratio(theirs: float, ours: float, better: str, worse: str) -> str:
@@ -102,72 +137,3 @@ def table(figures: Figures) -> Any:
             table.add_row(f" {what}", *cells)
         table.add_section()
     return table
-
-
-def draw(figures: Figures, out: Path) -> None:
-    """The table above a chart of the error by position. Told apart without colour as well."""
-    from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
-
-    ink, grey, orange = "#1a1a1a", "#666666", "#d9822b"
-    figure = Figure(figsize=(10, 8.6), dpi=150, facecolor="white")
-    figure.text(0.05, 0.955, "Rotary encoding, two ways", fontsize=17, weight="bold", color=ink)
-    figure.text(0.05, 0.885, figures.facts, fontsize=9, color=grey, linespacing=1.5)
-
-    columns = ((0.05, "left"), (0.60, "right"), (0.755, "right"), (0.785, "left"))
-    y, step = 0.845, 0.0285
-
-    def line(cells: tuple[str, ...], weight: str = "normal") -> None:
-        for (x, side), cell in zip(columns, cells, strict=True):
-            figure.text(x, y, cell, ha=side, fontsize=10.5, color=ink, weight=weight)
-
-    def rule(width: float) -> None:
-        figure.add_artist(Line2D([0.05, 0.95], [y, y], color=ink, linewidth=width))
-
-    line(("", "transformers", "posenc_native", ""), weight="bold")
-    y -= 0.012
-    rule(1.2)
-    for section in sections(figures):
-        y -= step
-        line((section.title, "", "", ""), weight="bold")
-        for what, *cells in section.rows:
-            y -= step
-            line((f"   {what}", *cells))
-        y -= 0.012
-        rule(0.5)
-
-    axes = figure.add_axes((0.115, 0.075, 0.70, y - 0.15))
-    positions = list(figures.errors)
-    for which, (name, colour, dashes, marker) in enumerate(
-        (("transformers", orange, "--", "s"), ("posenc_native", ink, "-", "o"))
-    ):
-        values = [errors[which] for errors in figures.errors.values()]
-        axes.plot(
-            positions,
-            values,
-            color=colour,
-            linestyle=dashes,
-            marker=marker,
-            markersize=5,
-            linewidth=1.8,
-        )
-        axes.annotate(
-            name,
-            (positions[-1], values[-1]),
-            xytext=(10, 0),
-            textcoords="offset points",
-            va="center",
-            weight="bold",
-            color=colour,
-        )
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_ylim(1e-8, 1.0)
-    ticks = [16, 256, *SHOWN_POSITIONS]
-    axes.set_xticks(ticks, [f"{p:,}" for p in ticks])
-    axes.minorticks_off()
-    axes.set_xlabel("position")
-    axes.set_title("Largest error of cos and sin", loc="left", fontsize=11, weight="bold")
-    axes.grid(True, color="#dddddd", linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(out, format="png")
