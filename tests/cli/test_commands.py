@@ -18,7 +18,7 @@ from command_line import commands, one_line, run
 import posenc_native
 import posenc_native as pn
 from posenc_native import cli
-from posenc_native.cli import bench, demo
+from posenc_native.cli import bench, demo, info
 
 
 def examples() -> list[str]:
@@ -42,7 +42,38 @@ def test_version_and_info(tmp_path: Path) -> None:
 
 def test_info_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["info", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == pn.configuration.configuration()
+    entries = json.loads(capsys.readouterr().out)
+    assert "--check" in entries.pop("not tried")
+    assert entries == pn.configuration.configuration(ask_torch=False)
+
+
+def test_info_imports_no_torch() -> None:
+    code = "import sys; from posenc_native import cli; print(cli.main(), 'torch' in sys.modules)"
+    asked = subprocess.run(
+        [sys.executable, "-c", code, "info"], capture_output=True, text=True, check=True
+    )
+    assert asked.stdout.splitlines()[-1] == "0 False"
+    assert "not asked" in asked.stdout or "not built" in asked.stdout
+
+
+def test_info_checks_the_operators(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    if pn.engines.backend.torch_library() is None:
+        pytest.skip("the operators were not built")
+    assert cli.main(["info", "--check", "--json"]) == 0
+    entries = json.loads(capsys.readouterr().out)
+    assert entries["tried on cpu"] == "a table is that of NumPy, bit for bit"
+    assert "not asked" not in json.dumps(entries)
+
+    def other_of_numpy(positions: Any, dim: int) -> Any:
+        numpy = isinstance(positions, np.ndarray)
+        return np.zeros((4, dim), np.float32) if numpy else pn.sinusoidal(positions, dim)
+
+    monkeypatch.setattr(info, "sinusoidal", other_of_numpy)
+    assert cli.main(["info", "--check"]) == 1
+    assert "a table is not that of NumPy" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("parser", [*commands()], ids=lambda parser: parser.prog)
