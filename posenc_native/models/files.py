@@ -44,7 +44,7 @@ def read_configuration(path: str | os.PathLike[str], function: str) -> dict[str,
     try:
         content = _content(path / "config.json" if path.is_dir() else path)
     except FileNotFoundError as error:
-        said = _what_is_missing(given, path, error.strerror)
+        said = _what_is_missing(given, path, error.strerror or "no such file")
         raise FileNotFoundError(error.errno, said, given) from None
     except IsADirectoryError as error:
         raise IsADirectoryError(error.errno, "its config.json is a folder", given) from None

@@ -48,7 +48,7 @@ class UnreadEntry(NamedTuple):
 
 def unread_entries(model: Configuration) -> tuple[UnreadEntry, ...]:
     """At most 32 of them, in the order of the configuration."""
-    found = []
+    found: list[UnreadEntry] = []
     for entry in (*_at_the_top(model), *_parameters(model)):
         if len(found) == _MOST:
             break

@@ -177,7 +177,8 @@ def _recording(
     figure = dials.axes.figure.canvas.figure  # all of it, of a SubFigure too
     canvas, dpi, face = figure.canvas, figure.dpi, figure.get_facecolor()
     layout = figure.get_layout_engine()
-    recorder = FigureCanvasAgg(figure)  # whatever the user's settings cut off: all of the figure
+    # All of the figure, whatever the user's settings cut off; Any, as its methods have no types.
+    recorder: Any = FigureCanvasAgg(figure)
     shapes, texts = dials.shapes(), dials.texts()
     try:
         figure.set_dpi(_DPI)
@@ -206,7 +207,8 @@ def _recording(
                 shape.draw(recorder.renderer)
             for text in texts:
                 some.draw(text, text.get_text().split("\n")[-1:])
-            return np.asarray(recorder.buffer_rgba()).view("<u4")[..., 0] & 0xFFFFFF
+            pixels: _Pixels = np.asarray(recorder.buffer_rgba()).view("<u4")[..., 0] & 0xFFFFFF
+            return pixels
 
         yield pixels_at
     finally:
@@ -334,9 +336,9 @@ class _Dials:
             length = number(pair.wavelength)
             facts = (f"pair {i}", f"wavelength {length}", f"{turns:,.3f} turns")
             words.set_text("\n".join(facts[: self._lines]))
-        at = position_words(np.array([position]))
+        where = position_words(np.array([position]))
         title = f"{self._shown.title()}; a hand points to (sine, cosine)\n"
-        drawing.set_title(self.axes, title + at)
+        drawing.set_title(self.axes, title + where)
 
     def shapes(self) -> list[Artist]:
         """What a turn moves, and the marks over it, in the order in which they are drawn."""
