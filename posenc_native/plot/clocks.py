@@ -207,8 +207,8 @@ def _recording(
                 shape.draw(recorder.renderer)
             for text in texts:
                 some.draw(text, text.get_text().split("\n")[-1:])
-            pixels: _Pixels = np.asarray(recorder.buffer_rgba()).view("<u4")[..., 0] & 0xFFFFFF
-            return pixels
+            pixels: _Pixels = np.asarray(recorder.buffer_rgba()).view("<u4")[..., 0]
+            return np.asarray(pixels & np.uint32(0xFFFFFF), np.uint32)
 
         yield pixels_at
     finally:
@@ -255,16 +255,21 @@ class _Colours:
         self._flat = Image.fromarray(_channels(some)).quantize(64).getpalette() or []
         self._palette = np.reshape(self._flat, (-1, 3)).astype(np.int64)
         self._nearest = np.full(1 << 24, -1, np.int16)  # of each colour that has been seen
+        self._last: _Pixels | None = None
+        self._chosen = np.empty(0, np.uint8)
 
     def picture(self, pixels: _Pixels) -> Image.Image:
         """The pixels in the nearest of these colours; Pillow's own search is not exact."""
-        chosen = self._nearest[pixels]
-        new = np.unique(pixels[chosen < 0])
-        if len(new):
-            apart = _channels(new)[:, None].astype(np.int64) - self._palette
-            self._nearest[new] = (apart**2).sum(-1).argmin(-1)
-            chosen = self._nearest[pixels]
-        result = Image.fromarray(chosen.astype(np.uint8))
+        if self._last is None:
+            changed, self._chosen = np.ones(pixels.shape, bool), np.empty(pixels.shape, np.uint8)
+        else:
+            changed = pixels != self._last  # few, and to look up all takes longer than to draw
+        colours, self._last = pixels[changed], pixels
+        new = np.unique(colours[self._nearest[colours] < 0])
+        apart = _channels(new)[:, None].astype(np.int64) - self._palette
+        self._nearest[new] = (apart**2).sum(-1).argmin(-1)
+        self._chosen[changed] = self._nearest[colours]
+        result = Image.fromarray(self._chosen.copy())
         result.putpalette(self._flat)
         return result
 
