@@ -342,8 +342,9 @@ class _Dials:
             facts = (f"pair {i}", f"wavelength {length}", f"{turns:,.3f} turns")
             words.set_text("\n".join(facts[: self._lines]))
         where = position_words(np.array([position]))
-        title = f"{self._shown.title()}; a hand points to (sine, cosine)\n"
-        drawing.set_title(self.axes, title + where)
+        name, _, parameters = self._shown.title().partition("\n")
+        title = f"{name}; a hand points to (sine, cosine)\n{parameters}\n{where}"
+        drawing.set_title(self.axes, title)
 
     def shapes(self) -> list[Artist]:
         """What a turn moves, and the marks over it, in the order in which they are drawn."""
