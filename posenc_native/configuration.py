@@ -12,8 +12,12 @@ from .engines.late import torch_operations
 _OPTIONAL = ("transformers", "matplotlib", "ml_dtypes", "rich", "rich-argparse", "safetensors")
 
 
-def configuration() -> dict[str, str]:
-    """What `show_config` shows, as text by name."""
+def configuration(*, ask_torch: bool = True) -> dict[str, str]:
+    """What `show_config` shows, as text by name.
+
+    Without `ask_torch` torch is not imported, which takes seconds: what only it can tell is said to
+    be unasked.
+    """
     import platform
 
     uses_native = backend.implementation is native
@@ -35,7 +39,7 @@ def configuration() -> dict[str, str]:
             if torch_library() is not None
             else "not built: tensors are computed by compositions of torch operations"
         ),
-        **_operators_in_use(),
+        **(_operators_in_use() if ask_torch else _operators_unasked()),
         **{name: _version(name) for name in _OPTIONAL},
     }
 
@@ -69,6 +73,14 @@ def _operators_in_use() -> dict[str, str]:
     read = small.direct is not None
     said = "read at once" if read else "through torch's dispatcher: this torch is not known"
     return {"small calls (torch)": said, **cuda.configuration()}
+
+
+def _operators_unasked() -> dict[str, str]:
+    if torch_library() is None:
+        return {"CUDA kernels": "not built"}
+    return dict.fromkeys(
+        ("small calls (torch)", "CUDA kernels"), "not asked: torch, which knows, was not imported"
+    )
 
 
 def show_config() -> None:

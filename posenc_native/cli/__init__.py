@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from posenc_native import __version__
 
 from . import bench, demo, explain, info, plot, table, terminal
-from .parser import CommandError, CommandParser, in_words_of_the_shell
+from .parser import CommandError, CommandParser, in_words_of_the_shell, unknown
 
 __all__ = ["main"]
 
@@ -86,7 +86,7 @@ def _run_command(arguments: Sequence[str] | None, program: str) -> int:
         options, rest = parser.parse_known_args(arguments)
         parser = options.parser
         if rest and not options.takes_more:
-            parser.error(f"unrecognized arguments: {' '.join(rest)}")
+            parser.error(unknown(parser, rest))
         options.more = rest
         return options.run(options) or 0
     except SystemExit as stop:  # of argparse, after --help and --version
@@ -106,7 +106,8 @@ def _run_command(arguments: Sequence[str] | None, program: str) -> int:
         if found is None:
             raise
         message, status = found, 2
-    message = message if len(message) <= _LONGEST else f"{message[:_LONGEST]} ..."
+    if len(message) > _LONGEST:  # what is wrong stands at either end
+        message = f"{message[: _LONGEST // 2]} ... {message[-_LONGEST // 2 :]}"
     print(terminal.printable(f"{speaker or parser.prog}: {message}"), file=sys.stderr)
     return status
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from posenc_native.base.arguments import FLOAT_DTYPES, SINUSOIDAL_LAYOUTS
+from posenc_native.base.arguments import FLOAT_DTYPES, SINUSOIDAL_LAYOUTS, WIDTH_LIMIT
 from posenc_native.base.errors import fault_of
 from posenc_native.models.presets import rotary_presets
 from posenc_native.rotary.rotary import Rotary
@@ -321,6 +321,8 @@ def _only_rotary(name: str) -> bool:
 def _sinusoidal_encoding(given: dict[str, Any]) -> SinusoidalSpec:
     name, values = given.pop("preset", None), dict(given.pop("set", ()))
     given.setdefault("dim", _DIM)
+    if given["dim"] > WIDTH_LIMIT:
+        raise UsageError(f"--dim: expected an int in 0 .. {WIDTH_LIMIT}, got {given['dim']}")
     if name is None:
         if values:
             raise UsageError("--set: goes with --preset")

@@ -7,7 +7,7 @@ import functools
 import importlib
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -55,10 +55,33 @@ class CommandParser(argparse.ArgumentParser):
         """Raise UsageError."""
         raise UsageError(message.removeprefix("argument "), self.prog)
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            like = _near(str(value), [*map(str, action.choices or ())])
+            if like:
+                error.message += f"; did you mean {' or '.join(like)}?"
+            raise
+
     def add_commands(self, metavar: str, title: str) -> Any:
         """Make it take commands; `add_command` adds them to what this returns."""
         # Without prog argparse would lay out the usage to find it, and on a terminal import rich.
         return self.add_subparsers(metavar=metavar, prog=self.prog, title=title)
+
+
+def unknown(parser: argparse.ArgumentParser, words: Sequence[str]) -> str:
+    """What is said of words that no option takes: those like them that there are."""
+    said = f"unrecognized arguments: {' '.join(words)}"
+    names = [name for action in parser._actions for name in action.option_strings]
+    like = [near for word in words for near in _near(word.partition("=")[0], names)]
+    return f"{said} (did you mean {' or '.join(dict.fromkeys(like))}?)" if like else said
+
+
+def _near(word: str, names: Sequence[str]) -> list[str]:
+    import difflib
+
+    return difflib.get_close_matches(word, names, n=2, cutoff=0.75)
 
 
 def add_command(

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from posenc_native.relative import alibi, kernels, tables
 from posenc_native.rotary.rotary import Rotary
+from posenc_native.sinusoids.spec import SinusoidalSpec
 
 from .options import (
     BOTH,
@@ -59,10 +60,26 @@ def _several_whole_numbers(text: str) -> list[int]:
     return [whole_number(part) for part in text.split(",")]
 
 
-def _positions_as_typed(options: argparse.Namespace) -> Any:
+# Of what is drawn, float64 and a few copies; a picture has a few thousand pixels each way.
+MOST_NUMBERS = 1 << 26
+
+
+def _check_numbers(option: str, count: int, width: int) -> None:
+    """UsageError for more numbers, so many of this width, than a picture can be made of."""
+    most = MOST_NUMBERS // max(1, width)
+    if count > most:
+        raise UsageError(f"{option}: expected at most {most:,} in a picture, got {count:,}")
+
+
+def _positions_as_typed(options: argparse.Namespace, what: Any) -> Any:
     """As the functions take them."""
     found = options.positions
+    _check_numbers("--positions", found.total, _width(what))
     return found.array() if found.count is None else found.count
+
+
+def _width(what: SinusoidalSpec | Rotary) -> int:
+    return what.head_dim if isinstance(what, Rotary) else what.dim
 
 
 def _encoding_of_picture(options: argparse.Namespace) -> Any:
@@ -71,6 +88,8 @@ def _encoding_of_picture(options: argparse.Namespace) -> Any:
 
 def _load_array(path: Path, option: str) -> npt.NDArray[Any]:
     """An array from a .npy file, mapped: memory goes by the file, not by what its head says."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise CommandError(f"{option}: expected a file that can be mapped, got {path}")
     try:
         with np.errstate(over="ignore"):  # of a head that promises more than 2^63 bytes
             found = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -93,7 +112,8 @@ def _add_heatmap(parser: Any) -> None:
 
 
 def _draw_heatmap(plot: Any, options: argparse.Namespace) -> Any:
-    return plot.heatmap(_encoding_of_picture(options), _positions_as_typed(options))
+    what = _encoding_of_picture(options)
+    return plot.heatmap(what, _positions_as_typed(options, what))
 
 
 def _add_waves(parser: Any) -> None:
@@ -114,9 +134,10 @@ def _add_waves(parser: Any) -> None:
 
 
 def _draw_waves(plot: Any, options: argparse.Namespace) -> Any:
+    what = _encoding_of_picture(options)
     return plot.waves(
-        _encoding_of_picture(options),
-        _positions_as_typed(options),
+        what,
+        _positions_as_typed(options, what),
         dimensions=options.dimensions,
         position=options.position,
     )
@@ -156,9 +177,10 @@ def _animate_clock(plot: Any, options: argparse.Namespace, path: Path) -> None:
         from matplotlib import pyplot
 
         ax = pyplot.figure(figsize=options.size).add_subplot()
+    what = _encoding_of_picture(options)
     plot.clock_animation(
-        _encoding_of_picture(options),
-        _positions_as_typed(options),
+        what,
+        _positions_as_typed(options, what),
         path,
         pairs=options.pairs,
         frames_per_second=options.frames_per_second,
@@ -199,6 +221,7 @@ def _draw_similarity(plot: Any, options: argparse.Namespace) -> Any:
     for name, array in vectors.items():
         if array is not None and not isinstance(what, Rotary):
             raise UsageError(f"--{name}: is not of a sinusoidal encoding, which this is")
+    _check_numbers("--offsets", options.offsets, 2 * _width(what))
     return plot.similarity(what, options.offsets, starts=options.starts, **vectors)
 
 
@@ -266,6 +289,11 @@ def _draw_bias(plot: Any, options: argparse.Namespace) -> Any:
         typed = getattr(options, name) != options.parser.get_default(name)
         if typed and options.bias not in kinds:
             raise UsageError(f"--{name.replace('_', '-')}: is not of {options.bias}, which this is")
+    _check_numbers("--q-len", options.q_len, 1)
+    _check_numbers("--k-len", options.k_len, options.q_len)
+    lengths = options.q_len + options.k_len
+    _check_numbers("--num-heads", options.num_heads, lengths)
+    _check_numbers("--num-buckets", options.num_buckets, lengths)
     words, diagonals = _DIAGONALS[options.bias](options)
     axes = plot.bias(
         diagonals,
@@ -357,7 +385,8 @@ def _add_rotation(parser: Any) -> None:
 def _draw_rotation(plot: Any, options: argparse.Namespace) -> Any:
     rope = _encoding_of_picture(options)
     if options.x is None:
-        count = 100 if options.positions is None else len(options.positions)
+        count = 100 if options.positions is None else options.positions.total
+        _check_numbers("--positions", count, rope.head_dim)
         random = np.random.default_rng(0)
         x = random.normal(size=rope.head_dim) + 0.3 * random.normal(size=(count, rope.head_dim))
     else:
@@ -368,7 +397,7 @@ def _draw_rotation(plot: Any, options: argparse.Namespace) -> Any:
                 raise UsageError(f"--head: expected 0 .. {len(heads) - 1}, got {options.head}")
             x = heads[options.head]
     return plot.rotation(
-        x, rope, None if options.positions is None else _positions_as_typed(options)
+        x, rope, None if options.positions is None else _positions_as_typed(options, rope)
     )
 
 

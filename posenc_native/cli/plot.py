@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from .pictures import PICTURES
 FORMATS = (".png", ".svg", ".pdf")
 _ANIMATION = ".gif"
 DPI = 150
+MOST_PIXELS = 1 << 28  # a poster of A0 at 300 dpi has half as many; each takes 4 bytes and more
+_CLOCKS = (7.6, 5.6)  # inches of an animation, unless --size says so
 
 _DESCRIPTION = """\
 Draws a picture of a position encoding into a file, or into a window where
@@ -83,6 +85,7 @@ def show(
     figure = np.ravel(draw(plot))[0].figure
     if size is not None:
         figure.set_size_inches(size)
+    _check_pixels(figure.get_size_inches(), dpi or DPI)
     if out is None:
         pyplot.show()
         return
@@ -98,6 +101,17 @@ def show(
     print(f"wrote {out}")
 
 
+def _check_pixels(size: Sequence[float], dpi: int, frames: int = 1) -> None:
+    """UsageError for more pixels than memory should hold; those of frames take a byte each."""
+    width, height = (round(inches * dpi) for inches in size)
+    if width * height > MOST_PIXELS:
+        expected = f"at most {MOST_PIXELS:,} pixels"
+        raise UsageError(f"--size, --dpi: expected {expected}, got {width:,} x {height:,}")
+    most = 4 * MOST_PIXELS // (width * height)
+    if frames > most:
+        raise UsageError(f"--positions: expected at most {most:,} of this size, got {frames:,}")
+
+
 def _run(options: argparse.Namespace) -> None:
     kind, out = options.kind, options.out
     if out is None or out.suffix.lower() != _ANIMATION:
@@ -105,6 +119,7 @@ def _run(options: argparse.Namespace) -> None:
         return
     if options.dpi is not None:
         raise UsageError("--dpi: a .gif always has 100")
+    _check_pixels(options.size or _CLOCKS, 100, options.positions.total)
     plot, _ = _pictures(window=False)
     with writing(out) as path:
         kind.animate(plot, options, path)

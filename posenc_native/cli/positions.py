@@ -10,6 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 
+class _Senseless(ValueError):
+    """Numbers that are read, and make no sense; says what would."""
+
+
 @dataclass(frozen=True)
 class Positions:
     """Positions, in order.
@@ -27,8 +31,10 @@ class Positions:
         """From what was typed; ValueError if it makes no sense."""
         try:
             if text.isdecimal():
-                return cls((_range("0", text),), int(text))
+                return cls((_bounded(range(_whole_number(text))),), int(text))
             found = cls(tuple(map(_part, text.split(","))))
+        except _Senseless as error:
+            raise ValueError(f"expected {error}, got {text!r}") from None
         except (ValueError, TypeError) as error:
             form = "a count, START:STOP, START:STOP:STEP or a list with commas"
             raise ValueError(f"expected {form}, of 64-bit integers, got {text!r}") from error
@@ -45,7 +51,9 @@ class Positions:
     def _fractional(self) -> bool:
         return any(isinstance(p, list) and isinstance(p[0], float) for p in self.parts)
 
-    def __len__(self) -> int:
+    @property
+    def total(self) -> int:
+        """How many they are; several ranges may have more than `len` can say."""
         return sum(map(len, self.parts))
 
     def blocks(self, rows: int) -> Iterator[npt.NDArray[Any]]:
@@ -74,11 +82,24 @@ def _part(text: str) -> range | list[int | float]:
         value = float(text)
         if not abs(value) < 2.0**63:
             raise
+        if "e" in text.lower() and value.is_integer():
+            n = int(value)
+            raise _Senseless(f"{n} for a count, {n}:{n + 1} for this one position") from None
         return [value]
 
 
 def _range(*ends: str) -> range:
-    found = range(*map(_whole_number, ends))
+    first, *others = map(_whole_number, ends)
+    if len(others) == 2 and others[1] == 0:
+        raise _Senseless("a step other than 0")
+    found = range(first, *others)
+    if others and not found:
+        way = "above" if len(others) == 2 and others[1] < 0 else "below"
+        raise _Senseless(f"START {way} STOP, or there are no positions")
+    return _bounded(found)
+
+
+def _bounded(found: range) -> range:
     if found and (found[-1] - found[0]) // found.step >= 2**60:
         raise ValueError("more than any array can have")
     return found

@@ -7,7 +7,8 @@ its own library writes, takes as much memory as the table.
 from __future__ import annotations
 
 import argparse
-import math
+import os
+import shutil
 import sys
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -31,7 +32,7 @@ from .options import (
     encoding,
     writing,
 )
-from .parser import UsageError, add_command, require
+from .parser import CommandError, UsageError, add_command, require
 from .positions import Positions
 
 Array = npt.NDArray[Any]
@@ -48,7 +49,8 @@ one of them. The suffix of the file is its format:
   .csv          a row of names, then one for each position, in digits that
                 read as the same numbers again
 
-Tables larger than memory can be written, but for .safetensors."""
+Tables larger than memory can be written, but for .safetensors; one that the
+disk has no room for is not begun."""
 
 _ABOUT_SINUSOIDAL = """\
 A sinusoidal table [positions, dim]: the Transformer paper's or another
@@ -151,7 +153,7 @@ class _Table:
     @property
     def shape(self) -> tuple[int, int]:
         """Of each part."""
-        return len(self.positions), self.width
+        return self.positions.total, self.width
 
     def rows(self) -> Iterator[Array]:
         """Positions, as many at a time as make a block."""
@@ -208,17 +210,42 @@ def _write(table: _Table, out: Path | None) -> None:
     if table.dtype.name not in dtypes:
         expected = f"one of {', '.join(dtypes)} for {out.suffix}"
         raise UsageError(f"--dtype: expected {expected}, got {table.dtype.name}")
-    total = len(table.positions) * len(table.parts)
+    total = table.positions.total * len(table.parts)
+    _check_room(table, out)
     with terminal.progress(f"writing {out}", total) as done, writing(out) as path:
         write(table, path, done)
     parts = " and ".join(table.parts)
-    print(f"wrote {out}: {parts}, {table.dtype.name} {list(table.shape)}, {_bytes(out)}")
+    size = _bytes(out.stat().st_size)
+    print(f"wrote {out}: {parts}, {table.dtype.name} {list(table.shape)}, {size}")
 
 
-def _bytes(path: Path) -> str:
-    size = path.stat().st_size
-    power = min(int(math.log10(max(size, 1))) // 3, 4)
-    return f"{size / 1000**power:.3g} {('bytes', 'kB', 'MB', 'GB', 'TB')[power]}"
+def _check_room(table: _Table, out: Path) -> None:
+    """CommandError if the disk, or for .safetensors the memory, has no room for the table.
+
+    As text a number takes at least two bytes, itself and what parts it from the next.
+    """
+    rows, width = table.shape
+    item = 2 if out.suffix.lower() == ".csv" else table.dtype.itemsize
+    size = rows * width * len(table.parts) * item
+    room = [("the disk", shutil.disk_usage(out.resolve().parent).free)]
+    if out.suffix.lower() == ".safetensors" and hasattr(os, "sysconf"):
+        room.append(("memory", os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")))
+    for where, free in room:
+        if size > free:
+            least = "at least " if out.suffix.lower() == ".csv" else ""
+            free_words = f"{_bytes(free)} {'free there' if where == 'the disk' else 'in all'}"
+            raise CommandError(
+                f"cannot write {out}: the table takes {least}{_bytes(size)} of {where}, "
+                f"and there are {free_words}"
+            )
+
+
+def _bytes(size: int) -> str:
+    power = min((len(str(size)) - 1) // 3, len(_UNITS) - 1)
+    return f"{size / 1000**power:.3g} {_UNITS[power]}"
+
+
+_UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")
 
 
 # --- Formats
@@ -269,6 +296,7 @@ def _blocks(file: IO[bytes], table: _Table, part: Callable[[Array], Array], done
 
 def _write_safetensors(table: _Table, path: Path, done: _Done) -> None:
     require("safetensors", path.suffix)
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
     positions = table.positions.array()
@@ -279,7 +307,10 @@ def _write_safetensors(table: _Table, path: Path, done: _Done) -> None:
     arrays.update({name: np.asarray(array) for name, array in table.beside.items()})
     path.touch()
     mode = path.stat().st_mode  # the library's own is for its owner alone
-    save_file(arrays, path, {"encoding": table.encoding, "posenc_native": __version__})
+    try:
+        save_file(arrays, path, {"encoding": table.encoding, "posenc_native": __version__})
+    except SafetensorError as error:  # no OSError, even where the disk is full
+        raise CommandError(f"cannot write {path.suffix}: {error}") from None
     path.chmod(mode)
 
 

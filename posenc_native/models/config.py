@@ -463,15 +463,21 @@ class Configuration(ConfigLayers):
         return mrope_axis_map(counts, order=order)
 
     def _rope_type(self, parameters: Mapping[str, Any]) -> str:
-        named = str(parameters.get("rope_type") or parameters.get("type") or "default")
-        rope_type = _OLD_ROPE_TYPES.get(named, named)
-        if rope_type == "yarn" and "short_factor" in parameters:  # so the first Phi-3 files name it
-            rope_type = "longrope"
+        rope_type = named_rope_type(parameters)
         # How axial frequencies lie in a head is not in a configuration.
         known = [name for name in ROTARY_SCALINGS if name != "axial"]
         if rope_type not in known:
             self._wrong("rope_type", f"one of {', '.join(known)}", rope_type)
         return rope_type
+
+
+def named_rope_type(parameters: Mapping[str, Any]) -> str:
+    """The type of scaling that these parameters name, under its name of today."""
+    named = str(parameters.get("rope_type") or parameters.get("type") or "default")
+    rope_type = _OLD_ROPE_TYPES.get(named, named)
+    if rope_type == "yarn" and "short_factor" in parameters:  # so the first Phi-3 files name it
+        rope_type = "longrope"
+    return rope_type
 
 
 def _base_of(parameters: Mapping[str, Any]) -> Any:

@@ -16,6 +16,7 @@ import numpy as np
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_type, wrong_value
+from posenc_native.spectra.scaling import ROTARY_SCALINGS
 
 HEAD_LIMIT = 2**13  # dims of a head; published ones have up to 576
 WIDTH_LIMIT = 2**20  # of a model, and its heads; published ones are up to 20,480 wide
@@ -32,10 +33,22 @@ _Kind = Callable[[str, str, Any], object]
 
 def _count(limit: int) -> _Kind:
     def check(function: str, name: str, value: Any) -> None:
+        if isinstance(value, (str, float)):
+            wrong_type(function, name, "an int", f"{type(value).__name__} {_shown(value)}")
+        if isinstance(value, int) and not 0 <= value <= limit:
+            wrong_value(function, name, f"an int in 0 .. {limit}", _shown(value))
         if arguments.size(function, name, value) > limit:
             wrong_value(function, name, f"an int in 0 .. {limit}", value)
 
     return check
+
+
+def _shown(value: float | str) -> str:
+    """A value in an error; of a long one, how long it is."""
+    if isinstance(value, int) and abs(value) >= 10**NAME_LIMIT:
+        return f"an int of more than {NAME_LIMIT} digits"
+    text = repr(value)
+    return text if len(text) <= NAME_LIMIT else f"one of {len(text)} characters"
 
 
 def _number(limit: float | None = None) -> _Kind:
@@ -94,16 +107,35 @@ def _parameters(function: str, name: str, value: Any) -> None:
     """The rotary parameters, or those of each layer type."""
     check_names(function, name, value)
     own = {key: each for key, each in value.items() if not isinstance(each, Mapping)}
-    _check(function, own, _PARAMETERS)
+    _check(function, own, PARAMETERS)
     nested = {key: each for key, each in value.items() if isinstance(each, Mapping)}
+    _check_shape(function, name, own, nested)
     if len(nested) > KIND_LIMIT:
         wrong_value(function, name, f"at most {KIND_LIMIT} layer types", len(nested))
     for key, each in nested.items():
-        if key in _PARAMETERS:
-            _check(function, {key: each}, _PARAMETERS)
+        if key in PARAMETERS:
+            _check(function, {key: each}, PARAMETERS)
         _text()(function, name, key)
         check_names(function, name, each)
-        _check(function, each, _PARAMETERS)
+        _check(function, each, PARAMETERS)
+
+
+def _check_shape(
+    function: str, name: str, own: Mapping[str, Any], nested: Mapping[str, Any]
+) -> None:
+    """ValueError for parameters in a place where they would be passed over, scaling and all."""
+    for key in nested:
+        if key in ROTARY_SCALINGS or "rope" in key:
+            expected = "parameters such as rope_type and factor, or those of layer types by name"
+            wrong_value(function, name, expected, f"parameters under {key[:NAME_LIMIT]!r}")
+    scaled = _named_type(own)
+    if nested and scaled != "default":
+        got = f"both: rope_type {scaled} beside {next(iter(nested))[:NAME_LIMIT]!r}"
+        wrong_value(function, name, "parameters, or those of layer types", got)
+
+
+def _named_type(parameters: Mapping[str, Any]) -> str:
+    return str(parameters.get("rope_type") or parameters.get("type") or "default")
 
 
 def _layers(function: str, name: str, value: Any) -> None:
@@ -116,7 +148,7 @@ def _layers(function: str, name: str, value: Any) -> None:
         if not str(layer).isdecimal() or len(str(layer)) > len(str(LAYER_LIMIT)):
             wrong_value(function, name, "numbers of layers", repr(layer))
         check_names(function, name, entries)
-        _check(function, entries, {key: _ENTRIES[key] for key in SIZES})
+        _check(function, entries, {key: ENTRIES[key] for key in SIZES})
 
 
 def check_names(function: str, name: str, value: Any) -> None:
@@ -148,7 +180,7 @@ _WIDTHS = (
 
 SIZES = (*_HEAD_SIZES, *_WIDTHS)  # a layer may have its own
 
-_ENTRIES: dict[str, _Kind] = {
+ENTRIES: dict[str, _Kind] = {
     "model_type": _text(),
     **dict.fromkeys(_HEAD_SIZES, _listed_or(_HEAD)),
     **dict.fromkeys(_WIDTHS, _listed_or(_WIDTH)),
@@ -180,7 +212,7 @@ _ENTRIES: dict[str, _Kind] = {
 }  # fmt: skip
 
 # Those of rope_parameters and rope_scaling.
-_PARAMETERS: dict[str, _Kind] = {
+PARAMETERS: dict[str, _Kind] = {
     **dict.fromkeys(("rope_type", "type"), _text()),
     **dict.fromkeys(
         ("rope_theta", "partial_rotary_factor", "factor", "alpha", "attention_factor", "beta_fast",
@@ -200,7 +232,16 @@ _PARAMETERS: dict[str, _Kind] = {
 def check_entries(function: str, fields: Mapping[str, Any]) -> None:
     """ValueError or TypeError for an entry that is not as the tables above say."""
     check_names(function, "config", fields)
-    _check(function, fields, _ENTRIES)
+    _check(function, fields, ENTRIES)
+    today, older = (fields.get(key) or {} for key in ("rope_parameters", "rope_scaling"))
+    types = [_named_type(each) for each in (today, older)]
+    if (
+        today
+        and types[1] != types[0] == "default"
+        and not any(isinstance(each, Mapping) for each in today.values())
+    ):
+        expected = "the rope_type of rope_parameters (default), which counts"
+        wrong_value(function, config_key("rope_scaling"), expected, types[1])
     if len({*(fields.get("layer_types") or ())}) > KIND_LIMIT:
         wrong_value(
             function, config_key("layer_types"), f"at most {KIND_LIMIT} types", "more of them"

@@ -3,32 +3,61 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+import re
+from typing import TYPE_CHECKING, Any
 
 from posenc_native.base import arguments
+
+from .presets import rotary_presets
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # Hundreds of times what published configurations have; the longest, with a name for each of 21,843
 # labels, take a megabyte. What such a file makes of memory is thus bounded too.
 MOST_BYTES = 1 << 24
 MOST_LEVELS = 100
+PIPE_SECONDS = 10.0  # how long what writes into a pipe may pause; to download the file, a moment
+
+_HUB_NAME = re.compile(r"(https?:/+[\w.-]+/)?(?P<name>([\w.-]+/)?[\w.-]+)/?", re.ASCII)
+_BYTE_ORDERS = (b"\xff\xfe", b"\xfe\xff")  # marks with which UTF-16 and UTF-32 begin
+_KINDS = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}
 
 
-def read_configuration(path: str | os.PathLike[str], function: str) -> Any:
+def read_configuration(path: str | os.PathLike[str], function: str) -> dict[str, Any]:
     """What a config.json holds, the file or its folder; ValueError for what is not readable JSON.
 
     A name that a mapping has twice with two values is refused: readers would not agree on which one
     counts. NaN and Infinity are read, since published configurations have them; whoever uses a
-    number checks it.
+    number checks it. A byte order mark before UTF-8 is passed over, as editors on Windows write it.
+
+    Raises:
+        ValueError, TypeError: no JSON object, or one beyond the bounds above.
+        OSError: a file that is not there or cannot be read; its strerror says more than the
+            system's where the path looks like a name on a hub, or is a folder without the file.
     """
     import json  # here, because `import posenc_native` does not need it
     from pathlib import Path
 
+    given = os.fspath(path)
     path = Path(path)
-    with (path / "config.json" if path.is_dir() else path).open("rb") as file:
-        content = file.read(MOST_BYTES + 1)  # not its size first: a device has none
+    try:
+        content = _content(path / "config.json" if path.is_dir() else path)
+    except FileNotFoundError as error:
+        said = _what_is_missing(given, path, error.strerror or "no such file")
+        raise FileNotFoundError(error.errno, said, given) from None
+    except IsADirectoryError as error:
+        raise IsADirectoryError(error.errno, "its config.json is a folder", given) from None
+    if content is None:
+        expected, got = "a file, or a pipe into which something writes", "a pipe that stays silent"
+        arguments.wrong_value(function, "config", expected, got)
     if len(content) > MOST_BYTES:
         expected = f"a file of at most {MOST_BYTES} bytes"
         arguments.wrong_value(function, "config", expected, "a longer one")
+    if not content.strip():
+        arguments.wrong_value(function, "config", "JSON", "an empty file")
+    if content.startswith(_BYTE_ORDERS):
+        arguments.wrong_value(function, "config", "UTF-8 text", "UTF-16 or UTF-32, by its mark")
 
     def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
@@ -41,7 +70,7 @@ def read_configuration(path: str | os.PathLike[str], function: str) -> Any:
 
     levels = f"JSON of at most {MOST_LEVELS} levels"
     try:
-        found = json.loads(content.decode("utf-8"), object_pairs_hook=mapping)
+        found = json.loads(content.decode("utf-8-sig"), object_pairs_hook=mapping)
     except UnicodeDecodeError as error:
         arguments.wrong_value(function, "config", "UTF-8 text", f"{error.reason} at {error.start}")
     except RecursionError:
@@ -55,7 +84,57 @@ def read_configuration(path: str | os.PathLike[str], function: str) -> Any:
         arguments.wrong_value(function, "config", "numbers of at most 4300 digits", "a longer one")
     if _is_deeper(found, MOST_LEVELS):
         arguments.wrong_value(function, "config", levels, "more")
+    if not isinstance(found, dict):
+        got = _KINDS.get(type(found), "a number")
+        arguments.wrong_type(function, "config", "a JSON object, {...}", got)
     return found
+
+
+def _content(path: Path) -> bytes | None:
+    """The first `MOST_BYTES` and one more, not its size first: a device has none.
+
+    None for a pipe into which nobody writes: to open or read it as a file waits for ever.
+    """
+    import select
+
+    file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    content = b""
+    try:
+        while len(content) <= MOST_BYTES:
+            try:
+                piece = os.read(file, MOST_BYTES + 1 - len(content))
+            except BlockingIOError:
+                if not select.select([file], [], [], PIPE_SECONDS)[0]:
+                    return None
+                continue
+            if not piece:
+                break
+            content += piece
+    finally:
+        os.close(file)
+    return content
+
+
+def _what_is_missing(given: str, path: Path, said: str) -> str:
+    """What to do about a path that is not there."""
+    if path.is_dir():
+        return "the folder has no config.json"
+    found = _HUB_NAME.fullmatch(given)
+    if found is None or path.suffix == ".json":
+        return said
+    from fnmatch import fnmatch
+
+    name = found["name"]
+    like = [
+        preset
+        for preset, facts in rotary_presets().items()
+        if any(fnmatch(name.lower(), word.strip(",;").lower()) for word in facts.source.split())
+    ]
+    known = f", and the preset {like[0]!r} is of it" if like else ""
+    return (
+        f"{said}. If it names a model on a hub: nothing is downloaded here, "
+        f"`hf download {name} config.json` prints the path of its file{known}"
+    )
 
 
 def _is_deeper(value: Any, levels: int) -> bool:

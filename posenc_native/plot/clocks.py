@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import io
+import contextlib
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib import rc_context
+import numpy.typing as npt
+from matplotlib import rcParams
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.lines import Line2D
 from matplotlib.patches import Circle, Wedge
 from matplotlib.text import Text
@@ -35,6 +38,9 @@ from .encodings import (
 _SHOWN, _COLUMNS = 8, 4
 _RADIUS, _HEIGHT = 0.42, 1.36  # of a dial, and of a row of them; dials are 1 apart
 _LETTERS, _SMALLEST = 8.5, 6.5  # points
+_DPI, _LAYOUTS = 100, 20  # of animations; a layout that does not settle is good enough
+
+_Pixels = npt.NDArray[np.uint32]  # blue, green and red, in the bits from high to low
 
 
 def clock(
@@ -125,17 +131,13 @@ def clock_animation(
         raise FileNotFoundError(f"{function}: path: no folder {folder}")
     rows = shown.table(found)
     ax = _axes_of_dials(function, ax, len(chosen))
-    figure = ax.figure.canvas.figure  # all of it, of a SubFigure too
     dials = _Dials(ax, shown, chosen)
-    frames: list[Image.Image] = []
-    for position, row in zip(found, rows, strict=True):
-        dials.turn(position, row)
-        buffer = io.BytesIO()
-        # All of the figure, whatever the user's settings cut off: frames have to be of one size.
-        with rc_context({"savefig.bbox": None}):
-            figure.savefig(buffer, format="png", dpi=100, pil_kwargs={"compress_level": 0})
-        picture = Image.open(buffer).convert("RGB")
-        frames.append(_with_colours_of(frames[0], picture) if frames else picture.quantize(64))
+    middle = len(found) // 2
+    with _recording(dials, found[0], rows[0]) as pixels_at:
+        # Of the first alone they would lack those of sectors: at position 0 there are none.
+        colours = _Colours(np.stack([pixels_at(found[i], rows[i]) for i in (0, middle)]))
+        frames = [colours.picture(pixels_at(*each)) for each in zip(found, rows, strict=True)]
+    dials.turn(found[-1], rows[-1])
     frames[0].save(
         path, format="GIF", save_all=True, append_images=frames[1:], loop=0,
         duration=10 * round(100 / rate),
@@ -163,19 +165,118 @@ def _axes_of_dials(function: str, ax: Axes | None, count: int) -> Axes:
     return drawing.one_axes(function, ax, (max(1.9 * columns, 5.0), 0.7 + 2.45 * rows))
 
 
-def _with_colours_of(first: Image.Image, picture: Image.Image) -> Image.Image:
-    """A picture in the nearest of another's colours: a frame holds only what has moved then.
+@contextlib.contextmanager
+def _recording(
+    dials: _Dials, position: Any, row: FloatArray
+) -> Iterator[Callable[[Any, FloatArray], _Pixels]]:
+    """Gives a function that turns the dials to a position and returns the pixels of the figure.
 
-    Pillow's own search for them is not exact: what stands still would flicker.
+    The layout is found once, with this position, and what stands still is drawn once: both take far
+    longer than what moves.
     """
-    pixels = np.asarray(picture, np.int64) @ np.array([1 << 16, 1 << 8, 1])
-    packed, where = np.unique(pixels, return_inverse=True)
-    colours = packed[:, None, None] >> np.array([16, 8, 0]) & 255
-    palette = np.reshape(first.getpalette() or [], (-1, 3))
-    nearest = ((colours - palette) ** 2).sum(-1).argmin(-1).astype(np.uint8)
-    result = Image.fromarray(nearest[where].reshape(pixels.shape))
-    result.putpalette(first.getpalette() or [])
-    return result
+    figure = dials.axes.figure.canvas.figure  # all of it, of a SubFigure too
+    canvas, dpi, face = figure.canvas, figure.dpi, figure.get_facecolor()
+    layout = figure.get_layout_engine()
+    # All of the figure, whatever the user's settings cut off; Any, as its methods have no types.
+    recorder: Any = FigureCanvasAgg(figure)
+    shapes, texts = dials.shapes(), dials.texts()
+    try:
+        figure.set_dpi(_DPI)
+        if rcParams["savefig.facecolor"] != "auto":
+            figure.set_facecolor(rcParams["savefig.facecolor"])
+        place = None
+        for _ in range(_LAYOUTS):  # lines of the title ask for room, and room decides on lines
+            if place == (place := dials.axes.bbox.bounds):
+                break
+            dials.turn(position, row)
+            figure.draw_without_rendering()
+        if layout is not None:
+            figure.set_layout_engine("none")
+        for artist in (*shapes, *texts):
+            artist.set_animated(True)
+        recorder.draw()
+        some = _SomeLines(recorder.renderer)
+        for text in texts:
+            some.draw(text, text.get_text().split("\n")[:-1])
+        still = recorder.copy_from_bbox(figure.bbox)
+
+        def pixels_at(position: Any, row: FloatArray) -> _Pixels:
+            dials.turn(position, row)
+            recorder.restore_region(still)
+            for shape in shapes:
+                shape.draw(recorder.renderer)
+            for text in texts:
+                some.draw(text, text.get_text().split("\n")[-1:])
+            pixels: _Pixels = np.asarray(recorder.buffer_rgba()).view("<u4")[..., 0]
+            return np.asarray(pixels & np.uint32(0xFFFFFF), np.uint32)
+
+        yield pixels_at
+    finally:
+        for artist in (*shapes, *texts):
+            artist.set_animated(False)
+        if layout is not None:
+            figure.set_layout_engine(layout)
+        figure.set_facecolor(face)
+        figure.set_dpi(dpi)
+        figure.set_canvas(canvas)
+
+
+class _SomeLines:
+    """Draws some lines of a text, exactly where they are in all of it.
+
+    It stands in for the renderer, which is asked for each line: one that changes takes a quarter of
+    the time of three.
+    """
+
+    def __init__(self, renderer: Any) -> None:
+        self._renderer, self._wanted = renderer, frozenset[str]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._renderer, name)
+
+    def draw(self, text: Text, lines: Sequence[str]) -> None:
+        """Draw those of the text's lines."""
+        self._wanted = frozenset(lines)
+        text.draw(self)  # type: ignore[arg-type]
+
+    def draw_text(
+        self, gc: Any, x: float, y: float, line: str, *more: Any, **settings: Any
+    ) -> None:
+        """Draw a line, if it is wanted."""
+        if line in self._wanted:
+            self._renderer.draw_text(gc, x, y, line, *more, **settings)
+
+
+class _Colours:
+    """The colours of all frames, so that what stands still does not flicker: those of some."""
+
+    def __init__(self, some: _Pixels) -> None:
+        some = some.reshape(-1, some.shape[-1])
+        self._flat = Image.fromarray(_channels(some)).quantize(64).getpalette() or []
+        self._palette = np.reshape(self._flat, (-1, 3)).astype(np.int64)
+        self._nearest = np.full(1 << 24, -1, np.int16)  # of each colour that has been seen
+        self._last: _Pixels | None = None
+        self._chosen = np.empty(0, np.uint8)
+
+    def picture(self, pixels: _Pixels) -> Image.Image:
+        """The pixels in the nearest of these colours; Pillow's own search is not exact."""
+        if self._last is None:
+            changed, self._chosen = np.ones(pixels.shape, bool), np.empty(pixels.shape, np.uint8)
+        else:
+            changed = pixels != self._last  # few, and to look up all takes longer than to draw
+        colours, self._last = pixels[changed], pixels
+        new = np.unique(colours[self._nearest[colours] < 0])
+        apart = _channels(new)[:, None].astype(np.int64) - self._palette
+        self._nearest[new] = (apart**2).sum(-1).argmin(-1)
+        self._chosen[changed] = self._nearest[colours]
+        result = Image.fromarray(self._chosen.copy())
+        result.putpalette(self._flat)
+        return result
+
+
+def _channels(pixels: _Pixels) -> npt.NDArray[np.uint8]:
+    """Red, green and blue of pixels, in a new last axis."""
+    return np.stack([pixels >> shift & 255 for shift in (0, 8, 16)], -1).astype(np.uint8)
 
 
 def _cell_points(ax: Axes, columns: int, rows: int) -> float:
@@ -188,7 +289,7 @@ class _Dials:
     """A dial for each pair, in rows, and what moves on them."""
 
     def __init__(self, ax: Axes, shown: Encoding, chosen: list[int]) -> None:
-        self._ax, self._shown, self._chosen = ax, shown, chosen
+        self.axes, self._shown, self._chosen = ax, shown, chosen
         columns = min(len(chosen), _COLUMNS)
         rows = math.ceil(len(chosen) / columns)
         # Three lines of "wavelength 54,410", or only the first where they would be too small.
@@ -202,10 +303,6 @@ class _Dials:
             ax.add_patch(Circle((x, y), _RADIUS, facecolor=look.paper, edgecolor=look.grey))
             sector = Wedge((x, y), _RADIUS, 90, 90, facecolor=look.faint, edgecolor="none")
             ax.add_patch(sector)
-            for quarter in range(4):  # as a clock has them at 12, 3, 6 and 9
-                sine, cosine = math.sin(quarter * math.pi / 2), math.cos(quarter * math.pi / 2)
-                ends = np.array([0.9, 1.0]) * _RADIUS
-                ax.plot(x + ends * sine, y + ends * cosine, color=look.grey, linewidth=1.0)
             (hand,) = ax.plot(
                 [x, x], [y, y + _RADIUS], color=look.colours[0], linewidth=2.4, marker="o",
                 markersize=6, markevery=[1], solid_capstyle="round",
@@ -215,13 +312,23 @@ class _Dials:
                 color=look.ink, in_layout=False,
             )  # fmt: skip
             self._moving.append((x, y, hand, sector, words))
+        # Quarters, as a clock has them; one line for all dials, as it is drawn in every frame.
+        x, y = np.array([each[:2] for each in self._moving]).T[:, :, None, None]
+        ends = np.array([0.9, 1.0, math.nan]) * _RADIUS
+        x = x + np.array([0, 1, 0, -1])[:, None] * ends
+        y = y + np.array([1, 0, -1, 0])[:, None] * ends
+        (self._marks,) = ax.plot(x.ravel(), y.ravel(), color=look.grey, linewidth=1.0, zorder=1.5)
+        self._title = ax.set_title("", loc="left")
         ax.set_aspect("equal")
         ax.set_xlim(-0.55, columns - 0.45)
         ax.set_ylim(-_HEIGHT * (rows - 1) - 0.95, 0.5)
         ax.set_axis_off()
 
     def turn(self, position: Any, row: FloatArray) -> None:
-        """Set the hands to a position, whose row of the table this is."""
+        """Set the hands to a position, whose row of the table this is.
+
+        Of each text only the last line depends on it.
+        """
         for i, (x, y, hand, sector, words) in zip(self._chosen, self._moving, strict=True):
             pair = self._shown.pairs[i]
             sine, cosine = float(row[pair.sine]), float(row[pair.cosine])
@@ -234,5 +341,16 @@ class _Dials:
             length = number(pair.wavelength)
             facts = (f"pair {i}", f"wavelength {length}", f"{turns:,.3f} turns")
             words.set_text("\n".join(facts[: self._lines]))
-        title = self._shown.title(position_words(np.array([position])))
-        drawing.set_title(self._ax, title + "; a hand points to (sine, cosine)")
+        where = position_words(np.array([position]))
+        name, _, parameters = self._shown.title().partition("\n")
+        title = f"{name}; a hand points to (sine, cosine)\n{parameters}\n{where}"
+        drawing.set_title(self.axes, title)
+
+    def shapes(self) -> list[Artist]:
+        """What a turn moves, and the marks over it, in the order in which they are drawn."""
+        _, _, hands, sectors, _ = zip(*self._moving, strict=True)
+        return [*sectors, self._marks, *hands]
+
+    def texts(self) -> list[Text]:
+        """What a turn writes."""
+        return [*(words for *_, words in self._moving), self._title]

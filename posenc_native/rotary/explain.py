@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from posenc_native.models.config import Configuration, LayerGroup
+from posenc_native.models.unread import unread_entries
 from posenc_native.spectra.scaling import rotary_frequencies, softmax_correction
 
 from .differences import _SEVERAL, CHECKS, Case, _float32_phase
@@ -29,7 +30,8 @@ def explain(config: Any) -> Explanation:
 
     Returns:
         An ``Explanation``: for each group of layers that rotate alike their `Rotary`, the factor of
-        the softmax scale and sentences about them; the layers without rotary encoding; warnings.
+        the softmax scale and sentences about them; the layers without rotary encoding; warnings;
+        entries that look as if they spoke of the rotation, and are not read.
         ``print(explain(config))`` shows all of it.
 
     Raises:
@@ -62,7 +64,7 @@ def explain(config: Any) -> Explanation:
     )
     model_type = model.model_type if model.fields.get("model_type") else ""
     nope = () if model.unnumbered_without else model.nope_layers()
-    return Explanation(model_type, explained, nope, (*general, *warnings))
+    return Explanation(model_type, explained, nope, (*general, *warnings), unread_entries(model))
 
 
 # Facts

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from posenc_native.models.unread import UnreadEntry
+
 from .rotary import Rotary
 from .words import WIDTH, layer_numbers, wrapped
 
@@ -45,12 +47,15 @@ class Explanation:
             layers, but the configuration does not tell their numbers, it is empty and a warning
             says so.
         warnings: where engines are known to differ on such a configuration, and what to look at.
+        unread: entries that look as if they spoke of the rotation, and are not read; each has its
+            ``place``, the entry ``near`` that may be meant, and ``why``.
     """
 
     model_type: str
     layers: tuple[LayerExplanation, ...]
     nope_layers: tuple[int, ...]
     warnings: tuple[str, ...]
+    unread: tuple[UnreadEntry, ...] = ()
 
     def __str__(self) -> str:
         return self.text()
@@ -67,6 +72,11 @@ class Explanation:
             lines.append("Worth knowing")
             for warning in self.warnings:
                 lines += wrapped(warning, width, "  - ", "    ")
+            lines.append("")
+        if self.unread:
+            lines.append("Not read")
+            for entry in self.unread:
+                lines += wrapped(str(entry), width, "  - ", "    ")
         return "\n".join(lines).rstrip()
 
 

@@ -18,7 +18,7 @@ from command_line import commands, one_line, run
 import posenc_native
 import posenc_native as pn
 from posenc_native import cli
-from posenc_native.cli import bench, demo
+from posenc_native.cli import bench, demo, info
 
 
 def examples() -> list[str]:
@@ -42,7 +42,38 @@ def test_version_and_info(tmp_path: Path) -> None:
 
 def test_info_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["info", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == pn.configuration.configuration()
+    entries = json.loads(capsys.readouterr().out)
+    assert "--check" in entries.pop("not tried")
+    assert entries == pn.configuration.configuration(ask_torch=False)
+
+
+def test_info_imports_no_torch() -> None:
+    code = "import sys; from posenc_native import cli; print(cli.main(), 'torch' in sys.modules)"
+    asked = subprocess.run(
+        [sys.executable, "-c", code, "info"], capture_output=True, text=True, check=True
+    )
+    assert asked.stdout.splitlines()[-1] == "0 False"
+    assert "not asked" in asked.stdout or "not built" in asked.stdout
+
+
+def test_info_checks_the_operators(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    if pn.engines.backend.torch_library() is None:
+        pytest.skip("the operators were not built")
+    assert cli.main(["info", "--check", "--json"]) == 0
+    entries = json.loads(capsys.readouterr().out)
+    assert entries["tried on cpu"] == "a table is that of NumPy, bit for bit"
+    assert "not asked" not in json.dumps(entries)
+
+    def other_of_numpy(positions: Any, dim: int) -> Any:
+        numpy = isinstance(positions, np.ndarray)
+        return np.zeros((4, dim), np.float32) if numpy else pn.sinusoidal(positions, dim)
+
+    monkeypatch.setattr(info, "sinusoidal", other_of_numpy)
+    assert cli.main(["info", "--check"]) == 1
+    assert "a table is not that of NumPy" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("parser", [*commands()], ids=lambda parser: parser.prog)
@@ -114,7 +145,7 @@ def test_examples_run(
         ("table sinusoidal --positions 3", " table sinusoidal: the following arguments are"),
         ("table sinusoidal --dim 7 --positions 3", ": --dim: expected a multiple of 2, got 7"),
         ("table sinusoidal --dim 8 --positions x", ": --positions: expected a count, START:STOP,"),
-        ("table sinusoidal --dim 8 --positions 1:2:0", ": --positions: expected a count,"),
+        ("table sinusoidal --dim 8 --positions 1:2:0", ": --positions: expected a step other"),
         ("table sinusoidal --dim 8 --positions 1:2:3:4", ": --positions: expected a count,"),
         ("table sinusoidal --dim 8 --positions 9223372036854775808", ": --positions: expected"),
         ("table sinusoidal --dim 8 --positions 3 --base 0", ": --base: expected a number > 0"),
@@ -165,7 +196,10 @@ def test_examples_run(
         ),
         ("plot heatmap --dim 8 --head-dim 8", ": --dim: is not of a rotary encoding"),
         ("plot heatmap --size 0.1x0.1", ": --size: there is no room for the picture"),
-        ("plot heatmap --size 900x1 --dpi 100000", ": --size, --dpi: Image size of 90000000x"),
+        (
+            "plot heatmap --size 900x1 --dpi 100000",
+            ": --size, --dpi: expected at most 268,435,456 p",
+        ),
         ("plot clock --dpi 50 -o c.gif", ": --dpi: a .gif always has 100"),
         ("plot similarity --dim 8 --q q.npy", ": --q: is not of a sinusoidal encoding, which"),
         ("plot rotation --head-dim 8 --x x.npy --head -1", ": --head: expected 0 .. 0, got -1"),
@@ -200,7 +234,7 @@ def test_command_lines_that_make_no_sense(
 
 
 def test_errors_of_our_own_making_are_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken() -> None:
+    def broken(**_: object) -> None:
         raise ValueError("something else")
 
     monkeypatch.setattr(pn.configuration, "configuration", broken)

@@ -30,7 +30,7 @@ def test_what_cannot_be_explained(tmp_path: Path, capsys: pytest.CaptureFixture[
         (b"{", "expected JSON, got text that is none: Expecting"),
         (b"\xff\xfe", "expected UTF-8 text"),
         (b'{"model_type": "bert"}', "nothing speaks of a rotary encoding"),
-        (b"[]", "expected a configuration object"),
+        (b"[]", "expected a JSON object"),
         (b"[" * 100_000, "expected JSON of at most 100 levels"),
         (b'{"%s": 1, "%s": 2}' % (b"x" * 10**6, b"x" * 10**6), "xxx ..."),
         (b'{"model_type": "%s"}' % (b"x" * 10**6), "expected at most 128 printable characters"),

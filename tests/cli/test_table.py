@@ -40,7 +40,7 @@ def test_positions(text: str, expected: list[float] | None) -> None:
         return
     found = Positions.read(text)
     assert found.array().tolist() == expected
-    assert len(found) == len(expected)
+    assert found.total == len(expected)
     blocks = list(found.blocks(2))
     assert all(1 <= len(block) <= 2 for block in blocks)
     assert len({block.dtype for block in blocks}) <= 1

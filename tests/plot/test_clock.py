@@ -106,3 +106,26 @@ def test_animation_keeps_the_size_of_frames(tmp_path):
     with Image.open(tmp_path / "a.gif") as picture:
         assert picture.n_frames == 3
         assert picture.size == tuple(int(100 * inches) for inches in ax.figure.get_size_inches())
+
+
+def test_what_stands_still_is_drawn_once(tmp_path, monkeypatch):
+    draws = []
+    draw = Figure.draw
+    monkeypatch.setattr(Figure, "draw", lambda *given: (draws.append(1), draw(*given))[1])
+    counts = []
+    for frames in (2, 30):
+        draws.clear()
+        figure = pn.plot.clock_animation(16, frames, tmp_path / "a.gif").get_figure()
+        counts.append(len(draws))
+        assert figure.get_layout_engine() is not None
+        assert not [each for each in figure.findobj() if each.get_animated()]
+    assert counts[0] == counts[1]
+
+
+def test_sectors_have_their_own_colour(tmp_path):
+    ax = pn.plot.clock_animation(16, 8, tmp_path / "a.gif", pairs=[0])
+    (sector,) = [patch for patch in ax.patches if isinstance(patch, Wedge)]
+    wanted = tuple(round(255 * part) for part in sector.get_facecolor()[:3])
+    with Image.open(tmp_path / "a.gif") as picture:
+        picture.seek(5)
+        assert wanted in {colour for _, colour in picture.convert("RGB").getcolors(1000)}

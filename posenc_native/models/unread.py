@@ -1,0 +1,119 @@
+"""Entries of a configuration that look as if they spoke of the rotation, and are not read.
+
+A misspelt key changes nothing and is no error: configurations have entries of every kind. So those
+are found whose names are of our words, or within one letter of an entry that is read and missing.
+None is found in the configurations of transformers but for a few that are indeed not read here
+(tests/models/test_unread.py).
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from posenc_native.spectra.scaling import ROTARY_SCALINGS
+
+from .config import Configuration, named_rope_type
+from .entries import ENTRIES, NAME_LIMIT, PARAMETERS
+from .facts import model_facts
+
+_OUR_WORDS = re.compile(r"(^|_)(rope|mrope|rotary|yarn|ntk|theta)(_|$)|^rope|rotary")
+_OF_EVERY_TYPE = frozenset({
+    "rope_type", "type", "rope_theta", "partial_rotary_factor", "mrope_section",
+    "mrope_interleaved", "llama_4_scaling_beta", "original_max_position_embeddings",
+    "max_position_embeddings",
+})  # fmt: skip
+_MOST = 32  # of them are listed: a file of 16 MiB could have a million
+
+
+class UnreadEntry(NamedTuple):
+    """An entry of a configuration that is not read.
+
+    Attributes:
+        place: where it stands, as in ``config['rope_scaling']['beta_fst']``.
+        near: the entry that it may be meant for; "" if none is like it.
+        why: what is known of the reason; "" if it is not known at all.
+    """
+
+    place: str
+    near: str = ""
+    why: str = ""
+
+    def __str__(self) -> str:
+        more = f"did you mean {self.near}?" if self.near else self.why
+        return f"{self.place}: {more}" if more else self.place
+
+
+def unread_entries(model: Configuration) -> tuple[UnreadEntry, ...]:
+    """At most 32 of them, in the order of the configuration."""
+    found: list[UnreadEntry] = []
+    for entry in (*_at_the_top(model), *_parameters(model)):
+        if len(found) == _MOST:
+            break
+        found.append(entry)
+    return tuple(found)
+
+
+def _at_the_top(model: Configuration) -> Iterator[UnreadEntry]:
+    rules = [facts.rotary_if["entry"] for facts in model_facts().values() if facts.rotary_if]
+    bases = [rule["base"] for facts in model_facts().values() for rule in facts.flat.values()]
+    known = {*ENTRIES, *rules, *filter(None, bases)}
+    missing = [key for key in ENTRIES if key not in model.fields]
+    for key in model.fields:
+        if key in known or len(key) > NAME_LIMIT:
+            continue
+        near = next((each for each in missing if _is_misspelt(key, each)), "")
+        if not near and _OUR_WORDS.search(key):
+            near = _nearest(key, known)
+        elif not near:
+            continue
+        yield UnreadEntry(f"config[{key!r}]", near)
+    today, older = (model.fields.get(key) for key in ("rope_parameters", "rope_scaling"))
+    if today and older and today != older:
+        yield UnreadEntry("config['rope_scaling']", why="rope_parameters counts")
+
+
+def _parameters(model: Configuration) -> Iterator[UnreadEntry]:
+    name = "rope_parameters" if model.fields.get("rope_parameters") else "rope_scaling"
+    given = model.fields.get(name) or {}
+    nested = {key: each for key, each in given.items() if isinstance(each, Mapping)}
+    for label, entry in {"": given, **nested}.items():
+        if label == "" and nested:
+            continue
+        rope_type = named_rope_type(entry)
+        if rope_type not in ROTARY_SCALINGS:  # of a vision encoder, which has rules of its own
+            continue
+        read = _OF_EVERY_TYPE | {*ROTARY_SCALINGS[rope_type].keys}
+        place = f"config[{name!r}]" + (f"[{label!r}]" if label else "")
+        named = entry.get("rope_type") or entry.get("type")
+        for key in entry:
+            if key in read or len(key) > NAME_LIMIT or (key == "factor" and not named):
+                continue  # of a factor alone a warning of explain says more
+            here = f"{place}[{key!r}]"
+            if key in PARAMETERS:
+                yield UnreadEntry(here, why=f"rope_type {rope_type} has no such parameter")
+            else:
+                yield UnreadEntry(here, _nearest(key, [each for each in read if each not in entry]))
+    if nested:
+        for key in given:
+            if key not in nested and key != "rope_type" and given[key] is not None:
+                yield UnreadEntry(f"config[{name!r}][{key!r}]", why="layer types have their own")
+
+
+def _nearest(key: str, known: Iterable[str]) -> str:
+    return next(iter(difflib.get_close_matches(key, sorted(known), n=1, cutoff=0.75)), "")
+
+
+def _is_misspelt(key: str, known: str) -> bool:
+    """Whether one letter is missing, too many or another, or two are exchanged; no plural."""
+    if key[:1] != known[:1] or abs(len(key) - len(known)) > 1:
+        return False
+    if key in (f"{known}s", known.removesuffix("s")):
+        return False
+    start = 0
+    while start < min(len(key), len(known)) and key[start] == known[start]:
+        start += 1
+    a, b = key[start:], known[start:]
+    return a[1:] == b[1:] or a[1:] == b or a == b[1:] or (a[:2] == b[1::-1] and a[2:] == b[2:])
