@@ -151,16 +151,22 @@ SinusoidalArgs check_add_sinusoidal(const char* function, const Array& x, const 
     args.position_strides[last] = 1;
   } else {
     check_positions(function, *positions);
+    // One for every row; axes of 1 before the last stand for any number of rows.
+    const auto repeats = [&](int i) { return i < last && positions->shape[i] == 1; };
     bool full = positions->rank == args.rank;
-    for (int i = 0; full && i < args.rank; ++i) full = positions->shape[i] == x.shape[i];
+    for (int i = 0; full && i < args.rank; ++i) {
+      full = positions->shape[i] == x.shape[i] || repeats(i);
+    }
     if (full) {
-      copy_strides(*positions, 0, args.rank, args.position_strides);
+      for (int i = 0; i < args.rank; ++i) {
+        args.position_strides[i] = repeats(i) ? 0 : positions->stride[i];
+      }
     } else if (positions->rank == 1 && positions->shape[0] == x.shape[last]) {
       args.position_strides[last] = positions->stride[0];
     } else {
       fail_value(function, "positions",
-                 "shape [seq] = " + to_string(x.shape + last, 1) +
-                     " or x.shape[:-1] = " + to_string(x.shape, args.rank),
+                 "shape [seq] = " + to_string(x.shape + last, 1) + " or x.shape[:-1] = " +
+                     to_string(x.shape, args.rank) + ", of which axes but seq may be 1",
                  shape_string(*positions));
     }
     args.positions = {positions->data, positions->dtype, 0};

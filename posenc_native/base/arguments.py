@@ -220,6 +220,23 @@ def check_shape(
         wrong_value(function, argument, f"shape {list(expected)}", list(shape))
 
 
+def check_row_positions(function: str, shape: tuple[int, ...], x_shape: tuple[int, ...]) -> None:
+    """ValueError unless positions are [seq], or one for every row of x [..., seq, dim].
+
+    Axes of 1 before the last stand for any number of rows.
+    """
+    *leading, length = rows = list(x_shape[:-1])
+    full = len(shape) == len(rows) and all(
+        n in (1, m) for n, m in zip(shape[:-1], leading, strict=True)
+    )
+    if shape[-1:] != (length,) or not (full or len(shape) == 1):
+        wrong_value(
+            function, "positions",
+            f"shape [seq] = {[length]} or x.shape[:-1] = {rows}, of which axes but seq may be 1",
+            list(shape),
+        )  # fmt: skip
+
+
 def check_heads(function: str, heads: tuple[int, ...], leading: tuple[int, ...]) -> None:
     """ValueError unless the leading axes of diagonals, heads last, fit those of the scores.
 

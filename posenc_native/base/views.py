@@ -51,22 +51,25 @@ class RotaryView:
         before: tuple[int, ...] = (),
         after: tuple[int, ...] = (),
     ) -> None:
-        """ValueError unless the axes between `before` and `after` are [s] or [b, s] (or [t])."""
-        letter = "t" if "t" in self.layout else "s"
-        expected = {letter: (*before, self.tokens, *after)}
+        """ValueError unless the axes between are [s], [1, s] or [b, s] (or [t])."""
+        letters = ["t" if "t" in self.layout else "s"]
+        allowed = [(*before, self.tokens, *after)]
         if self.batch is not None:
-            expected["b, s"] = (*before, self.batch, self.tokens, *after)
-        if tuple(shape) not in expected.values():
-            choices = " or ".join(
-                f"[{', '.join([*'A' * len(before), letters, *'P' * len(after)])}] = {list(choice)}"
-                for letters, choice in expected.items()
-            )
-            wrong_value(function, argument, f"shape {choices}", list(shape))
+            letters += ["1, s", "b, s"]
+            allowed += [(*before, rows, self.tokens, *after) for rows in (1, self.batch)]
+        if tuple(shape) not in allowed:
+            names = [
+                f"[{', '.join([*'A' * len(before), axes, *'P' * len(after)])}]" for axes in letters
+            ]
+            expected = f"shape {names[0]} = {list(allowed[0])}"
+            if self.batch is not None:
+                expected += f", {names[1]} or {names[2]} = {list(allowed[2])}"
+            wrong_value(function, argument, expected, list(shape))
 
     def align(self, table: Any, by_head: bool = False) -> Any:
         """Tables by token, with axes that broadcast with x[..., :P].
 
-        An array or tensor ``[s, P]`` or ``[b, s, P]``, with an axis H before P if they are by head.
+        An array or tensor ``[s, P]``, ``[1, s, P]`` or ``[b, s, P]``, with an axis H before P if they are by head.
         """
         letters = ["b"] * (table.ndim - 2 - by_head) + ["t" if "t" in self.layout else "s"]
         letters += ["h"] * by_head + ["d"]

@@ -150,9 +150,9 @@ def apply_rotary(
         x: float16, bfloat16, float32 or float64, of any strides (slices of a packed QKV,
             transposed and expanded views); of NumPy, torch, or any library whose arrays NumPy can
             read without a copy (JAX with its bfloat16, pandas, memory-mapped files).
-        positions: None for 0 .. s-1, ``[s]`` or ``[b, s]`` (``[t]`` for packed tokens); with
-            `axis_map` or three axes of `inv_freq`, ``[A, s]`` or ``[A, b, s]``. Integers are exact,
-            floats allowed; never of the dtype of `x`.
+        positions: None for 0 .. s-1, ``[s]``, ``[b, s]`` or ``[1, s]`` for any batch (``[t]`` for
+            packed tokens); with `axis_map` or three axes of `inv_freq`, ``[A, s]``, ``[A, b, s]``
+            or ``[A, 1, s]``. Integers are exact, floats allowed; never of the dtype of `x`.
         inv_freq: radians per position, float32 or float64; see `rotary_frequencies`. ``[P]``, or
             ``[H, P]`` if every head has its own, or ``[A, H, P]`` (H may be 1) if the angle of a
             pair is the sum over the axes of ``positions[a] * inv_freq[a, h, p]``.
@@ -317,8 +317,8 @@ def apply_rotary_tables(
 
     Args:
         x, layout, pairing, rotary_start, inverse, out: as in `apply_rotary`.
-        cos, sin: ``[s, P]`` or ``[b, s, P]`` (``[t, P]`` for packed tokens), one value a pair, of
-            any of the four float dtypes.
+        cos, sin: ``[s, P]``, ``[b, s, P]`` or ``[1, s, P]`` (``[t, P]`` for packed tokens), one
+            value a pair, of any of the four float dtypes.
         compute: "float32": all in float32 (float64 for a float64 `x`), rounded once. "as_written":
             rounded as the operations of ``x * cos + rotate_half(x) * sin`` on tensors of x's dtype
             are: cos and sin to that dtype, each product, the sum. That is bit for bit what Llama

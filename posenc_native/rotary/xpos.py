@@ -164,8 +164,8 @@ def apply_xpos(
 
     Args:
         q, k: as x in `posenc_native.apply_rotary`; they may differ in heads and in length.
-        positions: of the queries: None for 0 .. s-1, ``[s]`` or ``[b, s]`` (``[t]`` for packed
-            tokens).
+        positions: of the queries: None for 0 .. s-1, ``[s]``, ``[b, s]`` or ``[1, s]`` (``[t]``
+            for packed tokens).
         inv_freq, scale_base, gamma, scale: as in `xpos_tables`.
         k_positions: of the keys; None for those of the queries, and for 0 .. s-1 if `positions`
             is None.

@@ -164,7 +164,8 @@ def add_sinusoidal(
 
     Args:
         x: ``[..., seq, dim]``, float16, bfloat16, float32 or float64, of any strides.
-        positions: None for 0 .. seq-1, ``[seq]``, or one for every row, ``x.shape[:-1]``.
+        positions: None for 0 .. seq-1, ``[seq]``, or one for every row, ``x.shape[:-1]``, where
+            axes but the last may be 1: the same for all rows along them.
         x_scale: factor of x (the Transformer paper has sqrt(dim)).
         alpha: factor of the table.
         base, layout, shift, scale: as in `sinusoidal`.

@@ -153,7 +153,8 @@ BAD: dict[str, Bad] = {
     "sum at too many positions": Bad(
         "add_sinusoidal", lambda: (x(2, 5, 8), steps(6)), V, "positions"
     ),
-    "sum at [1, s]": Bad("add_sinusoidal", lambda: (x(2, 5, 8), steps(1, 5)), V, "positions"),
+    "sum at [1, t]": Bad("add_sinusoidal", lambda: (x(2, 5, 8), steps(1, 4)), V, "positions"),
+    "sum at [b, 1]": Bad("add_sinusoidal", lambda: (x(2, 5, 8), steps(2, 1)), V, "positions"),
     "sum at a scalar": Bad("add_sinusoidal", lambda: (x(2, 5, 8), 5), V, "positions"),
     "sum at [s, b]": Bad("add_sinusoidal", lambda: (x(2, 5, 8), steps(5, 2)), V, "positions"),
     "sum at bool": Bad("add_sinusoidal", lambda: (x(5, 8), steps(dtype=bool)), T, "positions"),

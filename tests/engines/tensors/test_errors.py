@@ -107,7 +107,9 @@ SHAPES = {
     "positions too short": (V, "positions", lambda i: rotate(i, positions=torch.arange(4))),
     "one position for all": (V, "positions", lambda i: rotate(i, positions=torch.arange(1))),
     "a position without axes": (V, "positions", lambda i: rotate(i, positions=torch.tensor(3))),
-    "positions [1, s]": (V, "positions", lambda i: rotate(i, positions=i.positions[None])),
+    "positions [1, s] of another s": (
+        V, "positions", lambda i: rotate(i, positions=i.positions[None, :4]),
+    ),
     "positions [3, s] without axis_map": (
         V, "positions", lambda i: rotate(i, positions=i.positions.expand(3, 5), out=i.x),
     ),
