@@ -113,7 +113,7 @@ def test_far_rows_of_rotations(far, axis, pairing):
 def test_far_rows_of_scores(far, axis):
     heads, queries, keys = shape = (2, 7, 9)
     diagonals = far((heads, queries + keys - 1), 0)
-    index = pn.clipped_index(queries, keys, 2)
+    index = pn.clipped_index(queries, keys, 2, q_offset=0)
 
     def lay(bias: np.ndarray, scores: np.ndarray) -> None:
         pn.toeplitz_bias(diagonals, queries, keys, out=bias)
