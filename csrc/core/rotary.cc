@@ -177,12 +177,21 @@ void check_pairs(const RotaryCall& call, RotaryArgs& args) {
 // Which dims are turned, and how.
 void check_turn(const RotaryCall& call, RotaryArgs& args) {
   args.start = call.rotary_start;
+  if (args.pairs > args.head_dim / 2) {
+    const bool by_tables = call.cosine != nullptr;
+    fail_value(call.function, by_tables ? "cos" : "inv_freq",
+               "at most " + std::to_string(args.head_dim / 2) +
+                   (by_tables ? " columns" : " frequencies") + ", 2 dims each, for head_dim " +
+                   std::to_string(args.head_dim),
+               std::to_string(args.pairs) + ", which turn " + std::to_string(2 * args.pairs) +
+                   " dims");
+  }
   if (args.start < 0 || args.start > args.head_dim ||
       args.pairs > (args.head_dim - args.start) / 2) {
     fail_value(
         call.function, "rotary_start",
         "0 <= rotary_start and rotary_start + 2P <= head_dim = " + std::to_string(args.head_dim),
-        "rotary_start = " + std::to_string(args.start) + " with P = " + std::to_string(args.pairs));
+        "rotary_start = " + shown(args.start) + " with P = " + std::to_string(args.pairs));
   }
   args.half_block = parse_block(call, args.pairs) / 2;
   check_factor(call.function, "scale", call.scale, args.dtype);

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from posenc_native.base import arguments
 from posenc_native.base.calls import call_arguments
+from posenc_native.base.hints import hint_at
 from posenc_native.base.rotation import Rotation
 from posenc_native.base.views import rotary_view
 from posenc_native.engines import late
@@ -247,21 +248,28 @@ class Rotary:
             )  # fmt: skip
         # The fast path of decoding: what apply_rotary_qk does with tensors, spelled out. To call it
         # with keywords would take a tenth of one token's time.
-        # The native module refuses tensors that are elsewhere, so nobody asks first where q is.
-        native, tensors = operations.at_once(q), self._tensors
-        if native is not None and tensors is not None:
-            rotated = native.apply_rotary_qk(
-                q, k, positions, tensors[0], layout, self.pairing, self.rotary_start, tensors[1],
-                self.scale, inverse, inplace,
+        try:
+            # The native module refuses tensors that are elsewhere, so nobody asks first where q is.
+            native, tensors = operations.at_once(q), self._tensors
+            if native is not None and tensors is not None:
+                rotated = native.apply_rotary_qk(
+                    q, k, positions, tensors[0], layout, self.pairing, self.rotary_start,
+                    tensors[1], self.scale, inverse, inplace,
+                )  # fmt: skip
+                if rotated is not NotImplemented:
+                    return rotated  # type: ignore[no-any-return]
+            inv_freq, axis_map = self._torch(q.device)
+            rotation = Rotation(
+                positions, inv_freq, layout, self.pairing, self.rotary_start, axis_map, self.scale,
+                inverse,
             )  # fmt: skip
-            if rotated is not NotImplemented:
-                return rotated  # type: ignore[no-any-return]
-        inv_freq, axis_map = self._torch(q.device)
-        rotation = Rotation(
-            positions, inv_freq, layout, self.pairing, self.rotary_start, axis_map, self.scale,
-            inverse,
-        )  # fmt: skip
-        return operations.apply_rotary_qk(q, k, rotation, inplace)  # type: ignore[no-any-return]
+            return operations.apply_rotary_qk(q, k, rotation, inplace)  # type: ignore[no-any-return]
+        except (ValueError, TypeError) as error:
+            rotation = Rotation(
+                positions, self.inv_freq, layout, self.pairing, self.rotary_start, self.axis_map
+            )
+            hint_at(error, rotation, q=q, k=k)
+            raise
 
     def bind(
         self, q: Any, k: Any, *, layout: str = "bhsd", inverse: bool = False, inplace: bool = False
@@ -432,7 +440,7 @@ class Rotary:
 
 
 def _explicit_frequencies(inv_freq: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    given = arguments.as_array("Rotary", "inv_freq", inv_freq)
+    given = arguments.as_frequencies("Rotary", inv_freq)
     if given.ndim != 1:
         arguments.wrong_value("Rotary", "inv_freq", "shape [P]", list(given.shape))
     if not np.issubdtype(given.dtype, np.number) or np.issubdtype(given.dtype, np.complexfloating):

@@ -285,7 +285,7 @@ def _center(function: str, center: float | str, length: int) -> float:
 def _decay(arrays: Arrays, inv_freq: Any, scale_base: float, gamma: float) -> Any:
     """The logarithm of a query's factor for each position from the centre, float64 [P]."""
     if not arguments.is_tensor(inv_freq):
-        inv_freq = arguments.as_array(arrays.function, "inv_freq", inv_freq)
+        inv_freq = arguments.as_frequencies(arrays.function, inv_freq)
     shape = tuple(inv_freq.shape)
     if len(shape) != 1:
         arguments.wrong_value(arrays.function, "inv_freq", "shape [P]", list(shape))

@@ -60,7 +60,9 @@ FROM_TENSORS = {
     "bucket": (pn.relative_position_bucket, (POSITIONS,)),
     "t5": (lambda t, o: pn.t5_diagonals(t, 4, 200, q_offset=o), (TABLE, OFFSETS)),
     "kerple": (lambda r, s: pn.kerple_diagonals(r, s, 6, 4, q_offset=0), (R1, R2)),
-    "kerple power": (lambda r, s: pn.kerple_diagonals(r, s, 6, 4, kind="power", q_offset=0), (R1, R2)),
+    "kerple power": (
+        lambda r, s: pn.kerple_diagonals(r, s, 6, 4, kind="power", q_offset=0), (R1, R2),
+    ),
     "sandwich": (lambda o: pn.sandwich_diagonals(3, 6, 4, q_offset=o), (OFFSETS,)),
     "clipped index": (lambda o: pn.clipped_index(3, 5, 2, q_offset=o), (OFFSETS,)),
     "clipped": (lambda t: pn.clipped_diagonals(t, 4, 5, q_offset=0), (TABLE[:5],)),
@@ -256,11 +258,11 @@ def test_compile_without_tensors(name, dynamic):
 def test_compile_for_any_length(name):
     torch._dynamo.reset()
     functions = {
-        "alibi": lambda x: pn.alibi_diagonals(3, 2, x.shape[0], device=x.device),
+        "alibi": lambda x: pn.alibi_diagonals(3, 2, x.shape[0], q_offset=0, device=x.device),
         "t5": lambda x: pn.t5_diagonals(TABLE, x.shape[0], x.shape[0]),
         "deberta": lambda x: pn.deberta_index(x.shape[0], x.shape[0], device=x.device),
-        "sandwich": lambda x: pn.sandwich_diagonals(2, 1, x.shape[0], device=x.device),
-        "fire": lambda x: pn.fire_bias(x.shape[0], 4, network, device=x.device),
+        "sandwich": lambda x: pn.sandwich_diagonals(2, 1, x.shape[0], q_offset=0, device=x.device),
+        "fire": lambda x: pn.fire_bias(x.shape[0], 4, network, q_offset=0, device=x.device),
     }
     compiled = torch.compile(functions[name], fullgraph=True, backend="aot_eager", dynamic=True)
     for length in (5, 9, 33):

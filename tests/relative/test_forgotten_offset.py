@@ -69,7 +69,7 @@ def test_a_table_of_distances_asks_too():
     pytest.importorskip("torch")
     module = pn.nn.RelativePositionalEncoding(8, 2)
     for call in (module.table, module.matrix):
-        with pytest.raises(ValueError, match="RelativePositionalEncoding.*: q_offset: "):
+        with pytest.raises(ValueError, match=r"RelativePositionalEncoding.*: q_offset: "):
             call(2, 5)
         call(2, 5, 3)
         call(5)

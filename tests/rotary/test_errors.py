@@ -151,9 +151,7 @@ BAD: dict[str, Bad] = {
     "scale of an array": Bad(
         "apply_rotary", lambda: (x(), None, FREQ, {"scale": np.array(2.0)}), T, "scale"
     ),
-    "odd head": Bad(
-        "apply_rotary", lambda: (x(5, 3), None, FREQ, {"layout": "sd"}), V, "rotary_start"
-    ),
+    "odd head": Bad("apply_rotary", lambda: (x(5, 3), None, FREQ, {"layout": "sd"}), V, "inv_freq"),
     "slice past the head": Bad(
         "apply_rotary", lambda: (x(), None, FREQ, {"rotary_start": 5}), V, "rotary_start"
     ),
@@ -426,9 +424,7 @@ BAD: dict[str, Bad] = {
         "apply_rotary_tables", lambda: (x(), np.array(1.0), np.array(0.0)), V, "cos"
     ),
     "sin of other shape": Bad("apply_rotary_tables", lambda: (x(), x(5, 2), x(5, 1)), V, "sin"),
-    "tables of whole heads": Bad(
-        "apply_rotary_tables", lambda: (x(), x(5, 8), x(5, 8)), V, "rotary_start"
-    ),
+    "tables of whole heads": Bad("apply_rotary_tables", lambda: (x(), x(5, 8), x(5, 8)), V, "cos"),
     "tables out over cos": Bad("apply_rotary_tables", out_over_cosines, V, "out"),
     "tables out of other shape": Bad(
         "apply_rotary_tables", lambda: (x(), x(5, 2), x(5, 2), {"out": x(2, 3, 5, 7)}), V, "out"
@@ -466,7 +462,7 @@ BAD: dict[str, Bad] = {
             ("cos of [3, s, P]", lambda: x(3, 5, 2), lambda: x(3, 5, 2), V, "cos"),
             ("a scalar cos", lambda: np.array(1.0), lambda: np.array(0.0), V, "cos"),
             ("sin of other shape", lambda: x(5, 2), lambda: x(5, 1), V, "sin"),
-            ("cos of full width", lambda: x(5, 8), lambda: x(5, 8), V, "rotary_start"),
+            ("cos of full width", lambda: x(5, 8), lambda: x(5, 8), V, "cos"),
         ]
     },
     **{

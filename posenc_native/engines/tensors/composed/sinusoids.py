@@ -27,7 +27,7 @@ def sinusoidal(
     dim, base, shift, scale = arguments.frequency_parameters(function, dim, base, shift, scale)
     arguments.check_byte_count(function, (*positions.shape, dim), dtype.itemsize)
     real = torch.float64 if dtype == torch.float64 else torch.float32
-    arguments.check_dtype(function, "positions", positions.dtype, arguments.POSITION_DTYPES)
+    arguments.check_position_dtype(function, "positions", positions.dtype)
     check_values(function, positions, None)
     if positions.numel() == 0 and not needs_function(positions):  # no frequency is worth its time
         return torch.empty((*positions.shape, dim), dtype=dtype, device=positions.device)
