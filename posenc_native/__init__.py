@@ -18,7 +18,6 @@ are TypeErrors. So are lists for an argument from which the result takes its dty
 from __future__ import annotations
 
 import importlib
-import pkgutil
 import sys
 from typing import TYPE_CHECKING
 
@@ -195,6 +194,8 @@ if not TYPE_CHECKING:
 
     def _exported(room):
         """The __all__ of a room as text: to import it for a slip would import torch."""
+        import pkgutil
+
         for file in (f"{room}/__init__.py", f"{room}.py"):
             try:
                 source = pkgutil.get_data(__name__, file).decode()
