@@ -121,8 +121,8 @@ def _fits(rotation: Any, shapes: dict[str, Any], layout: str) -> bool:
             first.check_tokens("", name, shape, before=before, after=after)
     except (ValueError, TypeError, IndexError):
         return False
-    # Without a shape that says where tokens or heads are, any layout of the rank would do. (Heads of
-    # k do not: q and k of other lengths would seem to have swapped them for heads.)
+    # Without a shape that says where tokens or heads are, any layout of the rank would do. (k does
+    # not say it: where its length is another, it would seem to have swapped heads and tokens.)
     return bool(given) or frequencies[:-1] not in ((), (1,))
 
 

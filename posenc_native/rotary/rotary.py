@@ -134,7 +134,10 @@ class Rotary:
             else:
                 attention_factor = scale
         # For its checks of the slice and the pairing.
-        rotary_view("Rotary", (1, head_dim), "sd", pairing, rotary_start, len(inv_freq))
+        rotary_view(
+            "Rotary", (1, head_dim), "sd", pairing, rotary_start, len(inv_freq),
+            angles="inv_freq" if given else "rotary_dim",
+        )  # fmt: skip
         axes = None
         if axis_map is not None:
             axes = np.array(arguments.as_array("Rotary", "axis_map", axis_map))
