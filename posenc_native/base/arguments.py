@@ -63,8 +63,8 @@ _LONG = 10**15  # numbers have six digits from here on
 
 def _shown(got: object) -> str:
     """A value as an error has it: what is very long is cut."""
-    if type(got) is list:
-        return f"[{', '.join(map(_shown, got))}]"
+    if type(got) is list and len(got) <= 64 and all(type(number) is int for number in got):
+        return f"[{', '.join(map(_shown, got))}]"  # a shape
     try:
         if type(got) is int and abs(got) >= _LONG:
             text = f"{float(got):g}" if got.bit_length() < 1000 else f"{Decimal(got):.6g}"
