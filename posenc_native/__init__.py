@@ -188,7 +188,23 @@ if not TYPE_CHECKING:
     def __getattr__(name):
         if name in _OPTIONAL:
             return importlib.import_module(f".{name}", __name__)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        text = f"module {__name__!r} has no attribute {name!r}"
+        rooms = [room for room in _OPTIONAL if f'"{name}"' in _exported(room)]
+        if rooms and not name.startswith("_"):
+            text += f"; posenc_native.{rooms[0]} has it: posenc_native.{rooms[0]}.{name}"
+        raise AttributeError(text, name=name, obj=sys.modules[__name__])
+
+    def _exported(room):
+        """The __all__ of a room as text: to import it for a slip would import torch."""
+        import pkgutil
+
+        for file in (f"{room}/__init__.py", f"{room}.py"):
+            try:
+                source = pkgutil.get_data(__name__, file).decode()
+            except OSError:  # there is no such file, or no sources are there
+                continue
+            return source.partition("__all__ = [")[2].partition("]")[0]
+        return ""
 
 
 def __dir__() -> list[str]:

@@ -50,7 +50,7 @@ InverseFrequencies check_frequencies(const char* function, const Array& inv_freq
         if (rank > 1) at = std::to_string(head) + ", " + at;
         if (rank > 2) at = std::to_string(term) + ", " + at;
         fail_value(function, "inv_freq", "finite values of magnitude below 2^63",
-                   std::to_string(w) + " at [" + at + "]");
+                   shown(w) + " at [" + at + "]");
       }
     }
   }
@@ -83,7 +83,7 @@ AxisMap check_axis_map(const char* function, const Array& axis_map, int64_t pair
   for (int64_t i = 0; axis_map.readable && i < pairs; ++i) {
     if (map[i] < 0 || map[i] >= axes) {
       fail_value(function, "axis_map", "values in 0 .. " + std::to_string(axes - 1),
-                 std::to_string(map[i]) + " at [" + std::to_string(i) + "]");
+                 shown(map[i]) + " at [" + std::to_string(i) + "]");
     }
   }
   return map;

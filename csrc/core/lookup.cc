@@ -47,7 +47,7 @@ void check_index(const RelativeCall& call, int64_t queries, int64_t keys, int64_
   }
   if (call.has_missing && call.missing >= 0 && call.missing < width) {
     fail_value(function, "missing", "none of the columns 0 .. " + std::to_string(width - 1),
-               std::to_string(call.missing));
+               shown(call.missing));
   }
   check_windows(function, "index", index.shape[0], queries, keys, call.origin, call.q_offset);
   // With a branch for each and what an error needs, this takes longer than a small gather.
@@ -62,7 +62,7 @@ void check_index(const RelativeCall& call, int64_t queries, int64_t keys, int64_
   for_each_integer(index, [&](int64_t column) {
     if ((column < 0 || column >= width) && !(call.has_missing && column == call.missing)) {
       fail_value(function, "index", "columns 0 .. " + std::to_string(width - 1),
-                 std::to_string(column) + " at [" + std::to_string(at) + "]");
+                 shown(column) + " at [" + std::to_string(at) + "]");
     }
     ++at;
   });

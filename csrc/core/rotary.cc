@@ -61,7 +61,7 @@ HeadStrides head_strides(const Array& x, const Layout& layout) {
           stride_of(x, layout.dim)};
 }
 
-// [s] or [b, s], after `leading` axes of other meaning; strides for batch and token.
+// [s], [1, s] or [b, s], after `leading` axes of other meaning; strides for batch and token.
 void check_token_axes(const RotaryCall& call, const char* name, const Array& array, int leading,
                       int trailing, const Layout& layout, const RotaryArgs& args,
                       int64_t& batch_stride, int64_t& token_stride) {
@@ -73,8 +73,10 @@ void check_token_axes(const RotaryCall& call, const char* name, const Array& arr
     token_stride = stride[0];
     return;
   }
-  if (rank == 2 && layout.batch >= 0 && shape[0] == args.batch && shape[1] == args.tokens) {
-    batch_stride = stride[0];
+  const bool one_row = rank == 2 && shape[0] == 1;  // for the whole batch
+  if (rank == 2 && layout.batch >= 0 && (one_row || shape[0] == args.batch) &&
+      shape[1] == args.tokens) {
+    batch_stride = one_row ? 0 : stride[0];
     token_stride = stride[1];
     return;
   }
@@ -86,8 +88,8 @@ void check_token_axes(const RotaryCall& call, const char* name, const Array& arr
   std::string expected = "shape [" + before + layout.token_letter + after + "] = [" + before_size +
                          tokens + after_size + "]";
   if (layout.batch >= 0) {
-    expected += " or [" + before + "b, s" + after + "] = [" + before_size +
-                std::to_string(args.batch) + ", " + tokens + after_size + "]";
+    expected += ", [" + before + "1, s" + after + "] or [" + before + "b, s" + after + "] = [" +
+                before_size + std::to_string(args.batch) + ", " + tokens + after_size + "]";
   }
   if (!leading && !trailing && array.rank > 1) {
     expected += " (one axis more, [A, ...], needs axis_map or inv_freq [A, H, P])";
@@ -175,12 +177,21 @@ void check_pairs(const RotaryCall& call, RotaryArgs& args) {
 // Which dims are turned, and how.
 void check_turn(const RotaryCall& call, RotaryArgs& args) {
   args.start = call.rotary_start;
+  if (args.pairs > args.head_dim / 2) {
+    const bool by_tables = call.cosine != nullptr;
+    fail_value(call.function, by_tables ? "cos" : "inv_freq",
+               "at most " + std::to_string(args.head_dim / 2) +
+                   (by_tables ? " columns" : " frequencies") + ", 2 dims each, for head_dim " +
+                   std::to_string(args.head_dim),
+               std::to_string(args.pairs) + ", which turn " + std::to_string(2 * args.pairs) +
+                   " dims");
+  }
   if (args.start < 0 || args.start > args.head_dim ||
       args.pairs > (args.head_dim - args.start) / 2) {
     fail_value(
         call.function, "rotary_start",
         "0 <= rotary_start and rotary_start + 2P <= head_dim = " + std::to_string(args.head_dim),
-        "rotary_start = " + std::to_string(args.start) + " with P = " + std::to_string(args.pairs));
+        "rotary_start = " + shown(args.start) + " with P = " + std::to_string(args.pairs));
   }
   args.half_block = parse_block(call, args.pairs) / 2;
   check_factor(call.function, "scale", call.scale, args.dtype);

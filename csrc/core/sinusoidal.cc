@@ -62,31 +62,31 @@ void set_output(SinusoidalArgs& args, const SinusoidalSpec& spec, const Array& o
 
 void check_sinusoidal_spec(const char* function, const SinusoidalSpec& spec) {
   if (spec.dim < 0 || spec.dim % 2 != 0) {
-    fail_value(function, "dim", "an even number of dimensions", std::to_string(spec.dim));
+    fail_value(function, "dim", "an even number of dimensions", shown(spec.dim));
   }
   if (spec.layout != "interleaved" && spec.layout != "sin_cos" && spec.layout != "cos_sin") {
     fail_value(function, "layout", "'interleaved', 'sin_cos' or 'cos_sin'",
                "'" + std::string(spec.layout) + "'");
   }
   if (!(spec.base >= std::numeric_limits<double>::min()) || std::isinf(spec.base)) {
-    fail_value(function, "base", "a positive finite number", std::to_string(spec.base));
+    fail_value(function, "base", "a positive finite number", shown(spec.base));
   }
   const double pairs = static_cast<double>(spec.dim / 2);
   if (!std::isfinite(spec.shift) || (pairs > 0 && !(spec.shift < pairs))) {
     fail_value(function, "shift", "a number below dim / 2 = " + std::to_string(spec.dim / 2),
-               std::to_string(spec.shift));
+               shown(spec.shift));
   }
   // Frequencies rise or fall along the pairs: the ends bound them all. Past e^700 the exponential
   // itself overflows.
   const double power = pairs > 1 ? -std::log(spec.base) * (pairs - 1) / (pairs - spec.shift) : 0.0;
   if (!(std::fabs(spec.scale) * std::exp(std::fmax(power, 0.0)) < kMaxFrequency)) {
     fail_value(function, "scale", "frequencies scale * base^(-i / (dim/2 - shift)) below 2^63",
-               "scale = " + std::to_string(spec.scale) + ", base = " + std::to_string(spec.base));
+               "scale = " + shown(spec.scale) + ", base = " + shown(spec.base));
   }
   const double step = pairs > 1 ? std::log(spec.base) / (pairs - spec.shift) : 0.0;
   if (!(std::fabs(step) < 700.0)) {
     fail_value(function, "shift", "a ratio of neighbouring frequencies below e^700",
-               std::to_string(spec.shift));
+               shown(spec.shift));
   }
 }
 
@@ -151,16 +151,22 @@ SinusoidalArgs check_add_sinusoidal(const char* function, const Array& x, const 
     args.position_strides[last] = 1;
   } else {
     check_positions(function, *positions);
+    // One for every row; axes of 1 before the last stand for any number of rows.
+    const auto repeats = [&](int i) { return i < last && positions->shape[i] == 1; };
     bool full = positions->rank == args.rank;
-    for (int i = 0; full && i < args.rank; ++i) full = positions->shape[i] == x.shape[i];
+    for (int i = 0; full && i < args.rank; ++i) {
+      full = positions->shape[i] == x.shape[i] || repeats(i);
+    }
     if (full) {
-      copy_strides(*positions, 0, args.rank, args.position_strides);
+      for (int i = 0; i < args.rank; ++i) {
+        args.position_strides[i] = repeats(i) ? 0 : positions->stride[i];
+      }
     } else if (positions->rank == 1 && positions->shape[0] == x.shape[last]) {
       args.position_strides[last] = positions->stride[0];
     } else {
       fail_value(function, "positions",
-                 "shape [seq] = " + to_string(x.shape + last, 1) +
-                     " or x.shape[:-1] = " + to_string(x.shape, args.rank),
+                 "shape [seq] = " + to_string(x.shape + last, 1) + " or x.shape[:-1] = " +
+                     to_string(x.shape, args.rank) + ", of which axes but seq may be 1",
                  shape_string(*positions));
     }
     args.positions = {positions->data, positions->dtype, 0};

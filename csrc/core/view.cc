@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 namespace posenc {
 
@@ -30,11 +31,23 @@ void fail_type(std::string_view function, std::string_view argument, const std::
   throw Error{Error::kType, std::string(function), std::string(argument), expected, got};
 }
 
+std::string shown(double number) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g", number);
+  return text;
+}
+
+std::string shown(int64_t number) {
+  constexpr int64_t kLong = 1000000000000000;
+  const bool is_long = number >= kLong || number <= -kLong;
+  return is_long ? shown(static_cast<double>(number)) : std::to_string(number);
+}
+
 std::string to_string(const int64_t* numbers, int count) {
   std::string text = "[";
   for (int i = 0; i < count; ++i) {
     if (i) text += ", ";
-    text += std::to_string(numbers[i]);
+    text += shown(numbers[i]);
   }
   return text + "]";
 }
@@ -49,7 +62,7 @@ void check_real(std::string_view function, std::string_view argument, const Arra
 
 void check_finite(std::string_view function, std::string_view argument, double value) {
   if (!std::isfinite(value)) {
-    fail_value(function, argument, "a finite number", std::to_string(value));
+    fail_value(function, argument, "a finite number", shown(value));
   }
 }
 
@@ -57,9 +70,7 @@ void check_factor(std::string_view function, std::string_view argument, double v
   check_finite(function, argument, value);
   // From 2^128 - 2^103 on, a number rounds to infinity.
   if (dtype != Dtype::kFloat64 && !(std::fabs(value) < 0x1.ffffffp127)) {
-    char text[32];  // to_string would write all the digits down
-    std::snprintf(text, sizeof text, "%g", value);
-    fail_value(function, argument, "a finite number in float32", text);
+    fail_value(function, argument, "a finite number in float32", shown(value));
   }
 }
 
@@ -73,7 +84,7 @@ void check_finite_positions(std::string_view function, const Array& positions) {
     // Also false for NaN.
     if (std::fabs(data[offset]) < Real(9223372036854775808.0)) return;
     fail_value(function, "positions", "finite values of magnitude below 2^63",
-               std::to_string(data[offset]));
+               shown(static_cast<double>(data[offset])));
   });
 }
 
@@ -163,8 +174,13 @@ void check_positions(std::string_view function, const Array& positions) {
   } else if (positions.dtype == Dtype::kFloat64) {
     check_finite_positions<double>(function, positions);
   } else if (!is_integer(positions.dtype)) {
+    const bool half = is_real(positions.dtype);
+    const bool mask = std::strcmp(positions.dtype_name, "bool") == 0;
     fail_type(function, "positions",
-              "an integer dtype, float32 or float64 (16-bit floats cannot tell positions apart)",
+              std::string("an integer dtype, float32 or float64") +
+                  (half   ? " (16-bit floats cannot tell positions apart)"
+                   : mask ? " (padded_positions makes positions of a mask)"
+                          : ""),
               positions.dtype_name);
   }
 }

@@ -95,6 +95,10 @@ struct Error {
 [[noreturn]] void fail_type(std::string_view function, std::string_view argument,
                             const std::string& expected, const std::string& got);
 
+// Numbers as an error has them: six digits of one that is fractional or has more than 15.
+std::string shown(double number);
+std::string shown(int64_t number);
+
 std::string to_string(const int64_t* numbers, int count);
 std::string shape_string(const Array& array);
 

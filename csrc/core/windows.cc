@@ -32,13 +32,13 @@ void check_size(const char* function, const int64_t* shape, int rank) {
 
 void check_length(const char* function, const std::string& name, int64_t length) {
   if (length < 0 || length >= kMaxOrigin) {
-    fail_value(function, name, "a length in 0 .. 2^61 - 1", std::to_string(length));
+    fail_value(function, name, "a length in 0 .. 2^61 - 1", shown(length));
   }
 }
 
 void check_origin(const char* function, int64_t origin) {
   if (origin <= -kMaxOrigin || origin >= kMaxOrigin) {
-    fail_value(function, "origin", "an int within 2^61", std::to_string(origin));
+    fail_value(function, "origin", "an int within 2^61", shown(origin));
   }
 }
 

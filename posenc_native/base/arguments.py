@@ -12,6 +12,8 @@ import math
 import numbers
 import operator
 import sys
+from collections.abc import Collection
+from decimal import Decimal
 from typing import Any, NoReturn
 
 import numpy as np
@@ -42,20 +44,32 @@ WIDTH_LIMIT = 2**16  # dims with a frequency each, by formula: 70 digits, 5 micr
 HEAD_LIMIT = 2**16  # heads with a number each, by formula; models have up to 256
 
 
-def wrong_value(function: str, argument: str, expected: str, got: object) -> NoReturn:
+def wrong_value(
+    function: str, argument: str, expected: str, got: object, hint: str = ""
+) -> NoReturn:
     """Raise the ValueError for an argument whose value, shape or name is wrong."""
-    raise error_of(ValueError, Fault(function, argument, expected, _shown(got)))
+    raise error_of(ValueError, Fault(function, argument, expected, _shown(got), hint))
 
 
-def wrong_type(function: str, argument: str, expected: str, got: object) -> NoReturn:
+def wrong_type(
+    function: str, argument: str, expected: str, got: object, hint: str = ""
+) -> NoReturn:
     """Raise the TypeError for an argument whose kind or dtype is wrong."""
-    raise error_of(TypeError, Fault(function, argument, expected, _shown(got)))
+    raise error_of(TypeError, Fault(function, argument, expected, _shown(got), hint))
+
+
+_LONG = 10**15  # numbers have six digits from here on
 
 
 def _shown(got: object) -> str:
     """A value as an error has it: what is very long is cut."""
+    if type(got) is list and len(got) <= 64 and all(type(number) is int for number in got):
+        return f"[{', '.join(map(_shown, got))}]"  # a shape
     try:
-        text = str(got)
+        if type(got) is int and abs(got) >= _LONG:
+            text = f"{float(got):g}" if got.bit_length() < 1000 else f"{Decimal(got):.6g}"
+        else:
+            text = str(got)
     except (ValueError, RecursionError):  # an int of thousands of digits; lists of lists of ...
         text = f"a {type(got).__name__} that is too long to write down"
     return text if len(text) <= 1000 else f"{text[:1000]} ..."
@@ -122,6 +136,47 @@ def as_numbers(function: str, argument: str, value: Any) -> np.ndarray[Any, np.d
         except (TypeError, ValueError):
             pass
     wrong_type(function, argument, "real numbers", array.dtype)
+
+
+def as_positions(function: str, value: Any, argument: str = "positions") -> np.ndarray[Any, Any]:
+    """As `as_array`, for positions that are no count: a number with a point is neither.
+
+    Raises:
+        TypeError: as `as_array`; also for text, and for one float, which could be both.
+    """
+    if isinstance(value, (float, np.floating)):
+        expected = f"an int, a count, or an array of positions: write [{value}] for one"
+        if math.isfinite(value) and float(value).is_integer() and value >= 0:
+            expected = f"a count, write {_shown(int(value))}, or positions, write [{value}] for one"
+        wrong_type(function, argument, expected, f"the number {value}")
+    if isinstance(value, (str, bytes)):
+        expected = "an int or an array of an integer dtype, float32 or float64"
+        wrong_type(function, argument, expected, type(value).__name__)
+    return as_array(function, argument, value)
+
+
+def check_position_dtype(function: str, argument: str, dtype: object) -> None:
+    """TypeError unless positions may have this dtype, NumPy's or torch's."""
+    name = dtype_name(dtype)
+    if name in POSITION_DTYPES:
+        return
+    expected = "an integer dtype, float32 or float64"
+    if name in ("float16", "bfloat16"):
+        expected += " (16-bit floats cannot tell positions apart)"
+    elif name == "bool":
+        expected += " (padded_positions makes positions of a mask)"
+    wrong_type(function, argument, expected, name)
+
+
+def as_frequencies(function: str, value: Any) -> np.ndarray[Any, Any]:
+    """The argument inv_freq as `as_array`; TypeError for all that rotary_frequencies returns."""
+    pair = isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], numbers.Real)
+    if pair and not isinstance(value[0], numbers.Real):
+        wrong_type(
+            function, "inv_freq", "frequencies, the first element of what rotary_frequencies "
+            "returns", "the pair (inv_freq, factor)", "write inv_freq[0]",
+        )  # fmt: skip
+    return as_array(function, "inv_freq", value)
 
 
 def as_operand(function: str, argument: str, value: Any) -> np.ndarray[Any, Any]:
@@ -221,12 +276,66 @@ def check_name(function: str, argument: str, name: object, names: tuple[str, ...
         wrong_value(function, argument, f"one of {', '.join(names)}", repr(name))
 
 
+def check_known_name(
+    function: str, argument: str, name: object, names: Collection[str], listed: str
+) -> None:
+    """As `check_name`, of more names than a message can hold: it has the nearest three.
+
+    listed: where all of them are.
+    """
+    if not isinstance(name, str):
+        wrong_type(function, argument, "a str", type(name).__name__)
+    if name not in names:
+        import difflib
+
+        near = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.4)
+        expected = f"one of the {len(names)} names of {listed}"
+        if near:
+            expected = f"one of {', '.join(near)} or others of {listed}"
+        wrong_value(function, argument, expected, repr(name))
+
+
+# What others call the two usual pairings.
+_PAIRINGS = {
+    "half": ("neox", "gpt_neox", "neox_style", "rotate_half", "split", "llama", "hf", "halves"),
+    "interleaved": ("gptj", "gpt_j", "gptj_style", "adjacent", "pairs", "meta", "complex"),
+}
+
+
+def pairing_hint(name: object) -> str:
+    """What a name that others have for a pairing is called here."""
+    if not isinstance(name, str):
+        return ""
+    text = name.lower().replace("-", "_").replace(" ", "_")
+    for pairing, others in _PAIRINGS.items():
+        if text == pairing or text in others:
+            return f"{name!r} is {pairing!r} here"
+    return ""
+
+
 def check_shape(
     function: str, argument: str, shape: tuple[int, ...], expected: tuple[int, ...]
 ) -> None:
     """ValueError unless the two shapes are equal."""
     if tuple(shape) != tuple(expected):
         wrong_value(function, argument, f"shape {list(expected)}", list(shape))
+
+
+def check_row_positions(function: str, shape: tuple[int, ...], x_shape: tuple[int, ...]) -> None:
+    """ValueError unless positions are [seq], or one for every row of x [..., seq, dim].
+
+    Axes of 1 before the last stand for any number of rows.
+    """
+    *leading, length = rows = list(x_shape[:-1])
+    full = len(shape) == len(rows) and all(
+        n in (1, m) for n, m in zip(shape[:-1], leading, strict=True)
+    )
+    if shape[-1:] != (length,) or not (full or len(shape) == 1):
+        wrong_value(
+            function, "positions",
+            f"shape [seq] = {[length]} or x.shape[:-1] = {rows}, of which axes but seq may be 1",
+            list(shape),
+        )  # fmt: skip
 
 
 def check_heads(function: str, heads: tuple[int, ...], leading: tuple[int, ...]) -> None:
@@ -253,7 +362,7 @@ def check_offset_shape(function: str, shape: tuple[int, ...], leading: tuple[int
 def check_byte_count(function: str, shape: tuple[int, ...], item_size: int) -> None:
     """ValueError if a result of this shape has more bytes than any array can have."""
     if math.prod(shape) * item_size >= 2**63:
-        wrong_value(function, "result", "fewer than 2^63 bytes", f"shape {list(shape)}")
+        wrong_value(function, "result", "a shape of fewer than 2^63 bytes", list(shape))
 
 
 def size(function: str, argument: str, value: object) -> int:

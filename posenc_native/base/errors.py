@@ -14,21 +14,24 @@ AnyError = TypeVar("AnyError", bound=Exception)
 
 
 class Fault(NamedTuple):
-    """An argument that is not what was expected."""
+    """An argument that is not what was expected, and what may have been meant by it."""
 
     function: str
     argument: str
     expected: str
     got: str
+    hint: str = ""
 
     def __str__(self) -> str:
-        return f"{self.function}: {self.argument}: expected {self.expected}, got {self.got}"
+        text = f"{self.function}: {self.argument}: expected {self.expected}, got {self.got}"
+        return f"{text}; {self.hint}" if self.hint else text
 
 
 def error_of(kind: type[AnyError], fault: Fault) -> AnyError:
     """The error of a kind that says what the fault is."""
-    function, argument, expected, got = fault
-    error = kind(f"{function}: {argument}: expected {expected}, got {got}")
+    function, argument, expected, got, hint = fault
+    text = f"{function}: {argument}: expected {expected}, got {got}"
+    error = kind(f"{text}; {hint}" if hint else text)
     torch = sys.modules.get("torch")
     # torch.compile follows no attribute of an exception; the text reaches its user all the same.
     if torch is None or not torch.compiler.is_dynamo_compiling():
@@ -40,6 +43,14 @@ def fault_of(error: BaseException) -> Fault | None:
     """The fault of an error about an argument of this library, None of any other error."""
     fault = getattr(error, "fault", None)
     return fault if isinstance(fault, Fault) else None
+
+
+def add_hint(error: BaseException, hint: str) -> None:
+    """Write into an error about an argument what may have been meant."""
+    fault = fault_of(error)
+    if fault is not None and hint and not fault.hint:
+        error.fault = fault._replace(hint=hint)  # type: ignore[attr-defined]
+        error.args = (str(error.fault),)  # type: ignore[attr-defined]
 
 
 # What errors of operators look like after they have crossed torch, which passes on text alone.

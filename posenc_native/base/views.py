@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .arguments import size, wrong_type, wrong_value
+from .arguments import pairing_hint, size, wrong_type, wrong_value
 
 
 @dataclass(frozen=True)
@@ -51,22 +51,26 @@ class RotaryView:
         before: tuple[int, ...] = (),
         after: tuple[int, ...] = (),
     ) -> None:
-        """ValueError unless the axes between `before` and `after` are [s] or [b, s] (or [t])."""
-        letter = "t" if "t" in self.layout else "s"
-        expected = {letter: (*before, self.tokens, *after)}
+        """ValueError unless the axes between are [s], [1, s] or [b, s] (or [t])."""
+        letters = ["t" if "t" in self.layout else "s"]
+        allowed = [(*before, self.tokens, *after)]
         if self.batch is not None:
-            expected["b, s"] = (*before, self.batch, self.tokens, *after)
-        if tuple(shape) not in expected.values():
-            choices = " or ".join(
-                f"[{', '.join([*'A' * len(before), letters, *'P' * len(after)])}] = {list(choice)}"
-                for letters, choice in expected.items()
-            )
-            wrong_value(function, argument, f"shape {choices}", list(shape))
+            letters += ["1, s", "b, s"]
+            allowed += [(*before, rows, self.tokens, *after) for rows in (1, self.batch)]
+        if tuple(shape) not in allowed:
+            names = [
+                f"[{', '.join([*'A' * len(before), axes, *'P' * len(after)])}]" for axes in letters
+            ]
+            expected = f"shape {names[0]} = {list(allowed[0])}"
+            if self.batch is not None:
+                expected += f", {names[1]} or {names[2]} = {list(allowed[2])}"
+            wrong_value(function, argument, expected, list(shape))
 
     def align(self, table: Any, by_head: bool = False) -> Any:
         """Tables by token, with axes that broadcast with x[..., :P].
 
-        An array or tensor ``[s, P]`` or ``[b, s, P]``, with an axis H before P if they are by head.
+        An array or tensor ``[s, P]``, ``[1, s, P]`` or ``[b, s, P]``, with an axis H before P if
+        they are by head.
         """
         letters = ["b"] * (table.ndim - 2 - by_head) + ["t" if "t" in self.layout else "s"]
         letters += ["h"] * by_head + ["d"]
@@ -90,13 +94,21 @@ def rotary_view(
     rotary_start: object,
     pairs: int,
     argument: str = "x",
+    angles: str = "inv_freq",
 ) -> RotaryView:
-    """How a tensor of this shape is rotated; ValueError if the arguments do not fit it."""
+    """How a tensor of this shape is rotated; ValueError if the arguments do not fit it.
+
+    angles: the argument that says how many pairs there are.
+    """
     letters = _rotary_layout(function, layout)
     if len(shape) != len(letters):
         wrong_value(function, argument, f"{len(letters)} axes ({letters})", f"shape {list(shape)}")
     block = _block_size(function, pairing, pairs)
     start = size(function, "rotary_start", rotary_start)
+    if 2 * pairs > shape[-1]:
+        kind = {"inv_freq": "frequencies", "cos": "columns"}.get(angles, "pairs")
+        expected = f"at most {shape[-1] // 2} {kind}, 2 dims each, for head_dim {shape[-1]}"
+        wrong_value(function, angles, expected, f"{pairs}, which turn {2 * pairs} dims")
     if start + 2 * pairs > shape[-1]:
         wrong_value(
             function,
@@ -178,7 +190,7 @@ def _block_size(function: str, pairing: object, pairs: int) -> int:
         return 2
     expected = f"'half', 'interleaved' or an even int that divides {2 * pairs}"
     if isinstance(pairing, str):
-        wrong_value(function, "pairing", expected, repr(pairing))
+        wrong_value(function, "pairing", expected, repr(pairing), pairing_hint(pairing))
     block = size(function, "pairing", pairing)
     if block == 0 or block % 2 or 2 * pairs % block:
         wrong_value(function, "pairing", expected, block)

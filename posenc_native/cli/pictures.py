@@ -311,17 +311,21 @@ _NamedDiagonals = tuple[str, Any]  # what it is, and its diagonals
 
 
 def _alibi_diagonals(options: argparse.Namespace) -> _NamedDiagonals:
-    return "ALiBi", alibi.alibi_diagonals(options.num_heads, options.q_len, options.k_len)
+    return "ALiBi", alibi.alibi_diagonals(
+        options.num_heads, options.q_len, options.k_len, q_offset=0
+    )
 
 
 def _kerple_diagonals(options: argparse.Namespace) -> _NamedDiagonals:
     return "KERPLE, logarithmic", kernels.kerple_diagonals(
-        options.r1, options.r2, options.q_len, options.k_len
+        options.r1, options.r2, options.q_len, options.k_len, q_offset=0
     )
 
 
 def _sandwich_diagonals(options: argparse.Namespace) -> _NamedDiagonals:
-    return "Sandwich", kernels.sandwich_diagonals(options.num_heads, options.q_len, options.k_len)
+    return "Sandwich", kernels.sandwich_diagonals(
+        options.num_heads, options.q_len, options.k_len, q_offset=0
+    )
 
 
 def _t5_diagonals(options: argparse.Namespace) -> _NamedDiagonals:
@@ -338,6 +342,7 @@ def _t5_diagonals(options: argparse.Namespace) -> _NamedDiagonals:
         options.k_len,
         bidirectional=not options.causal,
         max_distance=options.max_distance,
+        q_offset=0,
     )
     return f"{words}, max_distance {options.max_distance}", diagonals
 

@@ -75,6 +75,9 @@ class Arrays:
         """Positions as they are, of any dtype allowed; an int n is 0 .. n - 1."""
         if arguments.is_count(value):
             return self.arange(arguments.length(self.function, argument, value))
+        if not is_tensor(value):
+            value = arguments.as_positions(self.function, value, argument)
+        arguments.check_position_dtype(self.function, argument, value.dtype)
         return self._read(argument, value, arguments.POSITION_DTYPES)
 
     def points(self, argument: str, value: Any) -> Any:

@@ -93,17 +93,8 @@ def rotary_presets() -> Mapping[str, RotaryPreset]:
 
 def rotary_preset(name: str) -> RotaryPreset:
     """The facts of one model; ValueError that lists names like it if there is none."""
-    if not isinstance(name, str):
-        arguments.wrong_type("Rotary.preset", "name", "a str", type(name).__name__)
     presets = _presets()
-    if name not in presets:
-        import difflib
-
-        near = difflib.get_close_matches(name.lower(), presets, n=5, cutoff=0.4)
-        expected = f"one of {', '.join(near or sorted(presets))}"
-        if near:
-            expected += " or others of rotary_presets()"
-        arguments.wrong_value("Rotary.preset", "name", expected, repr(name))
+    arguments.check_known_name("Rotary.preset", "name", name, presets, "rotary_presets()")
     return presets[name]
 
 

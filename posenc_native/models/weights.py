@@ -112,6 +112,9 @@ def permute_qk(
     if not is_tensor(weight):
         weight = arguments.as_operand(function, "weight", weight)
     if source is None:
+        if isinstance(to, str) and to not in PAIRINGS:
+            expected = "'half', 'interleaved' or an even int"
+            wrong_value(function, "to", expected, repr(to), arguments.pairing_hint(to))
         if to not in PAIRINGS:
             wrong_value(function, "source", f"a pairing to go with to={to!r}", None)
         source = PAIRINGS[1 - PAIRINGS.index(to)]
@@ -374,7 +377,14 @@ def _head_order(
     for name, pairing in (("source", source), ("to", to)):
         try:
             view = rotary_view(
-                function, (1, head_dim), "sd", pairing, start, width // 2, "head_dim"
+                function,
+                (1, head_dim),
+                "sd",
+                pairing,
+                start,
+                width // 2,
+                "head_dim",
+                "rotary_dim",
             )
         except (ValueError, TypeError) as error:
             fault = fault_of(error)

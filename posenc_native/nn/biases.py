@@ -26,14 +26,15 @@ class ToeplitzBias(nn.Module):
 
     Shape:
         scores ``[..., H, q_len, k_len]``; q_offset, the position of the first query, an int or
-        integers for the first axis of the scores (decoding with a cache).
+        integers for the first axis of the scores (decoding with a cache). It may be left out, for
+        0, where q_len and k_len are equal, and only there.
 
     In a step of decoding, making the diagonals takes longer than adding them. Layers that share a
     bias, as T5's do, can share its diagonals: ``module(scores, diagonals=module.diagonals(...))``.
     """
 
     def diagonals(
-        self, q_len: int, k_len: int, q_offset: int | Tensor = 0, device: Any = None
+        self, q_len: int, k_len: int, q_offset: int | Tensor | None = None, device: Any = None
     ) -> Tensor:
         """``[H, q_len + k_len - 1]``, or ``[B, H, ...]`` for q_offset ``[B]``."""
         raise NotImplementedError
@@ -41,7 +42,7 @@ class ToeplitzBias(nn.Module):
     def forward(
         self,
         scores: Tensor,
-        q_offset: int | Tensor = 0,
+        q_offset: int | Tensor | None = None,
         inplace: bool = False,
         *,
         diagonals: Tensor | None = None,
@@ -65,7 +66,7 @@ class ToeplitzBias(nn.Module):
         self,
         q_len: int,
         k_len: int,
-        q_offset: int | Tensor = 0,
+        q_offset: int | Tensor | None = None,
         dtype: torch.dtype | None = None,
         device: Any = None,
     ) -> Tensor:
@@ -110,7 +111,7 @@ class ALiBi(ToeplitzBias):
         self.diagonals(1, 1)  # raises for a `symmetric` that is no bool
 
     def diagonals(
-        self, q_len: int, k_len: int, q_offset: int | Tensor = 0, device: Any = None
+        self, q_len: int, k_len: int, q_offset: int | Tensor | None = None, device: Any = None
     ) -> Tensor:
         """``[H, q_len + k_len - 1]``, or ``[B, H, ...]`` for q_offset ``[B]``."""
         values: Tensor = alibi_diagonals(
@@ -158,7 +159,7 @@ class Kerple(ToeplitzBias):
         self.r2: nn.Parameter = nn.Parameter(torch.rand(num_heads) * (1 if kind == "log" else 2))
 
     def diagonals(
-        self, q_len: int, k_len: int, q_offset: int | Tensor = 0, device: Any = None
+        self, q_len: int, k_len: int, q_offset: int | Tensor | None = None, device: Any = None
     ) -> Tensor:
         """``[H, q_len + k_len - 1]``, or ``[B, H, ...]`` for q_offset ``[B]``."""
         r1 = self.r1.clamp(min=0.01)
@@ -195,7 +196,7 @@ class Sandwich(ToeplitzBias):
         self.base: float = arguments.positive_number("Sandwich", "base", base)
 
     def diagonals(
-        self, q_len: int, k_len: int, q_offset: int | Tensor = 0, device: Any = None
+        self, q_len: int, k_len: int, q_offset: int | Tensor | None = None, device: Any = None
     ) -> Tensor:
         """``[H, q_len + k_len - 1]``, or ``[B, H, ...]`` for q_offset ``[B]``."""
         values: Tensor = sandwich_diagonals(
@@ -249,7 +250,7 @@ class T5RelativeBias(ToeplitzBias):
         self.diagonals(1, 1)  # raises for an impossible configuration
 
     def diagonals(
-        self, q_len: int, k_len: int, q_offset: int | Tensor = 0, device: Any = None
+        self, q_len: int, k_len: int, q_offset: int | Tensor | None = None, device: Any = None
     ) -> Tensor:
         """``[H, q_len + k_len - 1]``, or ``[B, H, ...]`` for q_offset ``[B]``."""
         values: Tensor = t5_diagonals(
@@ -291,7 +292,7 @@ class ClippedRelativeBias(ToeplitzBias):
         self.weight: nn.Parameter = nn.Parameter(torch.randn(width, num_heads) * 0.02)
 
     def diagonals(
-        self, q_len: int, k_len: int, q_offset: int | Tensor = 0, device: Any = None
+        self, q_len: int, k_len: int, q_offset: int | Tensor | None = None, device: Any = None
     ) -> Tensor:
         """``[H, q_len + k_len - 1]``, or ``[B, H, ...]`` for q_offset ``[B]``."""
         values: Tensor = clipped_diagonals(
@@ -348,7 +349,7 @@ class FIRE(nn.Module):
         self.c: nn.Parameter = nn.Parameter(torch.tensor(arguments.positive_number("FIRE", "c", c)))
         self.threshold_scale: nn.Parameter = nn.Parameter(torch.tensor(1.0))
 
-    def forward(self, scores: Tensor, q_offset: int | Tensor = 0) -> Tensor:
+    def forward(self, scores: Tensor, q_offset: int | Tensor | None = None) -> Tensor:
         """Scores with the bias added."""
         check_scores("FIRE", scores)
         return add_bias("FIRE", scores, self.bias(scores.shape[-2], scores.shape[-1], q_offset))
@@ -357,7 +358,7 @@ class FIRE(nn.Module):
         self,
         q_len: int,
         k_len: int,
-        q_offset: int | Tensor = 0,
+        q_offset: int | Tensor | None = None,
         dtype: torch.dtype | None = None,
     ) -> Tensor:
         """The bias itself, ``[H, q_len, k_len]``, or ``[B, H, ...]`` for q_offset ``[B]``."""

@@ -12,7 +12,7 @@ from posenc_native.base import arguments
 from posenc_native.base.calls import call_arguments
 from posenc_native.engines.tensors.following import tracing
 from posenc_native.relative.columns import clipped_index
-from posenc_native.relative.distances import relative_positions
+from posenc_native.relative.distances import first_query, relative_positions
 from posenc_native.relative.entries import signed_integer
 from posenc_native.relative.lookup import relative_gather, relative_scatter
 from posenc_native.sinusoids.tables import sinusoidal
@@ -91,16 +91,18 @@ class RelativePositionalEncoding(nn.Module):
         self,
         q_len: int,
         k_len: int | None = None,
-        q_offset: int = 0,
+        q_offset: int | None = None,
         dtype: torch.dtype | None = None,
         device: Any = None,
     ) -> Tensor:
         """Sinusoids of the distances query - key, ``[q_len + k_len - 1, d_model]``, falling.
 
         The first row is the farthest key before a query, distance q_offset + q_len - 1; where
-        ``causal``, the last is distance 0. For ``[q_len, k_len, d_model]`` see `matrix`.
+        ``causal``, the last is distance 0. For ``[q_len, k_len, d_model]`` see `matrix`. q_offset
+        may be left out, for 0, where q_len and k_len are equal.
         """
         k_len = q_len if k_len is None else k_len
+        q_offset = first_query("RelativePositionalEncoding.table", q_len, k_len, q_offset)
         device = device_of(self, device)
         distances = -relative_positions(q_len, k_len, q_offset=q_offset, device=device)
         if self.causal:
@@ -111,7 +113,7 @@ class RelativePositionalEncoding(nn.Module):
         )  # fmt: skip
         return rows
 
-    def matrix(self, q_len: int, k_len: int | None = None, q_offset: int = 0) -> Tensor:
+    def matrix(self, q_len: int, k_len: int | None = None, q_offset: int | None = None) -> Tensor:
         """The rows of `table` for every query and key, ``[q_len, k_len, d_model]``.
 
         It is large and meant for looking at: the scores do not need it.

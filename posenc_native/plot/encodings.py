@@ -133,7 +133,7 @@ def read_positions(
         places = np.arange if shown is None else shown.places
         found = places(count if rows is None else min(count, rows))
     else:
-        found = arguments.as_array(function, argument, _in_memory(positions))
+        found = arguments.as_positions(function, _in_memory(positions), argument)
         arguments.check_dtype(function, argument, found.dtype, arguments.POSITION_DTYPES)
         if found.ndim != 1:
             wrong_value(function, argument, "an int or shape [n]", f"shape {list(found.shape)}")

@@ -375,8 +375,8 @@ def add_unrotated_tokens(positions: Any, *, before: int = 0, after: int = 0) -> 
     function = "add_unrotated_tokens"
     arrays = Arrays(function, positions=positions)
     if not is_tensor(positions):
-        positions = arguments.as_array(function, "positions", positions)
-    arguments.check_dtype(function, "positions", positions.dtype, arguments.POSITION_DTYPES)
+        positions = arguments.as_positions(function, positions)
+    arguments.check_position_dtype(function, "positions", positions.dtype)
     if positions.ndim == 0:
         wrong_value(function, "positions", "shape [..., N]", [])
     leading = tuple(positions.shape[:-1])

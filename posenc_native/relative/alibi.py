@@ -49,21 +49,21 @@ if TYPE_CHECKING:
         """Keywords of diagonals, without a tensor."""
 
         symmetric: bool
-        q_offset: Plain
+        q_offset: Plain | None
         slopes: Plain | None
 
     class Alibi(TypedDict, total=False):
         """Keywords of diagonals."""
 
         symmetric: bool
-        q_offset: Numbers
+        q_offset: Numbers | None
         slopes: Numbers | None
 
     class AlibiOfSlopes(OfTorch, total=False):
         """Keywords of diagonals beside slopes."""
 
         symmetric: bool
-        q_offset: Numbers
+        q_offset: Numbers | None
 
     class AlibiOfOffsets(OfTorch, total=False):
         """Keywords of diagonals beside an offset."""
@@ -140,7 +140,7 @@ def alibi_diagonals(
     k_len: int,
     *,
     symmetric: bool = True,
-    q_offset: int | npt.ArrayLike | torch.Tensor = 0,
+    q_offset: int | npt.ArrayLike | torch.Tensor | None = None,
     slopes: npt.ArrayLike | torch.Tensor | None = None,
     dtype: Any = None,
     device: Any = None,
@@ -167,7 +167,7 @@ def alibi_diagonals(
 
     Example:
         >>> import posenc_native as pn
-        >>> pn.alibi_diagonals(2, 2, 3)
+        >>> pn.alibi_diagonals(2, 2, 3, q_offset=0)
         array([[-0.0625    ,  0.        , -0.0625    , -0.125     ],
                [-0.00390625,  0.        , -0.00390625, -0.0078125 ]],
               dtype=float32)

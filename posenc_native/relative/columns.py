@@ -33,7 +33,7 @@ def clipped_index(
     left: int,
     right: int | None = None,
     *,
-    q_offset: int | npt.ArrayLike | torch.Tensor = 0,
+    q_offset: int | npt.ArrayLike | torch.Tensor | None = None,
     device: Any = None,
 ) -> ArrayOrTensor:
     """The row of a table that each distance takes: ``clip(key - query, -left, right) + left``.
@@ -55,7 +55,7 @@ def clipped_index(
 
     Example:
         >>> import posenc_native as pn
-        >>> pn.clipped_index(3, 4, 1)
+        >>> pn.clipped_index(3, 4, 1, q_offset=0)
         array([0, 0, 1, 2, 2, 2])
     """
     function = "clipped_index"
@@ -76,7 +76,7 @@ def deberta_index(
     bucket_size: int | None = 256,
     max_position: int = 512,
     span: int | None = None,
-    q_offset: int | npt.ArrayLike | torch.Tensor = 0,
+    q_offset: int | npt.ArrayLike | torch.Tensor | None = None,
     transposed: bool = False,
     device: Any = None,
 ) -> ArrayOrTensor:

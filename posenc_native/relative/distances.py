@@ -30,25 +30,31 @@ _FLOAT64_LIMIT = 2**52  # so that every distance is a float64
 
 @constant_without_tensors
 def relative_positions(
-    q_len: int, k_len: int, *, q_offset: int | npt.ArrayLike | torch.Tensor = 0, device: Any = None
+    q_len: int,
+    k_len: int,
+    *,
+    q_offset: int | npt.ArrayLike | torch.Tensor | None = None,
+    device: Any = None,
 ) -> ArrayOrTensor:
     """The distance, key minus query, that each diagonal is about.
 
     Args:
         q_len, k_len: numbers of queries and keys.
-        q_offset: position of the first query, an int or integers ``[B]``.
+        q_offset: position of the first query, an int or integers ``[B]``; None is 0 where q_len and
+            k_len are equal.
         device: of the result; see the head of posenc_native.relative.
 
     Returns:
         int64 ``[D]`` or ``[B, D]``, D = q_len + k_len - 1 (0 where both lengths are).
 
     Raises:
-        ValueError: a negative length, an offset of wrong shape or size.
+        ValueError: a negative length, an offset of wrong shape or size, lengths that differ without
+            an offset.
         TypeError: an argument that is not an integer.
 
     Example:
         >>> import posenc_native as pn
-        >>> pn.relative_positions(2, 3)
+        >>> pn.relative_positions(2, 3, q_offset=0)
         array([-1,  0,  1,  2])
         >>> pn.relative_positions(1, 4, q_offset=3)  # decoding the last of four
         array([-3, -2, -1,  0])
@@ -88,7 +94,8 @@ def window_of(arrays: Arrays, q_len: int, k_len: int, q_offset: Any) -> Window:
     keys = arguments.length(arrays.function, "k_len", k_len)
     count = max(queries + keys - 1, 0)
     arguments.check_byte_count(arrays.function, (count,), 8)
-    return Window(queries - 1 + offset_of(arrays, q_offset), count)
+    q_offset = first_query(arrays.function, queries, keys, q_offset)
+    return Window(queries - 1 + _offset_of(arrays, q_offset), count)
 
 
 def spread(arrays: Arrays, window: Window) -> Any:
@@ -96,7 +103,24 @@ def spread(arrays: Arrays, window: Window) -> Any:
     return arrays.arange(window.entries) - window.before
 
 
-def offset_of(arrays: Arrays, q_offset: Any) -> Any:
+def first_query(function: str, q_len: int, k_len: int, q_offset: Any) -> Any:
+    """The argument q_offset; None is 0 for as many queries as keys, and an error for others.
+
+    Others may begin where the keys do, or be the last of them (decoding): no default serves both,
+    and the wrong one shows in no shape.
+    """
+    if q_offset is not None:
+        return q_offset
+    if q_len != k_len:
+        wrong_value(
+            function, "q_offset",
+            f"the position of the first of {q_len} queries among {k_len} keys: q_offset=0 if both "
+            f"begin together, q_offset={k_len - q_len} if they end together (decoding)", None,
+        )  # fmt: skip
+    return 0
+
+
+def _offset_of(arrays: Arrays, q_offset: Any) -> Any:
     """The first query's position: an int, or int64 [1] or [B, 1]."""
     function, argument = arrays.function, "q_offset"
     if isinstance(q_offset, (bool, float, complex, str)):

@@ -16,7 +16,7 @@ from posenc_native.engines.arrays import Arrays
 from posenc_native.sinusoids.tables import sinusoidal
 
 from .bias import toeplitz_bias
-from .distances import distances_of, offset_of
+from .distances import distances_of, spread, window_of
 
 if TYPE_CHECKING:
     import torch
@@ -49,28 +49,28 @@ if TYPE_CHECKING:
 
         kind: str
         symmetric: bool
-        q_offset: Plain
+        q_offset: Plain | None
 
     class Kerple(OfTorch, total=False):
         """Keywords of KERPLE's diagonals."""
 
         kind: str
         symmetric: bool
-        q_offset: Numbers
+        q_offset: Numbers | None
 
     class SandwichOfNumPy(OfNumPy, total=False):
         """Keywords of Sandwich's diagonals, without a tensor."""
 
         dim: int
         base: float
-        q_offset: Plain
+        q_offset: Plain | None
 
     class Sandwich(OfTorch, total=False):
         """Keywords of Sandwich's diagonals."""
 
         dim: int
         base: float
-        q_offset: Numbers
+        q_offset: Numbers | None
 
 
 @overload
@@ -87,7 +87,7 @@ def kerple_diagonals(
     *,
     kind: str = "log",
     symmetric: bool = False,
-    q_offset: int | npt.ArrayLike | torch.Tensor = 0,
+    q_offset: int | npt.ArrayLike | torch.Tensor | None = None,
     dtype: Any = None,
     device: Any = None,
 ) -> Any:
@@ -114,7 +114,7 @@ def kerple_diagonals(
 
     Example:
         >>> import posenc_native as pn
-        >>> pn.kerple_diagonals([1.0], [2.0], 3, 2).round(4)
+        >>> pn.kerple_diagonals([1.0], [2.0], 3, 2, q_offset=0).round(4)
         array([[-1.6094, -1.0986,  0.    ,  0.    ]], dtype=float32)
     """
     function = "kerple_diagonals"
@@ -166,7 +166,7 @@ def sandwich_diagonals(
     *,
     dim: int = 128,
     base: float = 10000.0,
-    q_offset: int | npt.ArrayLike | torch.Tensor = 0,
+    q_offset: int | npt.ArrayLike | torch.Tensor | None = None,
     dtype: Any = None,
     device: Any = None,
 ) -> Any:
@@ -194,7 +194,7 @@ def sandwich_diagonals(
 
     Example:
         >>> import posenc_native as pn
-        >>> pn.sandwich_diagonals(2, 1, 3).round(3)
+        >>> pn.sandwich_diagonals(2, 1, 3, q_offset=0).round(3)
         array([[16.   , 15.523, 14.345],
                [ 8.   ,  7.762,  7.173]], dtype=float32)
     """
@@ -221,7 +221,7 @@ def fire_bias(
     c: float | npt.ArrayLike | torch.Tensor = 0.1,
     threshold: float | npt.ArrayLike | torch.Tensor = 512.0,
     eps: float = 1e-6,
-    q_offset: int | npt.ArrayLike | torch.Tensor = 0,
+    q_offset: int | npt.ArrayLike | torch.Tensor | None = None,
     dtype: Any = None,
     device: Any = None,
 ) -> Item:
@@ -253,7 +253,7 @@ def fire_bias(
 
     Example:
         >>> import posenc_native as pn
-        >>> pn.fire_bias(2, 3, lambda x: x, threshold=4.0).round(4)
+        >>> pn.fire_bias(2, 3, lambda x: x, threshold=4.0, q_offset=0).round(4)
         array([[[0.    , 0.2833, 0.5419],
                 [0.2833, 0.    , 0.2833]]], dtype=float32)
     """
@@ -267,8 +267,9 @@ def fire_bias(
     arrays = Arrays(name, dtype, device, **given)
     scale, least = arrays.one("c", c), arrays.one("threshold", threshold)
     addend = arguments.finite_number(name, "eps", eps)
-    apart = arrays.wide(abs(distances_of(arrays, q_len, k_len, q_offset)))
-    queries = arrays.wide(arrays.arange(q_len) + offset_of(arrays, q_offset))
+    window = window_of(arrays, q_len, k_len, q_offset)
+    apart = arrays.wide(abs(spread(arrays, window)))
+    queries = arrays.wide(arrays.arange(q_len) + (window.before - (q_len - 1)))
     divisor = arrays.xp.log1p(scale * arrays.xp.maximum(queries, least)) + addend
     # The axis of heads is that of the batch here: the numerators are the same for all heads.
     numerators = toeplitz_bias(arrays.xp.log1p(scale * apart), q_len, k_len)

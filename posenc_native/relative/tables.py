@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
         bidirectional: bool
         max_distance: int
-        q_offset: Numbers
+        q_offset: Numbers | None
 
 
 @overload
@@ -49,7 +49,7 @@ def t5_diagonals(
     *,
     bidirectional: bool = True,
     max_distance: int = 128,
-    q_offset: int | npt.ArrayLike | torch.Tensor = 0,
+    q_offset: int | npt.ArrayLike | torch.Tensor | None = None,
 ) -> Any:
     """Diagonals of T5's learned bias.
 
@@ -82,7 +82,7 @@ def t5_diagonals(
         >>> import numpy as np
         >>> import posenc_native as pn
         >>> table = np.arange(32, dtype=np.float32)[:, None]  # one head, worth the bucket's number
-        >>> pn.t5_diagonals(table, 3, 4)
+        >>> pn.t5_diagonals(table, 3, 4, q_offset=0)
         array([[ 2.,  1.,  0., 17., 18., 19.]], dtype=float32)
     """
     arrays = Arrays("t5_diagonals", table=table, q_offset=q_offset)
@@ -95,20 +95,20 @@ def t5_diagonals(
 
 @overload
 def clipped_diagonals(table: TensorLike, q_len: int, k_len: int, *, left: int | None = ...,
-                      q_offset: Numbers = ...) -> Tensor: ...  # fmt: skip
+                      q_offset: Numbers | None = ...) -> Tensor: ...  # fmt: skip
 @overload
 def clipped_diagonals(table: SupportsArray[Number], q_len: int, k_len: int, *,
-    left: int | None = ..., q_offset: Numbers = ...) -> Array[Number]: ...  # fmt: skip
+    left: int | None = ..., q_offset: Numbers | None = ...) -> Array[Number]: ...  # fmt: skip
 @overload
 def clipped_diagonals(table: npt.ArrayLike, q_len: int, k_len: int, *, left: int | None = ...,
-                      q_offset: Numbers = ...) -> Array[Any]: ...  # fmt: skip
+                      q_offset: Numbers | None = ...) -> Array[Any]: ...  # fmt: skip
 def clipped_diagonals(
     table: npt.ArrayLike | TensorLike,
     q_len: int,
     k_len: int,
     *,
     left: int | None = None,
-    q_offset: int | npt.ArrayLike | torch.Tensor = 0,
+    q_offset: int | npt.ArrayLike | torch.Tensor | None = None,
 ) -> Any:
     """Diagonals of a learned bias with one row a distance, the outermost for all beyond.
 
@@ -130,7 +130,7 @@ def clipped_diagonals(
         >>> import numpy as np
         >>> import posenc_native as pn
         >>> table = np.array([[-1.0], [0.0], [1.0]])
-        >>> pn.clipped_diagonals(table, 2, 4)
+        >>> pn.clipped_diagonals(table, 2, 4, q_offset=0)
         array([[-1.,  0.,  1.,  1.,  1.]])
     """
     function = "clipped_diagonals"

@@ -24,6 +24,7 @@ import numpy.typing as npt
 from numpy import ndarray
 
 from posenc_native.base import arguments
+from posenc_native.base.hints import hint_at
 from posenc_native.base.rotation import Rotation, TableRotation
 from posenc_native.engines import backend, late
 
@@ -114,8 +115,8 @@ def rotary_tables(
     if axis_map is not None and isinstance(positions, (int, np.integer)):
         arguments.wrong_value(function, "positions", "shape [A, ...] with axis_map", "a count")
     if not isinstance(positions, (int, np.integer)):
-        positions = arguments.as_array(function, "positions", positions)
-    inv_freq = arguments.as_array(function, "inv_freq", inv_freq)
+        positions = arguments.as_positions(function, positions)
+    inv_freq = arguments.as_frequencies(function, inv_freq)
     if axis_map is not None:
         axis_map = arguments.as_array(function, "axis_map", axis_map)
     if dtype is not None:
@@ -151,9 +152,9 @@ def apply_rotary(
         x: float16, bfloat16, float32 or float64, of any strides (slices of a packed QKV,
             transposed and expanded views); of NumPy, torch, or any library whose arrays NumPy can
             read without a copy (JAX with its bfloat16, pandas, memory-mapped files).
-        positions: None for 0 .. s-1, ``[s]`` or ``[b, s]`` (``[t]`` for packed tokens); with
-            `axis_map` or three axes of `inv_freq`, ``[A, s]`` or ``[A, b, s]``. Integers are exact,
-            floats allowed; never of the dtype of `x`.
+        positions: None for 0 .. s-1, ``[s]``, ``[b, s]`` or ``[1, s]`` for any batch (``[t]`` for
+            packed tokens); with `axis_map` or three axes of `inv_freq`, ``[A, s]``, ``[A, b, s]``
+            or ``[A, 1, s]``. Integers are exact, floats allowed; never of the dtype of `x`.
         inv_freq: radians per position, float32 or float64; see `rotary_frequencies`. ``[P]``, or
             ``[H, P]`` if every head has its own, or ``[A, H, P]`` (H may be 1) if the angle of a
             pair is the sum over the axes of ``positions[a] * inv_freq[a, h, p]``.
@@ -187,36 +188,43 @@ def apply_rotary(
         array([[ 1.    ,  1.    ,  1.    ,  1.    ],
                [ 1.3687, -0.3012,  0.356 ,  1.3818]], dtype=float32)
     """
-    if contiguous:
-        x = arguments.in_order("apply_rotary", x, out is not None)
-    operations, native = None, backend.implementation
-    if type(x) is not ndarray:
-        operations = late.operations_on(x)
+    try:
+        if contiguous:
+            x = arguments.in_order("apply_rotary", x, out is not None)
+        operations, native = None, backend.implementation
+        if type(x) is not ndarray:
+            operations = late.operations_on(x)
+            if operations is None:
+                x = arguments.as_operand("apply_rotary", "x", x)
+            else:
+                native = operations.at_once(x)
         if operations is None:
-            x = arguments.as_operand("apply_rotary", "x", x)
-        else:
-            native = operations.at_once(x)
-    if operations is None:
-        if type(positions) is not ndarray and positions is not None:
-            positions = _position_array("apply_rotary", positions, x)
-        if type(inv_freq) is not ndarray:
-            inv_freq = arguments.as_array("apply_rotary", "inv_freq", inv_freq)
-        if type(axis_map) is not ndarray and axis_map is not None:
-            axis_map = arguments.as_array("apply_rotary", "axis_map", axis_map)
-        if out is not None and type(out) is not ndarray:
-            arguments.check_no_mask("apply_rotary", "out", out)
-    if native is not None:
-        result = native.apply_rotary(
-            x, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse, out
+            if type(positions) is not ndarray and positions is not None:
+                positions = _position_array("apply_rotary", positions, x)
+            if type(inv_freq) is not ndarray:
+                inv_freq = arguments.as_frequencies("apply_rotary", inv_freq)
+            if type(axis_map) is not ndarray and axis_map is not None:
+                axis_map = arguments.as_array("apply_rotary", "axis_map", axis_map)
+            if out is not None and type(out) is not ndarray:
+                arguments.check_no_mask("apply_rotary", "out", out)
+        if native is not None:
+            result = native.apply_rotary(
+                x, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse, out
+            )
+            if operations is None:
+                return result
+            if result is not NotImplemented:
+                return result
+        rotation = Rotation(
+            positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse
+        )  # fmt: skip
+        return operations.apply_rotary(x, rotation, out)
+    except (ValueError, TypeError) as error:
+        rotation = Rotation(
+            positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse
         )
-        if operations is None:
-            return result
-        if result is not NotImplemented:
-            return result
-    rotation = Rotation(
-        positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse
-    )  # fmt: skip
-    return operations.apply_rotary(x, rotation, out)
+        hint_at(error, rotation, x=x)
+        raise
 
 
 @overload
@@ -264,45 +272,52 @@ def apply_rotary_qk(
         >>> rotated_k.shape
         (1, 2, 5, 64)
     """
-    if contiguous:
-        q, k = (arguments.in_order("apply_rotary_qk", x, inplace) for x in (q, k))
-    operations, native, given = None, backend.implementation, None
-    if not type(q) is type(k) is ndarray:
-        operations = late.operations_on(q)
+    try:
+        if contiguous:
+            q, k = (arguments.in_order("apply_rotary_qk", x, inplace) for x in (q, k))
+        operations, native, given = None, backend.implementation, None
+        if not type(q) is type(k) is ndarray:
+            operations = late.operations_on(q)
+            if operations is None:
+                given = q, k
+                q, k = arguments.as_operands("apply_rotary_qk", q, k, inplace)
+            else:
+                native = operations.at_once(q)
         if operations is None:
-            given = q, k
-            q, k = arguments.as_operands("apply_rotary_qk", q, k, inplace)
-        else:
-            native = operations.at_once(q)
-    if operations is None:
-        if type(positions) is not ndarray and positions is not None:
-            positions = _position_array("apply_rotary_qk", positions, q)
-        if type(inv_freq) is not ndarray:
-            inv_freq = arguments.as_array("apply_rotary_qk", "inv_freq", inv_freq)
-        if type(axis_map) is not ndarray and axis_map is not None:
-            axis_map = arguments.as_array("apply_rotary_qk", "axis_map", axis_map)
-    if native is not None:
-        rotated: tuple[Any, Any] = native.apply_rotary_qk(
-            q,
-            k,
-            positions,
-            inv_freq,
-            layout,
-            pairing,
-            rotary_start,
-            axis_map,
-            scale,
-            inverse,
-            inplace,
+            if type(positions) is not ndarray and positions is not None:
+                positions = _position_array("apply_rotary_qk", positions, q)
+            if type(inv_freq) is not ndarray:
+                inv_freq = arguments.as_frequencies("apply_rotary_qk", inv_freq)
+            if type(axis_map) is not ndarray and axis_map is not None:
+                axis_map = arguments.as_array("apply_rotary_qk", "axis_map", axis_map)
+        if native is not None:
+            rotated: tuple[Any, Any] = native.apply_rotary_qk(
+                q,
+                k,
+                positions,
+                inv_freq,
+                layout,
+                pairing,
+                rotary_start,
+                axis_map,
+                scale,
+                inverse,
+                inplace,
+            )
+            if operations is None:
+                return given if inplace and given else rotated
+            if rotated is not NotImplemented:
+                return rotated
+        rotation = Rotation(
+            positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse
+        )  # fmt: skip
+        return operations.apply_rotary_qk(q, k, rotation, inplace)  # type: ignore[no-any-return]
+    except (ValueError, TypeError) as error:
+        rotation = Rotation(
+            positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse
         )
-        if operations is None:
-            return given if inplace and given else rotated
-        if rotated is not NotImplemented:
-            return rotated
-    rotation = Rotation(
-        positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse
-    )  # fmt: skip
-    return operations.apply_rotary_qk(q, k, rotation, inplace)  # type: ignore[no-any-return]
+        hint_at(error, rotation, q=q, k=k)
+        raise
 
 
 @overload
@@ -327,8 +342,8 @@ def apply_rotary_tables(
 
     Args:
         x, layout, pairing, rotary_start, inverse, out: as in `apply_rotary`.
-        cos, sin: ``[s, P]`` or ``[b, s, P]`` (``[t, P]`` for packed tokens), one value a pair, of
-            any of the four float dtypes.
+        cos, sin: ``[s, P]``, ``[b, s, P]`` or ``[1, s, P]`` (``[t, P]`` for packed tokens), one
+            value a pair, of any of the four float dtypes.
         compute: "float32": all in float32 (float64 for a float64 `x`), rounded once. "as_written":
             rounded as the operations of ``x * cos + rotate_half(x) * sin`` on tensors of x's dtype
             are: cos and sin to that dtype, each product, the sum. That is bit for bit what Llama
@@ -350,30 +365,35 @@ def apply_rotary_tables(
         >>> bool((pn.apply_rotary_tables(x, cos, sin, layout="sd") == same).all())
         True
     """
-    operations, native = None, backend.implementation
-    if type(x) is not ndarray:
-        operations = late.operations_on(x)
+    try:
+        operations, native = None, backend.implementation
+        if type(x) is not ndarray:
+            operations = late.operations_on(x)
+            if operations is None:
+                x = arguments.as_operand("apply_rotary_tables", "x", x)
+            else:
+                native = operations.at_once(x)
         if operations is None:
-            x = arguments.as_operand("apply_rotary_tables", "x", x)
-        else:
-            native = operations.at_once(x)
-    if operations is None:
-        if type(cos) is not ndarray:
-            cos = arguments.as_array("apply_rotary_tables", "cos", cos)
-        if type(sin) is not ndarray:
-            sin = arguments.as_array("apply_rotary_tables", "sin", sin)
-        if out is not None and type(out) is not ndarray:
-            arguments.check_no_mask("apply_rotary_tables", "out", out)
-    if native is not None:
-        result = native.apply_rotary_tables(
-            x, cos, sin, layout, pairing, rotary_start, inverse, compute, out
-        )
-        if operations is None:
-            return result
-        if result is not NotImplemented:
-            return result
-    rotation = TableRotation(cos, sin, layout, pairing, rotary_start, inverse, compute)
-    return operations.apply_rotary_tables(x, rotation, out)
+            if type(cos) is not ndarray:
+                cos = arguments.as_array("apply_rotary_tables", "cos", cos)
+            if type(sin) is not ndarray:
+                sin = arguments.as_array("apply_rotary_tables", "sin", sin)
+            if out is not None and type(out) is not ndarray:
+                arguments.check_no_mask("apply_rotary_tables", "out", out)
+        if native is not None:
+            result = native.apply_rotary_tables(
+                x, cos, sin, layout, pairing, rotary_start, inverse, compute, out
+            )
+            if operations is None:
+                return result
+            if result is not NotImplemented:
+                return result
+        rotation = TableRotation(cos, sin, layout, pairing, rotary_start, inverse, compute)
+        return operations.apply_rotary_tables(x, rotation, out)
+    except (ValueError, TypeError) as error:
+        rotation = TableRotation(cos, sin, layout, pairing, rotary_start, inverse, compute)
+        hint_at(error, rotation, x=x)
+        raise
 
 
 @overload
@@ -422,29 +442,34 @@ def apply_rotary_qk_tables(
         >>> bool((rotated_k == pn.apply_rotary_tables(k, cos, sin)).all())
         True
     """
-    operations, native, given = None, backend.implementation, None
-    if not type(q) is type(k) is ndarray:
-        operations = late.operations_on(q)
+    try:
+        operations, native, given = None, backend.implementation, None
+        if not type(q) is type(k) is ndarray:
+            operations = late.operations_on(q)
+            if operations is None:
+                given = q, k
+                q, k = arguments.as_operands("apply_rotary_qk_tables", q, k, inplace)
+            else:
+                native = operations.at_once(q)
         if operations is None:
-            given = q, k
-            q, k = arguments.as_operands("apply_rotary_qk_tables", q, k, inplace)
-        else:
-            native = operations.at_once(q)
-    if operations is None:
-        if type(cos) is not ndarray:
-            cos = arguments.as_array("apply_rotary_qk_tables", "cos", cos)
-        if type(sin) is not ndarray:
-            sin = arguments.as_array("apply_rotary_qk_tables", "sin", sin)
-    if native is not None:
-        rotated: tuple[Any, Any] = native.apply_rotary_qk_tables(
-            q, k, cos, sin, layout, pairing, rotary_start, inverse, compute, inplace
-        )
-        if operations is None:
-            return given if inplace and given else rotated
-        if rotated is not NotImplemented:
-            return rotated
-    rotation = TableRotation(cos, sin, layout, pairing, rotary_start, inverse, compute)
-    return operations.apply_rotary_qk_tables(q, k, rotation, inplace)  # type: ignore[no-any-return]
+            if type(cos) is not ndarray:
+                cos = arguments.as_array("apply_rotary_qk_tables", "cos", cos)
+            if type(sin) is not ndarray:
+                sin = arguments.as_array("apply_rotary_qk_tables", "sin", sin)
+        if native is not None:
+            rotated: tuple[Any, Any] = native.apply_rotary_qk_tables(
+                q, k, cos, sin, layout, pairing, rotary_start, inverse, compute, inplace
+            )
+            if operations is None:
+                return given if inplace and given else rotated
+            if rotated is not NotImplemented:
+                return rotated
+        rotation = TableRotation(cos, sin, layout, pairing, rotary_start, inverse, compute)
+        return operations.apply_rotary_qk_tables(q, k, rotation, inplace)  # type: ignore[no-any-return]
+    except (ValueError, TypeError) as error:
+        rotation = TableRotation(cos, sin, layout, pairing, rotary_start, inverse, compute)
+        hint_at(error, rotation, q=q, k=k)
+        raise
 
 
 def _position_array(function: str, positions: Any, x: Any) -> npt.NDArray[Any]:
@@ -456,4 +481,4 @@ def _position_array(function: str, positions: Any, x: Any) -> npt.NDArray[Any]:
         if count > max(x.shape, default=0):  # as many as no axis has: refused for their shape
             return np.broadcast_to(np.int64(0), count)
         return np.arange(count)
-    return arguments.as_array(function, "positions", positions)
+    return arguments.as_positions(function, positions)

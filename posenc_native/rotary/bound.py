@@ -67,7 +67,8 @@ class BoundRotary:
 
         Args:
             q, k: as they were bound; others too, at the price of an ordinary call.
-            position: that of the first token, an int, or of every token: ``[s]`` or ``[b, s]``.
+            position: that of the first token, an int, or of every token: ``[s]``, ``[b, s]`` or
+                ``[1, s]``.
 
         Returns:
             ``(q, k)`` rotated; the arguments themselves if in place.

@@ -73,8 +73,9 @@ def rerotate(
 
     Args:
         keys: rotated by ``rope``, float16, bfloat16, float32 or float64, of any strides.
-        positions: those that the keys were rotated by: None for 0 .. s-1, ``[s]`` or ``[b, s]``;
-            with an axis_map ``[A, s]`` or ``[A, b, s]``. Integers are exact.
+        positions: those that the keys were rotated by: None for 0 .. s-1, ``[s]``, ``[b, s]`` or
+            ``[1, s]``; with an axis_map ``[A, s]``, ``[A, b, s]`` or ``[A, 1, s]``. Integers are
+            exact.
         new_positions: those that they are to have, likewise.
         rope: the rotation that they were rotated by, a `Rotary` or a module that has one
             (`posenc_native.nn.RotaryEmbedding`).

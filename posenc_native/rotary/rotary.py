@@ -12,6 +12,7 @@ import numpy.typing as npt
 from posenc_native.base import arguments
 from posenc_native.base.calls import call_arguments
 from posenc_native.base.constants import constant
+from posenc_native.base.hints import hint_at
 from posenc_native.base.rotation import Rotation
 from posenc_native.base.views import rotary_view
 from posenc_native.engines import backend, late
@@ -141,7 +142,10 @@ class Rotary:
             else:
                 attention_factor = scale
         # For its checks of the slice and the pairing.
-        rotary_view("Rotary", (1, head_dim), "sd", pairing, rotary_start, len(inv_freq))
+        rotary_view(
+            "Rotary", (1, head_dim), "sd", pairing, rotary_start, len(inv_freq),
+            angles="inv_freq" if given else "rotary_dim",
+        )  # fmt: skip
         axes = None
         if axis_map is not None:
             axes = np.array(arguments.as_array("Rotary", "axis_map", axis_map))
@@ -249,42 +253,49 @@ class Rotary:
         contiguous: bool = False,
     ) -> tuple[Any, Any]:
         """Rotate queries and keys: `apply_rotary_qk` with this description."""
-        if contiguous:
-            q, k = (arguments.in_order("Rotary", x, inplace) for x in (q, k))
-        # The fast path of decoding: what apply_rotary_qk does, spelled out. To call it with
-        # keywords would take a tenth of one token's time. The native module refuses tensors that
-        # are elsewhere, and heads of another width, so nobody asks first where q is or how wide.
-        operations = None if type(q) is np.ndarray else late.operations_on(q)
-        native: Any = None
-        given: Any = None
-        if operations is not None:
-            native, given = operations.at_once(q), self._tensors
-        elif type(q) is type(k) is np.ndarray and (
-            positions is None or type(positions) is np.ndarray
-        ):
-            given = self.inv_freq, self.axis_map
-            if backend.implementation is backend.native:
-                native = backend.native
-        if native is not None and given is not None:
-            rotated = native.rotate_heads(
-                q, k, positions, given[0], layout, self.pairing, self.rotary_start, given[1],
-                self.scale, inverse, inplace, self.head_dim,
+        try:
+            if contiguous:
+                q, k = (arguments.in_order("Rotary", x, inplace) for x in (q, k))
+            # The fast path of decoding: what apply_rotary_qk does, spelled out. To call it with
+            # keywords would take a tenth of one token's time. The native module refuses tensors that
+            # are elsewhere, and heads of another width, so nobody asks first where q is or how wide.
+            operations = None if type(q) is np.ndarray else late.operations_on(q)
+            native: Any = None
+            given: Any = None
+            if operations is not None:
+                native, given = operations.at_once(q), self._tensors
+            elif type(q) is type(k) is np.ndarray and (
+                positions is None or type(positions) is np.ndarray
+            ):
+                given = self.inv_freq, self.axis_map
+                if backend.implementation is backend.native:
+                    native = backend.native
+            if native is not None and given is not None:
+                rotated = native.rotate_heads(
+                    q, k, positions, given[0], layout, self.pairing, self.rotary_start, given[1],
+                    self.scale, inverse, inplace, self.head_dim,
+                )  # fmt: skip
+                if rotated is not NotImplemented:
+                    return rotated  # type: ignore[no-any-return]
+            self._check_width("Rotary", "q", q)
+            if operations is None:
+                return apply_rotary_qk(
+                    q, k, positions, self.inv_freq, layout=layout, pairing=self.pairing,
+                    rotary_start=self.rotary_start, axis_map=self.axis_map, scale=self.scale,
+                    inverse=inverse, inplace=inplace,
+                )  # fmt: skip
+            inv_freq, axis_map = self._torch(q.device)
+            rotation = Rotation(
+                positions, inv_freq, layout, self.pairing, self.rotary_start, axis_map, self.scale,
+                inverse,
             )  # fmt: skip
-            if rotated is not NotImplemented:
-                return rotated  # type: ignore[no-any-return]
-        self._check_width("Rotary", "q", q)
-        if operations is None:
-            return apply_rotary_qk(
-                q, k, positions, self.inv_freq, layout=layout, pairing=self.pairing,
-                rotary_start=self.rotary_start, axis_map=self.axis_map, scale=self.scale,
-                inverse=inverse, inplace=inplace,
-            )  # fmt: skip
-        inv_freq, axis_map = self._torch(q.device)
-        rotation = Rotation(
-            positions, inv_freq, layout, self.pairing, self.rotary_start, axis_map, self.scale,
-            inverse,
-        )  # fmt: skip
-        return operations.apply_rotary_qk(q, k, rotation, inplace)  # type: ignore[no-any-return]
+            return operations.apply_rotary_qk(q, k, rotation, inplace)  # type: ignore[no-any-return]
+        except (ValueError, TypeError) as error:
+            rotation = Rotation(
+                positions, self.inv_freq, layout, self.pairing, self.rotary_start, self.axis_map
+            )
+            hint_at(error, rotation, q=q, k=k)
+            raise
 
     def bind(
         self, q: Any, k: Any, *, layout: str = "bhsd", inverse: bool = False, inplace: bool = False
@@ -499,7 +510,7 @@ def rotary_of(function: str, argument: str, value: Any) -> Rotary:
 
 
 def _explicit_frequencies(inv_freq: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    given = arguments.as_array("Rotary", "inv_freq", inv_freq)
+    given = arguments.as_frequencies("Rotary", inv_freq)
     if given.ndim != 1:
         arguments.wrong_value("Rotary", "inv_freq", "shape [P]", list(given.shape))
     if not np.issubdtype(given.dtype, np.number) or np.issubdtype(given.dtype, np.complexfloating):

@@ -139,7 +139,9 @@ def vision_rotary(model: str, head_dim: int, **changes: Any) -> Rotary | FullWid
         4
     """
     known_models = vision_models()
-    arguments.check_name("vision_rotary", "model", model, tuple(known_models))
+    arguments.check_known_name(
+        "vision_rotary", "model", model, known_models, "posenc_native/models/vision.json"
+    )
     known = [name for name in inspect.signature(axial_rotary).parameters if name != "head_dim"]
     for name in changes:
         if name not in known:

@@ -164,8 +164,8 @@ def apply_xpos(
 
     Args:
         q, k: as x in `posenc_native.apply_rotary`; they may differ in heads and in length.
-        positions: of the queries: None for 0 .. s-1, ``[s]`` or ``[b, s]`` (``[t]`` for packed
-            tokens).
+        positions: of the queries: None for 0 .. s-1, ``[s]``, ``[b, s]`` or ``[1, s]`` (``[t]``
+            for packed tokens).
         inv_freq, scale_base, gamma, scale: as in `xpos_tables`.
         k_positions: of the keys; None for those of the queries, and for 0 .. s-1 if `positions`
             is None.
@@ -285,7 +285,7 @@ def _center(function: str, center: float | str, length: int) -> float:
 def _decay(arrays: Arrays, inv_freq: Any, scale_base: float, gamma: float) -> Any:
     """The logarithm of a query's factor for each position from the centre, float64 [P]."""
     if not arguments.is_tensor(inv_freq):
-        inv_freq = arguments.as_array(arrays.function, "inv_freq", inv_freq)
+        inv_freq = arguments.as_frequencies(arrays.function, inv_freq)
     shape = tuple(inv_freq.shape)
     if len(shape) != 1:
         arguments.wrong_value(arrays.function, "inv_freq", "shape [P]", list(shape))

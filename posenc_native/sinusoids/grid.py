@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, overload
 
 from posenc_native.base import arguments
-from posenc_native.base.arguments import as_array, is_tensor, wrong_type, wrong_value
+from posenc_native.base.arguments import is_tensor, wrong_type, wrong_value
 from posenc_native.base.calls import call
 from posenc_native.engines.arrays import Arrays
 
@@ -143,8 +143,7 @@ def point_of(arrays: Arrays, argument: str, value: Any) -> Any:
     """A coordinate, or a mask, as an array or tensor."""
     if is_tensor(value):
         return value
-    array = as_array(arrays.function, argument, value)
-    arguments.check_dtype(
-        arrays.function, argument, array.dtype, (*arguments.POSITION_DTYPES, "bool")
-    )
+    array = arguments.as_positions(arrays.function, value, argument)
+    if array.dtype.kind != "b":
+        arguments.check_position_dtype(arrays.function, argument, array.dtype)
     return arrays.xp.tensor(array, device=arrays.device) if arrays.is_torch else array

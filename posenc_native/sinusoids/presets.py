@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from posenc_native.base import arguments
-from posenc_native.base.arguments import wrong_type, wrong_value
+from posenc_native.base.arguments import wrong_value
 
 from .grid import GridCoordinates
 
@@ -79,11 +79,8 @@ def spec_arguments(
     function: str, name: object, dim: object, options: Mapping[str, Any]
 ) -> SpecArguments:
     """What a name stands for; errors name `function`."""
-    if not isinstance(name, str):
-        wrong_type(function, "name", "a str", type(name).__name__)
-    if name not in _PRESETS:
-        wrong_value(function, "name", f"one of {', '.join(_PRESETS)}", repr(name))
-    make = _PRESETS[name]
+    arguments.check_known_name(function, "name", name, _PRESETS, "sinusoidal_presets()")
+    make = _PRESETS[str(name)]
     _dim, *known = inspect.signature(make).parameters
     for option in options:
         if option not in known:

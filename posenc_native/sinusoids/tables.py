@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from posenc_native.base import arguments
-from posenc_native.base.arguments import as_array, as_dtype, as_operand, is_tensor, is_torch_dtype
+from posenc_native.base.arguments import as_dtype, as_operand, is_tensor, is_torch_dtype
 from posenc_native.engines import backend, late, reference
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def sinusoidal(
             positions, dim, base, layout, shift, scale, dtype, device, out
         )
     if type(positions) is not np.ndarray and not isinstance(positions, (int, np.integer)):
-        positions = as_array("sinusoidal", "positions", positions)
+        positions = arguments.as_positions("sinusoidal", positions)
     if dtype is not None:
         dtype = as_dtype("sinusoidal", dtype)
     if out is not None and type(out) is not np.ndarray:
@@ -164,7 +164,8 @@ def add_sinusoidal(
 
     Args:
         x: ``[..., seq, dim]``, float16, bfloat16, float32 or float64, of any strides.
-        positions: None for 0 .. seq-1, ``[seq]``, or one for every row, ``x.shape[:-1]``.
+        positions: None for 0 .. seq-1, ``[seq]``, or one for every row, ``x.shape[:-1]``, where
+            axes but the last may be 1: the same for all rows along them.
         x_scale: factor of x (the Transformer paper has sqrt(dim)).
         alpha: factor of the table.
         base, layout, shift, scale: as in `sinusoidal`.
@@ -192,8 +193,10 @@ def add_sinusoidal(
                 x, positions, x_scale, alpha, base, layout, shift, scale, out
             )
         x = as_operand("add_sinusoidal", "x", x)
-    if positions is not None:
-        positions = as_array("add_sinusoidal", "positions", positions)
+    if arguments.is_count(positions):
+        positions = np.arange(arguments.size("add_sinusoidal", "positions", positions))
+    elif positions is not None:
+        positions = arguments.as_positions("add_sinusoidal", positions)
     if out is not None and type(out) is not np.ndarray:
         arguments.check_no_mask("add_sinusoidal", "out", out)
     return backend.implementation.add_sinusoidal(

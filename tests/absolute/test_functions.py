@@ -426,7 +426,7 @@ GRU = gru_parameters()
 @pytest.mark.parametrize(
     ("kind", "match", "call"),
     [
-        (TypeError, "positions: expected a dtype", lambda: pn.linear_positions(np.ones(3, bool))),
+        (TypeError, "positions: .*padded", lambda: pn.linear_positions(np.ones(3, bool))),
         (ValueError, "dim: expected an int in", lambda: pn.linear_positions(3, -1)),
         (ValueError, r"scale: expected shape \[2\], got \[3\]",
          lambda: pn.linear_positions(3, 2, scale=[1.0, 2.0, 3.0])),

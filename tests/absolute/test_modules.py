@@ -6,6 +6,7 @@ import copy
 import inspect
 import math
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -208,7 +209,8 @@ def test_extreme_positions_are_named_as_they_are(dtype, position, kind):
         if torch is None:
             pytest.skip("torch")
         table, positions = torch.from_numpy(table), torch.from_numpy(positions)
-    with pytest.raises(ValueError, match=f"expected positions in -2 .. 1, .* got {position}$"):
+    shown = re.escape(f"{float(position):g}")  # its sign and magnitude: neither cut off nor wrapped
+    with pytest.raises(ValueError, match=f"expected positions in -2 .. 1, .* got {shown}$"):
         pn.learned_positions(table, positions, offset=2)
 
 

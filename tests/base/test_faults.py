@@ -13,7 +13,7 @@ from posenc_native.base.errors import Fault, error_from_text, fault_of
 
 INV_FREQ = np.array([1.0, 0.1])
 # A call, and what it is told.
-EXPECTED = Fault("apply_rotary", "positions", "shape [s] = [3] or [b, s] = [1, 3]", "[4]")
+EXPECTED = Fault("apply_rotary", "positions", "shape [s] = [3], [1, s] or [b, s] = [1, 3]", "[4]")
 
 
 def error_about_positions(x):

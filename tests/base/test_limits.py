@@ -58,10 +58,10 @@ OF_THE_RESULT = {
     "sinusoidal": lambda n: pn.sinusoidal(1, n),
     "sinusoidal by rows": lambda n: pn.sinusoidal(n, 8),
     "rotary_tables": lambda n: pn.rotary_tables(n, np.ones(4)),
-    "alibi_diagonals": lambda n: pn.alibi_diagonals(2, n, 1),
+    "alibi_diagonals": lambda n: pn.alibi_diagonals(2, n, 1, q_offset=0),
     "alibi_columns": lambda n: pn.alibi_columns(2, n),
-    "relative_positions": lambda n: pn.relative_positions(n, 1),
-    "kerple_diagonals": lambda n: pn.kerple_diagonals([1.0], [1.0], n, 1),
+    "relative_positions": lambda n: pn.relative_positions(n, 1, q_offset=0),
+    "kerple_diagonals": lambda n: pn.kerple_diagonals([1.0], [1.0], n, 1, q_offset=0),
     "add_unrotated_tokens": lambda n: pn.add_unrotated_tokens(np.zeros((2, 3)), before=n),
     "grid_positions": lambda n: pn.grid_positions((n, 1)),
     "recurrent_positions": lambda n: pn.recurrent_positions(

@@ -384,7 +384,7 @@ def every_kernel(dtype):
     pn.toeplitz_bias(diagonals, 300, 3000)
     pn.add_toeplitz_bias(scores, diagonals)
     pn.diagonal_sums(scores)
-    index = pn.clipped_index(300, 3000, 8)
+    index = pn.clipped_index(300, 3000, 8, q_offset=0)
     pn.relative_gather(pn.relative_scatter(scores, index, 17), index, 3000)
 
 def work():

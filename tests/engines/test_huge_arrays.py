@@ -113,7 +113,7 @@ def test_far_rows_of_rotations(far, axis, pairing):
 def test_far_rows_of_scores(far, axis):
     heads, queries, keys = shape = (2, 7, 9)
     diagonals = far((heads, queries + keys - 1), 0)
-    index = pn.clipped_index(queries, keys, 2)
+    index = pn.clipped_index(queries, keys, 2, q_offset=0)
 
     def lay(bias: np.ndarray, scores: np.ndarray) -> None:
         pn.toeplitz_bias(diagonals, queries, keys, out=bias)
@@ -303,7 +303,7 @@ def test_sums_along_diagonals_of_more_than_2_31_elements(whole, given):
 @SLOW
 def test_look_ups_of_more_than_2_31_elements(whole, given):
     width = 33
-    index = np.asarray(pn.clipped_index(QUERIES, KEYS, 16))
+    index = np.asarray(pn.clipped_index(QUERIES, KEYS, 16, q_offset=0))
     rng = np.random.default_rng(0)
     columns = rng.standard_normal((1, QUERIES, width)).astype(np.float16)
     out = whole((1, QUERIES, KEYS))

@@ -284,7 +284,7 @@ def test_repr_says_how_they_are_configured():
         ),
         (ValueError, "rotary_dim|head_dim", lambda: pnn.RotaryEmbedding(7)),
         (ValueError, "rotary_dim", lambda: pnn.RotaryEmbedding(8, rotary_dim=3)),
-        (ValueError, "rotary_start", lambda: pnn.RotaryEmbedding(8, rotary_dim=10)),
+        (ValueError, "Rotary: rotary_dim: ", lambda: pnn.RotaryEmbedding(8, rotary_dim=10)),
         (ValueError, "rotary_start", lambda: pnn.RotaryEmbedding(8, rotary_start=2)),
         (ValueError, "pairing", lambda: pnn.RotaryEmbedding(8, pairing="pairs")),
         (ValueError, "pairing", lambda: pnn.RotaryEmbedding(8, pairing=3)),

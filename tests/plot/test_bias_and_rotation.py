@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("figures")
 
 @pytest.mark.parametrize(("heads", "q_len", "k_len"), [(8, 16, 16), (32, 5, 12), (1, 1, 9)])
 def test_bias_as_matrix_and_diagonals(heads, q_len, k_len):
-    diagonals = pn.alibi_diagonals(heads, q_len, k_len)
+    diagonals = pn.alibi_diagonals(heads, q_len, k_len, q_offset=0)
     matrix, lines = pn.plot.bias(diagonals, q_len=q_len, k_len=k_len, head=heads - 1)
     assert np.array_equal(image(matrix), pn.toeplitz_bias(diagonals, q_len, k_len)[-1])
     assert title(matrix).startswith(f"Bias of head {heads - 1} of {heads}")
@@ -34,7 +34,9 @@ def test_bias_as_matrix_and_diagonals(heads, q_len, k_len):
 
 
 def test_bias_of_a_matrix_is_that_of_its_diagonals():
-    diagonals = pn.t5_diagonals(np.random.default_rng(0).standard_normal((32, 3)), 20, 30)
+    diagonals = pn.t5_diagonals(
+        np.random.default_rng(0).standard_normal((32, 3)), 20, 30, q_offset=0
+    )
     ready = pn.toeplitz_bias(diagonals, 20, 30)
     _, lines = pn.plot.bias(ready, heads=[2, 0])
     assert [line.get_label() for line in lines.lines[:2]] == ["head 2", "head 0"]

@@ -50,7 +50,7 @@ FROM_TENSORS = {
         lambda s, o: pn.alibi_diagonals(3, 4, 5, slopes=s, q_offset=o), (SLOPES, OFFSETS),
     ),
     "alibi causal": (
-        lambda s: pn.alibi_diagonals(3, 4, 5, slopes=s, symmetric=False), (SLOPES[0],),
+        lambda s: pn.alibi_diagonals(3, 4, 5, slopes=s, symmetric=False, q_offset=0), (SLOPES[0],),
     ),
     "columns": (lambda s, m: pn.alibi_columns(3, 5, slopes=s, key_mask=m), (SLOPES, MASK)),
     "columns in bfloat16": (
@@ -59,11 +59,13 @@ FROM_TENSORS = {
     ),
     "bucket": (pn.relative_position_bucket, (POSITIONS,)),
     "t5": (lambda t, o: pn.t5_diagonals(t, 4, 200, q_offset=o), (TABLE, OFFSETS)),
-    "kerple": (lambda r, s: pn.kerple_diagonals(r, s, 6, 4), (R1, R2)),
-    "kerple power": (lambda r, s: pn.kerple_diagonals(r, s, 6, 4, kind="power"), (R1, R2)),
+    "kerple": (lambda r, s: pn.kerple_diagonals(r, s, 6, 4, q_offset=0), (R1, R2)),
+    "kerple power": (
+        lambda r, s: pn.kerple_diagonals(r, s, 6, 4, kind="power", q_offset=0), (R1, R2),
+    ),
     "sandwich": (lambda o: pn.sandwich_diagonals(3, 6, 4, q_offset=o), (OFFSETS,)),
     "clipped index": (lambda o: pn.clipped_index(3, 5, 2, q_offset=o), (OFFSETS,)),
-    "clipped": (lambda t: pn.clipped_diagonals(t, 4, 5), (TABLE[:5],)),
+    "clipped": (lambda t: pn.clipped_diagonals(t, 4, 5, q_offset=0), (TABLE[:5],)),
     "swin": (lambda t: pn.swin_diagonals(t, (2, 3)), (TABLE[:15],)),
     "deberta bucket": (lambda p: pn.deberta_bucket(p, 32, 128), (POSITIONS,)),
     "deberta index": (
@@ -76,14 +78,14 @@ FROM_TENSORS = {
 }  # fmt: skip
 # Those without a tensor among their arguments: a device or a dtype asks for torch.
 FROM_NUMBERS = {
-    "positions": lambda **to: pn.relative_positions(3, 5, device=to["device"]),
-    "alibi": lambda **to: pn.alibi_diagonals(12, 3, 50, **to),
+    "positions": lambda **to: pn.relative_positions(3, 5, device=to["device"], q_offset=0),
+    "alibi": lambda **to: pn.alibi_diagonals(12, 3, 50, **to, q_offset=0),
     "columns": lambda **to: pn.alibi_columns(12, 50, **to),
-    "sandwich": lambda **to: pn.sandwich_diagonals(3, 4, 50, **to),
-    "clipped index": lambda **to: pn.clipped_index(3, 5, 2, device=to["device"]),
+    "sandwich": lambda **to: pn.sandwich_diagonals(3, 4, 50, **to, q_offset=0),
+    "clipped index": lambda **to: pn.clipped_index(3, 5, 2, device=to["device"], q_offset=0),
     "swin v2": lambda **to: pn.swin_v2_coordinates((3, 4), (8, 8), **to),
-    "deberta index": lambda **to: pn.deberta_index(3, 5, device=to["device"]),
-    "fire": lambda **to: pn.fire_bias(3, 5, network, **to),
+    "deberta index": lambda **to: pn.deberta_index(3, 5, device=to["device"], q_offset=0),
+    "fire": lambda **to: pn.fire_bias(3, 5, network, **to, q_offset=0),
 }
 # float64 of NumPy and torch may differ in the last bit of a logarithm, power or sum, and then, once
 # in 2^29, in that of float32; so may what is computed from it in float32.
@@ -120,15 +122,15 @@ def test_dtypes(dtype, device):
     ml_dtypes = pytest.importorskip("ml_dtypes")
     name = str(dtype).removeprefix("torch.")
     of_numpy = ml_dtypes.bfloat16 if name == "bfloat16" else np.dtype(name)
-    actual = pn.alibi_diagonals(12, 40, 5000, dtype=dtype, device=device)
+    actual = pn.alibi_diagonals(12, 40, 5000, dtype=dtype, device=device, q_offset=0)
     assert actual.dtype == dtype
-    expected = pn.alibi_diagonals(12, 40, 5000, dtype=of_numpy)
+    expected = pn.alibi_diagonals(12, 40, 5000, dtype=of_numpy, q_offset=0)
     assert_same_bits(actual, expected)
-    assert pn.alibi_diagonals(2, 3, 4, dtype=dtype).device.type == "cpu"
+    assert pn.alibi_diagonals(2, 3, 4, dtype=dtype, q_offset=0).device.type == "cpu"
     table = TABLE.to(device, dtype)
-    assert pn.t5_diagonals(table, 3, 4).dtype == dtype
+    assert pn.t5_diagonals(table, 3, 4, q_offset=0).dtype == dtype
     slopes = SLOPES.to(device, dtype)
-    assert pn.alibi_diagonals(3, 3, 4, slopes=slopes).dtype == torch.float32
+    assert pn.alibi_diagonals(3, 3, 4, slopes=slopes, q_offset=0).dtype == torch.float32
 
 
 @pytest.mark.parametrize("dtype", torch_cases.POSITION_DTYPES[:-2], ids=str)
@@ -154,31 +156,31 @@ def test_arrays_go_where_tensors_are(device):
 # name: (function, inputs in float64)
 DIFFERENTIABLE = {
     "alibi": (
-        lambda s: pn.alibi_diagonals(3, 4, 5, slopes=s, dtype=torch.float64),
+        lambda s: pn.alibi_diagonals(3, 4, 5, slopes=s, dtype=torch.float64, q_offset=0),
         (double(2, 3),),
     ),
     "columns": (
         lambda s: pn.alibi_columns(3, 5, slopes=s, key_mask=MASK, dtype=torch.float64),
         (double(3),),
     ),
-    "t5": (lambda t: pn.t5_diagonals(t, 30, 40), (double(32, 2),)),
+    "t5": (lambda t: pn.t5_diagonals(t, 30, 40, q_offset=0), (double(32, 2),)),
     "t5 of a batch": (
         lambda t: pn.t5_diagonals(t, 3, 4, bidirectional=False, q_offset=OFFSETS),
         (double(8, 2),),
     ),
     "kerple": (
-        lambda r, s: pn.kerple_diagonals(r, s, 6, 4, dtype=torch.float64),
+        lambda r, s: pn.kerple_diagonals(r, s, 6, 4, dtype=torch.float64, q_offset=0),
         (double(3), double(3, seed=1)),
     ),
     "kerple power": (
-        lambda r, s: pn.kerple_diagonals(r, s, 6, 4, kind="power", dtype=torch.float64),
+        lambda r, s: pn.kerple_diagonals(r, s, 6, 4, kind="power", dtype=torch.float64, q_offset=0),
         (double(3), double(3, seed=1)),
     ),
-    "clipped": (lambda t: pn.clipped_diagonals(t, 4, 5), (double(5, 2),)),
+    "clipped": (lambda t: pn.clipped_diagonals(t, 4, 5, q_offset=0), (double(5, 2),)),
     "swin": (lambda t: pn.swin_diagonals(t, (2, 3)), (double(15, 2),)),
     "fire": (
         lambda c, t, w: pn.fire_bias(
-            6, 4, lambda x: torch.tanh(x * w), c=c, threshold=t, dtype=torch.float64
+            6, 4, lambda x: torch.tanh(x * w), c=c, threshold=t, dtype=torch.float64, q_offset=0,
         ),
         (double(), torch.tensor([3.5], dtype=torch.float64, requires_grad=True), double(3)),
     ),
@@ -195,7 +197,7 @@ def test_gradients(name):
 @pytest.mark.parametrize("kind", ["log", "power"])
 def test_gradients_at_distance_0(kind):
     r1, r2 = (r.clone().requires_grad_() for r in (R1, R2))
-    diagonals = pn.kerple_diagonals(r1, r2, 1, 5, kind=kind)  # all of the future
+    diagonals = pn.kerple_diagonals(r1, r2, 1, 5, kind=kind, q_offset=0)  # all of the future
     assert not diagonals.any()
     diagonals.sum().backward()
     assert not r1.grad.any()
@@ -204,7 +206,7 @@ def test_gradients_at_distance_0(kind):
 
 def test_gradients_of_a_half_precision_parameter():
     slopes = SLOPES[0].to(torch.bfloat16).requires_grad_()
-    pn.alibi_diagonals(3, 3, 1, slopes=slopes).sum().backward()
+    pn.alibi_diagonals(3, 3, 1, slopes=slopes, q_offset=0).sum().backward()
     assert slopes.grad.dtype == torch.bfloat16
     assert slopes.grad.tolist() == [-3.0, -3.0, -3.0]
 
@@ -256,11 +258,11 @@ def test_compile_without_tensors(name, dynamic):
 def test_compile_for_any_length(name):
     torch._dynamo.reset()
     functions = {
-        "alibi": lambda x: pn.alibi_diagonals(3, 2, x.shape[0], device=x.device),
+        "alibi": lambda x: pn.alibi_diagonals(3, 2, x.shape[0], q_offset=0, device=x.device),
         "t5": lambda x: pn.t5_diagonals(TABLE, x.shape[0], x.shape[0]),
         "deberta": lambda x: pn.deberta_index(x.shape[0], x.shape[0], device=x.device),
-        "sandwich": lambda x: pn.sandwich_diagonals(2, 1, x.shape[0], device=x.device),
-        "fire": lambda x: pn.fire_bias(x.shape[0], 4, network, device=x.device),
+        "sandwich": lambda x: pn.sandwich_diagonals(2, 1, x.shape[0], q_offset=0, device=x.device),
+        "fire": lambda x: pn.fire_bias(x.shape[0], 4, network, q_offset=0, device=x.device),
     }
     compiled = torch.compile(functions[name], fullgraph=True, backend="aot_eager", dynamic=True)
     for length in (5, 9, 33):
@@ -363,7 +365,7 @@ def test_bias_of_t5(models, name, decoder):
     with torch.no_grad():
         attention.relative_attention_bias.weight.normal_()
     table = attention.relative_attention_bias.weight
-    diagonals = pn.t5_diagonals(table, 150, 170, bidirectional=not decoder)
+    diagonals = pn.t5_diagonals(table, 150, 170, bidirectional=not decoder, q_offset=0)
     assert_same_bits(laid(diagonals, 150, 170), attention.compute_bias(150, 170)[0])
 
 

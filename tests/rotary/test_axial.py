@@ -330,7 +330,7 @@ BAD_AXIAL = [
     (ValueError, "axial_rotary: order: expected 'sectioned' where tiled",
      lambda: pn.axial_rotary(64, order="interleaved", tiled=True)),
     (TypeError, "axial_rotary: tiled", lambda: pn.axial_rotary(64, tiled=1)),
-    (ValueError, "vision_rotary: model: expected one of qwen2_vl",
+    (ValueError, "vision_rotary: model: expected one of dinov3_vit, pixtral or",
      lambda: pn.vision_rotary("vit", 64)),
     (ValueError, "FullWidthRotary: inv_freq: expected shape",
      lambda: pn.FullWidthRotary.of_dims(8, [1.0, 2.0, 3.0])),

@@ -151,9 +151,7 @@ BAD: dict[str, Bad] = {
     "scale of an array": Bad(
         "apply_rotary", lambda: (x(), None, FREQ, {"scale": np.array(2.0)}), T, "scale"
     ),
-    "odd head": Bad(
-        "apply_rotary", lambda: (x(5, 3), None, FREQ, {"layout": "sd"}), V, "rotary_start"
-    ),
+    "odd head": Bad("apply_rotary", lambda: (x(5, 3), None, FREQ, {"layout": "sd"}), V, "inv_freq"),
     "slice past the head": Bad(
         "apply_rotary", lambda: (x(), None, FREQ, {"rotary_start": 5}), V, "rotary_start"
     ),
@@ -194,7 +192,8 @@ BAD: dict[str, Bad] = {
     "[3, s] without axis_map": Bad(
         "apply_rotary", lambda: (x(), steps(3, 5), FREQ), V, "positions"
     ),
-    "[1, s] of a batch": Bad("apply_rotary", lambda: (x(), steps(1, 5), FREQ), V, "positions"),
+    "[1, s] of another s": Bad("apply_rotary", lambda: (x(), steps(1, 4), FREQ), V, "positions"),
+    "[b, 1] of a length": Bad("apply_rotary", lambda: (x(), steps(2, 1), FREQ), V, "positions"),
     "[s, b]": Bad("apply_rotary", lambda: (x(), steps(5, 2), FREQ), V, "positions"),
     "[b, s] without a batch": Bad(
         "apply_rotary", lambda: (x(3, 5, 8), steps(3, 5), FREQ, {"layout": "hsd"}), V, "positions"
@@ -257,7 +256,7 @@ BAD: dict[str, Bad] = {
         "apply_rotary", lambda: (x(), steps(5), FREQ, {"axis_map": [0, 0]}), V, "positions"
     ),
     "axis_map with [A, b, s] of other b": Bad(
-        "apply_rotary", lambda: (x(), steps(3, 1, 5), FREQ, {"axis_map": [0, 0]}), V, "positions"
+        "apply_rotary", lambda: (x(), steps(3, 4, 5), FREQ, {"axis_map": [0, 0]}), V, "positions"
     ),
     "axis_map with [b, s, A]": Bad(
         "apply_rotary", lambda: (x(), steps(2, 5, 3), FREQ, {"axis_map": [0, 0]}), V, "positions"
@@ -419,15 +418,13 @@ BAD: dict[str, Bad] = {
         "apply_rotary_tables", lambda: (x(), x(5, 2), x(5, 2, dtype=np.float64)), T, "sin"
     ),
     "cos of other length": Bad("apply_rotary_tables", lambda: (x(), x(4, 2), x(4, 2)), V, "cos"),
-    "cos of [1, s, P]": Bad("apply_rotary_tables", lambda: (x(), x(1, 5, 2), x(1, 5, 2)), V, "cos"),
+    "cos of [3, s, P]": Bad("apply_rotary_tables", lambda: (x(), x(3, 5, 2), x(3, 5, 2)), V, "cos"),
     "cos of [P]": Bad("apply_rotary_tables", lambda: (x(), x(2), x(2)), V, "cos"),
     "cos of a scalar": Bad(
         "apply_rotary_tables", lambda: (x(), np.array(1.0), np.array(0.0)), V, "cos"
     ),
     "sin of other shape": Bad("apply_rotary_tables", lambda: (x(), x(5, 2), x(5, 1)), V, "sin"),
-    "tables of whole heads": Bad(
-        "apply_rotary_tables", lambda: (x(), x(5, 8), x(5, 8)), V, "rotary_start"
-    ),
+    "tables of whole heads": Bad("apply_rotary_tables", lambda: (x(), x(5, 8), x(5, 8)), V, "cos"),
     "tables out over cos": Bad("apply_rotary_tables", out_over_cosines, V, "out"),
     "tables out of other shape": Bad(
         "apply_rotary_tables", lambda: (x(), x(5, 2), x(5, 2), {"out": x(2, 3, 5, 7)}), V, "out"
@@ -462,10 +459,10 @@ BAD: dict[str, Bad] = {
             ("cos of int64", lambda: steps(5, 2), lambda: x(5, 2), T, "cos"),
             ("sin of other dtype", lambda: x(5, 2), lambda: x(5, 2, dtype=np.float64), T, "sin"),
             ("cos of other length", lambda: x(4, 2), lambda: x(4, 2), V, "cos"),
-            ("cos of [1, s, P]", lambda: x(1, 5, 2), lambda: x(1, 5, 2), V, "cos"),
+            ("cos of [3, s, P]", lambda: x(3, 5, 2), lambda: x(3, 5, 2), V, "cos"),
             ("a scalar cos", lambda: np.array(1.0), lambda: np.array(0.0), V, "cos"),
             ("sin of other shape", lambda: x(5, 2), lambda: x(5, 1), V, "sin"),
-            ("cos of full width", lambda: x(5, 8), lambda: x(5, 8), V, "rotary_start"),
+            ("cos of full width", lambda: x(5, 8), lambda: x(5, 8), V, "cos"),
         ]
     },
     **{

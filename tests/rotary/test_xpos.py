@@ -298,7 +298,7 @@ def test_positions_too_far_from_the_centre_are_an_error():
         (ValueError, r"k_positions: expected shape .*\[5\]", {"k_positions": np.arange(4)}),
         (ValueError, r"k_positions: expected shape .*\[4\]", {"k": normal(1, 1, 4, D)}),
         (ValueError, r"positions: expected shape .*\[5\]", {"positions": np.arange(4)}),
-        (TypeError, "positions: expected a dtype", {"positions": np.zeros(5, bool)}),
+        (TypeError, "positions: expected an integer dtype", {"positions": np.zeros(5, bool)}),
         (ValueError, r"inv_freq: expected shape \[P\]", {"inv_freq": INV_FREQ[None]}),
         (TypeError, "k: expected the dtype of q", {"k": np.zeros((1, 1, 5, D))}),
         (TypeError, "k: expected a NumPy array or a torch tensor, got list", {"k": [1.0]}),

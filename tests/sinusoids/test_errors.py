@@ -153,8 +153,12 @@ BAD: dict[str, Bad] = {
     "sum at too many positions": Bad(
         "add_sinusoidal", lambda: (x(2, 5, 8), steps(6)), V, "positions"
     ),
-    "sum at [1, s]": Bad("add_sinusoidal", lambda: (x(2, 5, 8), steps(1, 5)), V, "positions"),
-    "sum at a scalar": Bad("add_sinusoidal", lambda: (x(2, 5, 8), 5), V, "positions"),
+    "sum at [1, t]": Bad("add_sinusoidal", lambda: (x(2, 5, 8), steps(1, 4)), V, "positions"),
+    "sum at [b, 1]": Bad("add_sinusoidal", lambda: (x(2, 5, 8), steps(2, 1)), V, "positions"),
+    "sum at another count": Bad("add_sinusoidal", lambda: (x(2, 5, 8), 6), V, "positions"),
+    "sum at a float": Bad("add_sinusoidal", lambda: (x(2, 5, 8), 5.0), T, "positions"),
+    "a float for a count": Bad("sinusoidal", lambda: (4096.0, 8), T, "positions"),
+    "a NumPy float for a count": Bad("sinusoidal", lambda: (np.float32(7.5), 8), T, "positions"),
     "sum at [s, b]": Bad("add_sinusoidal", lambda: (x(2, 5, 8), steps(5, 2)), V, "positions"),
     "sum at bool": Bad("add_sinusoidal", lambda: (x(5, 8), steps(dtype=bool)), T, "positions"),
     "sum at float16": Bad("add_sinusoidal", lambda: (x(5, 8), steps(dtype="f2")), T, "positions"),

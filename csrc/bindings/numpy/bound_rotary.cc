@@ -200,7 +200,7 @@ class BoundRotation {
     return {"", "", empty_like(py::reinterpret_borrow<py::object>(like))};
   }
 
-  // Positions of the tokens: an int p for p, p + 1 ..., or integers [s] or [b, s].
+  // Positions of the tokens: an int p for p, p + 1 ..., or integers [s], [1, s] or [b, s].
   Bytes place(py::handle position, bool records, int64_t (&own)[kOwnPositions],
               RotaryArgs& args) const {
     if (PyLong_CheckExact(position.ptr())) {
@@ -225,11 +225,12 @@ class BoundRotation {
                     : ArrayArgument("", "", py::reinterpret_borrow<py::array>(position));
     const Array& x = argument.array();
     const bool by_row = x.rank == 2 && has_batch_ && x.shape[0] == args.batch;
-    if (!is_integer(x.dtype) || !(x.rank == 1 || by_row) || x.shape[x.rank - 1] != args.tokens) {
+    const bool one_row = x.rank == 1 || (x.rank == 2 && has_batch_ && x.shape[0] == 1);
+    if (!is_integer(x.dtype) || !(by_row || one_row) || x.shape[x.rank - 1] != args.tokens) {
       throw tensors::Elsewhere{};
     }
     args.positions = {x.data, x.dtype, 0};
-    args.position_batch_stride = by_row ? x.stride[0] : 0;
+    args.position_batch_stride = one_row ? 0 : x.stride[0];
     args.position_token_stride = x.stride[x.rank - 1];
     return bytes_of(x.data, x.dtype, x.rank, x.shape, x.stride);
   }

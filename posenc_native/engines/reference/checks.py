@@ -58,8 +58,9 @@ def position_array(function: str, positions: object, row_bytes: int = 1) -> Arra
         count = arguments.size(function, "positions", positions)
         arguments.check_byte_count(function, (count, 8), max(row_bytes, 1))
         return np.arange(count, dtype=np.int64)
-    check_array(function, "positions", positions, arguments.POSITION_DTYPES)
-    assert isinstance(positions, np.ndarray)
+    if not isinstance(positions, np.ndarray):
+        wrong_type(function, "positions", "an int or an array", type(positions).__name__)
+    arguments.check_position_dtype(function, "positions", positions.dtype)
     if positions.dtype.kind == "f" and not np.all(np.abs(positions) < 2.0**63):
         wrong_value(function, "positions", "finite positions within 2^63", "larger or NaN")
     return positions

@@ -330,9 +330,11 @@ def _check_tables(function: str, cos: Array, sin: Array) -> int:
 def _view(
     function: str, name: str, x: Array, rotation: Rotation | TableRotation, pairs: int
 ) -> RotaryView:
+    angles = "inv_freq" if isinstance(rotation, Rotation) else "cos"
     return rotary_view(
-        function, x.shape, rotation.layout, rotation.pairing, rotation.rotary_start, pairs, name
-    )
+        function, x.shape, rotation.layout, rotation.pairing, rotation.rotary_start, pairs, name,
+        angles,
+    )  # fmt: skip
 
 
 def _views(

@@ -72,13 +72,7 @@ def add_sinusoidal(
     x_scale = arguments.factor(function, "x_scale", x_scale, x.dtype)
     alpha = arguments.factor(function, "alpha", alpha, x.dtype)
     points = position_array(function, x.shape[-2] if positions is None else positions)
-    if points.shape not in (x.shape[-2:-1], x.shape[:-1]):
-        wrong_value(
-            function,
-            "positions",
-            f"shape [seq] = {list(x.shape[-2:-1])} or x's without dim = {list(x.shape[:-1])}",
-            list(points.shape),
-        )
+    arguments.check_row_positions(function, points.shape, x.shape)
     check_out(function, out, x.shape, x.dtype, [points], replaceable=x)
     if not x.size:
         return x.copy() if out is None else out

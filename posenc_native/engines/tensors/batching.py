@@ -119,19 +119,19 @@ def _fold_batch(
 def _fold_tokens(
     values: Tensor, dim: int | None, batch_size: int, batch: int, before: int, after: int
 ) -> Tensor:
-    """Values [s] or [b, s] (between other axes) of a mapped call, for the folded batch."""
+    """Values [s], [1, s] or [b, s] (between other axes) of a mapped call, for the folded batch."""
     batched_rank = before + 2 + after
     if dim is None:
-        if values.ndim < batched_rank:
+        if values.ndim < batched_rank or values.shape[before] == 1:
             return values  # still one for all
         values = values.unsqueeze(before).expand(
             *values.shape[:before], batch_size, *values.shape[before:]
         )
     else:
         values = values.movedim(dim, before)
-    if values.ndim == batched_rank:  # mapped [s]: the same for every b of an example
+    if values.ndim == batched_rank:  # mapped [s]
+        values = values.unsqueeze(before + 1)
+    if values.shape[before + 1] == 1:  # the same for every b of an example
         inner = batch // batch_size
-        values = values.unsqueeze(before + 1).expand(
-            *values.shape[: before + 1], inner, *values.shape[before + 1 :]
-        )
+        values = values.expand(*values.shape[: before + 1], inner, *values.shape[before + 2 :])
     return values.flatten(before, before + 1)

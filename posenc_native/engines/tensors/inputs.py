@@ -80,8 +80,8 @@ def position_tensor(function: str, positions: Any, device: Any) -> Tensor:
         count = arguments.size(function, "positions", positions)
         arguments.check_byte_count(function, (count,), 8)
         return torch.arange(count, device=device)
-    array = arguments.as_array(function, "positions", positions)
-    arguments.check_dtype(function, "positions", array.dtype, arguments.POSITION_DTYPES)
+    array = arguments.as_positions(function, positions)
+    arguments.check_position_dtype(function, "positions", array.dtype)
     return from_array(array, device)
 
 
@@ -97,7 +97,7 @@ def frequency_tensors(
 ) -> tuple[Tensor, Tensor | None]:
     """inv_freq and axis_map on the device of `like`; arrays are moved, tensors must be there."""
     if not isinstance(inv_freq, Tensor):
-        array = arguments.as_array(function, "inv_freq", inv_freq)
+        array = arguments.as_frequencies(function, inv_freq)
         arguments.check_dtype(function, "inv_freq", array.dtype, arguments.FREQUENCY_DTYPES)
         inv_freq = from_array(array, like.device)
     if axis_map is not None and not isinstance(axis_map, Tensor):
@@ -180,7 +180,9 @@ def of_schema(function: str, rotation: AnyRotation) -> AnyRotation:
     if not isinstance(pairing, str):
         pairing = str(arguments.size(function, "pairing", pairing))
     elif pairing not in PAIRINGS:
-        wrong_value(function, "pairing", "'half', 'interleaved' or an int", repr(pairing))
+        expected = "'half', 'interleaved' or an even int"
+        hint = arguments.pairing_hint(pairing)
+        wrong_value(function, "pairing", expected, repr(pairing), hint)
     if isinstance(rotary_start, bool) or not isinstance(rotary_start, (int, np.integer)):
         wrong_type(function, "rotary_start", "an int", type(rotary_start).__name__)
     if not 0 <= rotary_start < 2**63:
@@ -197,6 +199,8 @@ def view_of(
     pairing = rotation.pairing
     if isinstance(pairing, str) and pairing.lstrip("-").isdigit():
         pairing = int(pairing)
+    angles = "inv_freq" if isinstance(rotation, Rotation) else "cos"
     return rotary_view(
-        function, tuple(x.shape), rotation.layout, pairing, rotation.rotary_start, pairs, name
-    )
+        function, tuple(x.shape), rotation.layout, pairing, rotation.rotary_start, pairs, name,
+        angles,
+    )  # fmt: skip

@@ -101,13 +101,15 @@ SHAPES = {
     "k of another length": (V, "k", lambda i: rotate_qk(i, k=i.k[:, :, :4], inplace=True)),
     "k of another batch": (V, "k", lambda i: rotate_qk(i, k=i.k[:1], inplace=True)),
     "k of another head_dim": (
-        V, "k|rotary_start", lambda i: rotate_qk(i, k=i.k[..., :6], inplace=True),
+        V, "k|inv_freq", lambda i: rotate_qk(i, k=i.k[..., :6], inplace=True),
     ),
     "positions too long": (V, "positions", lambda i: rotate(i, positions=torch.arange(6))),
     "positions too short": (V, "positions", lambda i: rotate(i, positions=torch.arange(4))),
     "one position for all": (V, "positions", lambda i: rotate(i, positions=torch.arange(1))),
     "a position without axes": (V, "positions", lambda i: rotate(i, positions=torch.tensor(3))),
-    "positions [1, s]": (V, "positions", lambda i: rotate(i, positions=i.positions[None])),
+    "positions [1, s] of another s": (
+        V, "positions", lambda i: rotate(i, positions=i.positions[None, :4]),
+    ),
     "positions [3, s] without axis_map": (
         V, "positions", lambda i: rotate(i, positions=i.positions.expand(3, 5), out=i.x),
     ),
@@ -148,7 +150,7 @@ SHAPES = {
     "sin of wrong length": (V, "sin", lambda i: rotate_tables(i, sin=i.sin[:4], out=i.x)),
     "sin of other width": (V, "sin", lambda i: rotate_tables(i, sin=i.sin[:, :3], out=i.x)),
     "cos of full width": (
-        V, "rotary_start|cos",
+        V, "cos",
         lambda i: rotate_tables(i, cos=i.cos.repeat(1, 2), sin=i.sin.repeat(1, 2)),
     ),
     "cos without axes": (V, "cos", lambda i: rotate_tables(i, cos=torch.tensor(1.0))),
@@ -162,7 +164,7 @@ SHAPES = {
         V, "k", lambda i: rotate_qk_tables(i, k=i.k[:1], inplace=True),
     ),
     "by tables: k of another head_dim": (
-        V, "k|rotary_start", lambda i: rotate_qk_tables(i, k=i.k[..., :6], inplace=True),
+        V, "k|cos", lambda i: rotate_qk_tables(i, k=i.k[..., :6], inplace=True),
     ),
     "by tables: cos of wrong length": (
         V, "cos", lambda i: rotate_qk_tables(i, cos=i.cos[:4], inplace=True),
@@ -174,7 +176,7 @@ SHAPES = {
         V, "cos", lambda i: rotate_qk_tables(i, cos=torch.tensor(1.0)),
     ),
     "by tables: cos of full width": (
-        V, "rotary_start|cos",
+        V, "cos",
         lambda i: rotate_qk_tables(i, cos=i.cos.repeat(1, 2), sin=i.sin.repeat(1, 2)),
     ),
     "add: x of one axis": (V, "x", lambda i: add(i, x=i.x[0, 0, 0])),
@@ -190,7 +192,7 @@ SHAPES = {
 SLICES = {
     "slice past the head": (V, "rotary_start", lambda i: rotate(i, rotary_start=1, out=i.x)),
     "more frequencies than pairs": (
-        V, "rotary_start", lambda i: rotate(i, inv_freq=torch.ones(5), out=i.x),
+        V, "inv_freq", lambda i: rotate(i, inv_freq=torch.ones(5), out=i.x),
     ),
     "slice before the head": (
         V, "rotary_start", lambda i: rotate(i, inv_freq=i.f[:1], rotary_start=-1),

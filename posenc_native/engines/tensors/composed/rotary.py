@@ -117,7 +117,7 @@ def tables(
 ) -> tuple[Tensor, Tensor]:
     """Cosines and sines of positions * inv_freq, in the dtype `real`: [..., P], or [..., H, P]."""
     arguments.check_dtype(function, "inv_freq", inv_freq.dtype, arguments.FREQUENCY_DTYPES)
-    arguments.check_dtype(function, "positions", positions.dtype, arguments.POSITION_DTYPES)
+    arguments.check_position_dtype(function, "positions", positions.dtype)
     if axis_map is not None:
         arguments.check_dtype(function, "axis_map", axis_map.dtype, arguments.INTEGER_DTYPES)
         arguments.check_shape(

@@ -27,7 +27,7 @@ def sinusoidal(
     dim, base, shift, scale = arguments.frequency_parameters(function, dim, base, shift, scale)
     arguments.check_byte_count(function, (*positions.shape, dim), dtype.itemsize)
     real = torch.float64 if dtype == torch.float64 else torch.float32
-    arguments.check_dtype(function, "positions", positions.dtype, arguments.POSITION_DTYPES)
+    arguments.check_position_dtype(function, "positions", positions.dtype)
     check_values(function, positions, None)
     if positions.numel() == 0 and not needs_function(positions):  # no frequency is worth its time
         return torch.empty((*positions.shape, dim), dtype=dtype, device=positions.device)
@@ -59,9 +59,8 @@ def add_sinusoidal(
         wrong_value(function, "x", "shape [..., seq, dim]", list(x.shape))
     if positions is None:
         positions = torch.arange(x.shape[-2], device=x.device)
-    elif positions.shape not in (x.shape[-2:-1], x.shape[:-1]):
-        expected = f"shape [seq] = {list(x.shape[-2:-1])} or x.shape[:-1] = {list(x.shape[:-1])}"
-        wrong_value(function, "positions", expected, list(positions.shape))
+    else:
+        arguments.check_row_positions(function, tuple(positions.shape), tuple(x.shape))
     real = torch.float64 if x.dtype == torch.float64 else torch.float32
     spec = (x.shape[-1], base, layout, shift, scale)
     table = sinusoidal(function, positions, spec, real)

@@ -54,7 +54,7 @@ def _learned_backward(ctx: Any, *grads: Tensor) -> Any:
             sum(angles[1:], angles[0]), positions, inv_freq, axis_map
         )
     if of_positions:
-        if positions.ndim < points.ndim - (axis_map is None and inv_freq.ndim < 3):
+        if positions.numel() != points.numel():  # one row of positions for all of a batch
             points = points.sum(1, keepdim=True)
         points = points.reshape(positions.shape).to(positions.dtype)
     return (

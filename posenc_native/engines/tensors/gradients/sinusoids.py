@@ -37,8 +37,8 @@ def _add_backward(ctx: Any, grad: Tensor) -> Any:
         x = grad if x_scale == 1.0 else grad * x_scale
     if positions is not None and ctx.needs_input_grad[1]:
         of_table = in_sum_precision(grad) * alpha
-        if positions.ndim < grad.ndim - 1:  # one row of the table for all of a batch
-            of_table = of_table.sum(tuple(range(grad.ndim - 2)))
+        if positions.shape != grad.shape[:-1]:  # one row of the table for all of a batch
+            of_table = of_table.sum_to_size(*positions.shape, grad.shape[-1])
         by_position = _position_gradient(of_table, positions, grad.shape[-1], *spec)
     return x, by_position, *[None] * (len(spec) + 2)
 

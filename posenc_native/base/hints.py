@@ -1,0 +1,133 @@
+"""What a wrong call of a rotation may have meant: looked for only after an error has been raised.
+
+Whatever engine refuses a call, it refuses the same one. So what was meant is found here, once, from
+the arguments as they came, and written into the error that is on its way.
+"""
+
+from __future__ import annotations
+
+from itertools import permutations
+from typing import Any
+
+from .arguments import is_count, pairing_hint
+from .errors import add_hint, fault_of
+from .rotation import Rotation, TableRotation
+from .views import RotaryView, check_frequency_heads, check_same_tokens, rotary_view
+
+
+def hint_at(error: BaseException, rotation: Rotation | TableRotation, **tensors: Any) -> None:
+    """Add to the error of a rotation of these tensors what may have been meant, if it shows."""
+    fault = fault_of(error)
+    if fault is None or fault.hint:
+        return
+    hint = ""
+    if fault.argument == "pairing":
+        hint = pairing_hint(rotation.pairing)
+    elif isinstance(error, ValueError):
+        hint = _full_width(fault.argument, rotation, tensors)
+        hint = hint or _one_position(fault.argument, rotation, tensors)
+        hint = hint or _another_layout(fault.argument, rotation, tensors)
+    add_hint(error, hint)
+
+
+def _full_width(argument: str, rotation: Any, tensors: dict[str, Any]) -> str:
+    """Tables with a column a dim, as cat(freqs, freqs) of transformers has them."""
+    if argument not in ("cos", "sin") or not isinstance(rotation, TableRotation):
+        return ""
+    of_table, of_head = _shape(rotation.cos), _shape(next(iter(tensors.values())))
+    width = of_table[-1] if of_table else 0
+    if not width or width % 2 or not of_head or width != of_head[-1] - rotation.rotary_start:
+        return ""
+    part = "::2" if rotation.pairing == "interleaved" else f":{width // 2}"
+    return f"tables of full width? write cos[..., {part}], sin[..., {part}]"
+
+
+def _one_position(argument: str, rotation: Any, tensors: dict[str, Any]) -> str:
+    """One number where a token's position is meant."""
+    if argument != "positions" or not isinstance(rotation, Rotation):
+        return ""
+    positions = rotation.positions
+    shape = _shape(positions)
+    count = positions if is_count(positions) else None
+    if shape is not None and len(shape) == 1:
+        count = shape[0]  # an int may have been counted out by now
+    if count is not None:
+        one = _tokens(rotation.layout, tensors) == 1
+        return (
+            f"an int is a count; for one token at position {count} write [{count}]" if one else ""
+        )
+    if shape != ():
+        return ""
+    plain = type(positions).__name__ == "ndarray" or (
+        type(positions).__name__ == "Tensor" and positions.is_cpu
+    )
+    return f"for one token write [{positions.item() if plain else 'position'}]"
+
+
+def _tokens(layout: str, tensors: dict[str, Any]) -> int | None:
+    """How many tokens the first tensor has."""
+    shape = _shape(next(iter(tensors.values())))
+    at = max(layout.find("s"), layout.find("t"))
+    return shape[at] if shape and 0 <= at < len(shape) else None
+
+
+_MISPLACED = ("positions", "cos", "sin", "inv_freq", "x", "q", "k")
+
+
+def _another_layout(argument: str, rotation: Any, tensors: dict[str, Any]) -> str:
+    """The layouts in which the call would be right, if they are few."""
+    shapes = {name: _shape(x) for name, x in tensors.items()}
+    rank = len(next(iter(shapes.values())) or ())
+    if argument not in _MISPLACED or not 2 <= rank <= 4:
+        return ""
+    layouts = {
+        4: [f"{''.join(axes)}d" for axes in permutations("bhs")],
+        3: ["hsd", "thd", "bsd"],
+        2: ["sd"],
+    }[rank]
+    fitting = [at for at in layouts if at != rotation.layout and _fits(rotation, shapes, at)]
+    usual = [at for at in fitting if at in ("bhsd", "bshd")] or fitting
+    return f'layout="{usual[0]}"?' if len(usual) == 1 else ""
+
+
+def _fits(rotation: Any, shapes: dict[str, Any], layout: str) -> bool:
+    """Whether all shapes go together in this layout."""
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+    try:
+        if isinstance(rotation, Rotation):
+            frequencies = _shape(rotation.inv_freq) or ()
+            places = {"positions": _shape(rotation.positions) or ()}
+            if rotation.axis_map is not None or len(frequencies) == 3:
+                before = places["positions"][:1]
+            pairs = frequencies[-1]
+        else:
+            frequencies = ()
+            places = {"cos": _shape(rotation.cos) or (), "sin": _shape(rotation.sin) or ()}
+            pairs = places["cos"][-1]
+            after = (pairs,)
+        views: dict[str, RotaryView] = {
+            name: rotary_view(
+                "", shape, layout, rotation.pairing, rotation.rotary_start, pairs, name
+            )
+            for name, shape in shapes.items()
+        }
+        first, *others = views.values()
+        for other in others:
+            check_same_tokens("", first, other)
+        check_frequency_heads("", frequencies, views)
+        given = {name: shape for name, shape in places.items() if shape}
+        for name, shape in given.items():
+            first.check_tokens("", name, shape, before=before, after=after)
+    except (ValueError, TypeError, IndexError):
+        return False
+    # Without a shape that says where tokens or heads are, any layout of the rank would do. (k does
+    # not say it: where its length is another, it would seem to have swapped heads and tokens.)
+    return bool(given) or frequencies[:-1] not in ((), (1,))
+
+
+def _shape(value: Any) -> tuple[int, ...] | None:
+    """The shape of an array or a tensor; () of a number, None of nothing."""
+    if value is None:
+        return None
+    return tuple(getattr(value, "shape", ()))

@@ -1,0 +1,232 @@
+"""What errors say about what was meant: the same from arrays and tensors, native and reference."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from bad_calls import x
+
+import posenc_native as pn
+from posenc_native.base.errors import fault_of
+
+FREQ = pn.rotary_frequencies(8)[0]  # 4 frequencies, for heads of 8
+AT = np.arange(5)
+MASK = np.ones((2, 5), bool)
+ROPE = pn.Rotary(8)
+SWAPPED = (2, 5, 3, 8)  # bshd
+
+# name: (a call of arrays made by `of`, what its message has, what it has not)
+CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
+    # --- tables of full width
+    "cos of full width": (
+        lambda of: pn.apply_rotary_tables(of(x()), of(x(5, 8)), of(x(5, 8))),
+        "head_dim 8, got 8, which turn 16 dims; tables of full width? write cos[..., :4]", "",
+    ),
+    "cos of full width, interleaved": (
+        lambda of: pn.apply_rotary_qk_tables(
+            of(x()), of(x()), of(x(2, 5, 8)), of(x(2, 5, 8)), pairing="interleaved"
+        ),
+        "write cos[..., ::2], sin[..., ::2]", "",
+    ),
+    "cos too wide": (
+        lambda of: pn.apply_rotary_tables(of(x()), of(x(5, 6)), of(x(5, 6))),
+        "at most 4 columns", "full width",
+    ),
+    # --- a head smaller than the frequencies
+    "more frequencies": (
+        lambda of: pn.apply_rotary(of(x()), None, np.ones(8)),
+        "inv_freq: expected at most 4 frequencies, 2 dims each, for head_dim 8, got 8, which turn",
+        "rotary_start",
+    ),
+    "a slice past the head": (
+        lambda of: pn.apply_rotary(of(x()), None, FREQ, rotary_start=2), "rotary_start: ", "turn",
+    ),
+    # --- another layout
+    "positions of axis 1": (
+        lambda of: pn.apply_rotary(of(x(*SWAPPED)), of(AT), FREQ), 'got [5]; layout="bshd"?', "",
+    ),
+    "positions of axis 2": (
+        lambda of: pn.apply_rotary(of(x()), of(AT), FREQ, layout="bshd"), '; layout="bhsd"?', "",
+    ),
+    "tables of axis 1": (
+        lambda of: pn.apply_rotary_tables(of(x(*SWAPPED)), of(x(5, 4)), of(x(5, 4))),
+        '; layout="bshd"?', "",
+    ),
+    "heads of k on axis 2": (
+        lambda of: pn.apply_rotary_qk(of(x(*SWAPPED)), of(x(2, 5, 1, 8)), of(AT), FREQ),
+        '; layout="bshd"?', "",
+    ),
+    "packed tokens": (
+        lambda of: pn.apply_rotary(of(x(5, 3, 8)), of(AT), FREQ), '; layout="thd"?', "",
+    ),
+    "a Rotary": (
+        lambda of: ROPE(of(x(*SWAPPED)), of(x(*SWAPPED)), of(AT)), '; layout="bshd"?', "",
+    ),
+    "frequencies of each head": (
+        lambda of: pn.apply_rotary(of(x(*SWAPPED)), None, np.ones((3, 4))), '; layout="bshd"?', "",
+    ),
+    "keys of another length": (
+        lambda of: pn.apply_rotary_qk(of(x()), of(x(2, 3, 6, 8)), None, FREQ), "k: ", "layout",
+    ),
+    "positions of no axis": (
+        lambda of: pn.apply_rotary(of(x()), of(np.arange(7)), FREQ), "got [7]", "layout",
+    ),
+    "no positions": (lambda of: pn.apply_rotary(of(x(5, 3, 8)), None, FREQ), "4 axes", "?"),
+    # --- one position
+    "a number": (
+        lambda of: pn.apply_rotary(of(x(2, 3, 1, 8)), of(np.array(7)), FREQ),
+        "; for one token write [7]", "",
+    ),
+    "a count": (
+        lambda of: pn.apply_rotary(of(x(2, 3, 1, 8)), 7, FREQ),
+        "; an int is a count; for one token at position 7 write [7]", "",
+    ),
+    "a count of a Rotary": (
+        lambda of: ROPE(of(x(2, 3, 1, 8)), of(x(2, 3, 1, 8)), 7), "write [7]", "",
+    ),
+    "a float": (
+        lambda of: pn.apply_rotary(of(x()), 5.0, FREQ),
+        "a count, write 5, or positions, write [5.0] for one", "",
+    ),
+    "a float table": (
+        lambda of: pn.rotary_tables(4096.0, of(FREQ)), "write 4096, or positions, write [4096.0]",
+        "",
+    ),
+    "a fraction": (lambda of: pn.apply_rotary(of(x()), 0.5, FREQ), "write [0.5] for one", "0,"),
+    # --- dtypes of positions
+    "a mask": (
+        lambda of: pn.apply_rotary(of(x()), of(MASK), FREQ),
+        "(padded_positions makes positions of a mask), got bool", "16-bit",
+    ),
+    "a mask to add": (
+        lambda of: pn.add_sinusoidal(of(x(2, 5, 8)), of(MASK)), "padded_positions", "16-bit",
+    ),
+    "complex": (
+        lambda of: pn.apply_rotary(of(x()), of(AT * 1j), FREQ),
+        "an integer dtype, float32 or float64, got complex128", "16-bit",
+    ),
+    "16 bits": (
+        lambda of: pn.apply_rotary(of(x()), of(AT.astype("f2")), FREQ), "16-bit", "padded",
+    ),
+    "text": (lambda of: pn.apply_rotary(of(x()), "12345", FREQ), "float64, got str", "16-bit"),
+    "dates": (
+        lambda of: pn.sinusoidal(np.zeros(3, "M8[s]"), 8, **of_torch(of)), "datetime64", "16-bit",
+    ),
+    # --- frequencies and names
+    "the pair of rotary_frequencies": (
+        lambda of: pn.apply_rotary(of(x()), None, pn.rotary_frequencies(8)),
+        "the first element of what rotary_frequencies returns, got the pair (inv_freq, factor)", "",
+    ),
+    "their pair for tables": (
+        lambda of: pn.rotary_tables(of(AT), pn.rotary_frequencies(8)), "; write inv_freq[0]", "",
+    ),
+    "neox": (
+        lambda of: pn.apply_rotary(of(x()), None, FREQ, pairing="neox"),
+        "got 'neox'; 'neox' is 'half' here", "",
+    ),
+    "GPT-J by tables": (
+        lambda of: pn.apply_rotary_tables(of(x()), of(x(5, 4)), of(x(5, 4)), pairing="GPT-J"),
+        "'GPT-J' is 'interleaved' here", "",
+    ),
+    "to another pairing": (
+        lambda of: pn.permute_qk(of(x(8, 8)), 8, to="neox"),
+        "to: expected 'half', 'interleaved' or an even int, got 'neox'; 'neox' is 'half' here", "",
+    ),
+    "from another pairing": (
+        lambda of: pn.permute_qk(of(x(8, 8)), 8, source="gptj", to="half"),
+        "source: ", "to: ",
+    ),
+    "an unknown pairing": (
+        lambda of: pn.apply_rotary(of(x()), None, FREQ, pairing="diagonal"), "'diagonal'", "here",
+    ),
+    "a preset": (
+        lambda of: pn.Rotary.preset("llama3"),
+        "one of llama-3, llama-3.3, llama-3.1 or others of rotary_presets(), got 'llama3'", "",
+    ),
+    "a preset of tables": (
+        lambda of: pn.sinusoidal_preset("fairsek", 4, 8),
+        "one of fairseq, whisper, mae or others of sinusoidal_presets(), got 'fairsek'", "",
+    ),
+    "a vision model": (
+        lambda of: pn.vision_rotary("pixtrl", 8),
+        "one of pixtral or others of posenc_native/models/vision.json, got 'pixtrl'", "",
+    ),
+    # --- numbers
+    "a huge count": (lambda of: pn.apply_rotary(of(x()), 10**30, FREQ), "got 1e+30", "000000"),
+    "a huge shape": (
+        lambda of: pn.sinusoidal(2**62, 8, **of_torch(of)), "4.61169e+18", "46116860",
+    ),
+    "a huge base": (lambda of: pn.sinusoidal(3, 8, base=-1e30, **of_torch(of)), "-1e+30", "00000"),
+}  # fmt: skip
+
+
+def of_torch(of: Any) -> dict[str, Any]:
+    return {} if of is np.asarray else {"device": "cpu"}
+
+
+@pytest.fixture(params=["arrays", "tensors"])
+def of(request: pytest.FixtureRequest) -> Any:
+    if request.param == "arrays":
+        return np.asarray
+    return pytest.importorskip("torch").tensor
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_message_says_what_was_meant(backend, of, name):
+    call, there, absent = CALLS[name]
+    with pytest.raises((ValueError, TypeError), match=re.escape(there)) as caught:
+        call(of)
+    message = str(caught.value)
+    assert not absent or absent not in message
+    fault = fault_of(caught.value)
+    assert fault is not None
+    assert str(fault) == message
+
+
+def test_a_huge_frequency_is_short(native, of):
+    with pytest.raises(ValueError, match=r"got 1e\+30 at \[0\]"):
+        pn.apply_rotary(of(x()), None, of(np.full(4, 1e30)))
+
+
+SLIPS = {
+    "RotaryEmbedding": "posenc_native.nn.RotaryEmbedding",
+    "ALiBi": "posenc_native.nn.ALiBi",
+    "patch": "posenc_native.hf.patch",
+    "toeplitz_score_mod": "posenc_native.flex.toeplitz_score_mod",
+    "heatmap": "posenc_native.plot.heatmap",
+}
+
+
+def test_a_name_of_another_room_is_found_without_importing_it():
+    code = f"""
+import sys
+import posenc_native as pn
+for name, place in {SLIPS!r}.items():
+    try:
+        getattr(pn, name)
+    except AttributeError as error:
+        assert str(error).endswith(place), error
+    else:
+        raise SystemExit(name)
+for name in ("rotary_embedding", "__wrapped__"):
+    try:
+        getattr(pn, name)
+    except AttributeError as error:
+        assert str(error).endswith(repr(name)), error
+assert "torch" not in sys.modules and "matplotlib" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
+
+
+def test_those_names_are_where_the_message_says():
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    pytest.importorskip("matplotlib")
+    for name, place in SLIPS.items():
+        assert hasattr(getattr(pn, place.split(".")[1]), name)
