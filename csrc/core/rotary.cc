@@ -179,12 +179,11 @@ void check_turn(const RotaryCall& call, RotaryArgs& args) {
   args.start = call.rotary_start;
   if (args.pairs > args.head_dim / 2) {
     const bool by_tables = call.cosine != nullptr;
-    fail_value(call.function, by_tables ? "cos" : "inv_freq",
-               "at most " + std::to_string(args.head_dim / 2) +
-                   (by_tables ? " columns" : " frequencies") + ", 2 dims each, for head_dim " +
-                   std::to_string(args.head_dim),
-               std::to_string(args.pairs) + ", which turn " + std::to_string(2 * args.pairs) +
-                   " dims");
+    fail_value(
+        call.function, by_tables ? "cos" : "inv_freq",
+        "at most " + std::to_string(args.head_dim / 2) + (by_tables ? " columns" : " frequencies") +
+            ", 2 dims each, for head_dim " + std::to_string(args.head_dim),
+        std::to_string(args.pairs) + ", which turn " + std::to_string(2 * args.pairs) + " dims");
   }
   if (args.start < 0 || args.start > args.head_dim ||
       args.pairs > (args.head_dim - args.start) / 2) {

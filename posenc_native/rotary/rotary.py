@@ -257,8 +257,9 @@ class Rotary:
             if contiguous:
                 q, k = (arguments.in_order("Rotary", x, inplace) for x in (q, k))
             # The fast path of decoding: what apply_rotary_qk does, spelled out. To call it with
-            # keywords would take a tenth of one token's time. The native module refuses tensors that
-            # are elsewhere, and heads of another width, so nobody asks first where q is or how wide.
+            # keywords would take a tenth of one token's time. The native module refuses tensors
+            # that are elsewhere, and heads of another width, so nobody asks first where q is or how
+            # wide.
             operations = None if type(q) is np.ndarray else late.operations_on(q)
             native: Any = None
             given: Any = None
