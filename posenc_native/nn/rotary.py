@@ -15,13 +15,14 @@ from posenc_native.base import arguments
 from posenc_native.base.calls import call_arguments
 from posenc_native.base.views import check_frequency_axes
 from posenc_native.rotary.apply import apply_rotary_qk
-from posenc_native.rotary.rotary import Rotary, rotary_in
+from posenc_native.rotary.rotary import Rotary
+from posenc_native.rotary.supports import rotary_in
 from posenc_native.rotary.xpos import apply_xpos, xpos_tables
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from posenc_native.rotary.rotary import SupportsRotary
+    from posenc_native.rotary.supports import SupportsRotary
 
 
 class RotaryEmbedding(nn.Module):

@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_type, wrong_value
-from posenc_native.rotary.rotary import Rotary, rotary_in
+from posenc_native.rotary.rotary import Rotary
+from posenc_native.rotary.supports import rotary_in
 from posenc_native.sinusoids.spec import SinusoidalSpec
 from posenc_native.spectra.frequencies import frequencies
 

@@ -11,7 +11,8 @@ from matplotlib.axes import Axes
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_type, wrong_value
-from posenc_native.rotary.rotary import Rotary, rotary_in
+from posenc_native.rotary.rotary import Rotary
+from posenc_native.rotary.supports import rotary_in
 
 from . import drawing
 from .encodings import (

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from posenc_native.base.arguments import wrong_value
-from posenc_native.rotary.rotary import rotary_of
+from posenc_native.rotary.supports import rotary_of
 
 from . import drawing
 from .encodings import (
@@ -23,7 +23,7 @@ from .encodings import (
 )
 
 if TYPE_CHECKING:
-    from posenc_native.rotary.rotary import SupportsRotary
+    from posenc_native.rotary.supports import SupportsRotary
 
 
 def rotation(

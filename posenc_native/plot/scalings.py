@@ -11,14 +11,15 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from posenc_native.base.arguments import wrong_value
-from posenc_native.rotary.rotary import Rotary, rotary_of
+from posenc_native.rotary.rotary import Rotary
+from posenc_native.rotary.supports import rotary_of
 from posenc_native.spectra.scaling import RotaryBlend, rotary_blend
 
 from . import drawing
 from .encodings import base_of, number, rotary_words
 
 if TYPE_CHECKING:
-    from posenc_native.rotary.rotary import SupportsRotary
+    from posenc_native.rotary.supports import SupportsRotary
 
 
 def frequencies(

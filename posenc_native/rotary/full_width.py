@@ -15,7 +15,8 @@ from posenc_native.base.views import check_same_tokens, rotary_view
 from posenc_native.engines.arrays import Arrays
 
 from .apply import apply_rotary, apply_rotary_qk
-from .rotary import Rotary, rotary_of
+from .rotary import Rotary
+from .supports import rotary_of
 
 if TYPE_CHECKING:
     import torch

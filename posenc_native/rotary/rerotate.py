@@ -22,7 +22,7 @@ from posenc_native.base.views import rotary_view
 from posenc_native.engines.arrays import Arrays
 
 from .apply import apply_rotary
-from .rotary import rotary_of
+from .supports import rotary_of
 
 if TYPE_CHECKING:
     import torch
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         TensorLike,
     )
 
-    from .rotary import SupportsRotary
+    from .supports import SupportsRotary
 
 __all__ = [
     "rerotate",

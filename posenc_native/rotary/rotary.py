@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, overload
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -42,13 +42,6 @@ if TYPE_CHECKING:
         TorchDtype,
     )
     from posenc_native.base.rotation import CallOptions
-
-    class SupportsRotary(Protocol):
-        """A `Rotary`, or what rotates as one says, such as a module of posenc_native.nn."""
-
-        def __rotary__(self) -> Rotary:
-            """The description."""
-
 
 __all__ = [
     "Rotary",
@@ -488,26 +481,6 @@ class Rotary:
         if whole:  # lists are written down whole, tuples are not
             values = {n: list(v) if isinstance(v, tuple) else v for n, v in values.items()}
         return call_arguments(Rotary, **values)
-
-
-def rotary_in(value: Any) -> Rotary | None:
-    """The `Rotary` that the value is or has; None if there is none.
-
-    Whatever rotates as one says has the method ``__rotary__``: modules are on a floor above, and
-    functions that take a `Rotary` need not know them. (An attribute ``rope`` would not do: `XPos`
-    has one, and scales as well.)
-    """
-    of = getattr(type(value), "__rotary__", None)
-    return None if of is None else of(value)
-
-
-def rotary_of(function: str, argument: str, value: Any) -> Rotary:
-    """The argument as a `Rotary`; TypeError if it neither is nor has one."""
-    rope = rotary_in(value)
-    if rope is None:
-        expected = "a Rotary, or a module that rotates as one says (RotaryEmbedding)"
-        arguments.wrong_type(function, argument, expected, type(value).__name__)
-    return rope
 
 
 def _explicit_frequencies(inv_freq: npt.ArrayLike) -> npt.NDArray[np.float64]:
