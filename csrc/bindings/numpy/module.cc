@@ -19,6 +19,9 @@
 PYBIND11_MODULE(unguarded, m, pybind11::mod_gil_not_used()) {
   namespace cpu = posenc::cpu;
   using namespace posenc::numpy;
+  if (cpu::available_targets().empty()) {
+    throw py::import_error("it was built for a newer processor (POSENC_TARGETS)");
+  }
   empty_like.load();
   cpu::set_non_temporal_bytes(0);  // reads a file: not by the first call, beside which one may fork
   define_sinusoidal(m);
