@@ -193,4 +193,4 @@ def _agreement(curves: list[FloatArray]) -> str:
         return "one curve" if len(curves) < 2 else "curves that share no offset"
     apart = float((together.max(0) - together.min(0)).max())
     far = number(apart) if apart >= 0.01 else f"{apart:.1e}"
-    return f"at most {far} apart, of {number(float(np.abs(together).max()))}"
+    return f"curves at most {far} apart, of {number(float(np.abs(together).max()))}"

@@ -371,7 +371,7 @@ class Rotary:
     def _check_width(self, function: str, argument: str, x: Any) -> None:
         """ValueError for heads that are not of head_dim dims."""
         shape = getattr(x, "shape", None)
-        if shape and shape[-1] != self.head_dim:
+        if isinstance(shape, tuple) and shape and shape[-1] != self.head_dim:
             self._refuse_width(function, argument, x)
 
     def _refuse_width(self, function: str, argument: str, x: Any) -> NoReturn:

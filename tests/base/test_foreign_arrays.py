@@ -97,6 +97,9 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "expected_pairing": (
         lambda x: np.array(list(pn.expected_pairing(
             lambda pairing: Q + (pairing == "half"), x).scores.values())), Q),
+    "bias_at_positions": (
+        lambda *each: pn.bias_at_positions(*each),
+        normal(2, 9), np.array([0, 2]), np.array([[0, 1, 2]])),
     "fire_bias": (
         lambda c, threshold, offset: pn.fire_bias(
             3, 4, lambda x: np.repeat(x, 2, -1), c=c, threshold=threshold, q_offset=offset),
