@@ -24,6 +24,7 @@
 // target, since functions of one name and several targets are versions of each other to compilers.
 namespace posenc::cpu::HWY_NAMESPACE {
 
+// Of heads that share their frequencies: RotaryArgs::for_each_frequencies.
 void rotary(const RotaryArgs& args, int64_t begin, int64_t end);
 void rotary_gradient_piece(const RotaryGradientArgs& args, int64_t begin, int64_t end,
                            double* frequency_sums, float* scratch);

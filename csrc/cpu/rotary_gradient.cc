@@ -20,6 +20,7 @@
 
 #include "core/rotary.h"
 #include "cpu/elements-inl.h"
+#include "cpu/kernels.h"
 #include "cpu/numbers-inl.h"
 #include "hwy/highway.h"
 
@@ -312,7 +313,7 @@ HWY_ATTR void run_piece(const RotaryGradientArgs& args, int64_t begin, int64_t e
                         float* scratch) {
   const RotaryArgs& turned = args.turned;
   if constexpr (sizeof(T) != 2) {
-    rotary(turned, begin, end);
+    cpu::rotary(turned, begin, end);  // that of kernels.h: heads may have frequencies of their own
     sum_turned<T>(args, turned, begin, end, sums);
     return;
   } else {
@@ -333,7 +334,7 @@ HWY_ATTR void run_piece(const RotaryGradientArgs& args, int64_t begin, int64_t e
                 [&](const RotaryTensor& x, const T* in, T*, float* row) HWY_ATTR {
                   widen(in + start * x.in_strides.dim, x.in_strides.dim, width, row);
                 });
-    rotary(wide, begin, end);
+    cpu::rotary(wide, begin, end);
     sum_turned<T>(args, wide, begin, end, sums);
     each_row<T>(turned, wide, begin, end,
                 [&](const RotaryTensor& x, const T* in, T* out, const float* row) HWY_ATTR {

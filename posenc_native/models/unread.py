@@ -8,7 +8,6 @@ None is found in the configurations of transformers but for a few that are indee
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
@@ -103,6 +102,8 @@ def _parameters(model: Configuration) -> Iterator[UnreadEntry]:
 
 
 def _nearest(key: str, known: Iterable[str]) -> str:
+    import difflib  # heavy, and seldom needed
+
     return next(iter(difflib.get_close_matches(key, sorted(known), n=1, cutoff=0.75)), "")
 
 

@@ -475,7 +475,7 @@ def rotary_call(x=X, positions=None, inv_freq=INV_FREQ, layout="bhsd", pairing="
         (ValueError, {"inv_freq": np.ones(7)}),
         (ValueError, {"positions": np.arange(4)}),
         (ValueError, {"positions": np.zeros((3, 5), int)}),
-        (ValueError, {"positions": np.zeros((1, 5), int)}),
+        (ValueError, {"positions": np.zeros((1, 4), int)}),
         (ValueError, {"positions": np.zeros((5, 1), int)}),
         (ValueError, {"positions": np.zeros((1, 2, 5), int)}),
         (ValueError, {"positions": np.zeros((2, 5), int), "x": X[0], "layout": "hsd"}),
@@ -540,10 +540,10 @@ def test_bad_calls_of_apply_rotary_tables(rng):
     with pytest.raises(ValueError, match="cos: expected shape"):
         call(cos[:4], sin[:4])
     with pytest.raises(ValueError, match="cos: expected shape"):
-        call(cos[None], sin[None])
+        call(np.stack([cos] * 3), np.stack([sin] * 3))
     with pytest.raises(ValueError, match="sin: expected shape"):
         call(cos, sin[:, :2])
-    with pytest.raises(ValueError, match="rotary_start"):
+    with pytest.raises(ValueError, match="cos: expected at most 6 columns"):
         call(np.ones((5, 7)), np.ones((5, 7)))
     with pytest.raises(TypeError, match="sin: expected the dtype of cos"):
         call(cos, sin.astype(np.float64))
@@ -580,7 +580,7 @@ def test_bad_calls_of_add_sinusoidal():
     with pytest.raises(ValueError, match="dim: expected an even int"):
         call(x[..., :7])
     with pytest.raises(ValueError, match="positions: expected shape"):
-        call(x, np.zeros((1, 5)))
+        call(x, np.zeros((3, 5)))
     with pytest.raises(ValueError, match="alpha: expected a finite number"):
         call(x, alpha=math.inf)
     with pytest.raises(ValueError, match="overlap"):

@@ -79,7 +79,9 @@ REAL = {
     "similarity 512": lambda: pn.plot.similarity(512, 4096),
     "similarity llama": lambda: pn.plot.similarity(LLAMA, 4096),
     "bias 8": lambda: pn.plot.bias(pn.alibi_diagonals(8, 100, 100), q_len=100, k_len=100),
-    "bias 32": lambda: pn.plot.bias(pn.alibi_diagonals(32, 1024, 4096), q_len=1024, k_len=4096),
+    "bias 32": lambda: pn.plot.bias(
+        pn.alibi_diagonals(32, 1024, 4096, q_offset=0), q_len=1024, k_len=4096
+    ),
     "rotation": lambda: pn.plot.rotation(np.tile(QUERIES, (86, 1))[:4096], LLAMA),
     "frequencies llama": lambda: pn.plot.frequencies(LLAMA),
     "frequencies yarn": lambda: pn.plot.frequencies(pn.Rotary(128, base=1e6, scaling=YARN)),

@@ -40,9 +40,9 @@ CALLS: dict[str, Callable[[], Any]] = {
     "rotary_frequencies": lambda: pn.rotary_frequencies(
         8, scaling={"rope_type": "linear", "factor": 2.0}
     ),
-    "relative_positions": lambda: pn.relative_positions(2, 3),
+    "relative_positions": lambda: pn.relative_positions(2, 3, q_offset=1),
     "alibi_slopes": lambda: pn.alibi_slopes(6),
-    "alibi_diagonals": lambda: pn.alibi_diagonals(2, 2, 3),
+    "alibi_diagonals": lambda: pn.alibi_diagonals(2, 2, 3, q_offset=1),
     "alibi_columns": lambda: pn.alibi_columns(1, 4, key_mask=[[0, 1, 1, 1]]),
 }
 OF_TENSORS: dict[str, Callable[[], Any]] = {
@@ -51,7 +51,7 @@ OF_TENSORS: dict[str, Callable[[], Any]] = {
     "image_coordinates": lambda: pn.image_coordinates([2, 3], dtype=torch.float64, device="cpu"),
     "packed_positions": lambda: pn.packed_positions(torch.tensor([0, 3, 5], device="cpu"), 6),
     "padded_positions": lambda: pn.padded_positions(torch.tensor([[0, 1, 1]], device="cpu")),
-    "alibi_diagonals": lambda: pn.alibi_diagonals(2, 2, 3, device="cpu"),
+    "alibi_diagonals": lambda: pn.alibi_diagonals(2, 2, 3, q_offset=1, device="cpu"),
 }
 
 

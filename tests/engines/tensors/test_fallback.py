@@ -277,6 +277,8 @@ def test_far_positions_are_as_good_as_near_ones(device):
 def _without_library(monkeypatch):
     """As if the package had been built without the operators."""
     monkeypatch.setattr(library, "LIBRARY", None)
+    # That it is slow has been said: tests/engines/test_slower.py.
+    monkeypatch.setattr(library, "_warned_of_missing_operators", True)
 
 
 @pytest.mark.usefixtures("_without_library")
