@@ -297,7 +297,8 @@ build_ahead() {
   if [[ -z $package || -e $stamps/torch ]]; then return 0; fi
   install_requirements build
   say "Compiling the kernels meanwhile: $(effort)"
-  (POSENC_TORCH=OFF build) &
+  # Without CUDA, which is a part of the operators: POSENC_CUDA=ON would find them missing.
+  (POSENC_TORCH=OFF POSENC_CUDA=OFF build) &
   ahead=$!
   trap 'kill "$ahead" 2>/dev/null || true' EXIT
 }

@@ -72,8 +72,10 @@ const std::vector<Choice>& choices() {
 #if HWY_ARCH_X86
     add_choice<HWY_AVX3>(found, has_avx3());
     add_choice<HWY_AVX2>(found, has_avx2());
-#endif
+    add_choice<HWY_SSE4>(found, true);
+#else
     add_choice<HWY_STATIC_TARGET>(found, true);
+#endif
     return found;
   }();
   return all;

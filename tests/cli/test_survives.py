@@ -137,7 +137,6 @@ COMMANDS = [
     (f"{TABLE}3 -o no/t.npy", 2, "cannot write no/t.npy: no folder no"),
     (f"{TABLE}3 -o {'x' * 300}.npy", 1, "File name too long"),
     (f"{TABLE}3 --dimm 8", 2, "unrecognized arguments: --dimm 8 (did you mean --dim?)"),
-    ("tabel", 2, "invalid choice: 'tabel'"),
     ("tabel", 2, "did you mean table?"),
 ]  # fmt: skip
 PICTURES = [
