@@ -66,6 +66,7 @@ from .relative.kernels import fire_bias, kerple_diagonals, sandwich_diagonals
 from .relative.lookup import relative_gather, relative_scatter
 from .relative.tables import clipped_diagonals, t5_diagonals
 from .relative.windows import swin_diagonals, swin_v2_coordinates
+from .rotary.append import rotary_append, rotary_append_tables
 from .rotary.apply import (
     apply_rotary,
     apply_rotary_qk,
@@ -75,6 +76,7 @@ from .rotary.apply import (
 )
 from .rotary.explain import explain
 from .rotary.full_width import FullWidthRotary
+from .rotary.norm import norm_rotary_qk, norm_rotary_qk_tables
 from .rotary.rerotate import rerotate
 from .rotary.rotary import Rotary
 from .rotary.several_axes import axial_rotary, mixed_frequencies, vision_rotary
@@ -136,6 +138,8 @@ __all__ = [
     "mrope_axis_map",
     "nn",
     "nope_layers",
+    "norm_rotary_qk",
+    "norm_rotary_qk_tables",
     "normalized_positions",
     "packed_grid_positions",
     "packed_positions",
@@ -151,6 +155,8 @@ __all__ = [
     "relative_scatter",
     "rerotate",
     "resample_positions",
+    "rotary_append",
+    "rotary_append_tables",
     "rotary_frequencies",
     "rotary_presets",
     "rotary_tables",

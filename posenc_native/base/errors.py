@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
 AnyError = TypeVar("AnyError", bound=Exception)
@@ -51,6 +53,18 @@ def add_hint(error: BaseException, hint: str) -> None:
     if fault is not None and hint and not fault.hint:
         error.fault = fault._replace(hint=hint)  # type: ignore[attr-defined]
         error.args = (str(error.fault),)  # type: ignore[attr-defined]
+
+
+@contextmanager
+def named(function: str) -> Iterator[None]:
+    """Errors about arguments, raised inside by another function, have the name of this one."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        fault = fault_of(error)
+        if fault is None or fault.function == function:
+            raise
+        raise error_of(type(error), fault._replace(function=function)) from None
 
 
 # What errors of operators look like after they have crossed torch, which passes on text alone.

@@ -200,7 +200,7 @@ def apply_rotary(
                 native = operations.at_once(x)
         if operations is None:
             if type(positions) is not ndarray and positions is not None:
-                positions = _position_array("apply_rotary", positions, x)
+                positions = position_array("apply_rotary", positions, x)
             if type(inv_freq) is not ndarray:
                 inv_freq = arguments.as_frequencies("apply_rotary", inv_freq)
             if type(axis_map) is not ndarray and axis_map is not None:
@@ -285,7 +285,7 @@ def apply_rotary_qk(
                 native = operations.at_once(q)
         if operations is None:
             if type(positions) is not ndarray and positions is not None:
-                positions = _position_array("apply_rotary_qk", positions, q)
+                positions = position_array("apply_rotary_qk", positions, q)
             if type(inv_freq) is not ndarray:
                 inv_freq = arguments.as_frequencies("apply_rotary_qk", inv_freq)
             if type(axis_map) is not ndarray and axis_map is not None:
@@ -472,7 +472,7 @@ def apply_rotary_qk_tables(
         raise
 
 
-def _position_array(function: str, positions: Any, x: Any) -> npt.NDArray[Any]:
+def position_array(function: str, positions: Any, x: Any) -> npt.NDArray[Any]:
     """An int n is 0 .. n-1; anything else becomes an array."""
     if isinstance(positions, (int, np.integer)):
         count = arguments.size(function, "positions", positions)

@@ -5,6 +5,12 @@ functions have the signatures of the native module and take NumPy arrays only. T
 document what they mean.
 """
 
+from .norm_rotary import (
+    norm_rotary_qk,
+    norm_rotary_qk_tables,
+    rotary_append,
+    rotary_append_tables,
+)
 from .relative import (
     add_toeplitz_bias,
     diagonal_sums,
@@ -30,8 +36,12 @@ __all__ = [
     "apply_rotary_qk_tables",
     "apply_rotary_tables",
     "diagonal_sums",
+    "norm_rotary_qk",
+    "norm_rotary_qk_tables",
     "relative_gather",
     "relative_scatter",
+    "rotary_append",
+    "rotary_append_tables",
     "rotary_backward",
     "rotary_tables",
     "sinusoidal",

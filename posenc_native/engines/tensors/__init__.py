@@ -11,6 +11,12 @@ from torch import Tensor
 
 from . import batching, fakes, library
 from .inputs import diagonals_tensor
+from .norm_rotary import (
+    norm_rotary_qk,
+    norm_rotary_qk_tables,
+    rotary_append,
+    rotary_append_tables,
+)
 from .relative import (
     add_toeplitz_bias,
     diagonal_sums,
@@ -40,8 +46,12 @@ __all__ = [
     "diagonal_sums",
     "diagonals_tensor",
     "is_dynamo_compiling",
+    "norm_rotary_qk",
+    "norm_rotary_qk_tables",
     "relative_gather",
     "relative_scatter",
+    "rotary_append",
+    "rotary_append_tables",
     "rotary_tables",
     "sinusoidal",
     "toeplitz_bias",

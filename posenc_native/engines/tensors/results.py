@@ -31,6 +31,12 @@ def check_output(function: str, out: object, x: Tensor) -> None:
     check_writable(out)
 
 
+def no_gradient_of(function: str, argument: str, *tensors: Tensor) -> None:
+    """ValueError for an argument in place, where an input requires a gradient: it is needed."""
+    if needs_grad(*tensors):
+        wrong_value(function, argument, "False where a gradient is required", True)
+
+
 def no_gradient_of_output(function: str, out: Tensor) -> None:
     """ValueError where autograd would record what is written to `out`."""
     if out.requires_grad and torch.is_grad_enabled():
@@ -85,6 +91,12 @@ def pair_results(
     _check_copy(function, "q", q, rotated_q, *others)
     _check_copy(function, "k", k, rotated_k, *others)
     return q.copy_(rotated_q), k.copy_(rotated_k)
+
+
+def write_result(function: str, name: str, x: Tensor, result: Tensor) -> Tensor:
+    """Write the result over an input, by a copy."""
+    _check_copy(function, name, x, result)
+    return x.copy_(result)
 
 
 def _check_copy(

@@ -60,7 +60,7 @@ _DEFAULTS = {kind: tuple(kind._field_defaults.values())[2:] for kind in (Rotatio
 def apply_rotary(x: Tensor, rotation: Rotation, out: Tensor | None) -> Tensor:
     """`posenc_native.apply_rotary` for tensors."""
     function = "apply_rotary"
-    rotation = _read(function, x, rotation)
+    rotation = read_rotation(function, x, rotation)
     check_output(function, out, x)
     rotation = of_schema(function, rotation)
     angles = (rotation.positions, rotation.inv_freq)
@@ -98,7 +98,7 @@ def apply_rotary_qk(
         or type(rotation.scale) is not float
         or rotation.scale != 1.0
     ):
-        rotation = _read(function, q, rotation)
+        rotation = read_rotation(function, q, rotation)
         positions, inv_freq = rotation.positions, rotation.inv_freq
     rotation = _of_schema_if_needed(function, rotation)
     if (
@@ -157,7 +157,7 @@ def apply_rotary_qk_tables(
     return pair_results(function, q, k, rotated, inplace, cos, sin)
 
 
-def _read(function: str, x: Tensor, rotation: Rotation) -> Rotation:
+def read_rotation(function: str, x: Tensor, rotation: Rotation) -> Rotation:
     """The rotation with its arrays as tensors on the device of x, and a checked scale."""
     positions = rotation.positions
     if type(positions) is int and max(x.shape, default=0) < positions < 2**60:

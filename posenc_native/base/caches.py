@@ -1,0 +1,77 @@
+"""Caches of keys and values: the letters of their axes, and where a slot is in them.
+
+cache_layout   slot of a token                              used by
+bhsd  bshd     index along s, in the row of its batch       static caches, rings
+shd   hsd      index along s                                flat pools
+pshd  phsd     page * size of a page + place in the page    pages: vLLM, FlashInfer
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from .arguments import wrong_type, wrong_value
+from .views import RotaryView
+
+
+class Cache(NamedTuple):
+    """Where keys and values go, in the order of the operators' schemas and of the native module."""
+
+    keys: Any
+    values: Any
+    slots: Any
+    cache_layout: str = "bhsd"
+    return_k: bool = False
+
+
+class CacheView(NamedTuple):
+    """The sizes of a cache that its slots are counted by."""
+
+    layout: str
+    batch: int | None  # rows with slots of their own, None where slots are the same for all
+    pages: int | None
+    size: int  # of a row, of a page, or of all
+
+    @property
+    def slots(self) -> int:
+        """How many there are, for one row."""
+        return self.size if self.pages is None else self.pages * self.size
+
+
+def check_cache_layout(function: str, layout: object) -> str:
+    """The letters of a cache: s, h, d, and b or p or neither, d last."""
+    if not isinstance(layout, str):
+        wrong_type(function, "cache_layout", "a str", type(layout).__name__)
+    letters = set(layout)
+    known = letters in ({*"shd"}, {*"bshd"}, {*"pshd"})
+    if len(letters) != len(layout) or not known or not layout.endswith("d"):
+        expected = "letters s, h, d and perhaps b (batch) or p (pages), each once, ending in d"
+        wrong_value(function, "cache_layout", expected, repr(layout))
+    return layout
+
+
+def cache_view(
+    function: str, argument: str, shape: tuple[int, ...], layout: str, x: RotaryView, width: int
+) -> CacheView:
+    """How a cache of this shape holds x (k or v), whose heads are `width` wide."""
+    if len(shape) != len(layout):
+        expected = f"{len(layout)} axes for cache_layout {layout!r}"
+        wrong_value(function, argument, expected, f"shape {list(shape)}")
+    sizes = dict(zip(layout, shape, strict=True))
+    wanted = {"h": x.heads, "d": width}
+    if "b" in layout:
+        wanted["b"] = 1 if x.batch is None else x.batch
+    if any(sizes[letter] != length for letter, length in wanted.items()):
+        names = ", ".join(f"{letter} = {length}" for letter, length in wanted.items())
+        wrong_value(function, argument, f"a cache of {names}", f"shape {list(shape)}")
+    return CacheView(layout, sizes.get("b"), sizes.get("p"), sizes["s"])
+
+
+def check_slots(function: str, shape: tuple[int, ...], x: RotaryView) -> None:
+    """ValueError unless slots are [s], [b, s], or [t]."""
+    x.check_tokens(function, "slots", shape)
+
+
+def slot_axes(layout: str) -> list[int]:
+    """The axes of a cache in the order batch or page (if any), slot, head, dim."""
+    return [layout.index(letter) for letter in "bpshd" if letter in layout]

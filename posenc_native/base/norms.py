@@ -1,0 +1,118 @@
+"""The RMS norm of q and k before (or after) their rotation: its options and what is valid of them.
+
+    y = x / sqrt(mean(x^2) + eps) * (weight + weight_offset)
+
+    norm_over   the mean is over          weights
+    head        the dims of a head        [D], or [H, D]
+    token       all heads of a token      [H, D], or [H * D]
+
+Source: Zhang and Sennrich 2019, "Root Mean Square Layer Normalization"; of queries and keys: Henry
+et al. 2020, "Query-Key Normalization for Transformers"; Dehghani et al. 2023, "Scaling Vision
+Transformers to 22 Billion Parameters".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+
+from . import arguments
+from .arguments import wrong_type, wrong_value
+from .rotation import PairOptions
+from .views import RotaryView
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import torch
+
+NORMS = ("head", "token")
+
+
+class Norm(NamedTuple):
+    """The options of a norm, in the order of the operators' schemas and of the native module.
+
+    Between them and those of the rotation stands `compute`, which a `TableRotation` has itself.
+    """
+
+    q_weight: Any = None
+    k_weight: Any = None
+    norm: bool = True
+    eps: float = 1e-6
+    norm_over: str = "head"
+    weight_offset: float = 0.0
+    norm_first: bool = True
+
+
+class NormOptions(TypedDict, total=False):
+    """Keywords of all functions that norm."""
+
+    q_weight: npt.ArrayLike | torch.Tensor | None
+    k_weight: npt.ArrayLike | torch.Tensor | None
+    eps: float
+    norm_over: str
+    weight_offset: float
+    norm_first: bool
+    compute: str
+
+
+class NormedRotationOptions(NormOptions, PairOptions, total=False):
+    """Keywords of a norm and a rotation by positions and frequencies."""
+
+    axis_map: npt.ArrayLike | torch.Tensor | None
+    scale: float
+
+
+class NormedTableRotationOptions(NormOptions, PairOptions, total=False):
+    """Keywords of a norm and a rotation by ready tables."""
+
+
+def check_norm(function: str, norm: Norm, dtype: object) -> Norm:
+    """The norm with checked numbers and names; weights are left to `weight_shape`."""
+    eps = arguments.finite_number(function, "eps", norm.eps)
+    if eps < 0:
+        wrong_value(function, "eps", "a number >= 0", eps)
+    arguments.check_name(function, "norm_over", norm.norm_over, NORMS)
+    offset = arguments.factor(function, "weight_offset", norm.weight_offset, dtype)
+    if not norm.norm and not (norm.q_weight is None and norm.k_weight is None):
+        wrong_value(function, "norm", "True where a weight is given", False)
+    return norm._replace(
+        norm=bool(norm.norm), eps=eps, weight_offset=offset, norm_first=bool(norm.norm_first)
+    )
+
+
+def check_compute(function: str, compute: object) -> bool:
+    """Whether all is rounded as in the code of models; ValueError for other names."""
+    if not isinstance(compute, str):
+        wrong_type(function, "compute", "a str", type(compute).__name__)
+    if compute not in ("float32", "as_written"):
+        wrong_value(function, "compute", "'float32' or 'as_written'", repr(compute))
+    return compute == "as_written"
+
+
+def weight_shape(
+    function: str, argument: str, weight: Any, norm_over: str, view: RotaryView
+) -> tuple[int, ...]:
+    """The shape in which a weight is multiplied with x: 1, or heads, at h, and the dims of a head.
+
+    Raises:
+        TypeError, ValueError: a weight of no float dtype, or of a shape that does not fit the view.
+    """
+    arguments.check_dtype(function, argument, weight.dtype, arguments.FLOAT_DTYPES)
+    heads, dims = view.heads, view.shape[-1]
+    by_head = (heads, dims)
+    allowed = {"head": [(dims,), by_head], "token": [by_head, (heads * dims,)]}[norm_over]
+    shape = tuple(weight.shape)
+    if shape not in allowed:
+        names = {"head": "[D] or [H, D]", "token": "[H, D] or [H * D]"}[norm_over]
+        sizes = " or ".join(str(list(each)) for each in allowed)
+        wrong_value(function, argument, f"shape {names} = {sizes}", list(shape))
+    # The dims of one head, or of one after the other.
+    rows = 1 if norm_over == "head" and len(shape) == 1 else heads
+    lengths = {"h": rows, "d": dims}
+    return tuple(lengths.get(letter, 1) for letter in view.layout)
+
+
+def mean_axes(norm_over: str, view: RotaryView) -> tuple[int, ...]:
+    """The axes over which the mean of the squares is."""
+    if norm_over == "token" and "h" in view.layout:
+        return (view.layout.index("h"), len(view.layout) - 1)
+    return (len(view.layout) - 1,)

@@ -1,0 +1,285 @@
+"""What stands before attention, in float64: an RMS norm, the rotation, the append to a cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from posenc_native.base import arguments
+from posenc_native.base.arguments import wrong_type, wrong_value
+from posenc_native.base.caches import (
+    Cache,
+    CacheView,
+    cache_view,
+    check_cache_layout,
+    check_slots,
+    slot_axes,
+)
+from posenc_native.base.errors import named
+from posenc_native.base.norms import Norm, check_compute, check_norm, mean_axes, weight_shape
+from posenc_native.base.rotation import Rotation, TableRotation
+from posenc_native.base.views import RotaryView, rotary_view
+
+from . import rotary
+from .checks import Array, FloatArray, check_array, check_float_array, check_writable, round_once
+
+AnyRotation = Rotation | TableRotation
+
+
+def norm_rotary_qk(q: Array, k: Array, *call: Any) -> tuple[Array, Array]:
+    """q and k normed and rotated; call: a Rotation, compute, a Norm, and inplace."""
+    count, norms = len(Rotation._fields), len(Norm._fields)
+    *options, inplace = call
+    rotation = Rotation(*options[:count])
+    norm = Norm(*options[count + 1 : count + 1 + norms])
+    return _norm_rotary("norm_rotary_qk", q, k, rotation, options[count], norm, inplace)
+
+
+def norm_rotary_qk_tables(q: Array, k: Array, *call: Any) -> tuple[Array, Array]:
+    """q and k normed and rotated by tables; call: a TableRotation, a Norm, and inplace."""
+    count = len(TableRotation._fields)
+    *options, inplace = call
+    rotation, norm = TableRotation(*options[:count]), Norm(*options[count:])
+    return _norm_rotary("norm_rotary_qk_tables", q, k, rotation, rotation.compute, norm, inplace)
+
+
+def rotary_append(q: Array, k: Array, v: Array, *call: Any) -> tuple[Array, ...]:
+    """q and k rotated, k and v in their caches; call: a Rotation, compute, a Norm, a Cache, inplace."""
+    count, norms = len(Rotation._fields), len(Norm._fields)
+    *options, inplace = call
+    rotation = Rotation(*options[:count])
+    norm = Norm(*options[count + 1 : count + 1 + norms])
+    cache = Cache(*options[count + 1 + norms :])
+    return _append("rotary_append", q, k, v, rotation, options[count], norm, cache, inplace)
+
+
+def rotary_append_tables(q: Array, k: Array, v: Array, *call: Any) -> tuple[Array, ...]:
+    """The same by tables; call: a TableRotation, a Norm, a Cache, and inplace."""
+    count, norms = len(TableRotation._fields), len(Norm._fields)
+    *options, inplace = call
+    rotation = TableRotation(*options[:count])
+    norm, cache = Norm(*options[count : count + norms]), Cache(*options[count + norms :])
+    function = "rotary_append_tables"
+    return _append(function, q, k, v, rotation, rotation.compute, norm, cache, inplace)
+
+
+def _norm_rotary(
+    function: str,
+    q: Array,
+    k: Array,
+    rotation: AnyRotation,
+    compute: object,
+    norm: Norm,
+    inplace: bool,
+) -> tuple[Array, Array]:
+    results = _turned(function, q, k, rotation, compute, norm)
+    if inplace:
+        read = _arrays_of(rotation, norm)
+        check_writable(function, "q", q, [k, *read])
+        check_writable(function, "k", k, [q, *read])
+        q[...], k[...] = results
+        return q, k
+    return results
+
+
+def _append(
+    function: str,
+    q: Array,
+    k: Array,
+    v: Array,
+    rotation: AnyRotation,
+    compute: object,
+    norm: Norm,
+    cache: Cache,
+    inplace: bool,
+) -> tuple[Array, ...]:
+    rotated_q, rotated_k = _turned(function, q, k, rotation, compute, norm)
+    layout = check_cache_layout(function, cache.cache_layout)
+    view = rotary_view(function, k.shape, rotation.layout, "half", 0, 0, "k")
+    _check_values(function, v, k, view)
+    caches = {"keys": cache.keys, "values": cache.values}
+    views = {}
+    for name, x in (("keys", k), ("values", v)):
+        check_float_array(function, name, caches[name])
+        if caches[name].dtype != k.dtype:
+            wrong_type(function, name, f"the dtype of k, {k.dtype}", caches[name].dtype)
+        views[name] = cache_view(function, name, caches[name].shape, layout, view, x.shape[-1])
+    if views["keys"] != views["values"]:
+        wrong_value(
+            function, "values", f"as many slots as keys, {list(cache.keys.shape)}",
+            f"shape {list(cache.values.shape)}",
+        )  # fmt: skip
+    check_array(function, "slots", cache.slots, arguments.INTEGER_DTYPES)
+    check_slots(function, cache.slots.shape, view)
+    _check_slot_values(function, cache.slots, view, views["keys"])
+    read = [*_arrays_of(rotation, norm), cache.slots]
+    inputs = {"q": q, "k": k, "v": v}
+    for name, array in caches.items():
+        others = [*read, *inputs.values(), *(c for n, c in caches.items() if n != name)]
+        check_writable(function, name, array, others)
+    results = {"q": rotated_q, "k": rotated_k} if cache.return_k else {"q": rotated_q}
+    if inplace:
+        for name in results:
+            others = [x for n, x in inputs.items() if n != name]
+            check_writable(function, name, inputs[name], [*read, *others])
+    _write(cache.keys, rotated_k, cache.slots, view, views["keys"])
+    _write(cache.values, v, cache.slots, view, views["keys"])
+    if inplace:
+        for name, result in results.items():
+            inputs[name][...] = result
+        return tuple(inputs[name] for name in results)
+    return tuple(results.values())
+
+
+def _turned(
+    function: str, q: Array, k: Array, rotation: AnyRotation, compute: object, norm: Norm
+) -> tuple[Array, Array]:
+    """q and k normed and rotated, in memory of their own."""
+    as_written = check_compute(function, compute)
+    for name, x in (("q", q), ("k", k)):
+        check_float_array(function, name, x)
+        if x.dtype != q.dtype:
+            wrong_type(function, name, f"the dtype of q, {q.dtype}", x.dtype)
+    norm = check_norm(function, norm, q.dtype)
+    weights = {"q": norm.q_weight, "k": norm.k_weight}
+    inputs = {"q": q, "k": k}
+    views = {
+        name: rotary_view(function, x.shape, rotation.layout, "half", 0, 0, name)
+        for name, x in inputs.items()
+    }
+    normed = {
+        name: _norm(function, f"{name}_weight", weights[name], norm, views[name], as_written)
+        for name in inputs
+    }
+    with named(function):
+        if not norm.norm:
+            pair = _rotate(q, k, rotation, as_written)
+        elif norm.norm_first:
+            pair = _rotate(normed["q"](q), normed["k"](k), rotation, as_written)
+        else:
+            turned = _rotate(_wide(q, as_written), _wide(k, as_written), rotation, as_written)
+            pair = normed["q"](turned[0]), normed["k"](turned[1])
+    return round_once_to(pair[0], q.dtype), round_once_to(pair[1], q.dtype)
+
+
+def round_once_to(values: Array, dtype: np.dtype[Any]) -> Array:
+    """Values in float64, or of the dtype already, in the dtype."""
+    return values if values.dtype == dtype else round_once(values, dtype)
+
+
+def _wide(x: Array, as_written: bool) -> Array:
+    return x if as_written else x.astype(np.float64)
+
+
+def _rotate(q: Array, k: Array, rotation: AnyRotation, as_written: bool) -> tuple[Array, Array]:
+    """Rotated in the dtype that they have."""
+    if isinstance(rotation, TableRotation):
+        compute = "as_written" if as_written else "float32"
+        return rotary.apply_rotary_qk_tables(q, k, *rotation._replace(compute=compute), False)
+    if not as_written:
+        return rotary.apply_rotary_qk(q, k, *rotation, False)
+    # The checks of positions, then their tables.
+    rotary.apply_rotary_qk(q, k, *rotation, False)
+    function = "norm_rotary_qk"
+    if rotation.inv_freq.ndim != 1:
+        expected = "'float32' with frequencies by head, of which no code has tables"
+        wrong_value(function, "compute", expected, "'as_written'")
+    points = rotation.positions
+    if points is None:
+        view = rotary_view(function, q.shape, rotation.layout, "half", 0, 0, "q")
+        points = view.tokens
+    cos, sin = rotary.rotary_tables(
+        points, rotation.inv_freq, rotation.axis_map, rotation.scale, np.float64
+    )
+    tables = TableRotation(
+        cos, sin, rotation.layout, rotation.pairing, rotation.rotary_start, rotation.inverse,
+        "as_written",
+    )  # fmt: skip
+    return rotary.apply_rotary_qk_tables(q, k, *tables, False)
+
+
+def _norm(
+    function: str, argument: str, weight: Any, norm: Norm, view: RotaryView, as_written: bool
+) -> Any:
+    """The norm of one of q and k, as a function; its weight is checked."""
+    factor: FloatArray | None = None
+    if weight is not None:
+        check_float_array(function, argument, weight)
+        shape = weight_shape(function, argument, weight, norm.norm_over, view)
+        factor = (weight.astype(np.float64) + norm.weight_offset).reshape(shape)
+    axes = mean_axes(norm.norm_over, view)
+
+    def normed(x: Array) -> Array:
+        values = x.astype(np.float64)
+        count = max(int(np.prod([x.shape[axis] for axis in axes])), 1)
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            mean = np.square(values).sum(axis=axes, keepdims=True) / count
+            values = values / np.sqrt(mean + norm.eps)
+            if not as_written:
+                return values if factor is None else values * factor
+            if factor is not None and weight.dtype == x.dtype and norm.weight_offset == 0:
+                values = round_once(values, x.dtype).astype(np.float64)
+            return round_once(values if factor is None else values * factor, x.dtype)
+
+    return normed
+
+
+def _arrays_of(rotation: AnyRotation, norm: Norm) -> list[Array | None]:
+    options = (*rotation, *norm)
+    return [option for option in options if isinstance(option, np.ndarray)]
+
+
+def _check_values(function: str, v: Array, k: Array, view: RotaryView) -> None:
+    """V has the shape of k but for the width of its heads."""
+    check_float_array(function, "v", v)
+    if v.dtype != k.dtype:
+        wrong_type(function, "v", f"the dtype of k, {k.dtype}", v.dtype)
+    if v.shape[:-1] != k.shape[:-1]:
+        expected = f"the shape of k but for d, {list(k.shape)}"
+        wrong_value(function, "v", expected, list(v.shape))
+
+
+def _check_slot_values(function: str, slots: Array, view: RotaryView, cache: CacheView) -> None:
+    """Within the cache, and none of them twice."""
+    numbers = slots.astype(np.int64) if slots.dtype != np.uint64 else slots
+    outside = numbers >= cache.slots
+    if slots.dtype != np.uint64:
+        outside |= numbers < -1
+    if np.any(outside):
+        expected = f"-1, or slots 0 .. {cache.slots - 1}"
+        wrong_value(function, "slots", expected, int(numbers[outside].flat[0]))
+    rows = _slots_of_rows(numbers.astype(np.int64), view)
+    # Rows of a batch have slots of their own, or share them.
+    for row in rows if cache.batch is not None else [rows.reshape(-1)]:
+        written = row[row >= 0]
+        unique, counts = np.unique(written, return_counts=True)
+        if np.any(counts > 1):
+            first = int(unique[counts > 1][0])
+            wrong_value(function, "slots", "no slot twice", f"{first} twice")
+
+
+def _slots_of_rows(slots: Array, view: RotaryView) -> Array:
+    batch = 1 if view.batch is None else view.batch
+    return np.broadcast_to(slots, (batch, view.tokens))
+
+
+def _write(cache: Array, x: Array, slots: Array, view: RotaryView, of_cache: CacheView) -> None:
+    """The heads of every token into its slot."""
+    letters = view.layout.replace("t", "s")
+    missing = [letter for letter in "bsh" if letter not in letters]
+    x = x.reshape(*(1 for _ in missing), *x.shape)
+    letters = "".join(missing) + letters
+    by_token = x.transpose([letters.index(letter) for letter in "bshd"])
+    by_slot = cache.transpose(slot_axes(of_cache.layout))
+    rows = _slots_of_rows(slots.astype(np.int64), view)
+    for batch, row in enumerate(rows):
+        for token, slot in enumerate(row.tolist()):
+            if slot < 0:
+                continue
+            if of_cache.batch is not None:
+                by_slot[batch, slot] = by_token[batch, token]
+            elif of_cache.pages is not None:
+                by_slot[slot // of_cache.size, slot % of_cache.size] = by_token[batch, token]
+            else:
+                by_slot[slot] = by_token[batch, token]

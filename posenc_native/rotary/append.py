@@ -1,0 +1,172 @@
+"""Queries rotated, keys rotated into a cache, values copied into one: a serving step in one pass.
+
+projection ──► q ──(norm)── rotation ──► q                     to attention
+           ──► k ──(norm)── rotation ──► keys[slots[token]]    and k, where prefill wants it
+           ──► v ──────────────────────► values[slots[token]]
+
+the slot of a token
+static cache  "bhsd"   its index in the row of the batch      position
+ring          "bhsd"   a window that goes round               position % window
+flat pool     "shd"    an index from an allocator
+pages         "pshd"   page * size + place in the page        block_table[p // size] * size + p % size
+padding                -1: nothing is written
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy.typing as npt
+
+from posenc_native.base.caches import Cache
+from posenc_native.base.norms import Norm
+from posenc_native.base.rotation import Rotation, TableRotation
+
+from .norm import run
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["rotary_append", "rotary_append_tables"]
+
+
+def rotary_append(
+    q: Any,
+    k: Any,
+    v: Any,
+    positions: npt.ArrayLike | torch.Tensor | None,
+    inv_freq: npt.ArrayLike | torch.Tensor,
+    keys: Any,
+    values: Any,
+    slots: npt.ArrayLike | torch.Tensor,
+    *,
+    layout: str = "bhsd",
+    cache_layout: str = "bhsd",
+    norm: bool | None = None,
+    q_weight: npt.ArrayLike | torch.Tensor | None = None,
+    k_weight: npt.ArrayLike | torch.Tensor | None = None,
+    eps: float = 1e-6,
+    norm_over: str = "head",
+    weight_offset: float = 0.0,
+    norm_first: bool = True,
+    pairing: str | int = "half",
+    rotary_start: int = 0,
+    axis_map: npt.ArrayLike | torch.Tensor | None = None,
+    scale: float = 1.0,
+    compute: str = "float32",
+    return_k: bool = False,
+    inplace: bool = False,
+) -> Any:
+    """Rotate `q` and `k`, and write `k` and `v` into caches, in one pass.
+
+    Args:
+        q, k: as in `apply_rotary_qk`.
+        v: values, of the shape of `k` but for the width of its heads; copied bit for bit.
+        keys, values: the caches, arrays or tensors like `k` and `v` that are written to, of their
+            dtype. Their memory is apart from that of `q`, `k` and `v`, and from each other's.
+        slots: where the tokens go, integers ``[s]``, ``[b, s]`` or ``[1, s]`` (``[t]`` for packed
+            tokens), each at most once (in a row of the batch, where the cache has one); -1 is not
+            written. Slots of tensors on a GPU are not looked at: nothing outside the cache is
+            written, and of tokens with the same slot some one stays.
+        cache_layout: the axes of the caches in memory order, ending in d. "bhsd" or "bshd": a row for
+            each of the batch, a slot is an index along s. "shd" or "hsd": one pool for all. "pshd" or
+            "phsd": pages, a slot is page * size of a page + place in the page.
+        norm: whether `q` and `k` are normed; by default where a weight is given.
+        q_weight, k_weight, eps, norm_over, weight_offset, norm_first, compute: as in
+            `norm_rotary_qk`.
+        positions, inv_freq, layout, pairing, rotary_start, axis_map, scale: as in `apply_rotary`.
+        return_k: return the rotated `k` too: prefill attends to it.
+        inplace: write the rotated `q` (and `k`, where it is returned) to the arguments.
+
+    Returns:
+        `q` rotated, or ``(q, k)``. Gradients reach what is returned; what a cache holds has none.
+
+    Raises:
+        ValueError, TypeError: as in `norm_rotary_qk`; a slot outside the cache, or twice; memory
+            shared between a cache and what is read. Nothing has been written then.
+
+    Example:
+        >>> import numpy as np
+        >>> import posenc_native as pn
+        >>> inv_freq, _ = pn.rotary_frequencies(64)
+        >>> window = 4  # a cache of the last four tokens
+        >>> keys, values = np.zeros((2, 1, 2, window, 64), np.float32)
+        >>> for position in range(6):
+        ...     q = np.full((1, 8, 1, 64), position, np.float32)
+        ...     k = v = np.full((1, 2, 1, 64), position, np.float32)
+        ...     q = pn.rotary_append(
+        ...         q, k, v.copy(), [position], inv_freq, keys, values, [position % window]
+        ...     )
+        >>> values[0, 0, :, 0]
+        array([4., 5., 2., 3.], dtype=float32)
+    """
+    rotation = Rotation(positions, inv_freq, layout, pairing, rotary_start, axis_map, scale)
+    if norm is None:
+        norm = q_weight is not None or k_weight is not None
+    norms = Norm(q_weight, k_weight, norm, eps, norm_over, weight_offset, norm_first)
+    cache = Cache(keys, values, slots, cache_layout, return_k)
+    results = run("rotary_append", (q, k, v), rotation, compute, norms, cache, inplace)
+    return results if return_k else results[0]
+
+
+def rotary_append_tables(
+    q: Any,
+    k: Any,
+    v: Any,
+    cos: Any,
+    sin: Any,
+    keys: Any,
+    values: Any,
+    slots: npt.ArrayLike | torch.Tensor,
+    *,
+    layout: str = "bhsd",
+    cache_layout: str = "bhsd",
+    norm: bool | None = None,
+    q_weight: npt.ArrayLike | torch.Tensor | None = None,
+    k_weight: npt.ArrayLike | torch.Tensor | None = None,
+    eps: float = 1e-6,
+    norm_over: str = "head",
+    weight_offset: float = 0.0,
+    norm_first: bool = True,
+    pairing: str | int = "half",
+    rotary_start: int = 0,
+    compute: str = "float32",
+    return_k: bool = False,
+    inplace: bool = False,
+) -> Any:
+    """As `rotary_append`, by ready cosines and sines.
+
+    Args:
+        cos, sin: as in `apply_rotary_tables`.
+        q, k, v, keys, values, slots, layout, cache_layout, norm, q_weight, k_weight, eps, norm_over,
+            weight_offset, norm_first, pairing, rotary_start, compute, return_k, inplace: as in
+            `rotary_append`.
+
+    Returns:
+        `q` rotated, or ``(q, k)``.
+
+    Raises:
+        ValueError, TypeError: as in `rotary_append`; nothing has been written then.
+
+    Example:
+        >>> import numpy as np
+        >>> import posenc_native as pn
+        >>> inv_freq, _ = pn.rotary_frequencies(64)
+        >>> cos, sin = pn.rotary_tables(np.array([76]), inv_freq)  # once for all layers
+        >>> keys, values = np.zeros((2, 10, 16, 2, 64), np.float32)  # ten pages of sixteen
+        >>> q, k, v = np.ones((3, 1, 2, 64), np.float32)
+        >>> page = 7  # that the tokens 64 .. 79 are on
+        >>> q = pn.rotary_append_tables(
+        ...     q, k, v, cos, sin, keys, values, [page * 16 + 76 % 16],
+        ...     layout="thd", cache_layout="pshd",
+        ... )
+        >>> bool((keys[7, 12] == q[0]).all())
+        True
+    """
+    rotation = TableRotation(cos, sin, layout, pairing, rotary_start, compute=compute)
+    if norm is None:
+        norm = q_weight is not None or k_weight is not None
+    norms = Norm(q_weight, k_weight, norm, eps, norm_over, weight_offset, norm_first)
+    cache = Cache(keys, values, slots, cache_layout, return_k)
+    results = run("rotary_append_tables", (q, k, v), rotation, compute, norms, cache, inplace)
+    return results if return_k else results[0]

@@ -1,0 +1,267 @@
+"""Queries and keys normed and rotated in one pass: what stands between projection and attention.
+
+    y = R(x / sqrt(mean(x^2) + eps) * (weight + weight_offset))
+
+    one reading of x:   x ──► sum of squares ──► r ──► x * r * w ──► rotated by position ──► rounded
+
+Models that norm queries and keys spend many times the rotation on it where each step goes through
+memory. Here a head is read once, normed and rotated in registers, and rounded once.
+
+    of a head, w            Qwen3, EXAONE 4, LFM2, GLM-4-MoE         norm_over="head"
+    of a head, 1 + w        Gemma 3, Qwen3-Next, T5Gemma 2           weight_offset=1.0
+    of all heads            OLMo 2 and 3, OLMoE, MiniMax-M2          norm_over="token"
+    after the rotation      HunYuan, TimesFM 2.5; Llama 4 (no w)     norm_first=False
+
+Sources: Zhang and Sennrich 2019, "Root Mean Square Layer Normalization"; Henry et al. 2020,
+"Query-Key Normalization for Transformers"; Su et al. 2021, "RoFormer".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy.typing as npt
+from numpy import ndarray
+
+from posenc_native.base import arguments
+from posenc_native.base.hints import hint_at
+from posenc_native.base.norms import Norm
+from posenc_native.base.rotation import Rotation, TableRotation
+from posenc_native.engines import backend, late, reference
+
+from .apply import position_array
+
+if TYPE_CHECKING:
+    import torch
+    from typing_extensions import Unpack
+
+    from posenc_native.base.kinds import (
+        Array,
+        Number,
+        Numbers,
+        Pair,
+        SupportsArray,
+        Tensor,
+        TensorLike,
+    )
+    from posenc_native.base.norms import NormedRotationOptions, NormedTableRotationOptions
+
+__all__ = ["norm_rotary_qk", "norm_rotary_qk_tables"]
+
+
+@overload
+def norm_rotary_qk(q: TensorLike, k: TensorLike, positions: Numbers | None, inv_freq: Numbers, *,
+    inplace: bool = ..., **options: Unpack[NormedRotationOptions],
+) -> Pair[Tensor]: ...  # fmt: skip
+@overload
+def norm_rotary_qk(q: SupportsArray[Number], k: SupportsArray[Number], positions: Numbers | None,
+    inv_freq: Numbers, *, inplace: bool = ..., **options: Unpack[NormedRotationOptions],
+) -> Pair[Array[Number]]: ...  # fmt: skip
+def norm_rotary_qk(
+    q: Any,
+    k: Any,
+    positions: npt.ArrayLike | torch.Tensor | None,
+    inv_freq: npt.ArrayLike | torch.Tensor,
+    *,
+    q_weight: npt.ArrayLike | torch.Tensor | None = None,
+    k_weight: npt.ArrayLike | torch.Tensor | None = None,
+    eps: float = 1e-6,
+    norm_over: str = "head",
+    weight_offset: float = 0.0,
+    norm_first: bool = True,
+    layout: str = "bhsd",
+    pairing: str | int = "half",
+    rotary_start: int = 0,
+    axis_map: npt.ArrayLike | torch.Tensor | None = None,
+    scale: float = 1.0,
+    compute: str = "float32",
+    inplace: bool = False,
+) -> tuple[Any, Any]:
+    """RMS norm and rotation of queries and keys in one pass.
+
+    Args:
+        q, k: as in `apply_rotary_qk`. The whole head is normed, whatever slice of it is rotated.
+        q_weight, k_weight: weights of any of the four float dtypes. ``[D]`` or, of every head its
+            own, ``[H, D]``; with ``norm_over="token"`` ``[H, D]`` or ``[H * D]``. None for none.
+        eps: added to the mean of the squares.
+        norm_over: the mean is over a "head", or over all heads of a "token". (Where the heads of a
+            token are on several devices, the mean over them all needs a sum across these, which no
+            call here makes.)
+        weight_offset: what is added to the weights; 1.0 for Gemma's ``1 + w``.
+        norm_first: False norms after the rotation.
+        positions, inv_freq, layout, pairing, rotary_start, axis_map, scale: as in `apply_rotary`.
+        compute: "float32": all in float32 (float64 for float64), rounded once. "as_written": rounded
+            where the code of transformers rounds, cosine, sine, products and sum of the rotation
+            included. With weights of the dtype of `q` and no offset that is ``w * round(x * r)``
+            (Llama's norm, Qwen3), else ``round(x * r * (w + offset))`` (Gemma; pass
+            ``weight.float()`` for models that multiply in float32). Bit for bit as long as ``r`` is
+            the same: the order in which torch sums squares is its own, and a last bit of the float32
+            sum shows in a few elements of a million.
+        inplace: write the results to `q` and `k`. Refused where a gradient is wanted: it needs what
+            would be overwritten.
+
+    Returns:
+        ``(q, k)``; the arguments themselves if in place. Gradients reach `q`, `k`, the weights,
+        `inv_freq` and floating `positions`; all that is kept for them are the arguments.
+
+    Raises:
+        ValueError, TypeError: as in `apply_rotary_qk`; nothing has been written then.
+
+    Example:
+        >>> import numpy as np
+        >>> import posenc_native as pn
+        >>> inv_freq, _ = pn.rotary_frequencies(64)
+        >>> q, k = np.ones((1, 8, 5, 64), np.float32), np.ones((1, 2, 5, 64), np.float32)
+        >>> weight = np.full(64, 3.0, np.float32)
+        >>> q, k = pn.norm_rotary_qk(q * 100, k, None, inv_freq, q_weight=weight)
+        >>> float(np.sqrt(np.mean(q**2)).round(3)), float(np.sqrt(np.mean(k**2)).round(3))
+        (3.0, 1.0)
+    """
+    rotation = Rotation(positions, inv_freq, layout, pairing, rotary_start, axis_map, scale)
+    norm = Norm(q_weight, k_weight, True, eps, norm_over, weight_offset, norm_first)
+    return run("norm_rotary_qk", (q, k), rotation, compute, norm, (), inplace)  # type: ignore[return-value]
+
+
+@overload
+def norm_rotary_qk_tables(q: TensorLike, k: TensorLike, cos: Any, sin: Any, *,
+    inplace: bool = ..., **options: Unpack[NormedTableRotationOptions],
+) -> Pair[Tensor]: ...  # fmt: skip
+@overload
+def norm_rotary_qk_tables(q: SupportsArray[Number], k: SupportsArray[Number], cos: Any, sin: Any,
+    *, inplace: bool = ..., **options: Unpack[NormedTableRotationOptions],
+) -> Pair[Array[Number]]: ...  # fmt: skip
+def norm_rotary_qk_tables(
+    q: Any,
+    k: Any,
+    cos: Any,
+    sin: Any,
+    *,
+    q_weight: npt.ArrayLike | torch.Tensor | None = None,
+    k_weight: npt.ArrayLike | torch.Tensor | None = None,
+    eps: float = 1e-6,
+    norm_over: str = "head",
+    weight_offset: float = 0.0,
+    norm_first: bool = True,
+    layout: str = "bhsd",
+    pairing: str | int = "half",
+    rotary_start: int = 0,
+    compute: str = "float32",
+    inplace: bool = False,
+) -> tuple[Any, Any]:
+    """RMS norm and rotation by ready cosines and sines, in one pass.
+
+    Args:
+        q, k, q_weight, k_weight, eps, norm_over, weight_offset, norm_first, compute, inplace: as in
+            `norm_rotary_qk`.
+        cos, sin: as in `apply_rotary_tables`.
+        layout, pairing, rotary_start: as in `apply_rotary`.
+
+    Returns:
+        ``(q, k)``; the arguments themselves if in place. Gradients reach `q`, `k` and the weights,
+        and `cos` and `sin` if they ask for them.
+
+    Raises:
+        ValueError, TypeError: as in `norm_rotary_qk`; nothing has been written then.
+
+    Example:
+        >>> import numpy as np
+        >>> import posenc_native as pn
+        >>> inv_freq, _ = pn.rotary_frequencies(64)
+        >>> cos, sin = pn.rotary_tables(5, inv_freq)  # once for all layers
+        >>> q, k = np.ones((1, 8, 5, 64), np.float32), np.ones((1, 2, 5, 64), np.float32)
+        >>> by_tables = pn.norm_rotary_qk_tables(q, k, cos, sin)
+        >>> by_positions = pn.norm_rotary_qk(q, k, None, inv_freq)
+        >>> bool(np.allclose(by_tables[0], by_positions[0], atol=1e-6))
+        True
+    """
+    rotation = TableRotation(cos, sin, layout, pairing, rotary_start, compute=compute)
+    norm = Norm(q_weight, k_weight, True, eps, norm_over, weight_offset, norm_first)
+    return run("norm_rotary_qk_tables", (q, k), rotation, compute, norm, (), inplace)  # type: ignore[return-value]
+
+
+def run(
+    function: str,
+    inputs: tuple[Any, ...],
+    rotation: Rotation | TableRotation,
+    compute: str,
+    norm: Norm,
+    cache: tuple[Any, ...],
+    inplace: bool,
+) -> tuple[Any, ...]:
+    """A call, by whatever computes it.
+
+    inputs: q and k, and v where it is appended. cache: a `Cache`, or nothing.
+    """
+    try:
+        operations, native, given = None, backend.implementation, inputs
+        if not type(inputs[0]) is type(inputs[1]) is ndarray:
+            operations = late.operations_on(inputs[0])
+            if operations is not None:
+                native = operations.at_once(inputs[0])
+        if operations is None:
+            inputs, rotation, norm, cache = _as_arrays(
+                function, inputs, rotation, norm, cache, inplace
+            )
+        # Tables come with it.
+        computed = (compute,) if type(rotation) is Rotation else ()
+        if not hasattr(native, function):  # until there are kernels
+            native = reference if operations is None else None
+        if native is not None:
+            results = getattr(native, function)(
+                *inputs, *rotation, *computed, *norm, *cache, inplace
+            )
+            if operations is None:
+                return given[: len(results)] if inplace else results  # type: ignore[no-any-return]
+            if results is not NotImplemented:
+                return results  # type: ignore[no-any-return]
+        return getattr(operations, function)(inputs, rotation, compute, norm, cache, inplace)  # type: ignore[no-any-return]
+    except (ValueError, TypeError) as error:
+        hint_at(error, rotation, q=inputs[0], k=inputs[1])
+        raise
+
+
+def _as_arrays(
+    function: str,
+    inputs: tuple[Any, ...],
+    rotation: Any,
+    norm: Norm,
+    cache: tuple[Any, ...],
+    inplace: bool,
+) -> tuple[tuple[Any, ...], Any, Norm, tuple[Any, ...]]:
+    """The call with all its arrays as NumPy's."""
+    q, k, *v = inputs
+    if not type(q) is type(k) is ndarray:
+        q, k = arguments.as_operands(function, q, k, inplace)
+    if v and type(v[0]) is not ndarray:
+        v = [arguments.as_operand(function, "v", v[0])]
+    first, second = rotation[0], rotation[1]
+    if type(rotation) is Rotation:
+        if type(first) is not ndarray and first is not None:
+            first = position_array(function, first, q)
+        if type(second) is not ndarray:
+            second = arguments.as_frequencies(function, second)
+        if rotation.axis_map is not None and type(rotation.axis_map) is not ndarray:
+            axis_map = arguments.as_array(function, "axis_map", rotation.axis_map)
+            rotation = rotation._replace(axis_map=axis_map)
+    else:
+        if type(first) is not ndarray:
+            first = arguments.as_array(function, "cos", first)
+        if type(second) is not ndarray:
+            second = arguments.as_array(function, "sin", second)
+    if first is not rotation[0] or second is not rotation[1]:
+        rotation = type(rotation)(first, second, *rotation[2:])
+    for name in ("q_weight", "k_weight"):
+        weight = getattr(norm, name)
+        if weight is not None and type(weight) is not ndarray:
+            norm = norm._replace(**{name: arguments.as_array(function, name, weight)})
+    if cache:
+        keys, values, slots, *rest = cache
+        for name, to in (("keys", keys), ("values", values)):
+            if not isinstance(to, ndarray):
+                expected = "a NumPy array or a torch tensor, to be written to"
+                arguments.wrong_type(function, name, expected, type(to).__name__)
+            arguments.check_no_mask(function, name, to)
+        if type(slots) is not ndarray:
+            slots = arguments.as_array(function, "slots", slots)
+        cache = (keys, values, slots, *rest)
+    return (q, k, *v), rotation, norm, cache
