@@ -269,6 +269,7 @@ struct NoOverlapWithOptions {
 void check_outputs(const RotaryCall& call, const Layout& layout, RotaryArgs& args) {
   RotaryOptions options = call;
   for (int i = 0; i < call.tensor_count; ++i) {
+    if (call.out[i] == nullptr) continue;  // it goes nowhere
     const Array& out = *call.out[i];
     const char* name = call.out[i] == call.in[i] ? call.names[i] : "out";
     check_output(call.function, name, out, call.in[i]->shape, call.in[i]->rank, *call.in[i]);

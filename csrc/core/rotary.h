@@ -164,12 +164,14 @@ struct RotaryOptions {
 struct RotaryOptionCount {
   size_t all = 0, arrays = 0, texts = 0;
 
+  constexpr RotaryOptionCount() = default;
   constexpr explicit RotaryOptionCount(AnglesFrom angles) {
     RotaryOptions options;
     options.for_each(angles, *this);
   }
 
   constexpr void array(const char* /*name*/, const Array* /*value*/) { ++all, ++arrays; }
+  constexpr void output(const char* /*name*/, const Array* /*value*/) { ++all, ++arrays; }
   constexpr void optional_array(const char* /*name*/, const Array* /*value*/) { ++all, ++arrays; }
   constexpr void text(const char* /*name*/, std::string_view /*value*/) { ++all, ++texts; }
   constexpr void pairing(const char* /*name*/, std::string_view /*value*/) { ++all, ++texts; }

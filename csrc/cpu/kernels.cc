@@ -10,6 +10,24 @@
 
 namespace posenc::cpu {
 
+void norm_rotary(const NormRotaryArgs& args, int64_t begin, int64_t end) {
+  kernels().norm_rotary(args, begin, end);
+}
+
+void norm_rotary_gradient(const NormRotaryGradientArgs& args, int64_t begin, int64_t end) {
+  const int64_t tokens = args.tokens_of_piece(), rows = args.forward.rotary.rows();
+  for (int64_t piece = begin; piece < end; ++piece) {
+    double* sums[2] = {};
+    for (int i = 0; i < 2; ++i) {
+      if (args.weight_sums[i] != nullptr) {
+        sums[i] = args.weight_sums[i] + piece * args.weight_count(i);
+      }
+    }
+    kernels().norm_rotary_gradient_piece(args, piece * tokens, std::min((piece + 1) * tokens, rows),
+                                         sums);
+  }
+}
+
 void rotary(const RotaryArgs& args, int64_t begin, int64_t end) {
   args.for_each_frequencies([&](const RotaryArgs& part) { kernels().rotary(part, begin, end); });
 }

@@ -12,11 +12,18 @@
 #include <vector>
 
 #include "core/lookup.h"
+#include "core/norm_rotary.h"
 #include "core/rotary.h"
 #include "core/sinusoidal.h"
 #include "core/toeplitz.h"
 
 namespace posenc::cpu {
+
+// Norms, rotates and appends the tokens [begin, end) of the batch * tokens rows.
+void norm_rotary(const NormRotaryArgs& args, int64_t begin, int64_t end);
+
+// Does the pieces [begin, end): their rows of the gradient of q and k, their sums.
+void norm_rotary_gradient(const NormRotaryGradientArgs& args, int64_t begin, int64_t end);
 
 // Rotates the tokens [begin, end) of the batch * tokens rows, all heads of q and k.
 void rotary(const RotaryArgs& args, int64_t begin, int64_t end);

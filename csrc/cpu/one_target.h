@@ -14,6 +14,7 @@
 #endif
 // After HWY_TARGET:
 #include "core/lookup.h"
+#include "core/norm_rotary.h"
 #include "core/rotary.h"
 #include "core/sinusoidal.h"
 #include "core/toeplitz.h"
@@ -24,6 +25,9 @@
 // target, since functions of one name and several targets are versions of each other to compilers.
 namespace posenc::cpu::HWY_NAMESPACE {
 
+void norm_rotary(const NormRotaryArgs& args, int64_t begin, int64_t end);
+void norm_rotary_gradient_piece(const NormRotaryGradientArgs& args, int64_t begin, int64_t end,
+                                double* const* weight_sums);
 // Of heads that share their frequencies: RotaryArgs::for_each_frequencies.
 void rotary(const RotaryArgs& args, int64_t begin, int64_t end);
 void rotary_gradient_piece(const RotaryGradientArgs& args, int64_t begin, int64_t end,

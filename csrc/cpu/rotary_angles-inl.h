@@ -86,13 +86,22 @@ class RotaryAngles {
     }
   }
 
-  // From tables, and rounded to the Format.
+  // Rounded to the Format.
   template <typename Format>
   HWY_ATTR HWY_NOINLINE void compute_as_written(const RotaryArgs& args, const Piece& piece,
                                                 int64_t batch, int64_t token, int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
       const size_t at = static_cast<size_t>(i) * numbers();
-      from_tables<Format>(args, piece, batch, token + i, cosine_ + at, sine_ + at);
+      if (args.cosine != nullptr) {
+        from_tables<Format>(args, piece, batch, token + i, cosine_ + at, sine_ + at);
+        continue;
+      }
+      from_phase(args, piece, batch, token + i, cosine_ + at, sine_ + at);
+      const D d;
+      for (size_t j = at; j < at + numbers(); j += hn::Lanes(d)) {
+        hn::Store(rounded<Format>(d, hn::Load(d, cosine_ + j)), d, cosine_ + j);
+        hn::Store(rounded<Format>(d, hn::Load(d, sine_ + j)), d, sine_ + j);
+      }
     }
   }
 

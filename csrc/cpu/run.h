@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/lookup.h"
+#include "core/norm_rotary.h"
 #include "core/rotary.h"
 #include "core/sinusoidal.h"
 #include "core/toeplitz.h"
@@ -70,6 +71,45 @@ void rotate_back(RotaryGradientArgs args, const Runner& runner) {
   for (int64_t piece = 1; piece < args.pieces(); ++piece) {
     for (int64_t i = 0; i < count; ++i) {
       args.frequency_sums[i] += args.frequency_sums[piece * count + i];
+    }
+  }
+}
+
+template <typename Runner>
+void norm_rotate(NormRotaryArgs args, const Runner& runner) {
+  RotaryArgs& rotary = args.rotary;
+  int64_t dims = args.v.heads * args.v_dim;
+  for (const RotaryTensor& x : rotary.tensors) dims += x.heads * rotary.head_dim;
+  const int64_t bytes = rotary.rows() * dims * item_size(rotary.dtype);
+  if (bytes == 0) return;
+  rotary.non_temporal = bytes >= non_temporal_bytes();
+  std::optional<ConvertedFrequencies> converted;
+  if (rotary.inv_freq.data != nullptr) {
+    rotary.frequencies = converted.emplace(rotary.inv_freq, rotary.pairs).get();
+  }
+  runner(rotary.rows(), 2 * bytes,
+         [&](int64_t begin, int64_t end) { norm_rotary(args, begin, end); });
+}
+
+// The sums of all pieces are left in those of the first one.
+template <typename Runner>
+void norm_rotate_back(NormRotaryGradientArgs args, const Runner& runner) {
+  RotaryArgs& rotary = args.forward.rotary;
+  int64_t heads = 0;
+  for (const RotaryTensor& x : rotary.tensors) heads += x.heads;
+  const int64_t bytes = rotary.rows() * heads * rotary.head_dim * item_size(rotary.dtype);
+  if (bytes == 0) return;
+  std::optional<ConvertedFrequencies> converted;
+  if (rotary.inv_freq.data != nullptr) {
+    rotary.frequencies = converted.emplace(rotary.inv_freq, rotary.pairs).get();
+  }
+  runner(args.pieces(), 3 * bytes,
+         [&](int64_t begin, int64_t end) { norm_rotary_gradient(args, begin, end); });
+  for (int i = 0; i < 2; ++i) {
+    double* const sums = args.weight_sums[i];
+    const int64_t count = args.weight_count(i);
+    for (int64_t piece = 1; sums != nullptr && piece < args.pieces(); ++piece) {
+      for (int64_t j = 0; j < count; ++j) sums[j] += sums[piece * count + j];
     }
   }
 }

@@ -7,6 +7,7 @@ namespace posenc::cpu {
 template <>
 const Kernels& kernels_of<HWY_TARGET>() {
   static constexpr Kernels kKernels = {
+      HWY_NAMESPACE::norm_rotary,      HWY_NAMESPACE::norm_rotary_gradient_piece,
       HWY_NAMESPACE::rotary,           HWY_NAMESPACE::rotary_gradient_piece,
       HWY_NAMESPACE::sinusoidal,       HWY_NAMESPACE::toeplitz,
       HWY_NAMESPACE::diagonal_sums,    HWY_NAMESPACE::relative_gather,

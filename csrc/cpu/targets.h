@@ -6,6 +6,8 @@
 #include <cstdint>
 
 namespace posenc {
+struct NormRotaryArgs;
+struct NormRotaryGradientArgs;
 struct RelativeArgs;
 struct RotaryArgs;
 struct RotaryGradientArgs;
@@ -17,6 +19,10 @@ namespace posenc::cpu {
 
 // The kernels of one target, as kernels.h describes them.
 struct Kernels {
+  void (*norm_rotary)(const NormRotaryArgs& args, int64_t begin, int64_t end);
+  // The tokens [begin, end) of one piece, which add to its sums.
+  void (*norm_rotary_gradient_piece)(const NormRotaryGradientArgs& args, int64_t begin, int64_t end,
+                                     double* const* weight_sums);
   void (*rotary)(const RotaryArgs& args, int64_t begin, int64_t end);
   // The tokens [begin, end) of one piece. scratch: of 16-bit formats, 2 numbers for each pair of
   // them.

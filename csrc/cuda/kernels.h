@@ -16,6 +16,7 @@
 #include <cuda_runtime_api.h>
 
 #include "core/lookup.h"
+#include "core/norm_rotary.h"
 #include "core/rotary.h"
 #include "core/sinusoidal.h"
 #include "core/toeplitz.h"
@@ -33,6 +34,11 @@ cudaError_t rotary(const RotaryArgs& args, Queue queue);
 // All sums are written; `radians` are not needed. Two launches.
 cudaError_t rotary_gradient(const RotaryGradientArgs& args, Queue queue);
 int64_t gradient_workspace(const RotaryGradientArgs& args);  // bytes, which the caller gives
+cudaError_t norm_rotary(const NormRotaryArgs& args, Queue queue);
+// All sums are written. Two launches, three where the mean is over all heads of a token.
+cudaError_t norm_rotary_gradient(const NormRotaryGradientArgs& args, Queue queue);
+int64_t norm_gradient_workspace(
+    const NormRotaryGradientArgs& args);  // bytes, which the caller gives
 cudaError_t sinusoidal(const SinusoidalArgs& args, Queue queue);
 cudaError_t toeplitz(const ToeplitzArgs& args, Queue queue);
 // Two launches where a grid has few entries.

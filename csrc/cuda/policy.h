@@ -34,6 +34,9 @@ struct Policy {
   // Rows that a thread of a table writes, at most, for one reading of the frequencies.
   static constexpr int64_t kRows = 16;
 
+  // Tokens whose angles a block of norm and rotation computes at a time.
+  static constexpr int kNormTokens = 4;
+
   // Relative encodings. As kBlocksPerProcessor, of threads that move 4 bytes and less.
   static constexpr int kNarrowBlocksPerProcessor = 3;
   // Vectors of a row that one block takes, at most (or as many as leave no thread idle), and

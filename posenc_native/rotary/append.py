@@ -8,7 +8,7 @@ the slot of a token
 static cache  "bhsd"   its index in the row of the batch      position
 ring          "bhsd"   a window that goes round               position % window
 flat pool     "shd"    an index from an allocator
-pages         "pshd"   page * size + place in the page        block_table[p // size] * size + p % size
+pages         "pshd"   table[position // size] * size + position % size
 padding                -1: nothing is written
 """
 
@@ -68,9 +68,9 @@ def rotary_append(
             tokens), each at most once (in a row of the batch, where the cache has one); -1 is not
             written. Slots of tensors on a GPU are not looked at: nothing outside the cache is
             written, and of tokens with the same slot some one stays.
-        cache_layout: the axes of the caches in memory order, ending in d. "bhsd" or "bshd": a row for
-            each of the batch, a slot is an index along s. "shd" or "hsd": one pool for all. "pshd" or
-            "phsd": pages, a slot is page * size of a page + place in the page.
+        cache_layout: the axes of the caches in memory order, ending in d. "bhsd" or "bshd": a row
+            for each of the batch, a slot is an index along s. "shd" or "hsd": one pool for all.
+            "pshd" or "phsd": pages, a slot is page * size of a page + place in the page.
         norm: whether `q` and `k` are normed; by default where a weight is given.
         q_weight, k_weight, eps, norm_over, weight_offset, norm_first, compute: as in
             `norm_rotary_qk`.
@@ -138,9 +138,9 @@ def rotary_append_tables(
 
     Args:
         cos, sin: as in `apply_rotary_tables`.
-        q, k, v, keys, values, slots, layout, cache_layout, norm, q_weight, k_weight, eps, norm_over,
-            weight_offset, norm_first, pairing, rotary_start, compute, return_k, inplace: as in
-            `rotary_append`.
+        q, k, v, keys, values, slots, layout, cache_layout, norm, q_weight, k_weight, eps,
+            norm_over, weight_offset, norm_first, pairing, rotary_start, compute, return_k, inplace:
+            as in `rotary_append`.
 
     Returns:
         `q` rotated, or ``(q, k)``.

@@ -27,7 +27,7 @@ from posenc_native.base import arguments
 from posenc_native.base.hints import hint_at
 from posenc_native.base.norms import Norm
 from posenc_native.base.rotation import Rotation, TableRotation
-from posenc_native.engines import backend, late, reference
+from posenc_native.engines import backend, late
 
 from .apply import position_array
 
@@ -90,15 +90,16 @@ def norm_rotary_qk(
         weight_offset: what is added to the weights; 1.0 for Gemma's ``1 + w``.
         norm_first: False norms after the rotation.
         positions, inv_freq, layout, pairing, rotary_start, axis_map, scale: as in `apply_rotary`.
-        compute: "float32": all in float32 (float64 for float64), rounded once. "as_written": rounded
-            where the code of transformers rounds, cosine, sine, products and sum of the rotation
-            included. With weights of the dtype of `q` and no offset that is ``w * round(x * r)``
-            (Llama's norm, Qwen3), else ``round(x * r * (w + offset))`` (Gemma; pass
-            ``weight.float()`` for models that multiply in float32). Bit for bit as long as ``r`` is
-            the same: the order in which torch sums squares is its own, and a last bit of the float32
-            sum shows in a few elements of a million.
-        inplace: write the results to `q` and `k`. Refused where a gradient is wanted: it needs what
-            would be overwritten.
+        compute: "float32": all in float32 (float64 for float64), rounded once. "as_written":
+            rounded where the code of transformers rounds, cosine, sine, products and sum of the
+            rotation included. With weights of the dtype of `q` and no offset that is
+            ``w * round(x * r)`` (Llama's norm, Qwen3), else ``round(x * r * (w + offset))`` (Gemma;
+            pass ``weight.float()`` for models that multiply in float32). Bit for bit as long as
+            ``r`` is the same: the order in which torch sums squares is its own, and a last bit of
+            the float32 sum shows in a few elements of a million. Not where heads have frequencies
+            of their own, of which no code has tables.
+        inplace: write the results to `q` and `k`. Refused where a gradient is wanted: it needs
+            what would be overwritten.
 
     Returns:
         ``(q, k)``; the arguments themselves if in place. Gradients reach `q`, `k`, the weights,
@@ -204,8 +205,6 @@ def run(
             )
         # Tables come with it.
         computed = (compute,) if type(rotation) is Rotation else ()
-        if not hasattr(native, function):  # until there are kernels
-            native = reference if operations is None else None
         if native is not None:
             results = getattr(native, function)(
                 *inputs, *rotation, *computed, *norm, *cache, inplace

@@ -145,7 +145,8 @@ class BoundRotation {
     bool records = false;
     if (of_tensors_) {
       records = library.records();
-      library.check_kernels(false, true, in_place_ ? tensors::Form::kInPlace : tensors::Form::kNew);
+      library.check_kernels(false, tensors::Operation::kRotateTwo,
+                            in_place_ ? tensors::Form::kInPlace : tensors::Form::kNew);
     }
     RotaryArgs args = args_;
     int64_t own[kOwnPositions];

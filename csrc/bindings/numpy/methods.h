@@ -108,6 +108,7 @@ PyMethodDef method(const char* name) {
 // The functions of each family, put into the module.
 void define_sinusoidal(py::module_& m);
 void define_rotary(py::module_& m);
+void define_norm_rotary(py::module_& m);
 void define_bound_rotary(py::module_& m);
 void define_relative(py::module_& m);
 void define_cuda_on_host(py::module_& m);  // where its kernels are those

@@ -26,6 +26,7 @@ PYBIND11_MODULE(unguarded, m, pybind11::mod_gil_not_used()) {
   cpu::set_non_temporal_bytes(0);  // reads a file: not by the first call, beside which one may fork
   define_sinusoidal(m);
   define_rotary(m);
+  define_norm_rotary(m);
   define_relative(m);
   define_bound_rotary(m);
 #if defined(POSENC_CUDA_ON_HOST)

@@ -218,7 +218,9 @@ class Rotation {
 
   void check_kernels(int tensor_count, Form form) const {
     if (!of_tensors_) return;
-    tensors::Library::get().check_kernels(from_ == AnglesFrom::kTables, tensor_count == 2, form);
+    tensors::Library::get().check_kernels(
+        from_ == AnglesFrom::kTables,
+        tensor_count == 2 ? tensors::Operation::kRotateTwo : tensors::Operation::kRotateOne, form);
   }
 
   // A new one like it.

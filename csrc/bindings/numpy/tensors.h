@@ -79,6 +79,8 @@ struct Elsewhere {};
 
 // Which operator a call stands for, by where its results go.
 enum class Form { kNew, kInPlace, kOut };
+// And by what it does: the order of the names that the package brings.
+enum class Operation { kRotateOne, kRotateTwo, kNorm, kAppend };
 
 // torch.Tensor, once the Python package has brought it.
 class Library {
@@ -97,7 +99,7 @@ class Library {
   //   forward_mode  the names in the module of forward mode
   //   registered    the set of the names of all kernels that Python has registered
   //   kernels       the names that kernels over ours would have, by
-  //                 [from positions, from tables][one tensor, two][Form]
+  //                 [from positions, from tables][Operation][Form]
   // Returns false if tensors cannot be read: their type has no table of DLPack, or one of an
   // unknown version, or is laid out in an unknown way.
   bool use(py::handle tensor, py::handle empty_like, py::handle increment,
@@ -169,9 +171,9 @@ class Library {
   }
 
   // Throws Elsewhere where somebody has put a kernel in the place of ours.
-  void check_kernels(bool from_tables, bool two, Form form) const {
+  void check_kernels(bool from_tables, Operation operation, Form form) const {
     PyObject* names = kernels_.ptr();
-    for (const int i : {int{from_tables}, int{two}, static_cast<int>(form)}) {
+    for (const int i : {int{from_tables}, static_cast<int>(operation), static_cast<int>(form)}) {
       names = PyTuple_GET_ITEM(names, i);
     }
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); ++i) {

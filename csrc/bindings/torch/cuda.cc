@@ -54,6 +54,14 @@ void rotate_back(const char* function, int32_t device, const RotaryGradientArgs&
   run_kernel(function, device, args, &rotary_gradient);
 }
 
+void run(const char* function, int32_t device, const NormRotaryArgs& args) {
+  run_kernel(function, device, args, &norm_rotary);
+}
+
+void norm_rotate_back(const char* function, int32_t device, const NormRotaryGradientArgs& args) {
+  run_kernel(function, device, args, &norm_rotary_gradient);
+}
+
 void lay_diagonals(const char* function, int32_t device, const ToeplitzArgs& args) {
   run_kernel(function, device, args, &toeplitz);
 }

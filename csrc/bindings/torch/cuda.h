@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/lookup.h"
+#include "core/norm_rotary.h"
 #include "core/rotary.h"
 #include "core/sinusoidal.h"
 #include "core/toeplitz.h"
@@ -17,6 +18,10 @@ void run(const char* function, int32_t device, const SinusoidalArgs& args);
 // args.workspace has gradient_workspace(args) bytes, which the caller gives.
 void rotate_back(const char* function, int32_t device, const RotaryGradientArgs& args);
 int64_t gradient_workspace(const RotaryGradientArgs& args);
+void run(const char* function, int32_t device, const NormRotaryArgs& args);
+// args.workspace has norm_gradient_workspace(args) bytes, which the caller gives.
+void norm_rotate_back(const char* function, int32_t device, const NormRotaryGradientArgs& args);
+int64_t norm_gradient_workspace(const NormRotaryGradientArgs& args);
 void lay_diagonals(const char* function, int32_t device, const ToeplitzArgs& args);
 // args.workspace has diagonal_sums_workspace(args) bytes, which the caller gives.
 void sum_diagonals(const char* function, int32_t device, const ToeplitzArgs& args);

@@ -42,6 +42,7 @@ std::tuple<int64_t, int64_t> cuda_versions() { return {0, 0}; }
 void implement(Library& m) {
   implement_sinusoidal(m);
   implement_rotary(m);
+  implement_norm_rotary(m);
   implement_relative(m);
 }
 
@@ -52,6 +53,7 @@ STABLE_TORCH_LIBRARY(posenc_native, m) {
   using namespace posenc::operators;
   define_sinusoidal(m);
   define_rotary(m);
+  define_norm_rotary(m);
   define_relative(m);
   m.def("current_target() -> str");
   m.def("set_target(str name) -> bool");

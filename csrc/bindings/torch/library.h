@@ -9,11 +9,13 @@ using Library = torch::stable::detail::StableLibrary;
 
 void define_sinusoidal(Library& m);
 void define_rotary(Library& m);
+void define_norm_rotary(Library& m);
 void define_relative(Library& m);
 
 // The same functions serve every device: they look where their tensors are.
 void implement_sinusoidal(Library& m);
 void implement_rotary(Library& m);
+void implement_norm_rotary(Library& m);
 void implement_relative(Library& m);
 
 // Frequencies in turns: on the CPU, and for calls without a tensor that would name a device.

@@ -8,16 +8,12 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
-#include <locale>
-#include <sstream>
 #include <string>
-#include <string_view>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "bindings/torch/library.h"
+#include "bindings/torch/options.h"
 #include "bindings/torch/run.h"
 #include "bindings/torch/tensors.h"
 
@@ -25,36 +21,6 @@ namespace posenc::operators {
 namespace {
 
 // --- Arguments
-
-// The arguments of an operator as torch passes them, in the order of the schema. The operator owns
-// them from the start, so it takes all of them before anything else can fail.
-class Stack {
- public:
-  Stack(StableIValue* values, uint64_t size) : values_(values), size_(size) {}
-
-  template <typename Value>
-  Value take() {
-    STD_TORCH_CHECK(taken_ < size_, "posenc_native: the schema has ", size_, " arguments, no more");
-    return torch::stable::detail::to<Value>(values_[taken_++]);
-  }
-
-  void all_taken() const {
-    STD_TORCH_CHECK(taken_ == size_, "posenc_native: the schema has ", size_,
-                    " arguments, of which ", taken_, " were taken");
-  }
-
-  // Puts the results where the arguments were.
-  template <typename... Values>
-  void give(const Values&... results) {
-    StableIValue* next = values_;
-    ((*next++ = torch::stable::detail::from(results)), ...);
-  }
-
- private:
-  StableIValue* const values_;
-  const uint64_t size_;
-  uint64_t taken_ = 0;
-};
 
 // One tensor, x, or two, q and k.
 template <size_t count>
@@ -83,65 +49,7 @@ constexpr RotaryOptionCount kTableOptions(AnglesFrom::kTables);
 constexpr size_t kMaxArrays = std::max(kPositionOptions.arrays, kTableOptions.arrays);
 constexpr size_t kMaxTexts = std::max(kPositionOptions.texts, kTableOptions.texts);
 
-// The options of a rotation, and the memory that they point into.
-class Options {
- public:
-  Options(AnglesFrom from, Stack& stack) {
-    Reader reader{*this, stack};
-    options_.for_each(from, reader);
-  }
-  Options(const Options&) = delete;
-  Options& operator=(const Options&) = delete;
-
-  const RotaryOptions& describe(const Call& call) {
-    for (size_t i = 0; i < array_count_; ++i) {
-      OptionArray& one = arrays_[i];
-      if (!one.tensor) continue;
-      one.array = call.describe(one.name, *one.tensor);
-      *one.option = &one.array;
-    }
-    return options_;
-  }
-
- private:
-  struct OptionArray {
-    const char* name = nullptr;
-    OptionalTensor tensor;
-    const Array** option = nullptr;
-    Array array;
-  };
-
-  struct Reader {
-    Options& options;
-    Stack& stack;
-
-    void array(const char* name, const Array*& value) { keep(name, stack.take<Tensor>(), value); }
-    void optional_array(const char* name, const Array*& value) {
-      keep(name, stack.take<OptionalTensor>(), value);
-    }
-    void text(const char* /*name*/, std::string_view& value) {
-      std::string& kept = options.texts_[options.text_count_++];
-      kept = stack.take<std::string>();
-      value = kept;
-    }
-    void pairing(const char* name, std::string_view& value) { text(name, value); }
-    void integer(const char* /*name*/, int64_t& value) { value = stack.take<int64_t>(); }
-    void number(const char* /*name*/, double& value) { value = stack.take<double>(); }
-    void boolean(const char* /*name*/, bool& value) { value = stack.take<bool>(); }
-
-    void keep(const char* name, OptionalTensor tensor, const Array*& value) {
-      OptionArray& one = options.arrays_[options.array_count_++];
-      one.name = name;
-      one.tensor = std::move(tensor);
-      one.option = &value;
-    }
-  };
-
-  RotaryOptions options_;
-  OptionArray arrays_[kMaxArrays];
-  std::string texts_[kMaxTexts];
-  size_t array_count_ = 0, text_count_ = 0;
-};
+using Options = CallOptions<RotaryOptions, kMaxArrays, kMaxTexts>;
 
 // --- Operators
 
@@ -183,7 +91,7 @@ template <AnglesFrom from, size_t count, Result result>
 void rotary(StableIValue* values, uint64_t size, uint64_t /*results*/) {
   Stack stack(values, size);
   const Tensors<count> in = take_tensors<count>(stack);
-  Options options(from, stack);
+  Options options(stack, from);
   const auto rotate_to = [&](const Tensors<count>& out) {
     stack.all_taken();
     with_call(
@@ -245,7 +153,7 @@ template <size_t count>
 void rotary_backward(StableIValue* values, uint64_t size, uint64_t /*results*/) {
   Stack stack(values, size);
   const Tensors<count> grad = take_tensors<count>(stack), x = take_tensors<count>(stack);
-  Options options(AnglesFrom::kPositions, stack);
+  Options options(stack, AnglesFrom::kPositions);
   const bool of_positions = stack.take<bool>();
   stack.all_taken();
   const Tensors<count> grad_x = new_like(x);
@@ -259,61 +167,11 @@ void rotary_backward(StableIValue* values, uint64_t size, uint64_t /*results*/) 
 
 // --- Schemas
 
-// Writes the options down as in a schema.
-class SchemaWriter {
- public:
-  explicit SchemaWriter(bool with_defaults) : with_defaults_(with_defaults) {}
-
-  void array(const char* name, const Array* /*value*/) { add("Tensor", name); }
-  // None is the default where arguments before it have one.
-  void optional_array(const char* name, const Array* /*value*/) {
-    has_defaults_ ? add("Tensor?", name, "None") : add("Tensor?", name);
-  }
-  void text(const char* name, std::string_view value) {
-    add("str", name, "\"" + std::string(value) + "\"");
-  }
-  void pairing(const char* name, std::string_view value) { text(name, value); }
-  void integer(const char* name, int64_t value) { add("int", name, std::to_string(value)); }
-  void number(const char* name, double value) {
-    std::ostringstream number;
-    number.imbue(std::locale::classic());
-    number.precision(std::numeric_limits<double>::max_digits10);
-    number << value;
-    add("float", name, number.str());
-  }
-  void boolean(const char* name, bool value) { add("bool", name, value ? "True" : "False"); }
-
-  const std::string& written() const { return text_; }
-
- private:
-  void add(const char* type, const char* name) {
-    if (!text_.empty()) text_ += ", ";
-    text_ += std::string(type) + " " + name;
-  }
-  void add(const char* type, const char* name, const std::string& value) {
-    add(type, name);
-    if (!with_defaults_) return;
-    text_ += "=" + value;
-    has_defaults_ = true;
-  }
-
-  const bool with_defaults_;
-  bool has_defaults_ = false;
-  std::string text_;
-};
-
-std::string schema_of_options(AnglesFrom from, bool with_defaults) {
-  RotaryOptions defaults;
-  SchemaWriter writer(with_defaults);
-  defaults.for_each(from, writer);
-  return writer.written();
-}
-
 // Defines the operators on one tensor and on two, with angles from positions or from tables.
 void define_rotations(Library& m, AnglesFrom from, const std::string& suffix) {
   // With defaults, so that calls can leave options out: torch needs so long to read one that
   // decoding would notice a few of them.
-  const std::string options = schema_of_options(from, true);
+  const std::string options = schema_of<RotaryOptions>(true, from);
   const std::string one = "rotary" + suffix, two = "rotary_qk" + suffix;
   const auto define = [&](const std::string& schema) { m.def(schema.c_str()); };
   define(one + "(Tensor x, " + options + ") -> Tensor");
@@ -329,7 +187,7 @@ void define_rotary(Library& m) {
   define_rotations(m, AnglesFrom::kPositions, "");
   define_rotations(m, AnglesFrom::kTables, "_from_tables");
   // A backward is called with all options and needs no defaults.
-  const std::string options = schema_of_options(AnglesFrom::kPositions, false);
+  const std::string options = schema_of<RotaryOptions>(false, AnglesFrom::kPositions);
   m.def(("rotary_backward(Tensor grad, Tensor x, " + options +
          ", bool of_positions) -> (Tensor, Tensor, Tensor)")
             .c_str());

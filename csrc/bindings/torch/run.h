@@ -7,6 +7,7 @@
 #include "bindings/torch/cuda.h"
 #include "bindings/torch/tensors.h"
 #include "core/lookup.h"
+#include "core/norm_rotary.h"
 #include "core/rotary.h"
 #include "core/sinusoidal.h"
 #include "core/toeplitz.h"
@@ -50,6 +51,25 @@ inline void run([[maybe_unused]] const Call& call, RotaryGradientArgs args) {
   }
 #endif
   cpu::rotate_back(args, run_rows);
+}
+
+inline void run([[maybe_unused]] const Call& call, const NormRotaryArgs& args) {
+#ifdef POSENC_CUDA_ARCHITECTURES
+  if (!call.device.is_cpu()) return cuda::run(call.function, call.device.index, args);
+#endif
+  cpu::norm_rotate(args, run_rows);
+}
+
+inline void run([[maybe_unused]] const Call& call, NormRotaryGradientArgs args) {
+#ifdef POSENC_CUDA_ARCHITECTURES
+  if (!call.device.is_cpu()) {
+    const Tensor workspace =
+        new_tensor({cuda::norm_gradient_workspace(args)}, ScalarType::Byte, call.device);
+    args.workspace = workspace.data_ptr();
+    return cuda::norm_rotate_back(call.function, call.device.index, args);
+  }
+#endif
+  cpu::norm_rotate_back(args, run_rows);
 }
 
 inline void lay_diagonals([[maybe_unused]] const Call& call, const ToeplitzArgs& args) {

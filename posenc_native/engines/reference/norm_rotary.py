@@ -45,7 +45,7 @@ def norm_rotary_qk_tables(q: Array, k: Array, *call: Any) -> tuple[Array, Array]
 
 
 def rotary_append(q: Array, k: Array, v: Array, *call: Any) -> tuple[Array, ...]:
-    """q and k rotated, k and v in their caches; call: a Rotation, compute, a Norm, a Cache, inplace."""
+    """q and k rotated, k and v cached; call: a Rotation, compute, a Norm, a Cache, inplace."""
     count, norms = len(Rotation._fields), len(Norm._fields)
     *options, inplace = call
     rotation = Rotation(*options[:count])

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from posenc_native.base.caches import Cache
+from posenc_native.base.norms import Norm
 from posenc_native.base.rotation import Rotation
 
 
@@ -34,6 +36,13 @@ def register() -> None:
     for name in ("add_sinusoidal", "rotary", "rotary_from_tables", "add_toeplitz_bias"):
         fake(name)(lambda x, *options: torch.empty_like(x))
 
+    for suffix in ("", "_from_tables"):
+        fake(f"norm_rotary_qk{suffix}")(
+            lambda q, k, *options: (torch.empty_like(q), torch.empty_like(k))
+        )
+        fake(f"norm_rotary_qk{suffix}_backward")(_norm_gradients)
+        fake(f"rotary_append{suffix}")(_appended)
+
     @fake("rotary_backward")
     def _(grad, x, *call):  # type: ignore[no-untyped-def]
         return torch.empty_like(x), *_angle_gradients(x, *call)
@@ -46,7 +55,8 @@ def register() -> None:
                  "rotary_qk_", "rotary_from_tables_out", "rotary_from_tables_",
                  "rotary_qk_from_tables_", "toeplitz_bias_out", "add_toeplitz_bias_",
                  "add_toeplitz_bias_out", "relative_gather_out",
-                 "relative_scatter_out"):  # fmt: skip
+                 "relative_scatter_out", "norm_rotary_qk_", "norm_rotary_qk_from_tables_",
+                 "rotary_append_", "rotary_append_from_tables_"):  # fmt: skip
         fake(name)(lambda *args, **kwargs: None)
 
     @fake("toeplitz_bias")
@@ -72,6 +82,19 @@ def register() -> None:
     @fake("sinusoidal_turns")
     def _(dim, base, shift, scale):  # type: ignore[no-untyped-def]
         return torch.empty((2, dim // 2), dtype=torch.int64)
+
+
+def _norm_gradients(grad_q: Tensor, grad_k: Tensor, q: Tensor, k: Tensor, *options: Any) -> Any:
+    """Fakes of the gradients of q, k and their weights, which are flat."""
+    weights = options[-len(Norm._fields) :][:2]
+    sizes = [0 if weight is None else weight.numel() for weight in weights]
+    sums = [q.new_empty(size, dtype=torch.float64) for size in sizes]
+    return torch.empty_like(q), torch.empty_like(k), *sums
+
+
+def _appended(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
+    return_k = Cache(*options[-len(Cache._fields) :]).return_k
+    return torch.empty_like(q), torch.empty_like(k) if return_k else k.new_empty(0)
 
 
 def _angle_gradients(x: Tensor, *call: Any) -> tuple[Tensor, Tensor]:

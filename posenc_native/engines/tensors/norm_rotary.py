@@ -9,7 +9,7 @@ from torch import Tensor
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_type, wrong_value
-from posenc_native.base.caches import Cache
+from posenc_native.base.caches import Cache, check_cache_layout
 from posenc_native.base.norms import Norm, check_compute, check_norm
 from posenc_native.base.rotation import Rotation, TableRotation
 
@@ -134,8 +134,7 @@ class _Call:
         if inplace:
             check_writable(q, k)
             no_gradient_of(function, "inplace", *tensors.values())
-        there = hasattr(ops, "norm_rotary_qk")  # until there are kernels
-        if not there or self.angles_are_followed() or not operators_take(*tensors.values()):
+        if self.angles_are_followed() or not operators_take(*tensors.values()):
             composable(function, **tensors)
             results = composed.norm_rotary(
                 function, q, k, self.rotation, self.as_written, self.norm
@@ -158,15 +157,17 @@ class _Call:
                 wrong_type(function, name, "a tensor, as q is", type(to).__name__)
             if to.requires_grad and torch.is_grad_enabled():
                 wrong_value(function, name, "a tensor that requires no gradient", "one that does")
-        cache = cache._replace(slots=_slots(function, cache.slots, q))
+        check_cache_layout(function, cache.cache_layout)
+        cache = cache._replace(
+            slots=_slots(function, cache.slots, q), return_k=bool(cache.return_k)
+        )
         tensors = {**self.tensors(), "slots": cache.slots}
         written = {"keys": cache.keys, "values": cache.values}
         if inplace:
             written |= {"q": q, "k": k} if cache.return_k else {"q": q}
             no_gradient_of(function, "inplace", *tensors.values())
         check_writable(*written.values())
-        there = hasattr(ops, "norm_rotary_qk")  # until there are kernels
-        native = there and operators_take(*tensors.values(), cache.keys, cache.values)
+        native = operators_take(*tensors.values(), cache.keys, cache.values)
         if transformed() or not native or needs_grad(*tensors.values()):
             return self._append_composed(cache, written, inplace)
         options = (*self.options, *cache)

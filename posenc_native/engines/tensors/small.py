@@ -98,7 +98,10 @@ def _reads_tensors(module: Any) -> bool:
         except AttributeError:
             addresses.append(0)
     kernels = tuple(
-        (_kernels(f"rotary{suffix}"), _kernels(f"rotary_qk{suffix}"))
+        tuple(
+            _kernels(f"{name}{suffix}")
+            for name in ("rotary", "rotary_qk", "norm_rotary_qk", "rotary_append")
+        )
         for suffix in ("", "_from_tables")
     )
     return bool(

@@ -4,10 +4,10 @@
 
     dx = r (u - x r^2 mean(u x)),    dw = sum over tokens (and heads) of h x r
 
-What is kept are the arguments: r is recomputed, and x is not rebuilt from y, where w may be 0. Of a
-norm after the rotation x is the rotated one. Sums over tokens are those of pieces of 32, in float64
-one after the other: no atomics, the same bits every time. With ``compute="as_written"`` the gradient
-is that of float32.
+What is kept are the arguments: r is recomputed, and x is not rebuilt from y, where w may be 0. Of
+a norm after the rotation x is the rotated one. Sums over tokens are those of pieces of 32, in
+float64 one after the other: no atomics, the same bits every time. With ``compute="as_written"`` the
+gradient is that of float32.
 """
 
 from __future__ import annotations
@@ -32,10 +32,17 @@ def norm_rotary_qk(suffix: str, q: Tensor, k: Tensor, *options: Any) -> tuple[Te
     if not needs_grad(q, k, *weights):
         operator = getattr(ops, f"norm_rotary_qk{suffix}")
         return call(operator.default, q, k, *options)  # type: ignore[no-any-return]
-    if q is k:  # torch.compile allows no Function one tensor twice
-        k = k.view_as(k)
     function = _NormRotaryFromTables if suffix else _NormRotary
-    return apply(function, q, k, *options)  # type: ignore[no-any-return]
+    return apply(function, *_each_once(q, k, *options))  # type: ignore[no-any-return]
+
+
+def _each_once(*args: Any) -> list[Any]:
+    """The arguments; a tensor that comes again is a view: torch.compile takes none twice."""
+    once: list[Any] = []
+    for arg in args:
+        again = isinstance(arg, Tensor) and any(arg is other for other in once)
+        once.append(arg.view_as(arg) if again else arg)
+    return once
 
 
 def _backward(ctx: Any, grad_q: Tensor, grad_k: Tensor, suffix: str) -> Any:

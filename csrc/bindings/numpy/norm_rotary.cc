@@ -1,0 +1,206 @@
+// What stands before attention, of NumPy arrays and of small tensors. Options come by position and
+// are read by the one declaration of them, NormRotaryOptions::for_each.
+
+#include "core/norm_rotary.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "bindings/numpy/arguments.h"
+#include "bindings/numpy/methods.h"
+#include "bindings/numpy/options.h"
+#include "bindings/numpy/run.h"
+#include "cpu/kernels.h"
+#include "cpu/run.h"
+
+namespace posenc::numpy {
+namespace {
+
+// The options among the arguments of a function, by position.
+template <AnglesFrom from, bool append>
+struct NormRotaryArguments {
+  static constexpr AnglesFrom kFrom = from;
+  static constexpr bool kAppend = append;
+  static constexpr size_t kArguments = NormRotaryOptionCount(from, append).all;
+
+  PyObject* const* arguments;
+};
+
+constexpr size_t kMaxNormArrays =
+    std::max(NormRotaryOptionCount(AnglesFrom::kPositions, true).arrays,
+             NormRotaryOptionCount(AnglesFrom::kTables, true).arrays);
+
+class NormRotation {
+ public:
+  template <typename Options>
+  NormRotation(const char* function, py::handle q, Options options)
+      : arguments_(function, q), from_tables_(Options::kFrom == AnglesFrom::kTables) {
+    call_.function = function;
+    auto reader = arguments_.reader(options.arguments);
+    call_.for_each(Options::kFrom, Options::kAppend, reader);
+    if constexpr (Options::kAppend) {
+      const size_t caches = Options::kArguments - kCacheArguments;
+      keys_ = options.arguments[caches];
+      values_ = options.arguments[caches + 1];
+    }
+  }
+
+  // q and k where they are, or to new arrays.
+  py::tuple rotate(py::handle q, py::handle k, py::handle inplace) {
+    const bool in_place = take_place(inplace, tensors::Operation::kNorm);
+    const ArrayArgument query = read("q", q, in_place), key = read("k", k, in_place);
+    return run(query, key, q, k, in_place, true);
+  }
+
+  // Also into the caches; k only there, unless it is to be returned.
+  py::tuple append(py::handle q, py::handle k, py::handle v, py::handle inplace) {
+    const bool in_place = take_place(inplace, tensors::Operation::kAppend);
+    const bool with_k = call_.return_k;
+    const ArrayArgument query = read("q", q, in_place), key = read("k", k, in_place && with_k),
+                        value = arguments_.input("v", v);
+    // The caches are options, read as inputs are: whether they can be written to is asked here.
+    const ArrayArgument keys = arguments_.output("keys", keys_),
+                        values = arguments_.output("values", values_);
+    call_.v = &value.array();
+    call_.caches[0] = &keys.array();
+    call_.caches[1] = &values.array();
+    py::tuple results = run(query, key, q, k, in_place, with_k);
+    arguments_.written(keys_);
+    arguments_.written(values_);
+    return results;
+  }
+
+  // Gradients of q, k and their weights, of what came out; float64 for the weights, None without.
+  py::tuple rotate_back(py::handle grad_q, py::handle grad_k, py::handle q, py::handle k) {
+    const ArrayArgument grads[] = {arguments_.input("grad", grad_q),
+                                   arguments_.input("grad", grad_k)};
+    const ArrayArgument inputs[] = {arguments_.input("q", q), arguments_.input("k", k)};
+    const ArrayArgument out[] = {arguments_.result(inputs[0]), arguments_.result(inputs[1])};
+    const Array* given[2];
+    for (int i = 0; i < 2; ++i) {
+      given[i] = &grads[i].array();
+      call_.in[i] = &inputs[i].array();
+      call_.out[i] = &out[i].array();
+    }
+    NormRotaryGradientArgs args = check_norm_rotary_gradient(call_, given);
+    py::object weights[2];
+    for (int i = 0; i < 2; ++i) {
+      if (call_.weights[i] == nullptr) {
+        weights[i] = py::none();
+        continue;
+      }
+      const std::vector<py::ssize_t> shape = {std::max<int64_t>(args.pieces(), 1),
+                                              args.weight_count(i)};
+      py::array_t<double> sums(shape);
+      std::fill(sums.mutable_data(), sums.mutable_data() + sums.size(), 0.0);
+      args.weight_sums[i] = sums.mutable_data();
+      weights[i] = std::move(sums);
+    }
+    cpu::norm_rotate_back(args, run_rows);
+    for (py::object& sums : weights) {
+      if (!sums.is_none()) sums = sums[py::int_(0)];
+    }
+    return py::make_tuple(out[0].object(), out[1].object(), weights[0], weights[1]);
+  }
+
+ private:
+  // keys, values, slots, cache_layout and return_k, at the end.
+  static constexpr size_t kCacheArguments = NormRotaryOptionCount(AnglesFrom::kTables, true).all -
+                                            NormRotaryOptionCount(AnglesFrom::kTables, false).all;
+
+  bool take_place(py::handle inplace, tensors::Operation operation) const {
+    const bool in_place = boolean(arguments_.plain(inplace, {&PyBool_Type}));
+    arguments_.check_kernels(from_tables_, operation,
+                             in_place ? tensors::Form::kInPlace : tensors::Form::kNew);
+    return in_place;
+  }
+
+  ArrayArgument read(const char* name, py::handle object, bool in_place) const {
+    return in_place ? arguments_.output(name, object) : arguments_.input(name, object);
+  }
+
+  py::tuple run(const ArrayArgument& query, const ArrayArgument& key, py::handle q, py::handle k,
+                bool in_place, bool with_k) {
+    call_.in[0] = call_.out[0] = &query.array();
+    call_.in[1] = call_.out[1] = &key.array();
+    if (!with_k) call_.out[1] = nullptr;
+    if (in_place) {
+      run();
+      arguments_.written(q);
+      if (with_k) arguments_.written(k);
+      return results(query.object(), key.object(), with_k);
+    }
+    const ArrayArgument query_out = arguments_.result(query);
+    const ArrayArgument key_out = with_k ? arguments_.result(key) : ArrayArgument();
+    call_.out[0] = &query_out.array();
+    if (with_k) call_.out[1] = &key_out.array();
+    run();
+    return results(query_out.object(), key_out.object(), with_k);
+  }
+
+  static py::tuple results(const py::object& q, const py::object& k, bool with_k) {
+    PyObject* const all = with_k ? PyTuple_Pack(2, q.ptr(), k.ptr()) : PyTuple_Pack(1, q.ptr());
+    if (all == nullptr) throw py::error_already_set();
+    return py::reinterpret_steal<py::tuple>(all);
+  }
+
+  void run() const {
+    const NormRotaryArgs args = check_norm_rotary(call_);
+    if (arguments_.of_tensors()) {
+      cpu::norm_rotate(args, run_rows_of_tensors);
+    } else {
+      cpu::norm_rotate(args, run_rows);
+    }
+  }
+
+  CallArguments<kMaxNormArrays> arguments_;
+  NormRotaryCall call_;
+  py::handle keys_, values_;
+  const bool from_tables_;
+};
+
+using NormByPositions = NormRotaryArguments<AnglesFrom::kPositions, false>;
+using NormByTables = NormRotaryArguments<AnglesFrom::kTables, false>;
+using AppendByPositions = NormRotaryArguments<AnglesFrom::kPositions, true>;
+using AppendByTables = NormRotaryArguments<AnglesFrom::kTables, true>;
+
+py::tuple norm_rotary_qk(py::handle q, py::handle k, NormByPositions options, py::handle inplace) {
+  return NormRotation("norm_rotary_qk", q, options).rotate(q, k, inplace);
+}
+
+py::tuple norm_rotary_qk_tables(py::handle q, py::handle k, NormByTables options,
+                                py::handle inplace) {
+  return NormRotation("norm_rotary_qk_tables", q, options).rotate(q, k, inplace);
+}
+
+py::tuple norm_rotary_backward(py::handle grad_q, py::handle grad_k, py::handle q, py::handle k,
+                               NormByPositions options) {
+  return NormRotation("norm_rotary_backward", q, options).rotate_back(grad_q, grad_k, q, k);
+}
+
+py::tuple rotary_append(py::handle q, py::handle k, py::handle v, AppendByPositions options,
+                        py::handle inplace) {
+  return NormRotation("rotary_append", q, options).append(q, k, v, inplace);
+}
+
+py::tuple rotary_append_tables(py::handle q, py::handle k, py::handle v, AppendByTables options,
+                               py::handle inplace) {
+  return NormRotation("rotary_append_tables", q, options).append(q, k, v, inplace);
+}
+
+}  // namespace
+
+void define_norm_rotary(py::module_& m) {
+  static PyMethodDef methods[] = {method<&norm_rotary_qk>("norm_rotary_qk"),
+                                  method<&norm_rotary_qk_tables>("norm_rotary_qk_tables"),
+                                  method<&norm_rotary_backward>("norm_rotary_backward"),
+                                  method<&rotary_append>("rotary_append"),
+                                  method<&rotary_append_tables>("rotary_append_tables"),
+                                  {nullptr, nullptr, 0, nullptr}};
+  if (PyModule_AddFunctions(m.ptr(), methods) != 0) throw py::error_already_set();
+}
+
+}  // namespace posenc::numpy

@@ -1,0 +1,183 @@
+// What stands before attention, as operators, boxed by hand as rotations are (rotary.cc).
+
+#include "core/norm_rotary.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "bindings/torch/library.h"
+#include "bindings/torch/options.h"
+#include "bindings/torch/run.h"
+#include "bindings/torch/tensors.h"
+
+namespace posenc::operators {
+namespace {
+
+constexpr NormRotaryOptionCount kByPositions(AnglesFrom::kPositions, true);
+constexpr NormRotaryOptionCount kByTables(AnglesFrom::kTables, true);
+using Options = CallOptions<NormRotaryOptions, std::max(kByPositions.arrays, kByTables.arrays),
+                            std::max(kByPositions.texts, kByTables.texts)>;
+
+// The public function that error messages name.
+constexpr const char* function_name(AnglesFrom from, bool append) {
+  if (append) return from == AnglesFrom::kTables ? "rotary_append_tables" : "rotary_append";
+  return from == AnglesFrom::kTables ? "norm_rotary_qk_tables" : "norm_rotary_qk";
+}
+
+// q and k, described: in[i] -> out[i], where `out` may be `in`. A second result that has no tensor
+// goes nowhere.
+struct Pair {
+  Array in[2], out[2];
+
+  Pair(const Call& tensors, const Tensor* from, const Tensor* to, bool with_k,
+       NormRotaryCall& call) {
+    for (int i = 0; i < 2; ++i) {
+      in[i] = tensors.describe(i == 0 ? "q" : "k", from[i]);
+      call.in[i] = call.out[i] = &in[i];
+      if (i == 1 && !with_k) {
+        call.out[i] = nullptr;
+      } else if (from != to) {
+        out[i] = tensors.describe("out", to[i]);
+        call.out[i] = &out[i];
+      }
+    }
+  }
+};
+
+template <AnglesFrom from, bool in_place>
+void norm_rotary(StableIValue* values, uint64_t size, uint64_t /*results*/) {
+  Stack stack(values, size);
+  const Tensor in[] = {stack.take<Tensor>(), stack.take<Tensor>()};
+  Options options(stack, from, false);
+  stack.all_taken();
+  const auto rotate_to = [&](const Tensor* out) {
+    translate_errors([&] {
+      const Call tensors(function_name(from, false), in[0]);
+      NormRotaryCall call;
+      static_cast<NormRotaryOptions&>(call) = options.describe(tensors);
+      call.function = tensors.function;
+      const Pair pair(tensors, in, out, true, call);
+      run(tensors, check_norm_rotary(call));
+    });
+  };
+  if constexpr (in_place) {
+    rotate_to(in);
+  } else {
+    const Tensor out[] = {new_like(in[0]), new_like(in[1])};
+    rotate_to(out);
+    stack.give(out[0], out[1]);
+  }
+}
+
+template <AnglesFrom from, bool in_place>
+void append(StableIValue* values, uint64_t size, uint64_t /*results*/) {
+  Stack stack(values, size);
+  const Tensor in[] = {stack.take<Tensor>(), stack.take<Tensor>()};
+  const Tensor v = stack.take<Tensor>();
+  Options options(stack, from, true);
+  stack.all_taken();
+  const auto rotate_to = [&](const Tensor* out) {
+    translate_errors([&] {
+      const Call tensors(function_name(from, true), in[0]);
+      NormRotaryCall call;
+      static_cast<NormRotaryOptions&>(call) = options.describe(tensors);
+      call.function = tensors.function;
+      const Array value = tensors.describe("v", v);
+      call.v = &value;
+      const Pair pair(tensors, in, out, call.return_k, call);
+      run(tensors, check_norm_rotary(call));
+    });
+  };
+  if constexpr (in_place) {
+    rotate_to(in);
+  } else {
+    const bool with_k = options.options().return_k;
+    const Call tensors(function_name(from, true), in[0]);
+    const Tensor out[] = {
+        new_like(in[0]),
+        with_k ? new_like(in[1]) : new_tensor({0}, in[1].scalar_type(), tensors.device)};
+    rotate_to(out);
+    stack.give(out[0], out[1]);
+  }
+}
+
+// Gradients of q, k and their weights; those are float64, [heads of the weights * head_dim], and
+// empty where there are no weights.
+template <AnglesFrom from>
+void norm_rotary_backward(StableIValue* values, uint64_t size, uint64_t /*results*/) {
+  Stack stack(values, size);
+  const Tensor grads[] = {stack.take<Tensor>(), stack.take<Tensor>()};
+  const Tensor x[] = {stack.take<Tensor>(), stack.take<Tensor>()};
+  Options options(stack, from, false);
+  stack.all_taken();
+  const Tensor out[] = {new_like(x[0]), new_like(x[1])};
+  Tensor weights[2];
+  translate_errors([&] {
+    const Call tensors(function_name(from, false), x[0]);
+    NormRotaryCall call;
+    static_cast<NormRotaryOptions&>(call) = options.describe(tensors);
+    call.function = tensors.function;
+    const Pair pair(tensors, x, out, true, call);
+    const Array described[] = {tensors.describe("grad", grads[0]),
+                               tensors.describe("grad", grads[1])};
+    const Array* const given[] = {&described[0], &described[1]};
+    NormRotaryGradientArgs args = check_norm_rotary_gradient(call, given);
+    // The CPU adds to sums, so they begin at 0. Each piece of the work has sums of its own, in a
+    // row of the same tensor; the first row gets the total.
+    const bool on_cpu = tensors.device.is_cpu();
+    for (int i = 0; i < 2; ++i) {
+      if (call.weights[i] == nullptr) {
+        weights[i] = new_tensor({0}, ScalarType::Double, tensors.device);
+        continue;
+      }
+      const int64_t rows = on_cpu ? std::max<int64_t>(args.pieces(), 1) : int64_t{1};
+      Tensor sums = new_tensor({rows, args.weight_count(i)}, ScalarType::Double, tensors.device);
+      if (on_cpu || args.forward.rotary.rows() == 0) torch::stable::zero_(sums);
+      args.weight_sums[i] = static_cast<double*>(sums.data_ptr());
+      weights[i] = torch::stable::select(sums, 0, 0);
+    }
+    run(tensors, args);
+  });
+  stack.give(out[0], out[1], weights[0], weights[1]);
+}
+
+void define(Library& m, AnglesFrom from, const std::string& suffix) {
+  const auto options = [&](bool append) {
+    return schema_of<NormRotaryOptions>(false, from, append);
+  };
+  const auto define_one = [&](const std::string& schema) { m.def(schema.c_str()); };
+  const std::string norm = "norm_rotary_qk" + suffix, append = "rotary_append" + suffix;
+  define_one(norm + "(Tensor q, Tensor k, " + options(false) + ") -> (Tensor, Tensor)");
+  define_one(norm + "_(Tensor(a!) q, Tensor(b!) k, " + options(false) + ") -> ()");
+  define_one(norm + "_backward(Tensor grad_q, Tensor grad_k, Tensor q, Tensor k, " +
+             options(false) + ") -> (Tensor, Tensor, Tensor, Tensor)");
+  define_one(append + "(Tensor q, Tensor k, Tensor v, " + options(true) + ") -> (Tensor, Tensor)");
+  define_one(append + "_(Tensor(a!) q, Tensor(b!) k, Tensor v, " + options(true) + ") -> ()");
+}
+
+template <AnglesFrom from>
+void implement(Library& m, const std::string& suffix) {
+  const std::string norm = "norm_rotary_qk" + suffix, append_name = "rotary_append" + suffix;
+  m.impl(norm.c_str(), &norm_rotary<from, false>);
+  m.impl((norm + "_").c_str(), &norm_rotary<from, true>);
+  m.impl((norm + "_backward").c_str(), &norm_rotary_backward<from>);
+  m.impl(append_name.c_str(), &append<from, false>);
+  m.impl((append_name + "_").c_str(), &append<from, true>);
+}
+
+}  // namespace
+
+void define_norm_rotary(Library& m) {
+  define(m, AnglesFrom::kPositions, "");
+  define(m, AnglesFrom::kTables, "_from_tables");
+}
+
+void implement_norm_rotary(Library& m) {
+  implement<AnglesFrom::kPositions>(m, "");
+  implement<AnglesFrom::kTables>(m, "_from_tables");
+}
+
+}  // namespace posenc::operators

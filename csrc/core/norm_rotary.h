@@ -1,0 +1,166 @@
+// What stands before attention, in one pass over q, k and v: an RMS norm, the rotation, the append
+// to a cache.
+//
+//   y = R(x r (weight + offset)),  r = 1 / sqrt(mean(x^2) + eps)
+//
+//   q ──► y ──► out           k ──► y ──► out, or the slot of its token, or both
+//                             v ────────► the slot of its token, bit for bit
+//
+// The mean is over the dims of a head, or over all heads of a token. The sum of the squares has one
+// order, in which vectors of any length and the threads of a warp can add:
+//
+//   p[l] = sum over j of x[64 j + l]^2, one after the other, product and sum rounded each
+//   q[i] = p[2 i] + p[2 i + 1];  then q[i] + q[i + 16], and + 8, + 4, + 2, + 1
+//
+// Of a token: the sums of its heads, one after the other.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "core/rotary.h"
+
+namespace posenc {
+
+constexpr int kPartialSums = 64;
+
+// The options of a norm and of a cache, declared as RotaryOptions are and read by the same readers.
+struct NormRotaryOptions : RotaryOptions {
+  const Array* weights[2] = {};  // of q and k; null: none
+  bool norm = true;
+  double eps = 1e-6;
+  std::string_view norm_over = "head";  // or "token"
+  double weight_offset = 0.0;
+  bool norm_first = true;
+
+  const Array* caches[2] = {};  // of keys and values
+  const Array* slots = nullptr;
+  std::string_view cache_layout = "bhsd";  // letters of s, h, d, and b or p or neither
+  bool return_k = false;
+
+  template <typename Reader>
+  constexpr void for_each(AnglesFrom angles, bool append, Reader& reader) {
+    RotaryOptions::for_each(angles, reader);
+    if (angles == AnglesFrom::kPositions) reader.text("compute", compute);
+    reader.optional_array("q_weight", weights[0]);
+    reader.optional_array("k_weight", weights[1]);
+    reader.boolean("norm", norm);
+    reader.number("eps", eps);
+    reader.text("norm_over", norm_over);
+    reader.number("weight_offset", weight_offset);
+    reader.boolean("norm_first", norm_first);
+    if (!append) return;
+    reader.output("keys", caches[0]);
+    reader.output("values", caches[1]);
+    reader.array("slots", slots);
+    reader.text("cache_layout", cache_layout);
+    reader.boolean("return_k", return_k);
+  }
+};
+
+struct NormRotaryOptionCount : RotaryOptionCount {
+  constexpr NormRotaryOptionCount(AnglesFrom angles, bool append) : RotaryOptionCount() {
+    NormRotaryOptions options;
+    options.for_each(angles, append, *this);
+  }
+};
+
+// What a caller passes, before any check.
+struct NormRotaryCall : NormRotaryOptions {
+  const char* function = "";
+  const Array* in[2] = {};   // q, k
+  const Array* out[2] = {};  // of k null where it goes to the cache alone
+  const Array* v = nullptr;  // null: nothing is appended
+};
+
+// Weights of a tensor, [head, dim].
+struct NormWeight {
+  const void* data = nullptr;  // null: 1
+  Dtype dtype = Dtype::kFloat32;
+  int64_t heads = 1;  // 1: the same for all
+  int64_t head_stride = 0, dim_stride = 0;
+
+  POSENC_HD int64_t offset(int64_t head, int64_t dim) const {
+    return head * head_stride + dim * dim_stride;
+  }
+};
+
+// Where a token's heads go. Strides in elements.
+struct CacheTarget {
+  void* data = nullptr;
+  int64_t row_stride = 0;   // from batch to batch, or from page to page
+  int64_t slot_stride = 0;  // within a row
+  int64_t head_stride = 0, dim_stride = 1;
+};
+
+struct NormRotaryArgs {
+  RotaryArgs rotary;  // of q and k; out is null where nothing goes there
+
+  bool norm = true, over_token = false, norm_first = true;
+  double eps = 1e-6, weight_offset = 0.0;
+  NormWeight weights[2];
+  // As written: x r is rounded before it is multiplied by the weight.
+  bool rounded_before_weight[2] = {};
+
+  // The append; `slots.data` is null without one.
+  Positions slots;  // their memory; those of a batch row and a token are apart by
+  int64_t slot_batch_stride = 0, slot_token_stride = 0;
+  int64_t row_slots = 0;     // in a row of the cache
+  int64_t cache_rows = 1;    // of its batch, or pages, or 1
+  bool cache_batch = false;  // its rows are those of the batch
+  bool paged = false;        // its rows are pages, and slots are counted through them
+  CacheTarget keys, values;
+  RotaryTensor v;
+  int64_t v_dim = 0;
+
+  POSENC_HD bool appends() const { return slots.data != nullptr; }
+
+  // Where the heads of a token are in a cache, in elements; negative: nowhere.
+  POSENC_HD int64_t place(const CacheTarget& cache, int64_t batch, int64_t token) const {
+    const int64_t at = batch * slot_batch_stride + token * slot_token_stride;
+    const int64_t slot = slots.at(at).integer;
+    const int64_t all = paged ? cache_rows * row_slots : row_slots;
+    if (slot < 0 || slot >= all) return -1;
+    const int64_t row = paged ? slot / row_slots : cache_batch ? batch : 0;
+    return row * cache.row_stride + (paged ? slot % row_slots : slot) * cache.slot_stride;
+  }
+};
+
+// Gradients with respect to q, k and the weights; see cpu/norm_rotary_gradient.cc.
+struct NormRotaryGradientArgs {
+  // Of the sums in float32; beyond, they are added in float64.
+  static constexpr int64_t kTokensOfSum = 32;
+  static constexpr int64_t kMostPieces = 256;
+
+  // `in` of its tensors is x and `out` its gradient.
+  NormRotaryArgs forward;
+  const void* grads[2] = {};  // of what came out
+  HeadStrides grad_strides[2];
+  // Of the weights, [pieces, heads, head_dim] each, with the heads of the weights; null where there
+  // are none. Those of the CPU begin at 0.
+  double* weight_sums[2] = {};
+  void* workspace = nullptr;  // of a GPU: partial sums
+
+  POSENC_HD int64_t weight_count(int tensor) const {
+    return forward.weights[tensor].heads * forward.rotary.head_dim;
+  }
+  // What one thread does: the call alone decides.
+  POSENC_HD int64_t tokens_of_piece() const {
+    const int64_t most = kTokensOfSum * kMostPieces;
+    return (forward.rotary.rows() + most - 1) / most * kTokensOfSum;
+  }
+  POSENC_HD int64_t pieces() const {
+    const int64_t tokens = tokens_of_piece();
+    return tokens == 0 ? 0 : (forward.rotary.rows() + tokens - 1) / tokens;
+  }
+};
+
+// Frequencies in turns are left to the caller, as of check_rotary.
+NormRotaryArgs check_norm_rotary(const NormRotaryCall& call);
+
+// `call` is the forward one, its tensors x -> gradient of x; grads have the shape and dtype of x.
+// Memory of sums is left to the caller.
+NormRotaryGradientArgs check_norm_rotary_gradient(const NormRotaryCall& call,
+                                                  const Array* const* grads);
+
+}  // namespace posenc

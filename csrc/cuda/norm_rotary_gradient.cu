@@ -1,0 +1,88 @@
+#include <type_traits>
+
+#include "cuda/kernels.h"
+#include "cuda/launch.cuh"
+#include "cuda/norm_rotary_gradient.cuh"
+
+namespace posenc::cuda {
+namespace {
+
+template <typename Thread>
+__global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocksPerProcessor)
+    norm_gradient_kernel(const __grid_constant__ NormGradientParameters parameters) {
+  extern __shared__ __align__(128) char shared[];
+  Thread thread(parameters, shared, threadIdx.x, threadIdx.y);
+  for_each_piece(parameters.plan, [&](int64_t x, int64_t y) {
+    thread.begin(x, y);
+    thread.frequencies();
+    for (int64_t round = 0; round < thread.rounds(); ++round) {
+      __syncthreads();
+      thread.angles(round);
+      for (int token = 0; token < thread.tokens(); ++token) {
+        thread.read(round, token);
+        __syncthreads();
+        thread.turn();
+        __syncthreads();
+        thread.sum();
+        __syncthreads();
+        if (thread.sums_only()) {
+          thread.keep_sums();
+        } else {
+          thread.finish();
+          if (thread.turns_x()) {
+            __syncthreads();
+            thread.turn_back();
+            __syncthreads();
+          }
+          thread.write();
+        }
+        __syncthreads();
+      }
+    }
+    if (!thread.sums_only()) thread.write_weights();
+  });
+}
+
+template <typename Thread>
+__global__ void __launch_bounds__(Policy::kSumColumns* Policy::kSumRows)
+    weight_sums_kernel(const __grid_constant__ ColumnSumsParameters parameters) {
+  extern __shared__ __align__(128) char shared[];
+  Thread thread(parameters, shared, threadIdx.x, threadIdx.y);
+  for_each_piece(parameters.plan, [&](int64_t x, int64_t /*y*/) {
+    thread.sum(x);
+    __syncthreads();
+    thread.finish();
+  });
+}
+
+}  // namespace
+
+cudaError_t norm_rotary_gradient(const NormRotaryGradientArgs& args, Queue queue) {
+  return visit_norm_gradient_thread(args, [&](auto* type) {
+    using Thread = std::remove_pointer_t<decltype(type)>;
+    NormGradientParameters parameters{args, plan_norm_gradient<Thread>(args)};
+    const auto run = [&](bool sums_only) {
+      parameters.plan.sums_only = sums_only;
+      return launch<Thread>(norm_gradient_kernel<Thread>, queue,
+                            [&](const Room& /*room*/) { return parameters; });
+    };
+    if (args.forward.over_token) {
+      const cudaError_t error = run(true);
+      if (error != cudaSuccess) return error;
+    }
+    const cudaError_t error = run(false);
+    if (error != cudaSuccess) return error;
+    using Sums = ColumnSumsThread<double, 1, typename Thread::Partial>;
+    return launch<Sums>(weight_sums_kernel<Sums>, queue,
+                        [&](const Room& /*room*/) { return weight_sums(args, parameters.plan); });
+  });
+}
+
+int64_t norm_gradient_workspace(const NormRotaryGradientArgs& args) {
+  return visit_norm_gradient_thread(args, [&](auto* type) {
+    using Thread = std::remove_pointer_t<decltype(type)>;
+    return workspace_bytes(args, plan_norm_gradient<Thread>(args));
+  });
+}
+
+}  // namespace posenc::cuda

@@ -1,0 +1,73 @@
+#include "cuda/norm_rotary_gradient.cuh"
+
+#include <type_traits>
+
+#include "cpu/kernels.h"
+#include "cuda/on_host/blocks.h"
+
+namespace posenc::cuda::on_host {
+namespace {
+
+template <typename Thread>
+void run_tokens(Block<Thread>& block, int64_t round) {
+  block.each([&](Thread& thread) { thread.angles(round); });
+  for (int token = 0; token < block.one().tokens(); ++token) {
+    block.each([&](Thread& thread) { thread.read(round, token); });
+    block.each([](Thread& thread) { thread.turn(); });
+    block.each([](Thread& thread) { thread.sum(); });
+    if (block.one().sums_only()) {
+      block.each([](Thread& thread) { thread.keep_sums(); });
+      continue;
+    }
+    block.each([](Thread& thread) {
+      thread.finish();
+      if (!thread.turns_x()) thread.write();
+    });
+    if (!block.one().turns_x()) continue;
+    block.each([](Thread& thread) { thread.turn_back(); });
+    block.each([](Thread& thread) { thread.write(); });
+  }
+}
+
+void run_norm_gradient(NormRotaryGradientArgs args) {
+  visit_norm_gradient_thread(args, [&](auto* type) {
+    using Thread = std::remove_pointer_t<decltype(type)>;
+    NormGradientPlan plan = plan_norm_gradient<Thread>(args, simulation.room.limit);
+    const Workspace workspace(workspace_bytes(args, plan));
+    args.workspace = workspace.data();
+    for (int pass = args.forward.over_token ? 0 : 1; pass < 2; ++pass) {
+      plan.sums_only = pass == 0;
+      const auto parameters = [&](const Room& /*room*/) {
+        return NormGradientParameters{args, plan};
+      };
+      launch<Thread>(parameters, [](Block<Thread>& block, int64_t x, int64_t y) {
+        block.each([&](Thread& thread) {
+          thread.begin(x, y);
+          thread.frequencies();
+        });
+        for (int64_t round = 0; round < block.one().rounds(); ++round) run_tokens(block, round);
+        if (!block.one().sums_only()) {
+          block.each([](Thread& thread) { thread.write_weights(); });
+        }
+      });
+    }
+    using Sums = ColumnSumsThread<double, 1, typename Thread::Partial>;
+    const auto sums = [&](const Room& room) { return weight_sums(args, plan, room.limit); };
+    launch<Sums>(sums, [](Block<Sums>& block, int64_t x, int64_t /*y*/) {
+      block.each([&](Sums& thread) { thread.sum(x); });
+      block.each([](Sums& thread) { thread.finish(); });
+    });
+  });
+}
+
+}  // namespace
+}  // namespace posenc::cuda::on_host
+
+namespace posenc::cpu {
+
+// The sums of the first piece are those of all.
+void norm_rotary_gradient(const NormRotaryGradientArgs& args, int64_t begin, int64_t /*end*/) {
+  if (begin == 0) cuda::on_host::run_norm_gradient(args);
+}
+
+}  // namespace posenc::cpu

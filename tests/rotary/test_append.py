@@ -1,0 +1,384 @@
+"""Keys rotated into a cache, values copied into one."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from bad_calls import Bad, T, V, assert_refused
+from norms import CASES, Case
+from oracle import DTYPES, assert_same_bits
+from targets import written_past_the_cache
+
+import posenc_native as pn
+
+CASE = CASES[0]
+HEADS, GROUPS = 4, 2
+
+
+def step(tokens: int, dtype: Any, seed: int, layout: str = "bshd") -> list[np.ndarray]:
+    """q, k and v of so many tokens; values are wider."""
+    rng = np.random.default_rng(seed)
+    sizes = {"b": 1, "s": tokens, "t": tokens}
+    return [
+        rng.standard_normal([{**sizes, "h": h, "d": d}[letter] for letter in layout]).astype(dtype)
+        for h, d in ((HEADS, 128), (GROUPS, 128), (GROUPS, 48))
+    ]
+
+
+def caches(shape: tuple[int, ...], dtype: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Of keys and values, of numbers that nobody wrote."""
+    return np.full((*shape, 128), 7, dtype), np.full((*shape, 48), 7, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("normed", [True, False])
+def test_decoding_through_three_kinds_of_cache(normed, dtype, target):
+    """200 tokens, one after the other, are what all of them at once are: to the bit."""
+    tokens, window, page = 200, 16, 8
+    rng = np.random.default_rng(0)
+    options = {"layout": "bshd"}
+    if normed:
+        options |= {f"{x}_weight": rng.standard_normal(128).astype(dtype) for x in "qk"}
+    q, k, v = step(tokens, dtype, 1)
+    positions = np.arange(tokens) + 2**30
+    rotate = pn.norm_rotary_qk if normed else pn.apply_rotary_qk
+    all_q, all_k = rotate(q, k, positions, CASE.inv_freq, **options)
+    static = caches((1, tokens, GROUPS), dtype)
+    ring = caches((1, GROUPS, window), dtype)
+    paged = caches((40, page, GROUPS), dtype)
+    table = rng.permutation(40)  # of the page that each run of tokens is on
+    for t in range(tokens):
+        one = [x[:, t : t + 1] for x in (q, k, v)]
+        where = [positions[t : t + 1], CASE.inv_freq]
+        slot = int(table[t // page] * page + t % page)
+        for cache, cache_layout, at in (
+            (static, "bshd", t), (ring, "bhsd", t % window), (paged, "pshd", slot)
+        ):  # fmt: skip
+            result = pn.rotary_append(
+                *one, *where, *cache, [at], cache_layout=cache_layout, **options
+            )
+            assert_same_bits(result, all_q[:, t : t + 1])
+    for x, cache in ((all_k, 0), (v, 1)):
+        assert_same_bits(static[cache], x)
+        pages = np.stack([paged[cache][table[t // page], t % page] for t in range(tokens)])
+        assert_same_bits(pages, x[0])
+        last = {t % window: t for t in range(tokens)}
+        for slot, t in last.items():
+            assert_same_bits(ring[cache][0, :, slot], x[0, t])
+
+
+LAYOUTS = {"bshd": "bs", "bhsd": "bs", "thd": "t", "sbhd": "bs"}
+CACHES = ["bhsd", "bshd", "shd", "hsd", "pshd", "phsd"]
+
+
+@pytest.mark.parametrize("cache_layout", CACHES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_of_heads_and_caches(layout, cache_layout, target):
+    """Prefill: k and v are where their slots say, and nothing else has been written."""
+    dtype = np.float32
+    rng = np.random.default_rng(5)
+    tokens, batch = 6, 2 if "b" in layout else 1
+    sizes = {"b": batch, "s": tokens, "t": tokens}
+    q, k, v = (
+        rng.standard_normal([{**sizes, "h": h, "d": d}[x] for x in layout]).astype(dtype)
+        for h, d in ((HEADS, 128), (GROUPS, 128), (GROUPS, 48))
+    )
+    of_cache = {"b": batch, "p": 5, "s": 8, "h": GROUPS}
+    if cache_layout in ("shd", "hsd"):
+        of_cache["s"] = 40
+    keys, values = caches(tuple(of_cache[x] for x in cache_layout[:-1]), dtype)
+    most = 8 if "b" in cache_layout else 40
+    slots = np.stack([rng.permutation(most)[:tokens] for _ in range(batch)])
+    if "b" not in cache_layout:
+        slots = rng.permutation(most)[: batch * tokens].reshape(batch, tokens)
+    slots[0, 2] = -1
+    for past, return_k in itertools.product((1, 1 << 40), (True, False)):
+        keys[...], values[...] = 7, 7
+        with written_past_the_cache(past):
+            results = pn.rotary_append(
+                q, k, v, None, CASE.inv_freq, keys, values, slots if "b" in layout else slots[0],
+                layout=layout, cache_layout=cache_layout, return_k=return_k, norm=True,
+            )  # fmt: skip
+        expected = pn.norm_rotary_qk(q, k, None, CASE.inv_freq, layout=layout)
+        for result, value in zip(results if return_k else [results], expected, strict=False):
+            assert_same_bits(result, value)
+        order = [cache_layout.index(x) for x in "bpshd" if x in cache_layout]
+        letters = layout.replace("t", "s")
+        for cache, x in ((keys, expected[1]), (values, v)):
+            by_token = x[None] if "b" not in letters else x
+            by_token = by_token.transpose(
+                [("b" * ("b" not in letters) + letters).index(letter) for letter in "bshd"]
+            )
+            filled = np.full_like(cache, 7)
+            by_slot = filled.transpose(order)
+            for b, t in np.ndindex(batch, tokens):
+                slot = slots[b, t]
+                if slot < 0:
+                    continue
+                if "b" in cache_layout:
+                    by_slot[b, slot] = by_token[b, t]
+                elif "p" in cache_layout:
+                    by_slot[slot // 8, slot % 8] = by_token[b, t]
+                else:
+                    by_slot[slot] = by_token[b, t]
+            assert_same_bits(cache, filled)
+
+
+def test_values_are_copied_bit_for_bit(target):
+    """Numbers that are none keep what they carry; so do strided values and caches."""
+    q, k, _ = step(3, np.float32, 0)
+    bits = np.random.default_rng(0).integers(0, 2**32, (1, 3, GROUPS, 48), np.uint32)
+    bits[0, 0, 0, :3] = 0x7FA00001, 0xFFFFFFFF, 0x80000000
+    v = bits.view(np.float32)
+    for take in (lambda x: x, lambda x: np.stack([x, x], -1)[..., 0]):
+        keys, values = (take(x) for x in caches((1, 5, GROUPS), np.float32))
+        pn.rotary_append(
+            q, k, take(v), None, CASE.inv_freq, keys, values, [4, 0, 2], layout="bshd",
+            cache_layout="bshd",
+        )  # fmt: skip
+        assert_same_bits(np.ascontiguousarray(values[:, [4, 0, 2]]), v)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+def test_without_a_norm_it_is_the_rotation(dtype, case: Case, target):
+    rng = np.random.default_rng(0)
+    q, k = (rng.standard_normal((2, 5, h, case.dims)).astype(dtype) for h in (3, 2))
+    keys, values = np.zeros((2, *k.shape), dtype)
+    slots = np.arange(5)
+    options = {"layout": "bshd", **case.options}
+    results = pn.rotary_append(
+        q, k, k.copy(), None, case.inv_freq, keys, values, slots, cache_layout="bshd",
+        return_k=True, **options,
+    )  # fmt: skip
+    for result, value in zip(
+        (*results, keys), (*(e := pn.apply_rotary_qk(q, k, None, case.inv_freq, **options)), e[1]),
+        strict=True,
+    ):  # fmt: skip
+        assert_same_bits(result, value)
+
+
+def test_in_place_k_is_overwritten_where_it_is_returned(backend):
+    for return_k in (True, False):
+        q, k, v = step(3, np.float32, 0)
+        before = k.copy()
+        keys, values = caches((1, 5, GROUPS), np.float32)
+        results = pn.rotary_append(
+            q, k, v, None, CASE.inv_freq, keys, values, [0, 1, 2], layout="bshd",
+            cache_layout="bshd", return_k=return_k, inplace=True,
+        )  # fmt: skip
+        assert (results[0] if return_k else results) is q
+        assert_same_bits(k, keys[:, :3] if return_k else before)
+
+
+def test_gradients_reach_what_is_returned_and_not_the_cache():
+    torch = pytest.importorskip("torch")
+    q, k, v = (torch.from_numpy(x).requires_grad_() for x in step(3, np.float32, 0))
+    keys, values = (torch.from_numpy(x) for x in caches((1, 5, GROUPS), np.float32))
+    inv_freq = torch.from_numpy(CASE.inv_freq)
+    where = {"layout": "bshd", "cache_layout": "bshd", "return_k": True, "norm": True}
+    results = pn.rotary_append(q, k, v, None, inv_freq, keys, values, [1, 4, 0], **where)
+    sum(x.sum() for x in results).backward()
+    assert v.grad is None
+    assert not keys.requires_grad
+    expected = [x.detach().requires_grad_() for x in (q, k)]
+    both = pn.norm_rotary_qk(*expected, None, inv_freq, layout="bshd")
+    sum(x.sum() for x in both).backward()
+    assert torch.equal(q.grad, expected[0].grad)
+    assert torch.equal(k.grad, expected[1].grad)
+    assert torch.equal(keys[:, [1, 4, 0]], both[1].detach())
+    with pytest.raises(ValueError, match="keys: expected a tensor that requires no gradient"):
+        pn.rotary_append(q, k, v, None, inv_freq, keys.requires_grad_(), values, [1, 4, 0], **where)
+
+
+@pytest.mark.filterwarnings("ignore:.*treespec.*:FutureWarning")
+def test_compiled_steps_write_the_cache():
+    torch = pytest.importorskip("torch")
+    torch._dynamo.reset()
+    inv_freq = torch.from_numpy(CASE.inv_freq)
+
+    def decode(q, k, v, position, keys, values):
+        return pn.rotary_append(
+            q, k, v, position, inv_freq, keys, values, position, layout="bshd",
+            cache_layout="bshd", norm=True,
+        )  # fmt: skip
+
+    compiled = torch.compile(decode, fullgraph=True, backend="aot_eager")
+    written = []
+    for function in (decode, compiled):
+        keys, values = (torch.from_numpy(x) for x in caches((1, 9, GROUPS), np.float32))
+        with torch.no_grad():
+            results = [
+                function(
+                    *map(torch.from_numpy, step(1, np.float32, t)), torch.tensor([t]), keys, values
+                )
+                for t in range(4)
+            ]
+        written.append([*results, keys, values])
+    for a, b in zip(*written, strict=True):
+        assert torch.equal(a, b)
+
+
+# --- Bad calls
+
+
+def x(*shape: int, dtype: Any = np.float32) -> np.ndarray:
+    return np.ones(shape or (2, 3, 5, 8), dtype)
+
+
+FREQ = np.array([1.0, 0.1])
+
+
+def call(**changes: Any) -> Any:
+    """q, k, v [2, 3, 5, 8] and caches [2, 3, 9, 8], with some of the arguments changed."""
+
+    def make() -> tuple[Any, ...]:
+        given: dict[str, Any] = {
+            "q": x(), "k": x(), "v": x(), "positions": None, "inv_freq": FREQ.copy(),
+            "keys": x(2, 3, 9, 8), "values": x(2, 3, 9, 8), "slots": np.arange(5),
+        }  # fmt: skip
+        named = {}
+        for name, change in changes.items():
+            value = change(given) if callable(change) else change
+            (given if name in given else named)[name] = value
+        return *given.values(), named
+
+    return make
+
+
+def packed(given: dict[str, Any]) -> np.ndarray:
+    """Keys that share memory with v."""
+    memory = x(2, 3, 14, 8)
+    given["v"] = memory[:, :, 9:]
+    return memory[:, :, :10]
+
+
+BAD = {
+    name: Bad("rotary_append", call(**changes), error, argument)
+    for name, changes, error, argument in [
+        ("slot outside", {"slots": np.array([0, 1, 2, 3, 9])}, V, "slots"),
+        ("slot below -1", {"slots": np.array([0, 1, 2, 3, -2])}, V, "slots"),
+        ("slot of uint64", {"slots": np.array([0, 1, 2, 3, 2**63], np.uint64)}, V, "slots"),
+        ("slot twice", {"slots": np.array([0, 1, 2, 3, 1])}, V, "slots"),
+        ("slot twice in a row", {"slots": np.array([range(5), [0, 1, 2, 3, 3]])}, V, "slots"),
+        ("slot twice in a pool", {"slots": np.array([range(5), range(5)]), "cache_layout": "shd",
+         "keys": lambda _: x(30, 3, 8), "values": lambda _: x(30, 3, 8)}, V, "slots"),
+        ("slots for all rows of a pool", {"cache_layout": "shd", "keys": lambda _: x(30, 3, 8),
+         "values": lambda _: x(30, 3, 8)}, V, "slots"),
+        ("few slots", {"slots": np.arange(4)}, V, "slots"),
+        ("slots of another batch", {"slots": np.zeros((3, 5), int)}, V, "slots"),
+        ("float slots", {"slots": np.arange(5.0)}, T, "slots"),
+        ("no slots", {"slots": None}, T, "slots"),
+        ("a list for keys", {"keys": [[1.0]]}, T, "keys"),
+        ("keys of another dtype", {"keys": lambda _: x(2, 3, 9, 8, dtype=np.float64)}, T, "keys"),
+        ("values of another dtype", {"values": lambda _: x(2, 3, 9, 8, dtype=np.float16)}, T,
+         "values"),
+        ("keys of integers", {"keys": lambda _: x(2, 3, 9, 8, dtype=np.int32)}, T, "keys"),
+        ("keys of other heads", {"keys": lambda _: x(2, 4, 9, 8)}, V, "keys"),
+        ("keys of another batch", {"keys": lambda _: x(3, 3, 9, 8)}, V, "keys"),
+        ("narrow values", {"values": lambda _: x(2, 3, 9, 6)}, V, "values"),
+        ("fewer values", {"values": lambda _: x(2, 3, 8, 8)}, V, "values"),
+        ("keys of three axes", {"keys": lambda _: x(3, 9, 8)}, V, "keys"),
+        ("cache of unknown axes", {"cache_layout": "xhsd"}, V, "cache_layout"),
+        ("cache without heads", {"cache_layout": "bsd"}, V, "cache_layout"),
+        ("cache by batch and pages", {"cache_layout": "bpshd"}, V, "cache_layout"),
+        ("cache layout of no text", {"cache_layout": 4}, T, "cache_layout"),
+        ("v of other tokens", {"v": lambda _: x(2, 3, 4, 8)}, V, "v"),
+        ("v of another dtype", {"v": lambda _: x(dtype=np.float64)}, T, "v"),
+        ("v of integers", {"v": lambda _: x(dtype=np.int64)}, T, "v"),
+        ("keys are values", {"values": lambda given: given["keys"]}, V, "keys|values"),
+        ("keys over v", {"keys": packed, "values": lambda _: x(2, 3, 10, 8)}, V, "keys"),
+        ("values over q", {"values": lambda given: given["q"], "keys": lambda _: x()}, V, "values"),
+        ("read-only keys", {"keys": lambda _: np.broadcast_to(np.float32(1), (2, 3, 9, 8))}, V,
+         "keys"),
+        ("a weight and no norm", {"norm": False, "q_weight": np.ones(8)}, V, "norm"),
+        ("q over v in place", {"v": lambda given: given["q"], "inplace": True}, V, "q"),
+    ]
+}  # fmt: skip
+BAD |= {
+    f"norm: {name}": Bad(
+        "norm_rotary_qk", lambda changes=changes: (x(), x(), None, FREQ, changes), error, argument
+    )
+    for name, changes, error, argument in [
+        ("weight of other dims", {"q_weight": np.ones(4)}, V, "q_weight"),
+        ("weight of other heads", {"k_weight": np.ones((2, 8))}, V, "k_weight"),
+        ("weight of a head over a token", {"q_weight": np.ones(8), "norm_over": "token"}, V,
+         "q_weight"),
+        ("weight of integers", {"q_weight": np.ones(8, int)}, T, "q_weight"),
+        ("negative eps", {"eps": -1e-6}, V, "eps"),
+        ("eps that is none", {"eps": float("nan")}, V, "eps"),
+        ("eps of text", {"eps": "small"}, T, "eps"),
+        ("mean over nothing known", {"norm_over": "batch"}, V, "norm_over"),
+        ("mean over no text", {"norm_over": 1}, T, "norm_over"),
+        ("infinite offset", {"weight_offset": float("inf")}, V, "weight_offset"),
+        ("unknown rounding", {"compute": "float64"}, V, "compute"),
+        ("unknown layout", {"layout": "bsh"}, V, "layout"),
+        ("unknown pairing", {"pairing": "neox"}, V, "pairing"),
+    ]
+}  # fmt: skip
+BAD |= {
+    "norm: as written by heads": Bad(
+        "norm_rotary_qk",
+        lambda: (x(), x(), None, np.ones((3, 2)), {"compute": "as_written"}),
+        V,
+        "compute",
+    ),
+    "norm: k of other tokens": Bad(
+        "norm_rotary_qk", lambda: (x(), x(2, 3, 4, 8), None, FREQ), V, "k"
+    ),
+    "norm: k of another dtype": Bad(
+        "norm_rotary_qk", lambda: (x(), x(dtype=np.float64), None, FREQ), T, "k"
+    ),
+    "norm: q over a weight": Bad(
+        "norm_rotary_qk",
+        lambda: (q := x(), x(), None, FREQ, {"q_weight": q[0, 0, 0], "inplace": True}),
+        V,
+        "q",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_call_says_why_and_writes_nothing(backend, name):
+    assert_refused(BAD[name])
+
+
+@pytest.mark.parametrize("name", [name for name in BAD if name not in ("norm: eps of text",)])
+def test_torch_says_the_same(name):
+    """The operators, and the composition of other devices: the exception and its argument."""
+    torch = pytest.importorskip("torch")
+    bad = BAD[name]
+    for what in ("native", "reference"):
+        before = pn.engines.backend.implementation
+        pn.set_backend(what)
+        try:
+            arguments, named = bad.arguments()
+            known: dict[int, Any] = {}
+
+            def tensor(value: Any, known: dict[int, Any] = known) -> Any:
+                if not isinstance(value, np.ndarray):
+                    return value
+                if value.dtype.kind not in "fiu" or not value.flags.writeable:
+                    pytest.skip("torch has no such tensors")
+                base = value
+                while isinstance(base.base, np.ndarray):
+                    base = base.base
+                whole = known.setdefault(id(base), torch.from_numpy(base))
+                offset = value.ctypes.data - base.ctypes.data
+                size = value.itemsize
+                steps = [step // size for step in value.strides]
+                return whole.as_strided(value.shape, steps, offset // size)
+
+            with pytest.raises((ValueError, TypeError)) as caught:
+                getattr(pn, bad.function)(
+                    *map(tensor, arguments), **{key: tensor(v) for key, v in named.items()}
+                )
+        finally:
+            pn.engines.backend.implementation = before
+        fault = caught.value.fault
+        assert fault.function == bad.function
+        assert fault.argument in bad.argument.split("|"), caught.value
+        assert caught.type is bad.error, caught.value
