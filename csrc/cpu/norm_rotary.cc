@@ -101,9 +101,10 @@ class WholeRows {
       : args_(args),
         row_(args.rotary),
         factors_{{args, 0, PartialSums<T>::kChunk, kEvenOddChunks<T>},
-                 {args, 1, PartialSums<T>::kChunk, kEvenOddChunks<T>}},
-        staged_(static_cast<size_t>(args.rotary.head_dim + kLineBytes)) {
-    // Of rows in two places, a line's beginning: what follows reads it by whole lines.
+                 {args, 1, PartialSums<T>::kChunk, kEvenOddChunks<T>}} {
+    if (!args.appends() || args.rotary.tensors[1].out == nullptr) return;
+    // Rows go to two places from a line's beginning: they are copied by whole lines.
+    staged_.resize(static_cast<size_t>(args.rotary.head_dim + kLineBytes));
     const auto beyond = reinterpret_cast<uintptr_t>(staged_.data()) % kLineBytes;
     stage_ = staged_.data() + (kLineBytes - static_cast<int64_t>(beyond)) % kLineBytes / kSize;
   }
@@ -134,9 +135,9 @@ class WholeRows {
   struct Run {
     int tensor;
     const T* in;
-    T* out;                      // null: nowhere
-    const CachePlace<T>* place;  // of the first row's token; null: no cache
-    int64_t first_slot;          // of the first row, from its place
+    T* out;              // null: nowhere
+    T* const* place;     // of the first row's token; null: no cache
+    int64_t first_slot;  // of the first row, from its place
     int64_t count, in_step, out_step, place_step, slot_step;
     const Number* cosine;
     const Number* sine;
@@ -149,7 +150,7 @@ class WholeRows {
   // Along memory. Where the heads of a token are neighbours, q, k and v of a token may be too.
   HWY_ATTR void run_block(const Block& block) {
     for (int64_t t = 0; args_.appends() && t < block.count; ++t) {
-      places_[t] = CachePlace<T>(args_, args_.keys, block.batch, block.first + t);
+      places_[t] = CachePlace<T>(args_, args_.keys, block.batch, block.first + t).first;
     }
     Run runs[2];
     bool along_tokens[2];
@@ -289,7 +290,7 @@ class WholeRows {
     const Number* const sine = run.sine + i * run.angle_step;
     const Number* const factor = run.factor + i * run.factor_step;
     T* const out = run.out == nullptr ? nullptr : run.out + i * run.out_step;
-    T* slot = run.place == nullptr ? nullptr : run.place[i * run.place_step].first;
+    T* slot = run.place == nullptr ? nullptr : run.place[i * run.place_step];
     if (slot != nullptr) slot += run.first_slot + i * run.slot_step;
     if (out != nullptr && slot != nullptr) {
       row_.template write<Store::kOrdinary>(in, stage_, r, factor, cosine, sine);
@@ -311,8 +312,8 @@ class WholeRows {
   const Row row_;
   const NormFactors<Number> factors_[2];
   std::vector<T> staged_;
-  T* stage_;
-  CachePlace<T> places_[kMaxBlockTokens];
+  T* stage_ = nullptr;
+  T* places_[kMaxBlockTokens];  // in the cache of keys, of the block's tokens; null: nowhere
   typename Row::Angles angles_;
 };
 

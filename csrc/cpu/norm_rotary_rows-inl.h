@@ -32,23 +32,33 @@ class NormFactors {
  public:
   // even_odd: of each chunk the even ones first, as load_chunk has them. With one head for all the
   // stride is 0.
-  NormFactors(const NormRotaryArgs& args, int tensor, int64_t chunk, bool even_odd)
-      : dims_(args.rotary.head_dim) {
+  HWY_ATTR NormFactors(const NormRotaryArgs& args, int tensor, int64_t chunk, bool even_odd) {
+    if (!args.norm) return;
     const NormWeight& weight = args.weights[tensor];
-    const bool given = weight.data != nullptr;
-    stride_ = given && weight.heads > 1 ? dims_ : 0;
-    numbers_.assign(static_cast<size_t>(given ? weight.heads * dims_ : dims_), Number(1));
-    if (!given) return;
+    const int64_t dims = args.rotary.head_dim;
+    if (weight.data == nullptr) {
+      numbers_.assign(static_cast<size_t>(dims), Number(1));
+      return;
+    }
+    stride_ = weight.heads > 1 ? dims : 0;
+    numbers_.resize(static_cast<size_t>(weight.heads * dims + (even_odd ? dims : 0)));
     const Number offset = static_cast<Number>(args.weight_offset);
-    std::vector<Number> row(static_cast<size_t>(dims_));
+    Number* const spare = numbers_.data() + weight.heads * dims;
     for (int64_t head = 0; head < weight.heads; ++head) {
-      convert_run<false>(weight.data, weight.dtype, weight.offset(head, 0), weight.dim_stride,
-                         dims_, row.data());
-      Number* const to = numbers_.data() + head * dims_;
-      for (int64_t dim = 0; dim < dims_; ++dim) {
-        const int64_t first = even_odd ? dim / chunk * chunk : 0, within = dim - first;
-        const int64_t at = even_odd ? first + within / 2 + within % 2 * (chunk / 2) : dim;
-        to[at] = row[static_cast<size_t>(dim)] + offset;
+      Number* const to = numbers_.data() + head * dims;
+      Number* const row = even_odd ? spare : to;
+      convert_run<false>(weight.data, weight.dtype, weight.offset(head, 0), weight.dim_stride, dims,
+                         row);
+      if (!even_odd) {
+        for (int64_t dim = 0; dim < dims; ++dim) to[dim] += offset;
+        continue;
+      }
+      const int64_t half = chunk / 2;
+      for (int64_t first = 0; first < dims; first += chunk) {
+        for (int64_t i = 0; i < half; ++i) {
+          to[first + i] = row[first + 2 * i] + offset;
+          to[first + half + i] = row[first + 2 * i + 1] + offset;
+        }
       }
     }
   }
@@ -57,7 +67,7 @@ class NormFactors {
   const Number* of_head(int64_t head) const { return numbers_.data() + head * stride_; }
 
  private:
-  int64_t dims_, stride_ = 0;
+  int64_t stride_ = 0;
   std::vector<Number> numbers_;
 };
 
@@ -96,6 +106,30 @@ class WholeRow {
 
   HWY_INLINE LastSums<Number> squares(const T* in) const { return sum_of_squares(in, dims_); }
 
+  // Numbers of the angles that a chunk of neighbours has.
+  static constexpr int64_t kAnglesOfChunk = kChunk / 2 * static_cast<int64_t>(Row::kCopies);
+
+  // A chunk of pairs of neighbours.
+  static HWY_INLINE void turn_chunk(V& x0, V& x1, const Number* cosine, const Number* sine) {
+    const D d;
+    const typename Row::template Angles<D> angles(d, cosine, sine);
+    if constexpr (kEvenOddChunks<T>) {
+      turn<T, kRounding>(d, x0, x1, angles.cosine, angles.sine);
+    } else {
+      x0 = Row::template turned<T, kRounding>(d, x0, angles.cosine1, angles.sine1);
+      x1 = Row::template turned<T, kRounding>(d, x1, angles.cosine2, angles.sine2);
+    }
+  }
+
+  // Two chunks of partners.
+  static HWY_INLINE void turn_chunks(V& a0, V& a1, V& b0, V& b1, const Number* cosine,
+                                     const Number* sine) {
+    const D d;
+    const TwoVectors<D> angles(d, cosine, sine);
+    turn<T, kRounding>(d, a0, b0, angles.cosine1, angles.sine1);
+    turn<T, kRounding>(d, a1, b1, angles.cosine2, angles.sine2);
+  }
+
   // `to` may be `in`.
   template <Store kStore>
   HWY_ATTR HWY_INLINE void write(const T* in, T* to, Number r, const Number* factor,
@@ -105,8 +139,8 @@ class WholeRow {
     if constexpr (kInterleaved) {
       for (int64_t dim = start_; dim < end_; dim += kChunk) {
         turn_neighbours<kStore>(in, to, dim, root, factor, cosine, sine);
-        cosine += kChunk / 2 * static_cast<int64_t>(Row::kCopies);
-        sine += kChunk / 2 * static_cast<int64_t>(Row::kCopies);
+        cosine += kAnglesOfChunk;
+        sine += kAnglesOfChunk;
       }
     } else {
       for (int64_t dim = start_; dim < start_ + half_; dim += kChunk) {
@@ -153,9 +187,7 @@ class WholeRow {
     load_chunk(d, in + dim + half_, b0, b1);
     scale(a0, a1, root, factor + dim);
     scale(b0, b1, root, factor + dim + half_);
-    const TwoVectors<D> angles(d, cosine, sine);
-    turn<T, kRounding>(d, a0, b0, angles.cosine1, angles.sine1);
-    turn<T, kRounding>(d, a1, b1, angles.cosine2, angles.sine2);
+    turn_chunks(a0, a1, b0, b1, cosine, sine);
     store_chunk<kStore, kInstructions>(a0, a1, d, to + dim);
     store_chunk<kStore, kInstructions>(b0, b1, d, to + dim + half_);
   }
@@ -168,13 +200,7 @@ class WholeRow {
     V x0, x1;
     load_chunk(d, in + dim, x0, x1);
     scale(x0, x1, root, factor + dim);
-    const typename Row::template Angles<D> angles(d, cosine, sine);
-    if constexpr (kEvenOddChunks<T>) {
-      turn<T, kRounding>(d, x0, x1, angles.cosine, angles.sine);
-    } else {
-      x0 = Row::template turned<T, kRounding>(d, x0, angles.cosine1, angles.sine1);
-      x1 = Row::template turned<T, kRounding>(d, x1, angles.cosine2, angles.sine2);
-    }
+    turn_chunk(x0, x1, cosine, sine);
     store_chunk<kStore, kInstructions>(x0, x1, d, to + dim);
   }
 

@@ -99,6 +99,7 @@ void norm_rotate_back(NormRotaryGradientArgs args, const Runner& runner) {
   for (const RotaryTensor& x : rotary.tensors) heads += x.heads;
   const int64_t bytes = rotary.rows() * heads * rotary.head_dim * item_size(rotary.dtype);
   if (bytes == 0) return;
+  rotary.non_temporal = bytes >= non_temporal_bytes();
   std::optional<ConvertedFrequencies> converted;
   if (rotary.inv_freq.data != nullptr) {
     rotary.frequencies = converted.emplace(rotary.inv_freq, rotary.pairs).get();

@@ -73,25 +73,31 @@ HWY_INLINE Number inverse_root(Number sum, Number count, Number eps) {
   return hn::GetLane(inverse_roots(d, hn::Set(d, sum), count, eps));
 }
 
-// The same for four rows, whose latencies overlap.
-template <typename Number>
-HWY_INLINE void inverse_roots_of_four(const LastSums<Number>* last, Number count, Number eps,
-                                      Number* roots) {
+// use(i, sums) for the sums of the rows i, i + 1 ... of four, whose latencies overlap.
+template <typename Number, class Use>
+HWY_INLINE void sums_of_four(const LastSums<Number>* last, const Use& use) {
   const LastSumsTag<Number> d;
   if constexpr (sizeof(Number) == 4) {
     const auto of01 = hn::Add(hn::ConcatLowerLower(d, last[1], last[0]),
                               hn::ConcatUpperUpper(d, last[1], last[0]));
     const auto of23 = hn::Add(hn::ConcatLowerLower(d, last[3], last[2]),
                               hn::ConcatUpperUpper(d, last[3], last[2]));
-    const auto sums = hn::Add(hn::ConcatEven(d, of23, of01), hn::ConcatOdd(d, of23, of01));
-    hn::StoreU(inverse_roots(d, sums, count, eps), d, roots);
+    use(0, hn::Add(hn::ConcatEven(d, of23, of01), hn::ConcatOdd(d, of23, of01)));
   } else {
     for (int i = 0; i < 4; i += 2) {
-      const auto sums = hn::Add(hn::ConcatLowerLower(d, last[i + 1], last[i]),
-                                hn::ConcatUpperUpper(d, last[i + 1], last[i]));
-      hn::StoreU(inverse_roots(d, sums, count, eps), d, roots + i);
+      use(i, hn::Add(hn::ConcatLowerLower(d, last[i + 1], last[i]),
+                     hn::ConcatUpperUpper(d, last[i + 1], last[i])));
     }
   }
+}
+
+template <typename Number>
+HWY_INLINE void inverse_roots_of_four(const LastSums<Number>* last, Number count, Number eps,
+                                      Number* roots) {
+  const LastSumsTag<Number> d;
+  sums_of_four<Number>(last, [&](int i, LastSums<Number> sums) POSENC_INLINED {
+    hn::StoreU(inverse_roots(d, sums, count, eps), d, roots + i);
+  });
 }
 
 // The partial sums of a row, in registers.

@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from posenc_native.base.caches import Cache
-from posenc_native.base.norms import Norm
 from posenc_native.base.rotation import Rotation, TableRotation
 
 from .norm import run
@@ -100,12 +98,12 @@ def rotary_append(
         >>> values[0, 0, :, 0]
         array([4., 5., 2., 3.], dtype=float32)
     """
-    rotation = Rotation(positions, inv_freq, layout, pairing, rotary_start, axis_map, scale)
+    rotation = (positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, False)
     if norm is None:
         norm = q_weight is not None or k_weight is not None
-    norms = Norm(q_weight, k_weight, norm, eps, norm_over, weight_offset, norm_first)
-    cache = Cache(keys, values, slots, cache_layout, return_k)
-    results = run("rotary_append", (q, k, v), rotation, compute, norms, cache, inplace)
+    norms = (q_weight, k_weight, norm, eps, norm_over, weight_offset, norm_first)
+    cache = (keys, values, slots, cache_layout, return_k)
+    results = run("rotary_append", Rotation, (q, k, v), rotation, compute, norms, cache, inplace)
     return results if return_k else results[0]
 
 
@@ -163,10 +161,12 @@ def rotary_append_tables(
         >>> bool((keys[7, 12] == q[0]).all())
         True
     """
-    rotation = TableRotation(cos, sin, layout, pairing, rotary_start, compute=compute)
+    rotation = (cos, sin, layout, pairing, rotary_start, False, compute)
     if norm is None:
         norm = q_weight is not None or k_weight is not None
-    norms = Norm(q_weight, k_weight, norm, eps, norm_over, weight_offset, norm_first)
-    cache = Cache(keys, values, slots, cache_layout, return_k)
-    results = run("rotary_append_tables", (q, k, v), rotation, compute, norms, cache, inplace)
+    norms = (q_weight, k_weight, norm, eps, norm_over, weight_offset, norm_first)
+    cache = (keys, values, slots, cache_layout, return_k)
+    results = run(
+        "rotary_append_tables", TableRotation, (q, k, v), rotation, compute, norms, cache, inplace
+    )
     return results if return_k else results[0]

@@ -118,9 +118,9 @@ def norm_rotary_qk(
         >>> float(np.sqrt(np.mean(q**2)).round(3)), float(np.sqrt(np.mean(k**2)).round(3))
         (3.0, 1.0)
     """
-    rotation = Rotation(positions, inv_freq, layout, pairing, rotary_start, axis_map, scale)
-    norm = Norm(q_weight, k_weight, True, eps, norm_over, weight_offset, norm_first)
-    return run("norm_rotary_qk", (q, k), rotation, compute, norm, (), inplace)  # type: ignore[return-value]
+    rotation = (positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, False)
+    norm = (q_weight, k_weight, True, eps, norm_over, weight_offset, norm_first)
+    return run("norm_rotary_qk", Rotation, (q, k), rotation, compute, norm, (), inplace)  # type: ignore[return-value]
 
 
 @overload
@@ -175,23 +175,30 @@ def norm_rotary_qk_tables(
         >>> bool(np.allclose(by_tables[0], by_positions[0], atol=1e-6))
         True
     """
-    rotation = TableRotation(cos, sin, layout, pairing, rotary_start, compute=compute)
-    norm = Norm(q_weight, k_weight, True, eps, norm_over, weight_offset, norm_first)
-    return run("norm_rotary_qk_tables", (q, k), rotation, compute, norm, (), inplace)  # type: ignore[return-value]
+    rotation = (cos, sin, layout, pairing, rotary_start, False, compute)
+    norm = (q_weight, k_weight, True, eps, norm_over, weight_offset, norm_first)
+    function = "norm_rotary_qk_tables"
+    return run(function, TableRotation, (q, k), rotation, compute, norm, (), inplace)  # type: ignore[return-value]
+
+
+# As in apply.py, a small call takes as long as its own lines: options go on by position, as tuples
+# in the order of their records, and become those for code that looks into them.
 
 
 def run(
     function: str,
+    kind: type[Rotation | TableRotation],
     inputs: tuple[Any, ...],
-    rotation: Rotation | TableRotation,
+    rotation: tuple[Any, ...],
     compute: str,
-    norm: Norm,
+    norm: tuple[Any, ...],
     cache: tuple[Any, ...],
     inplace: bool,
 ) -> tuple[Any, ...]:
     """A call, by whatever computes it.
 
-    inputs: q and k, and v where it is appended. cache: a `Cache`, or nothing.
+    kind: of the rotation. inputs: q and k, and v where it is appended. cache: the fields of a
+    `Cache`, or nothing.
     """
     try:
         operations, native, given = None, backend.implementation, inputs
@@ -201,66 +208,64 @@ def run(
                 native = operations.at_once(inputs[0])
         if operations is None:
             inputs, rotation, norm, cache = _as_arrays(
-                function, inputs, rotation, norm, cache, inplace
+                function, kind, inputs, rotation, norm, cache, inplace
             )
-        # Tables come with it.
-        computed = (compute,) if type(rotation) is Rotation else ()
         if native is not None:
-            results = getattr(native, function)(
-                *inputs, *rotation, *computed, *norm, *cache, inplace
-            )
+            call = getattr(native, function)
+            if kind is Rotation:
+                results = call(*inputs, *rotation, compute, *norm, *cache, inplace)
+            else:  # whose options have it
+                results = call(*inputs, *rotation, *norm, *cache, inplace)
             if operations is None:
                 return given[: len(results)] if inplace else results  # type: ignore[no-any-return]
             if results is not NotImplemented:
                 return results  # type: ignore[no-any-return]
-        return getattr(operations, function)(inputs, rotation, compute, norm, cache, inplace)  # type: ignore[no-any-return]
+        return getattr(operations, function)(  # type: ignore[no-any-return]
+            inputs, kind(*rotation), compute, Norm(*norm), cache, inplace
+        )
     except (ValueError, TypeError) as error:
-        hint_at(error, rotation, q=inputs[0], k=inputs[1])
+        hint_at(error, kind(*rotation), q=inputs[0], k=inputs[1])
         raise
 
 
 def _as_arrays(
     function: str,
+    kind: type[Rotation | TableRotation],
     inputs: tuple[Any, ...],
-    rotation: Any,
-    norm: Norm,
+    rotation: tuple[Any, ...],
+    norm: tuple[Any, ...],
     cache: tuple[Any, ...],
     inplace: bool,
-) -> tuple[tuple[Any, ...], Any, Norm, tuple[Any, ...]]:
+) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]:
     """The call with all its arrays as NumPy's."""
-    q, k, *v = inputs
-    if not type(q) is type(k) is ndarray:
-        q, k = arguments.as_operands(function, q, k, inplace)
-    if v and type(v[0]) is not ndarray:
-        v = [arguments.as_operand(function, "v", v[0])]
+    q = inputs[0]
+    if not type(q) is type(inputs[1]) is ndarray:
+        q, k = arguments.as_operands(function, q, inputs[1], inplace)
+        inputs = (q, k, *inputs[2:])
+    if cache and type(inputs[2]) is not ndarray:
+        inputs = (*inputs[:2], arguments.as_operand(function, "v", inputs[2]))
     first, second = rotation[0], rotation[1]
-    if type(rotation) is Rotation:
+    if kind is Rotation:
         if type(first) is not ndarray and first is not None:
-            first = position_array(function, first, q)
+            rotation = (position_array(function, first, q), *rotation[1:])
         if type(second) is not ndarray:
-            second = arguments.as_frequencies(function, second)
-        if rotation.axis_map is not None and type(rotation.axis_map) is not ndarray:
-            axis_map = arguments.as_array(function, "axis_map", rotation.axis_map)
-            rotation = rotation._replace(axis_map=axis_map)
-    else:
-        if type(first) is not ndarray:
-            first = arguments.as_array(function, "cos", first)
-        if type(second) is not ndarray:
-            second = arguments.as_array(function, "sin", second)
-    if first is not rotation[0] or second is not rotation[1]:
-        rotation = type(rotation)(first, second, *rotation[2:])
-    for name in ("q_weight", "k_weight"):
-        weight = getattr(norm, name)
-        if weight is not None and type(weight) is not ndarray:
-            norm = norm._replace(**{name: arguments.as_array(function, name, weight)})
-    if cache:
-        keys, values, slots, *rest = cache
-        for name, to in (("keys", keys), ("values", values)):
+            rotation = (rotation[0], arguments.as_frequencies(function, second), *rotation[2:])
+        if rotation[5] is not None and type(rotation[5]) is not ndarray:
+            axis_map = arguments.as_array(function, "axis_map", rotation[5])
+            rotation = (*rotation[:5], axis_map, *rotation[6:])
+    elif not type(first) is type(second) is ndarray:
+        cos = arguments.as_array(function, "cos", first)
+        rotation = (cos, arguments.as_array(function, "sin", second), *rotation[2:])
+    for i, name in enumerate(("q_weight", "k_weight")):
+        if norm[i] is not None and type(norm[i]) is not ndarray:
+            weight = arguments.as_array(function, name, norm[i])
+            norm = (*norm[:i], weight, *norm[i + 1 :])
+    if cache and not type(cache[0]) is type(cache[1]) is type(cache[2]) is ndarray:
+        for name, to in (("keys", cache[0]), ("values", cache[1])):
             if not isinstance(to, ndarray):
                 expected = "a NumPy array or a torch tensor, to be written to"
                 arguments.wrong_type(function, name, expected, type(to).__name__)
             arguments.check_no_mask(function, name, to)
-        if type(slots) is not ndarray:
-            slots = arguments.as_array(function, "slots", slots)
-        cache = (keys, values, slots, *rest)
-    return (q, k, *v), rotation, norm, cache
+        slots = arguments.as_array(function, "slots", cache[2])
+        cache = (*cache[:2], slots, *cache[3:])
+    return inputs, rotation, norm, cache

@@ -61,12 +61,7 @@ class NormRotation {
     const bool with_k = call_.return_k;
     const ArrayArgument query = read("q", q, in_place), key = read("k", k, in_place && with_k),
                         value = arguments_.input("v", v);
-    // The caches are options, read as inputs are: whether they can be written to is asked here.
-    const ArrayArgument keys = arguments_.output("keys", keys_),
-                        values = arguments_.output("values", values_);
     call_.v = &value.array();
-    call_.caches[0] = &keys.array();
-    call_.caches[1] = &values.array();
     py::tuple results = run(query, key, q, k, in_place, with_k);
     arguments_.written(keys_);
     arguments_.written(values_);

@@ -43,7 +43,11 @@ class CallArguments {
       if (call.of_tensors_) throw tensors::Elsewhere{};
       fail_type(call.function_, name, "an array", "None");
     }
-    void output(const char* name, const Array*& value) { array(name, value); }
+    void output(const char* name, const Array*& value) {
+      ArrayArgument& array = call.arrays_[call.array_count_++];
+      array = call.output(name, *next++);
+      value = array.pointer();
+    }
     void optional_array(const char* name, const Array*& value) {
       ArrayArgument& array = call.arrays_[call.array_count_++];
       array = call.option(name, *next++);
