@@ -113,6 +113,12 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "learned_positions": (pn.learned_positions, normal(9, 4), POSITIONS),
     "linear_positions": (lambda x, scale: pn.linear_positions(x, 2, scale=scale),
                          POSITIONS, np.array([1.0, 0.5])),
+    "norm_rotary_qk": (
+        lambda *each: pn.norm_rotary_qk(*each[:4], q_weight=each[4], k_weight=each[5]),
+        Q, K, POSITIONS, INV_FREQ, normal(8), normal(2, 8)),
+    "norm_rotary_qk_tables": (
+        lambda *each: pn.norm_rotary_qk_tables(*each[:4], q_weight=each[4]),
+        Q, K, COS, SIN, normal(4, 8)),
     "normalized_positions": (pn.normalized_positions, POSITIONS, np.array(9)),
     "normalized_positions of a mask": (lambda x: pn.normalized_positions(mask=x), IDS),
     "packed_grid_positions": (lambda x: pn.packed_grid_positions(x, 10),
@@ -137,6 +143,15 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "relative_scatter": (lambda x, index: pn.relative_scatter(x, index, 3), SCORES, INDEX),
     "rerotate": (lambda *each: pn.rerotate(*each, ROPE), K, POSITIONS, POSITIONS + 4),
     "resample_positions": (lambda x: pn.resample_positions(x, 6), normal(4, 3)),
+    # Caches are written to, so they are arrays of NumPy.
+    "rotary_append": (
+        lambda *each: pn.rotary_append(
+            *each[:5], *np.zeros((2, 2, 2, 5, 8), np.float32), each[5], q_weight=each[6]),
+        Q, K, normal(2, 2, 5, 8), POSITIONS, INV_FREQ, np.arange(5), normal(8)),
+    "rotary_append_tables": (
+        lambda *each: pn.rotary_append_tables(
+            *each[:5], *np.zeros((2, 2, 2, 5, 8), np.float32), each[5]),
+        Q, K, normal(2, 2, 5, 8), COS, SIN, np.arange(5)),
     "rotary_tables": (
         lambda x, w, axes: pn.rotary_tables(x, w, axis_map=axes),
         np.array([POSITIONS, POSITIONS]), INV_FREQ, np.array([0, 1, 0, 1])),

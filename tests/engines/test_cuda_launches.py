@@ -178,6 +178,31 @@ def test_gradients_of_angles_in_any_order(shape, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("over", ["head", "token"])
+@pytest.mark.parametrize(("dim", "pairs", "pairing"), [(66, 32, "half"), (21, 5, "interleaved")])
+def test_norms_and_caches_in_any_order(dim, pairs, pairing, over, dtype):
+    """With both orders of norm and rotation, in place and not, and their gradients."""
+    inv_freq = frequencies(pairs)
+
+    def run(first: bool, inplace: bool) -> list[np.ndarray]:
+        packed = numbers(dtype, 2, 9, 12, dim)
+        q, k, v = packed[:, :, :7], packed[:, :, 7:10], numbers(dtype, 2, 9, 3, 6)
+        weights = numbers("float32", 7, dim), numbers(dtype, 3, dim)
+        options = (None, inv_freq, "bshd", pairing, 1, None, 1.0, False, "float32", *weights)
+        options += (True, 1e-6, over, 0.5, first)
+        keys, values = numbers(dtype, 5, 4, 3, dim), numbers(dtype, 5, 4, 3, 6)
+        slots = np.arange(18).reshape(2, 9)[:, ::-1] - 1
+        caches = (keys, values, slots, "pshd", not inplace)
+        grads = numbers(dtype, 2, 9, 7, dim), numbers(dtype, 2, 9, 3, dim)
+        back = CUDA_ON_HOST.norm_rotary_backward(*grads, q, k, *options)
+        results = CUDA_ON_HOST.rotary_append(q, k, v, *options, *caches, inplace)
+        return [*back, *results, packed, keys, values]
+
+    for first, inplace in itertools.product((True, False), (True, False)):
+        assert_order_does_not_matter(lambda f=first, i=inplace: run(f, i))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("dim", [6, 130, 8194])
 def test_sinusoids_in_any_order(dim, dtype):
     spec = (dim, 1e4, "interleaved", 0.0, 1.0)

@@ -152,6 +152,30 @@ def test_gradients_of_angles(gpu, data, dtype):
 
 
 @given(gpus(), st.data(), dtypes)
+def test_norms_and_caches(gpu, data, dtype):
+    """In place, so that nothing else has memory; and gradients of smaller ones."""
+    draw = data.draw
+    heads, half, tokens = shape(draw, 20, 11, 34)
+    dim = 2 * half + draw(st.integers(0, 1))
+    pairs = draw(st.integers(1, half))
+    q, k = (nowhere(draw, (1, tokens, heads, dim), dtype) for _ in range(2))
+    pairing = draw(st.sampled_from(["half", "interleaved"]))
+    over = draw(st.sampled_from(["head", "token"])) if heads < 1000 else "head"
+
+    def options(positions: Any, inv_freq: np.ndarray) -> tuple[Any, ...]:
+        norm = (None, None, True, 1e-6, over, 0.0, draw(st.booleans()))
+        return (positions, inv_freq, "bshd", pairing, 0, None, 1.0, False, "float32", *norm)
+
+    given_options = options(*angles(draw, pairs, heads, tokens))
+    assert_within_limits(gpu, lambda: CUDA_ON_HOST.norm_rotary_qk(q, k, *given_options, True))
+    heads, half, tokens = shape(draw, 7, 9, 14)
+    pairs = draw(st.integers(1, half))
+    tensors = [nowhere(draw, (1, tokens, heads, 2 * half), dtype) for _ in range(4)]
+    given_options = options(*angles(draw, pairs, heads, tokens))
+    assert_within_limits(gpu, lambda: CUDA_ON_HOST.norm_rotary_backward(*tensors, *given_options))
+
+
+@given(gpus(), st.data(), dtypes)
 def test_sinusoids(gpu, data, dtype):
     draw = data.draw
     half, rows, heads, batch = shape(draw, 13, 36, 5, 17)

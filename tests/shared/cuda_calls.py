@@ -43,6 +43,11 @@ class Inputs:
         self.wide = random((*shape[:3], 9), dtype, device, seed=4)
         self.wide_out = torch.full_like(self.wide, -7.0)
         self.index = torch.arange(queries + keys + 3, device=device).clamp(3, 11) - 3
+        # Pages of four slots; a slot is not written.
+        self.keys, self.values = (
+            torch.full((8, 4, 1, HEAD_DIM), -7.0, dtype=dtype, device=device) for _ in range(2)
+        )
+        self.slots = torch.arange(shape[0] * shape[2], device=device).view(shape[0], -1) - 1
         self.tensors = [self.x, self.other, self.k, self.out, self.table, self.bias, self.wide_out]
 
 
@@ -73,6 +78,31 @@ CALLS = {
     "apply_rotary_qk_tables": lambda i: pn.apply_rotary_qk_tables(i.x, i.k, i.cos, i.sin),
     "apply_rotary_qk_tables in place": lambda i: pn.apply_rotary_qk_tables(
         i.x, i.k, i.cos, i.sin, pairing="interleaved", inplace=True
+    ),
+    "norm_rotary_qk": lambda i: pn.norm_rotary_qk(
+        i.x, i.k, i.positions, i.f, q_weight=i.x[0, :, 0], norm_over="token"
+    ),
+    "norm_rotary_qk in place": lambda i: pn.norm_rotary_qk(
+        i.x, i.k, i.fractions, i.f, weight_offset=1.0, norm_first=False, inplace=True
+    ),
+    "norm_rotary_qk_tables": lambda i: pn.norm_rotary_qk_tables(
+        i.x, i.k, i.cos, i.sin, q_weight=i.x[0, 0, 0], compute="as_written"
+    ),
+    "rotary_append": lambda i: (
+        *pn.rotary_append(
+            i.x,
+            i.k,
+            i.k.clone(),
+            None,
+            i.f,
+            i.keys,
+            i.values,
+            i.slots,
+            cache_layout="pshd",
+            return_k=True,
+        ),
+        i.keys,
+        i.values,
     ),
     "toeplitz_bias": lambda i: pn.toeplitz_bias(i.diagonals, *i.x.shape[2:], **i.window),
     "toeplitz_bias out": lambda i: pn.toeplitz_bias(

@@ -110,6 +110,40 @@ OPERATIONS = {
             q, k, cos, sin, inplace=True, compute="as_written"
         ),
     ),
+    "norm_rotary_qk": Operation(
+        "norm_rotary_qk",
+        {
+            "q": X,
+            "k": ("bfsd", "real"),
+            **PLACES,
+            "q_weight": ("hd", "float64"),
+            "k_weight": ("d", "float64"),
+        },
+        lambda q, k, positions, inv_freq, q_weight, k_weight: pn.norm_rotary_qk(
+            q, k, positions, inv_freq, q_weight=q_weight, k_weight=k_weight
+        ),
+    ),
+    "norm_rotary_qk_tables in place": Operation(
+        "norm_rotary_qk_tables",
+        {"q": ("bhsd", "inplace"), "k": ("bfsd", "inplace"), **TABLES, "q_weight": ("hd", "real")},
+        lambda q, k, cos, sin, q_weight: pn.norm_rotary_qk_tables(
+            q, k, cos, sin, q_weight=q_weight, norm_over="token", norm_first=False, inplace=True
+        ),
+    ),
+    "rotary_append": Operation(
+        "rotary_append",
+        {
+            "q": X,
+            "k": ("bfsd", "real"),
+            "v": ("bfsW", "real"),
+            **PLACES,
+            "keys": ("bfkd", "out"),
+            "values": ("bfkW", "out"),
+        },
+        lambda q, k, v, positions, inv_freq, keys, values: pn.rotary_append(
+            q, k, v, positions, inv_freq, keys, values, np.arange(k.shape[2]), norm=True
+        ),
+    ),
     "rotary_tables": Operation(
         "rotary_tables",
         {
