@@ -270,7 +270,8 @@ void check_outputs(const RotaryCall& call, const Layout& layout, RotaryArgs& arg
   RotaryOptions options = call;
   for (int i = 0; i < call.tensor_count; ++i) {
     const Array& out = *call.out[i];
-    const char* name = call.out[i] == call.in[i] ? call.names[i] : "out";
+    const bool in_place = call.out[i] == call.in[i];
+    const char* name = in_place ? call.names[i] : call.out_names[i];
     check_output(call.function, name, out, call.in[i]->shape, call.in[i]->rank, *call.in[i]);
     for (int j = 0; j < call.tensor_count; ++j) {
       if (i == j) {
@@ -279,6 +280,11 @@ void check_outputs(const RotaryCall& call, const Layout& layout, RotaryArgs& arg
         fail_value(call.function, name, std::string("no memory in common with ") + call.names[j],
                    "an overlap");
       }
+    }
+    // An output that is an input has been compared with the others already.
+    if (i == 1 && !in_place && call.out[0] != call.in[0] && may_overlap(out, *call.out[0])) {
+      fail_value(call.function, name, std::string("no memory in common with ") + call.out_names[0],
+                 "an overlap");
     }
     NoOverlapWithOptions reader{call.function, name, out};
     options.for_each(options.angles(), reader);

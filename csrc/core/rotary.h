@@ -182,6 +182,7 @@ struct RotaryOptionCount {
 struct RotaryCall : RotaryOptions {
   const char* function = "";
   const char* names[2] = {"x", "k"};
+  const char* out_names[2] = {"out", "out"};  // where out is not in
   const Array* in[2] = {};
   const Array* out[2] = {};
   int tensor_count = 0;

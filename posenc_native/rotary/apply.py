@@ -229,10 +229,12 @@ def apply_rotary(
 
 @overload
 def apply_rotary_qk(q: TensorLike, k: TensorLike, positions: Numbers | None, inv_freq: Numbers, *,
-    inplace: bool = ..., **options: Unpack[RotationOptions]) -> Pair[Tensor]: ...  # fmt: skip
+    inplace: bool = ..., out: Pair[OutTensor] | None = ..., **options: Unpack[RotationOptions],
+) -> Pair[Tensor]: ...  # fmt: skip
 @overload
 def apply_rotary_qk(q: SupportsArray[Number], k: SupportsArray[Number], positions: Numbers | None,
-    inv_freq: Numbers, *, inplace: bool = ..., **options: Unpack[RotationOptions],
+    inv_freq: Numbers, *, inplace: bool = ..., out: Pair[OutArray] | None = ...,
+    **options: Unpack[RotationOptions],
 ) -> Pair[Array[Number]]: ...  # fmt: skip
 def apply_rotary_qk(
     q: Any,
@@ -248,17 +250,20 @@ def apply_rotary_qk(
     inverse: bool = False,
     contiguous: bool = False,
     inplace: bool = False,
+    out: tuple[Any, Any] | None = None,
 ) -> tuple[Any, Any]:
     """Rotate the queries and keys of a layer in one call; angles are computed once for both.
 
     Args:
         q, k: as x in `apply_rotary`, of one dtype and one shape but for the number of heads.
         inplace: write the results to `q` and `k`.
+        out: a pair ``(q_out, k_out)`` of where the results go; `q` and `k` themselves stay where
+            they are.
         positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse, contiguous: as
             in `apply_rotary`.
 
     Returns:
-        ``(q, k)`` rotated; the arguments themselves if in place.
+        ``(q, k)`` rotated; the arguments themselves if in place, `out` if it is given.
 
     Raises:
         ValueError, TypeError: as in `apply_rotary`; nothing has been written then.
@@ -272,9 +277,12 @@ def apply_rotary_qk(
         >>> rotated_k.shape
         (1, 2, 5, 64)
     """
+    to: Any = inplace
     try:
+        if out is not None:
+            to = _outputs("apply_rotary_qk", out, inplace)
         if contiguous:
-            q, k = (arguments.in_order("apply_rotary_qk", x, inplace) for x in (q, k))
+            q, k = (arguments.in_order("apply_rotary_qk", x, bool(to)) for x in (q, k))
         operations, native, given = None, backend.implementation, None
         if not type(q) is type(k) is ndarray:
             operations = late.operations_on(q)
@@ -302,7 +310,7 @@ def apply_rotary_qk(
                 axis_map,
                 scale,
                 inverse,
-                inplace,
+                to,
             )
             if operations is None:
                 return given if inplace and given else rotated
@@ -311,7 +319,7 @@ def apply_rotary_qk(
         rotation = Rotation(
             positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse
         )  # fmt: skip
-        return operations.apply_rotary_qk(q, k, rotation, inplace)  # type: ignore[no-any-return]
+        return operations.apply_rotary_qk(q, k, rotation, to)  # type: ignore[no-any-return]
     except (ValueError, TypeError) as error:
         rotation = Rotation(
             positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse
@@ -398,10 +406,12 @@ def apply_rotary_tables(
 
 @overload
 def apply_rotary_qk_tables(q: TensorLike, k: TensorLike, cos: Any, sin: Any, *,
-    inplace: bool = ..., **options: Unpack[TableRotationOptions]) -> Pair[Tensor]: ...  # fmt: skip
+    inplace: bool = ..., out: Pair[OutTensor] | None = ..., **options: Unpack[TableRotationOptions],
+) -> Pair[Tensor]: ...  # fmt: skip
 @overload
 def apply_rotary_qk_tables(q: SupportsArray[Number], k: SupportsArray[Number], cos: Any, sin: Any,
-    *, inplace: bool = ..., **options: Unpack[TableRotationOptions],
+    *, inplace: bool = ..., out: Pair[OutArray] | None = ...,
+    **options: Unpack[TableRotationOptions],
 ) -> Pair[Array[Number]]: ...  # fmt: skip
 def apply_rotary_qk_tables(
     q: Any,
@@ -415,19 +425,20 @@ def apply_rotary_qk_tables(
     inverse: bool = False,
     compute: str = "float32",
     inplace: bool = False,
+    out: tuple[Any, Any] | None = None,
 ) -> tuple[Any, Any]:
     """Rotate the queries and keys of a layer by ready cosines and sines, in one call.
 
     Args:
-        q, k, inplace: as in `apply_rotary_qk`.
+        q, k, inplace, out: as in `apply_rotary_qk`.
         cos, sin: as in `apply_rotary_tables`; the same for `q` and `k`.
         layout, pairing, rotary_start, inverse: as in `apply_rotary`.
         compute: as in `apply_rotary_tables`.
 
     Returns:
         ``(q, k)`` rotated, to the bits of two calls of `apply_rotary_tables`; the arguments
-        themselves if in place. Gradients reach `q` and `k`, and `cos` and `sin` if they ask for
-        them.
+        themselves if in place, `out` if it is given. Gradients reach `q` and `k`, and `cos` and
+        `sin` if they ask for them.
 
     Raises:
         ValueError, TypeError: as in `apply_rotary`; nothing has been written then.
@@ -442,7 +453,10 @@ def apply_rotary_qk_tables(
         >>> bool((rotated_k == pn.apply_rotary_tables(k, cos, sin)).all())
         True
     """
+    to: Any = inplace
     try:
+        if out is not None:
+            to = _outputs("apply_rotary_qk_tables", out, inplace)
         operations, native, given = None, backend.implementation, None
         if not type(q) is type(k) is ndarray:
             operations = late.operations_on(q)
@@ -458,18 +472,32 @@ def apply_rotary_qk_tables(
                 sin = arguments.as_array("apply_rotary_qk_tables", "sin", sin)
         if native is not None:
             rotated: tuple[Any, Any] = native.apply_rotary_qk_tables(
-                q, k, cos, sin, layout, pairing, rotary_start, inverse, compute, inplace
+                q, k, cos, sin, layout, pairing, rotary_start, inverse, compute, to
             )
             if operations is None:
                 return given if inplace and given else rotated
             if rotated is not NotImplemented:
                 return rotated
         rotation = TableRotation(cos, sin, layout, pairing, rotary_start, inverse, compute)
-        return operations.apply_rotary_qk_tables(q, k, rotation, inplace)  # type: ignore[no-any-return]
+        return operations.apply_rotary_qk_tables(q, k, rotation, to)  # type: ignore[no-any-return]
     except (ValueError, TypeError) as error:
         rotation = TableRotation(cos, sin, layout, pairing, rotary_start, inverse, compute)
         hint_at(error, rotation, q=q, k=k)
         raise
+
+
+def _outputs(function: str, out: Any, inplace: bool) -> tuple[Any, Any]:
+    """The argument out for q and k."""
+    if not isinstance(out, tuple) or len(out) != 2:
+        got = f"{len(out)} of them" if isinstance(out, tuple) else type(out).__name__
+        arguments.wrong_type(function, "out", "a pair (q_out, k_out)", got)
+    if inplace:
+        arguments.wrong_value(function, "inplace", "False where out says where results go", True)
+    for i, one in enumerate(out):
+        if one is None:
+            arguments.wrong_type(function, f"out[{i}]", "memory for the result", None)
+        arguments.check_no_mask(function, f"out[{i}]", one)
+    return out
 
 
 def _position_array(function: str, positions: Any, x: Any) -> npt.NDArray[Any]:

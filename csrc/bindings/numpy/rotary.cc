@@ -66,10 +66,12 @@ class Rotation {
     return to.object();
   }
 
-  // q and k where they are, or to new arrays. Heads of another width than `head_dim`, where it is
-  // not negative, are left to the caller, who has words for them.
-  py::tuple rotate(py::handle q, py::handle k, py::handle inplace, int64_t head_dim = -1) {
-    const bool in_place = boolean(plain(inplace, {&PyBool_Type}));
+  // q and k to new arrays (`to` is false), where they are (true), or to the two of a tuple. Heads
+  // of another width than `head_dim`, where it is not negative, are left to the caller, who has
+  // words for them.
+  py::tuple rotate(py::handle q, py::handle k, py::handle to, int64_t head_dim = -1) {
+    if (PyTuple_CheckExact(to.ptr())) return rotate_to(q, k, py::reinterpret_borrow<py::tuple>(to));
+    const bool in_place = boolean(plain(to, {&PyBool_Type}));
     check_kernels(2, in_place ? Form::kInPlace : Form::kNew);
     const auto read = [&](const char* name, py::handle object) {
       return in_place ? output(name, object) : input(name, object);
@@ -92,6 +94,31 @@ class Rotation {
     call_.out[1] = &key_out.array();
     rotate();
     return pair(query_out, key_out);
+  }
+
+  // Each of q and k to memory that the caller has, which may be its own.
+  py::tuple rotate_to(py::handle q, py::handle k, const py::tuple& to) {
+    if (to.size() != 2) fail_type(call_.function, "out", "a pair (q_out, k_out)", "another tuple");
+    const py::handle given[2] = {q, k};
+    const py::handle outs[2] = {PyTuple_GET_ITEM(to.ptr(), 0), PyTuple_GET_ITEM(to.ptr(), 1)};
+    const bool in_place = outs[0].is(q) && outs[1].is(k);
+    check_kernels(2, in_place ? Form::kInPlace : Form::kOut);
+    call_.names[0] = "q";
+    call_.out_names[0] = "out[0]";
+    call_.out_names[1] = "out[1]";
+    call_.tensor_count = 2;
+    ArrayArgument in[2], out[2];
+    for (int i = 0; i < 2; ++i) {
+      const bool itself = outs[i].is(given[i]);
+      in[i] = itself ? output(call_.names[i], given[i]) : input(call_.names[i], given[i]);
+      call_.in[i] = call_.out[i] = &in[i].array();
+      if (itself) continue;
+      out[i] = output(call_.out_names[i], outs[i]);
+      call_.out[i] = &out[i].array();
+    }
+    rotate();
+    for (const py::handle written_to : outs) written(written_to);
+    return to;
   }
 
   // Takes the gradients of what x (or q and k) was rotated to, and x itself. Returns the gradients

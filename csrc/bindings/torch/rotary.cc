@@ -169,7 +169,8 @@ void with_call(const char* function, const Tensors<count>& in, const Tensors<cou
       inputs[i] = tensors.describe(call.names[i], in[i]);
       call.in[i] = call.out[i] = &inputs[i];
       if (&in == &out) continue;
-      outputs[i] = tensors.describe("out", out[i]);
+      if (count == 2) call.out_names[i] = i == 0 ? "out[0]" : "out[1]";
+      outputs[i] = tensors.describe(call.out_names[i], out[i]);
       call.out[i] = &outputs[i];
     }
     static_cast<RotaryOptions&>(call) = options.describe(tensors);
@@ -321,6 +322,8 @@ void define_rotations(Library& m, AnglesFrom from, const std::string& suffix) {
   define(one + "_out(Tensor x, " + options + ", *, Tensor(a!) out) -> ()");
   define(two + "(Tensor q, Tensor k, " + options + ") -> (Tensor, Tensor)");
   define(two + "_(Tensor(a!) q, Tensor(b!) k, " + options + ") -> ()");
+  define(two + "_out(Tensor q, Tensor k, " + options +
+         ", *, Tensor(a!) out_q, Tensor(b!) out_k) -> ()");
 }
 
 }  // namespace
@@ -345,6 +348,7 @@ void implement_rotary(Library& m) {
   m.impl("rotary_out", &rotary<kPositions, 1, Result::kOut>);
   m.impl("rotary_qk", &rotary<kPositions, 2, Result::kNew>);
   m.impl("rotary_qk_", &rotary<kPositions, 2, Result::kInPlace>);
+  m.impl("rotary_qk_out", &rotary<kPositions, 2, Result::kOut>);
   m.impl("rotary_backward", &rotary_backward<1>);
   m.impl("rotary_qk_backward", &rotary_backward<2>);
   m.impl("rotary_from_tables", &rotary<kTables, 1, Result::kNew>);
@@ -352,6 +356,7 @@ void implement_rotary(Library& m) {
   m.impl("rotary_from_tables_out", &rotary<kTables, 1, Result::kOut>);
   m.impl("rotary_qk_from_tables", &rotary<kTables, 2, Result::kNew>);
   m.impl("rotary_qk_from_tables_", &rotary<kTables, 2, Result::kInPlace>);
+  m.impl("rotary_qk_from_tables_out", &rotary<kTables, 2, Result::kOut>);
 }
 
 }  // namespace posenc::operators

@@ -75,23 +75,24 @@ def apply_rotary(x: Array, *call: Any) -> Array:
 
 
 def apply_rotary_qk(q: Array, k: Array, *call: Any) -> tuple[Array, Array]:
-    """q and k, which may differ in heads, rotated by the same angles; call: a Rotation, inplace."""
+    """q and k, which may differ in heads, rotated by the same angles.
+
+    call: a Rotation, and where to: False for new arrays, True for q and k, or a pair of arrays.
+    """
     function = "apply_rotary_qk"
-    *options, inplace = call
+    *options, to = call
     rotation = Rotation(*options)
     _check_query_and_key(function, q, k)
     frequencies = _frequencies_of_heads(function, rotation.inv_freq)
     q_view, k_view = _views(function, q, k, rotation, frequencies.shape[-1])
     check_frequency_heads(function, frequencies.shape, {"q": q_view, "k": k_view})
     angles = _angles(function, rotation, q_view, frequencies, q.dtype)
-    if inplace:
-        check_writable(function, "q", q, [k, *angles.read])
-        check_writable(function, "k", k, [q, *angles.read])
+    outs = _outputs(function, q, k, to, angles.read)
     cos, sin = angles.cos_sin(rotation.inverse)
     by_head = frequencies.ndim > 1
     rotated_q = _rotate(q, cos, sin, q_view, by_head=by_head)
     rotated_k = _rotate(k, cos, sin, k_view, by_head=by_head)
-    return store(rotated_q, q if inplace else None), store(rotated_k, k if inplace else None)
+    return store(rotated_q, outs[0]), store(rotated_k, outs[1])
 
 
 def rotary_backward(
@@ -164,20 +165,35 @@ def apply_rotary_tables(x: Array, *call: Any) -> Array:
 
 
 def apply_rotary_qk_tables(q: Array, k: Array, *call: Any) -> tuple[Array, Array]:
-    """q and k, which may differ in heads, rotated by tables; call: a TableRotation, inplace."""
+    """As `apply_rotary_qk`, by tables; call: a TableRotation, and where to."""
     function = "apply_rotary_qk_tables"
-    *options, inplace = call
+    *options, to = call
     rotation = TableRotation(*options)
     _check_query_and_key(function, q, k)
     pairs = _check_tables(function, rotation.cos, rotation.sin)
     q_view, k_view = _views(function, q, k, rotation, pairs)
     cos, sin, as_written = _tables_of_tokens(function, rotation, q_view)
-    if inplace:
-        check_writable(function, "q", q, [k, rotation.cos, rotation.sin])
-        check_writable(function, "k", k, [q, rotation.cos, rotation.sin])
+    outs = _outputs(function, q, k, to, [rotation.cos, rotation.sin])
     rotated_q = _rotate(q, cos, sin, q_view, as_written=as_written)
     rotated_k = _rotate(k, cos, sin, k_view, as_written=as_written)
-    return store(rotated_q, q if inplace else None), store(rotated_k, k if inplace else None)
+    return store(rotated_q, outs[0]), store(rotated_k, outs[1])
+
+
+def _outputs(
+    function: str, q: Array, k: Array, to: bool | tuple[Array, Array], read: list[Array | None]
+) -> tuple[Array | None, Array | None]:
+    """Where q and k go, None for new arrays: each where it is, or apart from all else."""
+    if not to:
+        return None, None
+    if not isinstance(to, tuple):
+        to = q, k
+    for i, (name, x, other) in enumerate((("q", q, k), ("k", k, q))):
+        if to[i] is x:
+            check_writable(function, name, x, [other, *read])
+        else:
+            apart = [other, *read, *([to[0]] if i else [])]
+            check_out(function, to[i], x.shape, x.dtype, apart, replaceable=x, name=f"out[{i}]")
+    return to
 
 
 class _Angles(NamedTuple):

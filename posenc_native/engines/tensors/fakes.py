@@ -43,9 +43,9 @@ def register() -> None:
         return torch.empty_like(q), torch.empty_like(k), *_angle_gradients(q, *call)
 
     for name in ("sinusoidal_out", "add_sinusoidal_out", "add_sinusoidal_", "rotary_out", "rotary_",
-                 "rotary_qk_", "rotary_from_tables_out", "rotary_from_tables_",
-                 "rotary_qk_from_tables_", "toeplitz_bias_out", "add_toeplitz_bias_",
-                 "add_toeplitz_bias_out", "relative_gather_out",
+                 "rotary_qk_out", "rotary_qk_", "rotary_from_tables_out", "rotary_from_tables_",
+                 "rotary_qk_from_tables_out", "rotary_qk_from_tables_", "toeplitz_bias_out",
+                 "add_toeplitz_bias_", "add_toeplitz_bias_out", "relative_gather_out",
                  "relative_scatter_out"):  # fmt: skip
         fake(name)(lambda *args, **kwargs: None)
 

@@ -79,17 +79,19 @@ def apply_rotary(x: Tensor, rotation: Rotation, out: Tensor | None) -> Tensor:
     return one_tensor(rotary_gradients.ROTARY, function, x, rotation, out)
 
 
-def apply_rotary_qk(
-    q: Tensor, k: Tensor, rotation: Rotation, inplace: bool
-) -> tuple[Tensor, Tensor]:
+# Where q and k go: to new tensors (False), where they are (True), or to two others.
+_To = bool | tuple[Any, Any]
+
+
+def apply_rotary_qk(q: Tensor, k: Tensor, rotation: Rotation, to: _To) -> tuple[Tensor, Tensor]:
     """`posenc_native.apply_rotary_qk` for tensors."""
     function = "apply_rotary_qk"
     # The checks take about as long as the rotation of one token. So what decoding needs is checked
     # first, and the rest only for arguments that are not of the usual kinds.
     if not isinstance(k, Tensor):
         wrong_type(function, "k", "a tensor, as q is", type(k).__name__)
-    if inplace:
-        check_writable(q, k)
+    if to:
+        to = _checked_outputs(function, q, k, to)
     positions, inv_freq = rotation.positions, rotation.inv_freq
     if (
         type(inv_freq) is not Tensor
@@ -106,13 +108,13 @@ def apply_rotary_qk(
         or inv_freq.requires_grad
         or transformed()
     ) and angles_followed(positions, inv_freq):
-        return _learned_qk(function, q, k, rotation, inplace)
-    result = _two_tensors(rotary_gradients.ROTARY_QK, q, k, rotation, inplace)
+        return _learned_qk(function, q, k, rotation, to)
+    result = _two_tensors(rotary_gradients.ROTARY_QK, q, k, rotation, to)
     if result is not None:
         return result
     _composable(function, rotation, q=q, k=k)
     rotated = composed_rotary.apply_rotary(function, (q, k), rotation)
-    return pair_results(function, q, k, rotated, inplace, positions, inv_freq, rotation.axis_map)
+    return pair_results(function, q, k, rotated, to, positions, inv_freq, rotation.axis_map)
 
 
 def apply_rotary_tables(x: Tensor, rotation: TableRotation, out: Tensor | None) -> Tensor:
@@ -133,7 +135,7 @@ def apply_rotary_tables(x: Tensor, rotation: TableRotation, out: Tensor | None) 
 
 
 def apply_rotary_qk_tables(
-    q: Tensor, k: Tensor, rotation: TableRotation, inplace: bool
+    q: Tensor, k: Tensor, rotation: TableRotation, to: _To
 ) -> tuple[Tensor, Tensor]:
     """`posenc_native.apply_rotary_qk_tables` for tensors."""
     function = "apply_rotary_qk_tables"
@@ -142,19 +144,21 @@ def apply_rotary_qk_tables(
     for name, tensor in (("k", k), ("cos", cos), ("sin", sin)):
         if not isinstance(tensor, Tensor):
             wrong_type(function, name, "a tensor, as q is", type(tensor).__name__)
-    if inplace:
-        check_writable(q, k)
+    if to:
+        to = _checked_outputs(function, q, k, to)
     rotation = _of_schema_if_needed(function, rotation)
     if rotation.compute != "float32":
         rounds_as_written(function, rotation.compute)
     learned = (cos.requires_grad or sin.requires_grad) and torch.is_grad_enabled()
     if not learned:
-        result = _two_tensors(rotary_gradients.QK_FROM_TABLES, q, k, rotation, inplace)
+        result = _two_tensors(rotary_gradients.QK_FROM_TABLES, q, k, rotation, to)
         if result is not None:
             return result
     composable(function, q=q, k=k, cos=cos, sin=sin)
     rotated = composed_rotary.apply_rotary_tables(function, (q, k), rotation)
-    return pair_results(function, q, k, rotated, inplace, cos, sin)
+    if learned and isinstance(to, tuple):
+        no_output_for_gradient(function, cos, sin)
+    return pair_results(function, q, k, rotated, to, cos, sin)
 
 
 def _read(function: str, x: Tensor, rotation: Rotation) -> Rotation:
@@ -190,14 +194,31 @@ def _of_schema_if_needed(function: str, rotation: AnyRotation) -> AnyRotation:
     return of_schema(function, rotation)
 
 
+def _checked_outputs(function: str, q: Tensor, k: Tensor, to: _To) -> _To:
+    """Where q and k go, if they may go there; True where both stay where they are."""
+    if not isinstance(to, tuple):
+        check_writable(q, k)
+        return to
+    for i, (name, x) in enumerate((("q", q), ("k", k))):
+        check_output(function, to[i], x, f"out[{i}]", name)
+    if to[0] is q and to[1] is k:
+        return True
+    if needs_grad(q, k):
+        expected = "no out, or (q, k) themselves, where a gradient is required"
+        wrong_value(function, "out", expected, "other tensors")
+    return to
+
+
 def _learned_qk(
-    function: str, q: Tensor, k: Tensor, rotation: Rotation, inplace: bool
+    function: str, q: Tensor, k: Tensor, rotation: Rotation, to: _To
 ) -> tuple[Tensor, Tensor]:
     """`apply_rotary_qk` where frequencies or positions require a gradient."""
-    if inplace:
+    positions, inv_freq = rotation.positions, rotation.inv_freq
+    if isinstance(to, tuple):
+        no_output_for_gradient(function, positions, inv_freq)
+    if to:
         expected = "False where frequencies or positions require a gradient"
         wrong_value(function, "inplace", expected, True)
-    positions, inv_freq = rotation.positions, rotation.inv_freq
     if operators_take(q, k, positions, inv_freq, rotation.axis_map) and not transformed():
         return angle_gradients.learned_rotary_qk(q, k, *rotation)
     _composable(function, rotation, q=q, k=k)
@@ -210,9 +231,9 @@ def _two_tensors(
     q: Tensor,
     k: Tensor,
     rotation: Rotation | TableRotation,
-    inplace: bool,
+    to: _To,
 ) -> tuple[Tensor, Tensor] | None:
-    """The operator, functional or in place; None where the tensors need a composition."""
+    """The operator in the form that `to` asks for; None where the tensors need a composition."""
     # `operators_take`, written out to save its call. The first is positions (or None) or cos, the
     # second inv_freq or sin.
     first, second = rotation[0], rotation[1]
@@ -228,16 +249,25 @@ def _two_tensors(
         )
     if not (together and operators_in_use()):
         return None
+    if isinstance(to, tuple):
+        if not operators_take(q, *to):
+            return None
+        out_q, out_k = to
+        call(
+            getattr(ops, f"{operator.name}_out").default, q, k, *rotation, out_q=out_q, out_k=out_k
+        )
+        increment_version(to)
+        return to
     wants_grad = (q.requires_grad or k.requires_grad) and torch.is_grad_enabled()
     if wants_grad or transformed():
-        return (operator.in_place if inplace else operator.functional)(q, k, *rotation)  # type: ignore[no-any-return]
+        return (operator.in_place if to else operator.functional)(q, k, *rotation)  # type: ignore[no-any-return]
     functional, in_place = operator.bare  # type: ignore[misc]
     # Options that are the schema's defaults are left out: reading one takes torch 0.1 microseconds.
     given = 2 if rotation.layout == "bhsd" and rotation.pairing == "half" else 4
     if rotation[4:] != _DEFAULTS[type(rotation)]:
         given = len(rotation)
     try:
-        if not inplace:
+        if not to:
             return functional(q, k, *rotation[:given])  # type: ignore[no-any-return]
         in_place(q, k, *rotation[:given])
     except RuntimeError as error:

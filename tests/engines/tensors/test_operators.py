@@ -70,6 +70,17 @@ def table_sample(name, dtype=torch.float32, tensors=1, view=lambda x: x, out=Fal
     return make
 
 
+def pair_sample(sample):
+    """The sample of q and k with memory for both results."""
+
+    def make(device, requires_grad):
+        args, _ = sample(device, requires_grad)
+        q, k = (torch.empty_like(x).detach() for x in args[:2])
+        return args, {"out_q": q, "out_k": k}
+
+    return make
+
+
 def add_sample(positions=None, dtype=torch.float32, out=False):
     def make(device, requires_grad):
         x = random((2, 5, 8), dtype, device, requires_grad=requires_grad)
@@ -166,6 +177,10 @@ SAMPLES = {
     "rotary_qk_": [
         ("far", rotary_sample("thd-far", tensors=2)),
         ("padded", rotary_sample("scaled", torch.bfloat16, tensors=2, view=padded)),
+    ],
+    "rotary_qk_out": [("slice", pair_sample(rotary_sample("middle-slice", tensors=2)))],
+    "rotary_qk_from_tables_out": [
+        ("far", pair_sample(table_sample("thd-far", torch.bfloat16, tensors=2))),
     ],
     "rotary_backward": [
         ("axes", backward_sample("batched-axes-blocks", True)),
