@@ -66,9 +66,8 @@ from .relative.kernels import fire_bias, kerple_diagonals, sandwich_diagonals
 from .relative.lookup import relative_gather, relative_scatter
 from .relative.tables import clipped_diagonals, t5_diagonals
 from .relative.windows import swin_diagonals, swin_v2_coordinates
-from .rotary.apply import (
-    apply_rotary,
-    apply_rotary_qk,
+from .rotary.apply import apply_rotary, apply_rotary_qk
+from .rotary.by_tables import (
     apply_rotary_qk_tables,
     apply_rotary_tables,
     rotary_tables,

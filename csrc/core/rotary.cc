@@ -121,7 +121,7 @@ void check_tables(const RotaryCall& call, const Layout& layout, RotaryArgs& args
   args.table_dtype = call.cosine->dtype;
 }
 
-// What is turned: every tensor with its heads, of one shape otherwise.
+// What is turned: every tensor with its heads, of one shape but where q and k are turned apart.
 void check_tensors(const RotaryCall& call, const Layout& layout, RotaryArgs& args) {
   args.tensor_count = call.tensor_count;
   const Array& first = *call.in[0];
@@ -143,12 +143,15 @@ void check_tensors(const RotaryCall& call, const Layout& layout, RotaryArgs& arg
       fail_type(call.function, call.names[i],
                 std::string("the dtype of ") + call.names[0] + ", " + first.dtype_name,
                 x.dtype_name);
-    } else if (size_of(x, layout.batch) != args.batch || size_of(x, layout.token) != args.tokens ||
-               size_of(x, layout.dim) != args.head_dim) {
-      fail_value(
-          call.function, call.names[i],
-          std::string("the shape of ") + call.names[0] + " but for heads, " + shape_string(first),
-          shape_string(x));
+    } else if ((!call.own_tokens() && (size_of(x, layout.batch) != args.batch ||
+                                       size_of(x, layout.token) != args.tokens)) ||
+               (call.k_start < 0 && size_of(x, layout.dim) != args.head_dim)) {
+      const char* const free = call.own_tokens()   ? " but for heads, batch and length, "
+                               : call.k_start >= 0 ? " but for heads and head_dim, "
+                                                   : " but for heads, ";
+      fail_value(call.function, call.names[i],
+                 std::string("the shape of ") + call.names[0] + free + shape_string(first),
+                 shape_string(x));
     }
     args.tensors[i].in = x.data;
     args.tensors[i].heads = size_of(x, layout.head);
@@ -234,7 +237,7 @@ void check_places(const RotaryCall& call, const Layout& layout, RotaryArgs& args
   }
 }
 
-RotaryArgs check_inputs(const RotaryCall& call, const Layout& layout) {
+RotaryArgs check_angles(const RotaryCall& call, const Layout& layout) {
   RotaryArgs args;
   check_tensors(call, layout, args);
   check_pairs(call, args);
@@ -245,6 +248,29 @@ RotaryArgs check_inputs(const RotaryCall& call, const Layout& layout) {
     check_places(call, layout, args);
   }
   return args;
+}
+
+// q (0) or k (1) of a call alone. Errors about an option that is a pair say which one of it.
+RotaryArgs check_angles_of(const RotaryCall& call, const Layout& layout, int i) {
+  RotaryCall one = call;
+  one.tensor_count = 1;
+  one.names[0] = call.names[i];
+  one.in[0] = call.in[i];
+  if (i == 1) {
+    if (call.k_positions != nullptr) one.positions = call.k_positions;
+    if (call.k_cosine != nullptr) one.cosine = call.k_cosine, one.sine = call.k_sine;
+    if (call.k_start >= 0) one.rotary_start = call.k_start;
+  }
+  try {
+    return check_angles(one, layout);
+  } catch (Error& error) {
+    const std::string& name = error.argument;
+    const bool of_tokens = name == "positions" || name == "cos" || name == "sin";
+    if ((of_tokens && call.own_tokens()) || (name == "rotary_start" && call.k_start >= 0)) {
+      error.argument += i == 0 ? "[0]" : "[1]";
+    }
+    throw;
+  }
 }
 
 // A reader of options: an output has no memory in common with any of their arrays.
@@ -266,7 +292,7 @@ struct NoOverlapWithOptions {
   void boolean(const char* /*name*/, bool /*value*/) const {}
 };
 
-void check_outputs(const RotaryCall& call, const Layout& layout, RotaryArgs& args) {
+void check_outputs(const RotaryCall& call, const Layout& layout, RotaryTensor* const* tensors) {
   RotaryOptions options = call;
   for (int i = 0; i < call.tensor_count; ++i) {
     const Array& out = *call.out[i];
@@ -288,18 +314,39 @@ void check_outputs(const RotaryCall& call, const Layout& layout, RotaryArgs& arg
     }
     NoOverlapWithOptions reader{call.function, name, out};
     options.for_each(options.angles(), reader);
-    args.tensors[i].out = out.data;
-    args.tensors[i].out_strides = head_strides(out, layout);
+    tensors[i]->out = out.data;
+    tensors[i]->out_strides = head_strides(out, layout);
   }
 }
 
 }  // namespace
 
-RotaryArgs check_rotary(const RotaryCall& call) {
+RotaryParts check_rotary_parts(const RotaryCall& call) {
   const Layout layout = parse_layout(call);
-  RotaryArgs args = check_inputs(call, layout);
-  check_outputs(call, layout, args);
-  return args;
+  RotaryParts parts;
+  if (!call.apart() || call.tensor_count < 2) {
+    parts.first = check_angles(call, layout);
+    RotaryTensor* const tensors[] = {&parts.first.tensors[0], &parts.first.tensors[1]};
+    check_outputs(call, layout, tensors);
+    return parts;
+  }
+  RotaryArgs both;
+  check_tensors(call, layout, both);
+  parts.first = check_angles_of(call, layout, 0);
+  parts.second = check_angles_of(call, layout, 1);
+  RotaryTensor* const tensors[] = {&parts.first.tensors[0], &parts.second->tensors[0]};
+  check_outputs(call, layout, tensors);
+  return parts;
+}
+
+RotaryArgs check_rotary(const RotaryCall& call) {
+  RotaryParts parts = check_rotary_parts(call);
+  if (parts.second) {
+    fail_value(call.function,
+               call.own_tokens() ? call.cosine != nullptr ? "cos" : "positions" : "rotary_start",
+               "the same for q and k", "a pair");
+  }
+  return parts.first;
 }
 
 RotaryGradientArgs check_rotary_gradient(RotaryCall call, const Array* const* x) {

@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include "core/angles.h"
@@ -131,6 +132,11 @@ struct RotaryOptions {
   double scale = 1.0;
   bool inverse = false;
   std::string_view compute = "float32";  // or "as_written"
+  // Of k, where they are not those of q.
+  const Array* k_positions = nullptr;
+  const Array* k_cosine = nullptr;
+  const Array* k_sine = nullptr;
+  int64_t k_start = -1;  // negative: that of q
 
   // Shows a reader each option with its name, in the order in which all functions take them.
   template <typename Reader>
@@ -152,7 +158,18 @@ struct RotaryOptions {
     }
     reader.boolean("inverse", inverse);
     if (!computed) reader.text("compute", compute);
+    if (computed) {
+      reader.optional_array("k_positions", k_positions);
+    } else {
+      reader.optional_array("k_cos", k_cosine);
+      reader.optional_array("k_sin", k_sine);
+    }
+    reader.integer("k_start", k_start);
   }
+
+  // Whether q and k have tokens of their own; and whether they are turned one by one.
+  bool own_tokens() const { return k_positions != nullptr || k_cosine != nullptr; }
+  bool apart() const { return own_tokens() || k_start >= 0; }
 
   AnglesFrom angles() const {
     return cosine != nullptr ? AnglesFrom::kTables : AnglesFrom::kPositions;
@@ -188,7 +205,17 @@ struct RotaryCall : RotaryOptions {
   int tensor_count = 0;
 };
 
+// What a call comes to: all its tensors at once, or q and then k where they share no angles. All of
+// it is checked before any of it runs.
+struct RotaryParts {
+  RotaryArgs first;
+  std::optional<RotaryArgs> second;
+};
+
 // Frequencies in turns are left to the caller, who owns their memory (turns_from_frequencies).
+RotaryParts check_rotary_parts(const RotaryCall& call);
+
+// The same for callers that have one part: others are refused.
 RotaryArgs check_rotary(const RotaryCall& call);
 
 // `call` is the rotation forwards, but for its tensors, which are the gradients of out and of x;

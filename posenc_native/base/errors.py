@@ -53,6 +53,14 @@ def add_hint(error: BaseException, hint: str) -> None:
         error.args = (str(error.fault),)  # type: ignore[attr-defined]
 
 
+def blame(error: BaseException, **changes: str) -> None:
+    """Change fields of an error about an argument: what its caller calls the argument."""
+    fault = fault_of(error)
+    if fault is not None:
+        error.fault = fault._replace(**changes)  # type: ignore[attr-defined]
+        error.args = (str(error.fault),)  # type: ignore[attr-defined]
+
+
 # What errors of operators look like after they have crossed torch, which passes on text alone.
 _CROSSED = re.compile(
     r"(?P<function>\w+): (?P<argument>[^:]+): expected (?P<expected>.+), got (?P<got>.+)", re.DOTALL

@@ -156,11 +156,19 @@ def rounds_as_written(function: str, compute: object) -> bool:
     return compute == "as_written"
 
 
-def check_same_tokens(function: str, q: RotaryView, k: RotaryView) -> None:
-    """ValueError unless the shapes of q and k are equal but for their heads."""
+def check_same_tokens(
+    function: str, q: RotaryView, k: RotaryView, own_tokens: bool = False, own_start: bool = False
+) -> None:
+    """ValueError unless the shapes of q and k are equal but for their heads.
+
+    own_tokens, own_start: what else k has of its own, and so may have of another length.
+    """
+    free = "h" + "bst" * own_tokens + "d" * own_start
     for letter, q_length, k_length in zip(q.layout, q.shape, k.shape, strict=True):
-        if letter != "h" and q_length != k_length:
-            wrong_value(function, "k", f"the shape of q but for h, {list(q.shape)}", list(k.shape))
+        if letter not in free and q_length != k_length:
+            but = ", ".join(letter for letter in q.layout if letter in free) or "h"
+            expected = f"the shape of q but for {but}, {list(q.shape)}"
+            wrong_value(function, "k", expected, list(k.shape))
 
 
 def _rotary_layout(function: str, layout: object) -> str:

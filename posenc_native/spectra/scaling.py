@@ -425,18 +425,10 @@ def _yarn_blend(dim: int, base: float, values: _Values) -> RotaryBlend:
 
 
 @_rope_type(
-    "yarn",
-    "factor",
-    "max_position_embeddings",
-    "original_max_position_embeddings",
-    "attention_factor",
-    "beta_fast",
-    "beta_slow",
-    "mscale",
-    "mscale_all_dim",
-    "truncate",
+    "yarn", "factor", "max_position_embeddings", "original_max_position_embeddings",
+    "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate",
     blend=_yarn_blend,
-)
+)  # fmt: skip
 def _yarn(dim: int, base: float, values: _Values) -> tuple[FloatArray, float]:
     factor = _length_ratio(values)
     inv_freq = _yarn_blend(dim, base, values).of(_plain(dim, base, values), factor)
@@ -480,16 +472,9 @@ def _llama3(dim: int, base: float, values: _Values) -> tuple[FloatArray, float]:
 
 
 @_rope_type(
-    "longrope",
-    "factor",
-    "attention_factor",
-    "short_factor",
-    "long_factor",
-    "short_mscale",
-    "long_mscale",
-    "max_position_embeddings",
-    "original_max_position_embeddings",
-)
+    "longrope", "factor", "attention_factor", "short_factor", "long_factor", "short_mscale",
+    "long_mscale", "max_position_embeddings", "original_max_position_embeddings",
+)  # fmt: skip
 def _longrope(dim: int, base: float, values: _Values) -> tuple[FloatArray, float]:
     trained = values.trained()
     if trained <= 1:

@@ -76,6 +76,114 @@ BAD = {
 }
 OF_ARRAYS = rows(BY_ARRAYS)
 
+NAN = np.array([0.0, np.nan, 1, 2, 3, 4, 5])
+
+
+def at(positions: Any, error: type[Exception], argument: str, **options: Any) -> Bad:
+    """q of 5 tokens, k of 7; in place, and nothing is written."""
+    return Bad(
+        "apply_rotary_qk",
+        lambda: (x(), x(2, 1, 7, 8), positions, FREQ, {"inplace": True, **options}),
+        error,
+        argument,
+    )
+
+
+def by(cos: Any, sin: Any, error: type[Exception], argument: str, **options: Any) -> Bad:
+    return Bad(
+        "apply_rotary_qk_tables",
+        lambda: (x(), x(2, 1, 7, 8), cos(), sin(), {"inplace": True, **options}),
+        error,
+        argument,
+    )
+
+
+def starts(rotary_start: Any, error: type[Exception], argument: str) -> Bad:
+    """Heads of 8 dims beside heads of 6."""
+    return Bad(
+        "apply_rotary_qk",
+        lambda: (x(), x(2, 1, 5, 6), None, FREQ, {"inplace": True, "rotary_start": rotary_start}),
+        error,
+        argument,
+    )
+
+
+def pair(first: int = 5, second: int = 7, pairs: int = 2, dtype: Any = "f4") -> tuple[Any, Any]:
+    return x(first, pairs, dtype=dtype), x(second, pairs, dtype=dtype)
+
+
+ONE = np.arange(5)
+OTHER = np.arange(7)
+PAIRS = {
+    "lengths without a pair": at(None, V, "k"),
+    "positions of q too long": at((OTHER, OTHER), V, r"positions\[0\]"),
+    "positions of k too short": at((ONE, ONE), V, r"positions\[1\]"),
+    "positions of k not a number": at((ONE, NAN), V, r"positions\[1\]"),
+    "positions of q of bools": at((ONE > 1, OTHER), T, r"positions\[0\]"),
+    "positions of k of text": at((ONE, "1234567"), T, r"positions\[1\]"),
+    "a count of other length for k": at((None, 8), V, r"positions\[1\]"),
+    "axes of k alone": at(
+        (np.stack([ONE, ONE]), OTHER), V, r"positions\[1\]", axis_map=np.array([0, 1])
+    ),
+    "an axis that positions of k lack": at(
+        (np.stack([ONE, ONE]), OTHER[None]), V, "axis_map", axis_map=np.array([0, 1])
+    ),
+    "three positions": at((ONE, OTHER, OTHER), T, "positions"),
+    "k of other dtype": Bad(
+        "apply_rotary_qk", lambda: (x(), x(2, 1, 7, 8, dtype="f8"), (ONE, OTHER), FREQ), T, "k"
+    ),
+    "k of other width": Bad(
+        "apply_rotary_qk", lambda: (x(), x(2, 1, 7, 6), (ONE, OTHER), FREQ), V, "k"
+    ),
+    "k of other rank": Bad(
+        "apply_rotary_qk", lambda: (x(), x(1, 7, 8), (ONE, OTHER), FREQ), V, "k"
+    ),
+    "pair, one array": Bad(
+        "apply_rotary_qk",
+        lambda: ((a := x()), a, (ONE, ONE), FREQ, {"inplace": True}),
+        V,
+        "q",
+    ),
+    "starts of k past the head": starts((0, 3), V, r"rotary_start\[1\]"),
+    "starts of q past the head": starts((5, 0), V, r"rotary_start\[0\]"),
+    "starts negative": starts((0, -1), V, r"rotary_start\[1\]"),
+    "starts of a float": starts((0.0, 1), T, r"rotary_start\[0\]"),
+    "three starts": starts((0, 1, 2), T, "rotary_start"),
+    "a list of starts": starts([0, 1], T, "rotary_start"),
+    "one start for two widths": starts(0, V, "k"),
+    "cos a pair, sin not": by(lambda: pair(), lambda: x(5, 2), T, "sin"),
+    "sin a pair, cos not": by(lambda: x(5, 2), lambda: pair(), T, "cos"),
+    "tables of k too short": by(lambda: pair(5, 5), lambda: pair(5, 5), V, r"cos\[1\]"),
+    "tables of q too long": by(lambda: pair(7, 7), lambda: pair(5, 7), V, r"cos\[0\]"),
+    "sines of k too wide": by(lambda: pair(), lambda: (x(5, 2), x(7, 3)), V, r"sin\[1\]"),
+    "cosines of int": by(lambda: pair(dtype="i4"), lambda: pair(), T, r"cos\[0\]"),
+    "sines of other dtype": by(
+        lambda: pair(), lambda: (x(5, 2), x(7, 2, dtype="f8")), T, r"sin\[1\]"
+    ),
+    "tables, lengths without a pair": by(lambda: x(5, 2), lambda: x(5, 2), V, "k"),
+    "tables, starts past the head": by(
+        lambda: pair(), lambda: pair(), V, r"rotary_start\[1\]", rotary_start=(0, 5)
+    ),
+    "no q and no k": Bad("apply_rotary_qk", lambda: (None, None, None, FREQ), T, "q"),
+    "k alone, positions too short": Bad(
+        "apply_rotary_qk",
+        lambda: (None, x(2, 1, 7, 8), ONE, FREQ, {"inplace": True}),
+        V,
+        "positions",
+    ),
+    "k alone, of int": Bad("apply_rotary_qk", lambda: (None, x(dtype="i4"), None, FREQ), T, "k"),
+    "q alone, memory for k": Bad(
+        "apply_rotary_qk", lambda: (x(), None, None, FREQ, {"out": (x(), x())}), T, r"out\[1\]"
+    ),
+    "k alone, memory of other shape": Bad(
+        "apply_rotary_qk_tables",
+        lambda: (None, x(), x(5, 2), x(5, 2), {"out": (None, x(2, 3, 5, 6))}),
+        V,
+        r"out\[1\]",
+    ),
+}
+BAD |= PAIRS
+
 
 @pytest.mark.parametrize("name", [*BAD, *OF_ARRAYS])
 def test_a_bad_call_of_arrays(backend, name):

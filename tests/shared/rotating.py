@@ -12,6 +12,7 @@ import pytest
 from targets import CUDA_ON_HOST, NEEDS_CUDA_ON_HOST, NEEDS_NATIVE, backend_in_use
 
 import posenc_native as pn
+from posenc_native.base.rotation import Rotation, TableRotation
 from posenc_native.engines import backend
 
 OF_ARRAYS = [
@@ -36,6 +37,11 @@ class Call:
 
     def __call__(self) -> tuple[Any, ...]:
         return run_call(self.function, self.rotated, self.others, self.named)
+
+
+def record_of(tables: bool) -> Any:
+    """The record of the options of a rotation, by tables or by positions."""
+    return TableRotation if tables else Rotation
 
 
 def as_tuple(results: Any) -> tuple[Any, ...]:

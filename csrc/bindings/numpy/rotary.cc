@@ -26,8 +26,11 @@ namespace {
 template <AnglesFrom from>
 struct Options {
   static constexpr size_t kArguments = RotaryOptionCount(from).all;
+  // The last ones may be left out, which takes no time then.
+  static constexpr size_t kRequired = from == AnglesFrom::kPositions ? 8 : 7;
 
   PyObject* const* arguments;
+  size_t count;
 };
 using tensors::Form;
 using PositionOptions = Options<AnglesFrom::kPositions>;
@@ -46,7 +49,7 @@ class Rotation {
         of_tensors_(tensors::Library::get().is_tensor(x)),
         records_(of_tensors_ && tensors::Library::get().records()) {
     call_.function = function;
-    Reader reader{*this, options.arguments};
+    Reader reader{*this, options.arguments, options.arguments + options.count};
     call_.for_each(from, reader);
   }
   Rotation(const Rotation&) = delete;
@@ -176,6 +179,7 @@ class Rotation {
   struct Reader {
     Rotation& rotation;
     PyObject* const* next;
+    PyObject* const* const end;
 
     void array(const char* name, const Array*& value) {
       optional_array(name, value);
@@ -184,24 +188,33 @@ class Rotation {
       fail_type(rotation.call_.function, name, "an array", "None");
     }
     void optional_array(const char* name, const Array*& value) {
+      if (next == end || *next == Py_None) {
+        if (next != end) ++next;
+        return;
+      }
       ArrayArgument& array = rotation.arrays_[rotation.array_count_++];
       array = rotation.option(name, *next++);
       value = array.pointer();
     }
     void text(const char* name, std::string_view& value) {
+      if (next == end) return;
       value = numpy::text(rotation.call_.function, name, plain({&PyUnicode_Type}));
     }
     void pairing(const char* /*name*/, std::string_view& value) {
+      if (next == end) return;
       const py::handle object = plain({&PyUnicode_Type, &PyLong_Type});
       value = pairing_text(rotation.call_.function, object, rotation.pairing_storage_);
     }
     void integer(const char* name, int64_t& value) {
+      if (next == end) return;
       value = numpy::integer(rotation.call_.function, name, plain({&PyLong_Type}));
     }
     void number(const char* name, double& value) {
+      if (next == end) return;
       value = numpy::number(rotation.call_.function, name, plain({&PyFloat_Type, &PyLong_Type}));
     }
     void boolean(const char* /*name*/, bool& value) {
+      if (next == end) return;
       value = numpy::boolean(plain({&PyBool_Type}));
     }
     py::handle plain(std::initializer_list<PyTypeObject*> types) {
@@ -269,7 +282,12 @@ class Rotation {
   }
 
   void rotate() const {
-    const RotaryArgs args = check_rotary(call_);
+    const RotaryParts parts = check_rotary_parts(call_);
+    rotate(parts.first);
+    if (parts.second) rotate(*parts.second);
+  }
+
+  void rotate(const RotaryArgs& args) const {
     of_tensors_ ? cpu::rotate(args, run_rows_of_tensors) : cpu::rotate(args, run_rows);
   }
 

@@ -187,9 +187,12 @@ void rotary(StableIValue* values, uint64_t size, uint64_t /*results*/) {
   Options options(from, stack);
   const auto rotate_to = [&](const Tensors<count>& out) {
     stack.all_taken();
-    with_call(
-        function_name(from, count), in, out, options,
-        [](const Call& tensors, const RotaryCall& call) { run(tensors, check_rotary(call)); });
+    with_call(function_name(from, count), in, out, options,
+              [](const Call& tensors, const RotaryCall& call) {
+                const RotaryParts parts = check_rotary_parts(call);
+                run(tensors, parts.first);
+                if (parts.second) run(tensors, *parts.second);
+              });
   };
   if constexpr (result == Result::kInPlace) {
     rotate_to(in);
@@ -263,8 +266,6 @@ void rotary_backward(StableIValue* values, uint64_t size, uint64_t /*results*/) 
 // Writes the options down as in a schema.
 class SchemaWriter {
  public:
-  explicit SchemaWriter(bool with_defaults) : with_defaults_(with_defaults) {}
-
   void array(const char* name, const Array* /*value*/) { add("Tensor", name); }
   // None is the default where arguments before it have one.
   void optional_array(const char* name, const Array* /*value*/) {
@@ -293,28 +294,26 @@ class SchemaWriter {
   }
   void add(const char* type, const char* name, const std::string& value) {
     add(type, name);
-    if (!with_defaults_) return;
     text_ += "=" + value;
     has_defaults_ = true;
   }
 
-  const bool with_defaults_;
   bool has_defaults_ = false;
   std::string text_;
 };
 
-std::string schema_of_options(AnglesFrom from, bool with_defaults) {
+// With defaults, so that calls can leave options out: torch needs so long to read one that decoding
+// would notice a few of them.
+std::string schema_of_options(AnglesFrom from) {
   RotaryOptions defaults;
-  SchemaWriter writer(with_defaults);
+  SchemaWriter writer;
   defaults.for_each(from, writer);
   return writer.written();
 }
 
 // Defines the operators on one tensor and on two, with angles from positions or from tables.
 void define_rotations(Library& m, AnglesFrom from, const std::string& suffix) {
-  // With defaults, so that calls can leave options out: torch needs so long to read one that
-  // decoding would notice a few of them.
-  const std::string options = schema_of_options(from, true);
+  const std::string options = schema_of_options(from);
   const std::string one = "rotary" + suffix, two = "rotary_qk" + suffix;
   const auto define = [&](const std::string& schema) { m.def(schema.c_str()); };
   define(one + "(Tensor x, " + options + ") -> Tensor");
@@ -331,13 +330,12 @@ void define_rotations(Library& m, AnglesFrom from, const std::string& suffix) {
 void define_rotary(Library& m) {
   define_rotations(m, AnglesFrom::kPositions, "");
   define_rotations(m, AnglesFrom::kTables, "_from_tables");
-  // A backward is called with all options and needs no defaults.
-  const std::string options = schema_of_options(AnglesFrom::kPositions, false);
+  const std::string options = schema_of_options(AnglesFrom::kPositions);
   m.def(("rotary_backward(Tensor grad, Tensor x, " + options +
-         ", bool of_positions) -> (Tensor, Tensor, Tensor)")
+         ", *, bool of_positions) -> (Tensor, Tensor, Tensor)")
             .c_str());
   m.def(("rotary_qk_backward(Tensor grad_q, Tensor grad_k, Tensor q, Tensor k, " + options +
-         ", bool of_positions) -> (Tensor, Tensor, Tensor, Tensor)")
+         ", *, bool of_positions) -> (Tensor, Tensor, Tensor, Tensor)")
             .c_str());
 }
 

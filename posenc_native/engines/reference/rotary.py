@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,7 +10,14 @@ import numpy.typing as npt
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_type, wrong_value
-from posenc_native.base.rotation import Rotation, TableRotation
+from posenc_native.base.rotation import (
+    Rotation,
+    TableRotation,
+    apart,
+    of_each,
+    of_pair,
+    own_tokens,
+)
 from posenc_native.base.views import (
     RotaryView,
     check_frequency_axes,
@@ -84,14 +92,17 @@ def apply_rotary_qk(q: Array, k: Array, *call: Any) -> tuple[Array, Array]:
     rotation = Rotation(*options)
     _check_query_and_key(function, q, k)
     frequencies = _frequencies_of_heads(function, rotation.inv_freq)
-    q_view, k_view = _views(function, q, k, rotation, frequencies.shape[-1])
-    check_frequency_heads(function, frequencies.shape, {"q": q_view, "k": k_view})
-    angles = _angles(function, rotation, q_view, frequencies, q.dtype)
-    outs = _outputs(function, q, k, to, angles.read)
-    cos, sin = angles.cos_sin(rotation.inverse)
+    views = _views(function, q, k, rotation, [frequencies.shape[-1]] * 2)
+    check_frequency_heads(function, frequencies.shape, dict(zip("qk", views, strict=True)))
+    angles = []
+    for i, one in enumerate(of_each(rotation) if apart(rotation) else [rotation]):
+        with of_pair(rotation, i):
+            angles.append(_angles(function, one, views[i], frequencies, q.dtype))
+    outs = _outputs(function, q, k, to, [read for one in angles for read in one.read])
+    tables = [one.cos_sin(rotation.inverse) for one in angles]
     by_head = frequencies.ndim > 1
-    rotated_q = _rotate(q, cos, sin, q_view, by_head=by_head)
-    rotated_k = _rotate(k, cos, sin, k_view, by_head=by_head)
+    rotated_q = _rotate(q, *tables[0], views[0], by_head=by_head)
+    rotated_k = _rotate(k, *tables[-1], views[1], by_head=by_head)
     return store(rotated_q, outs[0]), store(rotated_k, outs[1])
 
 
@@ -170,12 +181,22 @@ def apply_rotary_qk_tables(q: Array, k: Array, *call: Any) -> tuple[Array, Array
     *options, to = call
     rotation = TableRotation(*options)
     _check_query_and_key(function, q, k)
-    pairs = _check_tables(function, rotation.cos, rotation.sin)
-    q_view, k_view = _views(function, q, k, rotation, pairs)
-    cos, sin, as_written = _tables_of_tokens(function, rotation, q_view)
-    outs = _outputs(function, q, k, to, [rotation.cos, rotation.sin])
-    rotated_q = _rotate(q, cos, sin, q_view, as_written=as_written)
-    rotated_k = _rotate(k, cos, sin, k_view, as_written=as_written)
+    rotations = of_each(rotation)
+    pairs = []
+    for i, one in enumerate(rotations):
+        with of_pair(rotation, i):
+            pairs.append(_check_tables(function, one.cos, one.sin))
+    views = _views(function, q, k, rotation, pairs)
+    tables = []
+    for i, (one, view) in enumerate(zip(rotations, views, strict=True)):
+        with of_pair(rotation, i):
+            tables.append(_tables_of_tokens(function, one, view))
+    read = [table for one in rotations for table in (one.cos, one.sin)]
+    outs = _outputs(function, q, k, to, read)
+    rotated_q, rotated_k = (
+        _rotate(x, cos, sin, view, as_written=as_written)
+        for x, (cos, sin, as_written), view in zip((q, k), tables, views, strict=True)
+    )
     return store(rotated_q, outs[0]), store(rotated_k, outs[1])
 
 
@@ -354,12 +375,14 @@ def _view(
 
 
 def _views(
-    function: str, q: Array, k: Array, rotation: Rotation | TableRotation, pairs: int
+    function: str, q: Array, k: Array, rotation: Rotation | TableRotation, pairs: Sequence[int]
 ) -> tuple[RotaryView, RotaryView]:
-    q_view = _view(function, "q", q, rotation, pairs)
-    k_view = _view(function, "k", k, rotation, pairs)
-    check_same_tokens(function, q_view, k_view)
-    return q_view, k_view
+    views = []
+    for i, (name, x, one) in enumerate(zip("qk", (q, k), of_each(rotation), strict=True)):
+        with of_pair(rotation, i):
+            views.append(_view(function, name, x, one, pairs[i]))
+    check_same_tokens(function, views[0], views[1], own_tokens(rotation), rotation.k_start >= 0)
+    return views[0], views[1]
 
 
 def _token_positions(function: str, rotation: Rotation, view: RotaryView, inv_freq: Array) -> Array:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_type, wrong_value
-from posenc_native.base.rotation import Rotation, TableRotation
+from posenc_native.base.rotation import Rotation, TableRotation, of_pair
 from posenc_native.base.views import rounds_as_written
 
 from . import cuda
@@ -44,7 +44,7 @@ def rotary_tables(
     scale = arguments.factor(function, "scale", scale, dtype)
     if inv_freq.ndim != 1:
         wrong_value(function, "inv_freq", "shape [P]", list(inv_freq.shape))
-    if not angles_followed(positions, inv_freq) and operators_take(positions, inv_freq, axis_map):
+    if not angles_followed(inv_freq, positions) and operators_take(positions, inv_freq, axis_map):
         return call(  # type: ignore[no-any-return]
             ops.rotary_tables.default, positions, inv_freq, axis_map, scale, dtype
         )
@@ -64,7 +64,7 @@ def apply_rotary(x: Tensor, rotation: Rotation, out: Tensor | None) -> Tensor:
     check_output(function, out, x)
     rotation = of_schema(function, rotation)
     angles = (rotation.positions, rotation.inv_freq)
-    learned = angles_followed(*angles)
+    learned = angles_followed(rotation.inv_freq, rotation.positions)
     if learned and out is not None:
         no_output_for_gradient(function, *angles)
     native = operators_take(x, *angles, rotation.axis_map, out)
@@ -93,28 +93,33 @@ def apply_rotary_qk(q: Tensor, k: Tensor, rotation: Rotation, to: _To) -> tuple[
     if to:
         to = _checked_outputs(function, q, k, to)
     positions, inv_freq = rotation.positions, rotation.inv_freq
+    k_positions = rotation.k_positions
     if (
         type(inv_freq) is not Tensor
         or rotation.axis_map is not None
+        or k_positions is not None
         or not (positions is None or isinstance(positions, Tensor))
         or type(rotation.scale) is not float
         or rotation.scale != 1.0
     ):
         rotation = _read(function, q, rotation)
         positions, inv_freq = rotation.positions, rotation.inv_freq
+        k_positions = rotation.k_positions
     rotation = _of_schema_if_needed(function, rotation)
     if (
         (positions is not None and positions.requires_grad)
         or inv_freq.requires_grad
+        or k_positions is not None
         or transformed()
-    ) and angles_followed(positions, inv_freq):
+    ) and angles_followed(inv_freq, positions, k_positions):
         return _learned_qk(function, q, k, rotation, to)
     result = _two_tensors(rotary_gradients.ROTARY_QK, q, k, rotation, to)
     if result is not None:
         return result
     _composable(function, rotation, q=q, k=k)
     rotated = composed_rotary.apply_rotary(function, (q, k), rotation)
-    return pair_results(function, q, k, rotated, to, positions, inv_freq, rotation.axis_map)
+    read = positions, inv_freq, rotation.axis_map, rotation.k_positions
+    return pair_results(function, q, k, rotated, to, *read)
 
 
 def apply_rotary_tables(x: Tensor, rotation: TableRotation, out: Tensor | None) -> Tensor:
@@ -141,43 +146,77 @@ def apply_rotary_qk_tables(
     function = "apply_rotary_qk_tables"
     cos, sin = rotation.cos, rotation.sin
     # As in apply_rotary_qk: only the checks that decoding needs.
-    for name, tensor in (("k", k), ("cos", cos), ("sin", sin)):
-        if not isinstance(tensor, Tensor):
-            wrong_type(function, name, "a tensor, as q is", type(tensor).__name__)
+    if not isinstance(k, Tensor):
+        wrong_type(function, "k", "a tensor, as q is", type(k).__name__)
+    usual = isinstance(cos, Tensor) and isinstance(sin, Tensor) and rotation.k_cos is None
+    tables = {"cos": cos, "sin": sin} if usual else _tables_of(function, rotation)
     if to:
         to = _checked_outputs(function, q, k, to)
     rotation = _of_schema_if_needed(function, rotation)
     if rotation.compute != "float32":
         rounds_as_written(function, rotation.compute)
-    learned = (cos.requires_grad or sin.requires_grad) and torch.is_grad_enabled()
+    if usual:
+        learned = (cos.requires_grad or sin.requires_grad) and torch.is_grad_enabled()
+    else:
+        learned = needs_grad(*tables.values())
     if not learned:
         result = _two_tensors(rotary_gradients.QK_FROM_TABLES, q, k, rotation, to)
         if result is not None:
             return result
-    composable(function, q=q, k=k, cos=cos, sin=sin)
+    composable(function, q=q, k=k, **tables)
     rotated = composed_rotary.apply_rotary_tables(function, (q, k), rotation)
     if learned and isinstance(to, tuple):
-        no_output_for_gradient(function, cos, sin)
-    return pair_results(function, q, k, rotated, to, cos, sin)
+        no_output_for_gradient(function, *tables.values())
+    return pair_results(function, q, k, rotated, to, *tables.values())
+
+
+def _tables_of(function: str, rotation: TableRotation) -> dict[str, Tensor]:
+    """cos and sin, and those of k, by the names that errors have."""
+    tables = {"cos": rotation.cos, "sin": rotation.sin}
+    if rotation.k_cos is not None:
+        named = (("cos", rotation.cos, rotation.k_cos), ("sin", rotation.sin, rotation.k_sin))
+        tables = {f"{name}[{i}]": pair[i] for name, *pair in named for i in (0, 1)}
+    for name, table in tables.items():
+        if not isinstance(table, Tensor):
+            wrong_type(function, name, "a tensor, as q is", type(table).__name__)
+    return tables
 
 
 def _read(function: str, x: Tensor, rotation: Rotation) -> Rotation:
     """The rotation with its arrays as tensors on the device of x, and a checked scale."""
-    positions = rotation.positions
-    if type(positions) is int and max(x.shape, default=0) < positions < 2**60:
-        # As many as no axis has: refused for their shape, with no memory for them.
-        positions = torch.zeros((), dtype=torch.int64, device=x.device).expand(positions)
-    elif positions is not None and not isinstance(positions, Tensor):
-        positions = position_tensor(function, positions, x.device)
+    k_positions = rotation.k_positions
+    if k_positions is None:
+        positions = _read_positions(function, x, rotation.positions)
+    else:
+        with of_pair(rotation, 0):
+            positions = _read_positions(function, x, rotation.positions)
+        with of_pair(rotation, 1):
+            k_positions = _read_positions(function, x, k_positions)
     inv_freq, axis_map = frequency_tensors(function, x, rotation.inv_freq, rotation.axis_map)
     scale = arguments.factor(function, "scale", rotation.scale, x.dtype)
-    return rotation._replace(positions=positions, inv_freq=inv_freq, axis_map=axis_map, scale=scale)
+    return rotation._replace(
+        positions=positions,
+        inv_freq=inv_freq,
+        axis_map=axis_map,
+        scale=scale,
+        k_positions=k_positions,
+    )
+
+
+def _read_positions(function: str, x: Tensor, positions: Any) -> Tensor | None:
+    if type(positions) is int and max(x.shape, default=0) < positions < 2**60:
+        # As many as no axis has: refused for their shape, with no memory for them.
+        return torch.zeros((), dtype=torch.int64, device=x.device).expand(positions)
+    if positions is None or isinstance(positions, Tensor):
+        return positions
+    return position_tensor(function, positions, x.device)
 
 
 def _composable(function: str, rotation: Rotation, **tensors: Tensor | None) -> None:
     """`composable` of these and of the tensors of the rotation, whose names are its fields."""
     for name in ("positions", "inv_freq", "axis_map"):
         tensors[name] = getattr(rotation, name)
+    tensors["positions[1]"] = rotation.k_positions
     composable(function, **tensors)
 
 
@@ -214,12 +253,14 @@ def _learned_qk(
 ) -> tuple[Tensor, Tensor]:
     """`apply_rotary_qk` where frequencies or positions require a gradient."""
     positions, inv_freq = rotation.positions, rotation.inv_freq
+    k_positions = rotation.k_positions
     if isinstance(to, tuple):
-        no_output_for_gradient(function, positions, inv_freq)
+        no_output_for_gradient(function, positions, inv_freq, k_positions)
     if to:
         expected = "False where frequencies or positions require a gradient"
         wrong_value(function, "inplace", expected, True)
-    if operators_take(q, k, positions, inv_freq, rotation.axis_map) and not transformed():
+    read = positions, inv_freq, rotation.axis_map, k_positions
+    if operators_take(q, k, *read) and not transformed():
         return angle_gradients.learned_rotary_qk(q, k, *rotation)
     _composable(function, rotation, q=q, k=k)
     rotated = composed_rotary.apply_rotary(function, (q, k), rotation)

@@ -53,7 +53,7 @@ def backward_sample(name, of_positions, dtype=torch.float32, tensors=1):
             pytest.skip("the composition serves other devices")
         args, _ = rotary_sample(name, dtype, tensors)(device, requires_grad)
         grads = [random(x.shape, dtype, device, seed=7) for x in args[:tensors]]
-        return (*grads, *args, of_positions), {}
+        return (*grads, *args), {"of_positions": of_positions}
 
     return make
 
