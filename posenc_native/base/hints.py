@@ -39,7 +39,7 @@ def _of_their_own(argument: str, rotation: Any, tensors: dict[str, Any]) -> str:
     letters = rotation.layout
     if not q or not k or not len(q) == len(k) == len(letters) or own_tokens(rotation):
         return ""
-    differ = {letter for letter, m, n in zip(letters, q, k, strict=True) if m != n} - {"h"}
+    differ = {letter for letter, m, n in zip(letters, q, k, strict=True) if m != n} - set("gh")
     if differ and differ <= {"s", "t"}:
         if isinstance(rotation, TableRotation):
             return "for lengths of their own write cos=(cos_q, cos_k), sin=(sin_q, sin_k)"
@@ -125,6 +125,10 @@ def _fits(rotation: Any, shapes: dict[str, Any], layout: str) -> bool:
             places = {"cos": _shape(rotation.cos) or (), "sin": _shape(rotation.sin) or ()}
             pairs = places["cos"][-1]
             after = (pairs,)
+            if rotation.rows is not None:
+                places, after = {"rows": _shape(rotation.rows) or ()}, ()
+            elif rotation.axis_map is not None:
+                before = places["cos"][:1]
         views: dict[str, RotaryView] = {
             name: rotary_view(
                 "", shape, layout, rotation.pairing, rotation.rotary_start, pairs, name

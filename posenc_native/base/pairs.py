@@ -56,6 +56,8 @@ def alone(
     start, k_start = starts_of_each(function, rotary_start)
     start = k_start if i == 1 and k_start >= 0 else start
     own = [of_pair(angle, i) for angle in angles]
+    if "rows" in options:
+        options["rows"] = of_pair(options["rows"], i)
     try:
         result = rotate(x, *own, rotary_start=start, out=to, **options)
     except (ValueError, TypeError) as error:
@@ -130,6 +132,25 @@ def tables_of_each(
             if type(pair[i]) is not ndarray and not arguments.is_tensor(q):
                 pair[i] = arguments.as_array(function, f"{name}[{i}]", pair[i])
     return (pairs["cos"][0], pairs["cos"][1]), (pairs["sin"][0], pairs["sin"][1])
+
+
+def indices_as_arrays(function: str, rows: Any, axis_map: Any) -> tuple[Any, Any]:
+    """rows and axis_map as arrays, None where there are none."""
+    named = (("rows", rows), ("axis_map", axis_map))
+    as_arrays = [
+        one if one is None else arguments.as_array(function, name, one) for name, one in named
+    ]
+    return as_arrays[0], as_arrays[1]
+
+
+def rows_of_each(function: str, q: Any, rows: Any) -> tuple[Any, Any]:
+    """Rows of the tables for q, and for k if it has its own; of arrays, as arrays."""
+    pair = list(rows) if is_pair(rows) else [rows, None]
+    for i, one in enumerate(pair):
+        if one is not None and type(one) is not ndarray and not arguments.is_tensor(q):
+            name = f"rows[{i}]" if is_pair(rows) else "rows"
+            pair[i] = arguments.as_array(function, name, one)
+    return pair[0], pair[1]
 
 
 def starts_of_each(function: str, rotary_start: Any) -> tuple[Any, int]:

@@ -55,8 +55,11 @@ class TableRotation(NamedTuple):
     rotary_start: int = 0
     inverse: bool = False
     compute: str = "float32"
+    rows: Any = None
+    axis_map: Any = None
     k_cos: Any = None
     k_sin: Any = None
+    k_rows: Any = None
     k_start: int = -1
 
     def turned_back(self) -> TableRotation:
@@ -68,14 +71,21 @@ class TableRotation(NamedTuple):
 AnyRotation = TypeVar("AnyRotation", bound="Rotation | TableRotation")
 
 # For k, by the field for q; what stands for that of q.
-_OF_K = {"positions": "k_positions", "cos": "k_cos", "sin": "k_sin", "rotary_start": "k_start"}
-_AS_Q = {"k_positions": None, "k_cos": None, "k_sin": None, "k_start": -1}
+_OF_K = {
+    "positions": "k_positions",
+    "cos": "k_cos",
+    "sin": "k_sin",
+    "rows": "k_rows",
+    "rotary_start": "k_start",
+}
+_AS_Q = {"k_positions": None, "k_cos": None, "k_sin": None, "k_rows": None, "k_start": -1}
 
 
 def own_tokens(rotation: Rotation | TableRotation) -> bool:
-    """Whether k has positions or tables of its own, and so tokens."""
-    k = rotation.k_positions if isinstance(rotation, Rotation) else rotation.k_cos
-    return k is not None
+    """Whether k has positions, tables or rows of its own, and so tokens."""
+    if isinstance(rotation, Rotation):
+        return rotation.k_positions is not None
+    return rotation.k_cos is not None or rotation.k_rows is not None
 
 
 def apart(rotation: Rotation | TableRotation) -> bool:
@@ -151,6 +161,8 @@ class TableRotationOptions(PairOptions, total=False):
 
     inverse: bool
     compute: str
+    rows: npt.ArrayLike | torch.Tensor | None
+    axis_map: npt.ArrayLike | torch.Tensor | None
 
 
 class TableRotationOptionsOfTwo(PairOptionsOfTwo, total=False):
@@ -158,6 +170,8 @@ class TableRotationOptionsOfTwo(PairOptionsOfTwo, total=False):
 
     inverse: bool
     compute: str
+    rows: npt.ArrayLike | torch.Tensor | tuple[Any, Any] | None
+    axis_map: npt.ArrayLike | torch.Tensor | None
 
 
 class CallOptions(TypedDict, total=False):

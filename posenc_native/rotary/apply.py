@@ -94,7 +94,8 @@ def apply_rotary(
             ``[H, P]`` if every head has its own, or ``[A, H, P]`` (H may be 1) if the angle of a
             pair is the sum over the axes of ``positions[a] * inv_freq[a, h, p]``.
         layout: the axes of `x` in memory order, ending in d: b (batch), s (sequence), h (heads),
-            d (head_dim), or t for packed tokens: "bhsd", "bshd", "sbhd", "thd", "sd" ...
+            d (head_dim), or t for packed tokens: "bhsd", "bshd", "sbhd", "thd", "sd" ... With g
+            (groups of heads, h of a group each), "sbghd", heads are counted through the groups.
         pairing: "half", "interleaved" or an even block size; see the module's head.
         rotary_start: the dims ``rotary_start .. rotary_start + 2P`` are rotated, the rest copied.
         axis_map: ``[P]`` ints, which position axis drives each pair.
@@ -171,6 +172,26 @@ def apply_rotary_qk(q: SupportsArray[Number], k: SupportsArray[Number], position
     inv_freq: Numbers, *, inplace: bool = ..., out: Pair[OutArray] | None = ...,
     **options: Unpack[RotationOptionsOfTwo],
 ) -> Pair[Array[Number]]: ...  # fmt: skip
+@overload
+def apply_rotary_qk(q: TensorLike, k: None, positions: NumbersOfTwo, inv_freq: Numbers, *,
+    inplace: bool = ..., out: tuple[OutTensor, None] | None = ...,
+    **options: Unpack[RotationOptionsOfTwo],
+) -> tuple[Tensor, None]: ...  # fmt: skip
+@overload
+def apply_rotary_qk(q: None, k: TensorLike, positions: NumbersOfTwo, inv_freq: Numbers, *,
+    inplace: bool = ..., out: tuple[None, OutTensor] | None = ...,
+    **options: Unpack[RotationOptionsOfTwo],
+) -> tuple[None, Tensor]: ...  # fmt: skip
+@overload
+def apply_rotary_qk(q: SupportsArray[Number], k: None, positions: NumbersOfTwo, inv_freq: Numbers,
+    *, inplace: bool = ..., out: tuple[OutArray, None] | None = ...,
+    **options: Unpack[RotationOptionsOfTwo],
+) -> tuple[Array[Number], None]: ...  # fmt: skip
+@overload
+def apply_rotary_qk(q: None, k: SupportsArray[Number], positions: NumbersOfTwo, inv_freq: Numbers,
+    *, inplace: bool = ..., out: tuple[None, OutArray] | None = ...,
+    **options: Unpack[RotationOptionsOfTwo],
+) -> tuple[None, Array[Number]]: ...  # fmt: skip
 def apply_rotary_qk(
     q: Any,
     k: Any,

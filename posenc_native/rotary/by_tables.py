@@ -12,7 +12,14 @@ from numpy import ndarray
 
 from posenc_native.base import arguments
 from posenc_native.base.hints import hint_at
-from posenc_native.base.pairs import alone, outputs, starts_of_each, tables_of_each
+from posenc_native.base.pairs import (
+    alone,
+    indices_as_arrays,
+    outputs,
+    rows_of_each,
+    starts_of_each,
+    tables_of_each,
+)
 from posenc_native.base.rotation import TableRotation
 from posenc_native.engines import backend, late
 
@@ -124,6 +131,8 @@ def apply_rotary_tables(
     rotary_start: int = 0,
     inverse: bool = False,
     compute: str = "float32",
+    rows: npt.ArrayLike | torch.Tensor | None = None,
+    axis_map: npt.ArrayLike | torch.Tensor | None = None,
     out: Any = None,
 ) -> Any:
     """Rotate `x` by ready cosines and sines.
@@ -131,17 +140,23 @@ def apply_rotary_tables(
     Args:
         x, layout, pairing, rotary_start, inverse, out: as in `apply_rotary`.
         cos, sin: ``[s, P]``, ``[b, s, P]`` or ``[1, s, P]`` (``[t, P]`` for packed tokens), one
-            value a pair, of any of the four float dtypes.
+            value a pair, of any of the four float dtypes. If every head has its own, ``[b, h, s,
+            P]`` or ``[1, h, s, P]`` (``[h, s, P]`` where `layout` has no b). With `rows` ``[n,
+            P]``, with `axis_map` an axis ``[A, ...]`` before the others.
         compute: "float32": all in float32 (float64 for a float64 `x`), rounded once. "as_written":
             rounded as the operations of ``x * cos + rotate_half(x) * sin`` on tensors of x's dtype
             are: cos and sin to that dtype, each product, the sum. That is bit for bit what Llama
             and its kin in transformers compute in eager mode, forwards and backwards.
+        rows: ``[s]``, ``[b, s]`` or ``[1, s]`` integers, which row of `cos` and `sin` each token
+            has; nothing is copied. On CUDA, where nobody looks at them, a row outside is the
+            nearest.
+        axis_map: ``[P]`` ints, which of the A tables drives each pair.
 
     Returns:
         An array or tensor like `x`. Gradients reach `x`, and `cos` and `sin` if they ask for them.
 
     Raises:
-        ValueError, TypeError: as in `apply_rotary`.
+        ValueError, TypeError: as in `apply_rotary`; `rows` outside of the tables.
 
     Example:
         >>> import numpy as np
@@ -153,7 +168,10 @@ def apply_rotary_tables(
         >>> bool((pn.apply_rotary_tables(x, cos, sin, layout="sd") == same).all())
         True
     """
+    more: tuple[Any, ...] = ()
     try:
+        if rows is not None or axis_map is not None:
+            more = rows, axis_map
         operations, native = None, backend.implementation
         if type(x) is not ndarray:
             operations = late.operations_on(x)
@@ -166,20 +184,27 @@ def apply_rotary_tables(
                 cos = arguments.as_array("apply_rotary_tables", "cos", cos)
             if type(sin) is not ndarray:
                 sin = arguments.as_array("apply_rotary_tables", "sin", sin)
+            if more:
+                more = indices_as_arrays("apply_rotary_tables", rows, axis_map)
             if out is not None and type(out) is not ndarray:
                 arguments.check_no_mask("apply_rotary_tables", "out", out)
         if native is not None:
-            result = native.apply_rotary_tables(
-                x, cos, sin, layout, pairing, rotary_start, inverse, compute, out
-            )
+            if not more:
+                result = native.apply_rotary_tables(
+                    x, cos, sin, layout, pairing, rotary_start, inverse, compute, out
+                )
+            else:
+                result = native.apply_rotary_tables(
+                    x, cos, sin, layout, pairing, rotary_start, inverse, compute, *more, out
+                )
             if operations is None:
                 return result
             if result is not NotImplemented:
                 return result
-        rotation = TableRotation(cos, sin, layout, pairing, rotary_start, inverse, compute)
+        rotation = TableRotation(cos, sin, layout, pairing, rotary_start, inverse, compute, *more)
         return operations.apply_rotary_tables(x, rotation, out)
     except (ValueError, TypeError) as error:
-        rotation = TableRotation(cos, sin, layout, pairing, rotary_start, inverse, compute)
+        rotation = TableRotation(cos, sin, layout, pairing, rotary_start, inverse, compute, *more)
         hint_at(error, rotation, x=x)
         raise
 
@@ -194,6 +219,24 @@ def apply_rotary_qk_tables(q: SupportsArray[Number], k: SupportsArray[Number], c
     *, inplace: bool = ..., out: Pair[OutArray] | None = ...,
     **options: Unpack[TableRotationOptionsOfTwo],
 ) -> Pair[Array[Number]]: ...  # fmt: skip
+@overload
+def apply_rotary_qk_tables(q: TensorLike, k: None, cos: Any, sin: Any, *, inplace: bool = ...,
+    out: tuple[OutTensor, None] | None = ..., **options: Unpack[TableRotationOptionsOfTwo],
+) -> tuple[Tensor, None]: ...  # fmt: skip
+@overload
+def apply_rotary_qk_tables(q: None, k: TensorLike, cos: Any, sin: Any, *, inplace: bool = ...,
+    out: tuple[None, OutTensor] | None = ..., **options: Unpack[TableRotationOptionsOfTwo],
+) -> tuple[None, Tensor]: ...  # fmt: skip
+@overload
+def apply_rotary_qk_tables(q: SupportsArray[Number], k: None, cos: Any, sin: Any, *,
+    inplace: bool = ..., out: tuple[OutArray, None] | None = ...,
+    **options: Unpack[TableRotationOptionsOfTwo],
+) -> tuple[Array[Number], None]: ...  # fmt: skip
+@overload
+def apply_rotary_qk_tables(q: None, k: SupportsArray[Number], cos: Any, sin: Any, *,
+    inplace: bool = ..., out: tuple[None, OutArray] | None = ...,
+    **options: Unpack[TableRotationOptionsOfTwo],
+) -> tuple[None, Array[Number]]: ...  # fmt: skip
 def apply_rotary_qk_tables(
     q: Any,
     k: Any,
@@ -205,6 +248,8 @@ def apply_rotary_qk_tables(
     rotary_start: int | tuple[int, int] = 0,
     inverse: bool = False,
     compute: str = "float32",
+    rows: npt.ArrayLike | torch.Tensor | tuple[Any, Any] | None = None,
+    axis_map: npt.ArrayLike | torch.Tensor | None = None,
     inplace: bool = False,
     out: tuple[Any, Any] | None = None,
 ) -> tuple[Any, Any]:
@@ -216,7 +261,9 @@ def apply_rotary_qk_tables(
             cos_k)`` and ``(sin_q, sin_k)``: q and k then have lengths and batches of their own.
         rotary_start: as in `apply_rotary_qk`.
         layout, pairing, inverse: as in `apply_rotary`.
-        compute: as in `apply_rotary_tables`.
+        compute, axis_map: as in `apply_rotary_tables`.
+        rows: as in `apply_rotary_tables`, or a pair, a tuple ``(q_rows, k_rows)``, which also gives
+            q and k lengths and batches of their own.
 
     Returns:
         ``(q, k)`` rotated, to the bits of two calls of `apply_rotary_tables`; the arguments
@@ -244,12 +291,19 @@ def apply_rotary_qk_tables(
             return alone(
                 "apply_rotary_qk_tables", apply_rotary_tables, q, k, (cos, sin), inplace, out,
                 layout=layout, pairing=pairing, rotary_start=rotary_start, inverse=inverse,
-                compute=compute,
+                compute=compute, rows=rows, axis_map=axis_map,
             )  # fmt: skip
-        if type(cos) is tuple or type(sin) is tuple or type(rotary_start) is tuple:
+        if (
+            rows is not None
+            or axis_map is not None
+            or type(cos) is tuple
+            or type(sin) is tuple
+            or type(rotary_start) is tuple
+        ):
             (cos, k_cos), (sin, k_sin) = tables_of_each("apply_rotary_qk_tables", q, cos, sin)
             start, k_start = starts_of_each("apply_rotary_qk_tables", rotary_start)
-            more = k_cos, k_sin, k_start
+            q_rows, k_rows = rows_of_each("apply_rotary_qk_tables", q, rows)
+            more = q_rows, axis_map, k_cos, k_sin, k_rows, k_start
         if out is not None:
             to = outputs("apply_rotary_qk_tables", out, inplace)
         operations, native, given = None, backend.implementation, None
@@ -265,6 +319,8 @@ def apply_rotary_qk_tables(
                 cos = arguments.as_array("apply_rotary_qk_tables", "cos", cos)
             if type(sin) is not ndarray:
                 sin = arguments.as_array("apply_rotary_qk_tables", "sin", sin)
+            if axis_map is not None:
+                more = *indices_as_arrays("apply_rotary_qk_tables", more[0], axis_map), *more[2:]
         if native is not None:
             rotated: tuple[Any, Any]
             if not more:

@@ -185,6 +185,70 @@ PAIRS = {
 BAD |= PAIRS
 
 
+def rotate(cos: tuple[int, ...], error: type[Exception], argument: str, **options: Any) -> Bad:
+    """x [2, 3, 5, 8] by tables of this shape, in place."""
+    return Bad(
+        "apply_rotary_tables",
+        lambda: ((a := x()), np.ones(cos, "f4"), np.ones(cos, "f4"), {"out": a, **options}),
+        error,
+        argument,
+    )
+
+
+def out_over_rows() -> tuple[Any, ...]:
+    memory = np.zeros((2, 3, 5, 8), np.float64)
+    rows = memory.view(np.int64)[0, 0, :, 0]
+    return x(dtype="f8"), x(10, 2), x(10, 2), {"out": memory, "rows": rows}
+
+
+ROWS = np.array([0, 1, 2, 3, 9])
+TABLES = {
+    "a row beyond": rotate((9, 2), V, "rows", rows=ROWS),
+    "a row before": rotate((10, 2), V, "rows", rows=ROWS - 1),
+    "a row beyond int64": rotate(
+        (9, 2), V, "rows", rows=np.array([0, 1, 2, 3, 2**64 - 1], np.uint64)
+    ),
+    "rows of floats": rotate((10, 2), T, "rows", rows=ROWS * 1.0),
+    "rows of bools": rotate((10, 2), T, "rows", rows=ROWS > 2),
+    "rows of text": rotate((10, 2), T, "rows", rows="01234"),
+    "too few rows": rotate((10, 2), V, "rows", rows=ROWS[:4]),
+    "rows of another batch": rotate((10, 2), V, "rows", rows=np.stack([ROWS] * 3)),
+    "rows of tables by token": rotate((2, 10, 2), V, "cos|rows", rows=ROWS),
+    "rows of no row": rotate((0, 2), V, "cos|rows", rows=ROWS),
+    "rows and axes": rotate((10, 2), V, "axis_map", rows=ROWS, axis_map=np.array([0, 0])),
+    "tables of other heads": rotate((2, 4, 5, 2), V, "cos"),
+    "tables of heads, another batch": rotate((3, 3, 5, 2), V, "cos"),
+    "tables of heads, another length": rotate((2, 3, 4, 2), V, "cos"),
+    "tables of heads and no batch": rotate((3, 5, 2), V, "cos"),
+    "tables of five axes": rotate((1, 2, 3, 5, 2), V, "cos"),
+    "axes of tables, too large": rotate((3, 5, 2), V, "axis_map", axis_map=np.array([0, 3])),
+    "axes of tables, negative": rotate((3, 5, 2), V, "axis_map", axis_map=np.array([-1, 0])),
+    "axes of tables, too many": rotate((3, 5, 2), V, "axis_map", axis_map=np.array([0, 1, 2])),
+    "axes of tables, of floats": rotate((3, 5, 2), T, "axis_map", axis_map=np.array([0.0, 1.0])),
+    "axes of tables without an axis": rotate((5, 2), V, "cos", axis_map=np.array([0, 0])),
+    "axes of cosines and sines": Bad(
+        "apply_rotary_tables",
+        lambda: (x(), x(3, 5, 2), x(2, 5, 2), {"axis_map": np.array([0, 1])}),
+        V,
+        "sin",
+    ),
+    "rows of more cosines than sines": Bad(
+        "apply_rotary_tables", lambda: (x(), x(10, 2), x(9, 2), {"rows": ROWS}), V, "sin"
+    ),
+    "out over rows": Bad("apply_rotary_tables", out_over_rows, V, "out"),
+    "rows of k beyond": by(
+        lambda: x(9, 2), lambda: x(9, 2), V, r"rows\[1\]", rows=(np.arange(5), np.arange(7) + 3)
+    ),
+    "rows of q too few": by(
+        lambda: x(9, 2), lambda: x(9, 2), V, r"rows\[0\]", rows=(np.arange(4), np.arange(7))
+    ),
+    "rows of k of floats": by(
+        lambda: x(9, 2), lambda: x(9, 2), T, r"rows\[1\]", rows=(np.arange(5), np.arange(7) / 2)
+    ),
+}
+BAD |= TABLES
+
+
 @pytest.mark.parametrize("name", [*BAD, *OF_ARRAYS])
 def test_a_bad_call_of_arrays(backend, name):
     assert_refused({**BAD, **OF_ARRAYS}[name])

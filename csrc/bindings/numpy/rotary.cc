@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -192,9 +193,9 @@ class Rotation {
         if (next != end) ++next;
         return;
       }
-      ArrayArgument& array = rotation.arrays_[rotation.array_count_++];
-      array = rotation.option(name, *next++);
-      value = array.pointer();
+      std::optional<ArrayArgument>& array = rotation.arrays_[rotation.array_count_++];
+      array.emplace(rotation.option(name, *next++));
+      value = array->pointer();
     }
     void text(const char* name, std::string_view& value) {
       if (next == end) return;
@@ -292,7 +293,7 @@ class Rotation {
   }
 
   RotaryCall call_;
-  ArrayArgument arrays_[kMaxArrays];
+  std::optional<ArrayArgument> arrays_[kMaxArrays];  // few are given
   size_t array_count_ = 0;
   std::string pairing_storage_;
   const AnglesFrom from_;

@@ -170,9 +170,9 @@ def apply_rotary_tables(x: Array, *call: Any) -> Array:
     check_float_array(function, "x", x)
     pairs = _check_tables(function, rotation.cos, rotation.sin)
     view = _view(function, "x", x, rotation, pairs)
-    cos, sin, as_written = _tables_of_tokens(function, rotation, view)
-    check_out(function, out, x.shape, x.dtype, [rotation.cos, rotation.sin], replaceable=x)
-    return store(_rotate(x, cos, sin, view, as_written=as_written), out)
+    tables = _tables_of_tokens(function, rotation, view)
+    check_out(function, out, x.shape, x.dtype, _read_by(rotation), replaceable=x)
+    return store(tables.turn(x, view), out)
 
 
 def apply_rotary_qk_tables(q: Array, k: Array, *call: Any) -> tuple[Array, Array]:
@@ -191,13 +191,16 @@ def apply_rotary_qk_tables(q: Array, k: Array, *call: Any) -> tuple[Array, Array
     for i, (one, view) in enumerate(zip(rotations, views, strict=True)):
         with of_pair(rotation, i):
             tables.append(_tables_of_tokens(function, one, view))
-    read = [table for one in rotations for table in (one.cos, one.sin)]
-    outs = _outputs(function, q, k, to, read)
+    outs = _outputs(function, q, k, to, [read for one in rotations for read in _read_by(one)])
     rotated_q, rotated_k = (
-        _rotate(x, cos, sin, view, as_written=as_written)
-        for x, (cos, sin, as_written), view in zip((q, k), tables, views, strict=True)
+        of_one.turn(x, view) for x, of_one, view in zip((q, k), tables, views, strict=True)
     )
     return store(rotated_q, outs[0]), store(rotated_k, outs[1])
+
+
+def _read_by(rotation: TableRotation) -> list[Array | None]:
+    """The arrays that must not be written to."""
+    return [rotation.cos, rotation.sin, rotation.rows, rotation.axis_map]
 
 
 def _outputs(
@@ -246,15 +249,55 @@ def _angles(
     return _Angles(points, frequencies, axes, scale, read)
 
 
-def _tables_of_tokens(
-    function: str, rotation: TableRotation, view: RotaryView
-) -> tuple[FloatArray, FloatArray, bool]:
-    """cos and sin, for the rotation forwards or back, and whether all is rounded as written."""
-    view.check_tokens(function, "cos", rotation.cos.shape, after=(view.pairs,))
-    view.check_tokens(function, "sin", rotation.sin.shape, after=(view.pairs,))
+class _Tables(NamedTuple):
+    """Cosines and sines for the tokens of a tensor, checked, and how they turn it."""
+
+    cos: FloatArray
+    sin: FloatArray  # of the sign that the rotation wants
+    by_head: bool
+    as_written: bool
+
+    def turn(self, x: Array, view: RotaryView) -> Array:
+        """x rotated."""
+        how = {"by_head": self.by_head, "as_written": self.as_written}
+        return _rotate(x, self.cos, self.sin, view, **how)
+
+
+def _tables_of_tokens(function: str, rotation: TableRotation, view: RotaryView) -> _Tables:
     as_written = rounds_as_written(function, rotation.compute)
-    cos, sin = rotation.cos.astype(np.float64), rotation.sin.astype(np.float64)
-    return cos, -sin if rotation.inverse else sin, as_written
+    tables, by_head = {}, False
+    count = None if rotation.rows is None else _check_rows(function, rotation, view)
+    for name, table in (("cos", rotation.cos), ("sin", rotation.sin)):
+        by_axis = rotation.axis_map is not None
+        if view.check_table(function, name, table.shape, count, by_axis):
+            by_head = True
+    for name, table in (("cos", rotation.cos), ("sin", rotation.sin)):
+        if rotation.rows is not None:
+            table = table[rotation.rows]
+        if rotation.axis_map is not None:
+            axes = _axis_map(function, rotation.axis_map, view.pairs, table.shape, "cos")
+            if table.shape[0] != rotation.cos.shape[0]:
+                wrong_value(function, name, f"{rotation.cos.shape[0]} axes", list(table.shape))
+            pairs = [table[axis, ..., pair] for pair, axis in enumerate(axes.tolist())]
+            table = np.stack(pairs, axis=-1) if pairs else table[0]
+        if by_head:
+            own = view.check_table(function, name, table.shape)
+            table = table.swapaxes(-2, -3) if own else table[..., None, :]
+        tables[name] = table.astype(np.float64)
+    sin = -tables["sin"] if rotation.inverse else tables["sin"]
+    return _Tables(tables["cos"], sin, by_head, as_written)
+
+
+def _check_rows(function: str, rotation: TableRotation, view: RotaryView) -> int:
+    """How many rows the tables have; ValueError where a token has none of them."""
+    rows, count = rotation.rows, int(rotation.cos.shape[0])
+    check_array(function, "rows", rows, arguments.INTEGER_DTYPES)
+    if rotation.axis_map is not None:
+        wrong_value(function, "axis_map", "None with rows", "an array")
+    view.check_tokens(function, "rows", rows.shape)
+    if np.any(rows < 0) or np.any(rows >= count):
+        wrong_value(function, "rows", f"rows of cos, 0 .. {count - 1}", rows.tolist())
+    return count
 
 
 def _rotary_cos_sin(
@@ -408,9 +451,13 @@ def _frequencies_of_heads(function: str, inv_freq: object) -> Array:
 
 
 def _axis_map(
-    function: str, axis_map: object, pairs: int, positions_shape: tuple[int, ...]
-) -> Array | None:
-    """The axis_map, checked against the position axes that it chooses from."""
+    function: str,
+    axis_map: object,
+    pairs: int,
+    positions_shape: tuple[int, ...],
+    of: str = "positions",
+) -> Any:
+    """The axis_map, checked against the axes that it chooses from, those of positions or tables."""
     if axis_map is None:
         return None
     check_array(function, "axis_map", axis_map, arguments.INTEGER_DTYPES)
@@ -418,5 +465,5 @@ def _axis_map(
     arguments.check_shape(function, "axis_map", axis_map.shape, (pairs,))
     axes = positions_shape[0]
     if np.any(axis_map < 0) or np.any(axis_map >= axes):
-        wrong_value(function, "axis_map", f"axes 0 .. {axes - 1} of positions", axis_map.tolist())
+        wrong_value(function, "axis_map", f"axes 0 .. {axes - 1} of {of}", axis_map.tolist())
     return axis_map

@@ -23,8 +23,10 @@ from .inputs import (
     AnyRotation,
     composable,
     frequency_tensors,
+    integer_tensor,
     of_schema,
     position_tensor,
+    same_device,
     table_dtype,
 )
 from .library import call, operators_in_use, operators_take, ops, raise_ours
@@ -54,6 +56,8 @@ def rotary_tables(
     return (cos * scale).to(dtype), (sin * scale).to(dtype)
 
 
+# Of TableRotation's options those that are arrays and hardly ever given.
+_NO_MORE = tuple(TableRotation._field_defaults.values())[5:]
 _DEFAULTS = {kind: tuple(kind._field_defaults.values())[2:] for kind in (Rotation, TableRotation)}
 
 
@@ -68,6 +72,7 @@ def apply_rotary(x: Tensor, rotation: Rotation, out: Tensor | None) -> Tensor:
     if learned and out is not None:
         no_output_for_gradient(function, *angles)
     native = operators_take(x, *angles, rotation.axis_map, out)
+    native = native and not (learned and _in_groups(rotation))
     if learned and native and not transformed():
         return angle_gradients.learned_rotary(x, *rotation)
     if learned or not native:
@@ -131,12 +136,27 @@ def apply_rotary_tables(x: Tensor, rotation: TableRotation, out: Tensor | None) 
             wrong_type(function, name, "a tensor, as x is", type(table).__name__)
     check_output(function, out, x)
     rounds_as_written(function, rotation.compute)
-    rotation = of_schema(function, rotation)
-    if needs_grad(cos, sin) or not operators_take(x, cos, sin, out):
-        composable(function, x=x, cos=cos, sin=sin, out=out)
+    rotation = of_schema(function, _with_indices(function, x, rotation))
+    read = {"cos": cos, "sin": sin, "rows": rotation.rows, "axis_map": rotation.axis_map}
+    if needs_grad(cos, sin) or not operators_take(x, *read.values(), out):
+        composable(function, x=x, **read, out=out)
         (result,) = composed_rotary.apply_rotary_tables(function, (x,), rotation)
-        return result if out is None else copy_out(function, out, result, x, cos, sin)
+        return result if out is None else copy_out(function, out, result, x, *read.values())
     return one_tensor(rotary_gradients.FROM_TABLES, function, x, rotation, out)
+
+
+def _with_indices(function: str, x: Tensor, rotation: TableRotation) -> TableRotation:
+    """The rotation with rows and axis_map as tensors on the device of x."""
+    if rotation.rows is None and rotation.axis_map is None and rotation.k_rows is None:
+        return rotation
+    given = rotation._asdict()
+    read: dict[str, Any] = {}
+    for name, i in (("rows", 0), ("k_rows", 1), ("axis_map", 0)):
+        option = name.removeprefix("k_")
+        with of_pair(rotation, i):
+            read[name] = integer_tensor(function, option, given[name], x.device)
+            same_device(function, x, **{option: read[name]})
+    return rotation._replace(**read)
 
 
 def apply_rotary_qk_tables(
@@ -148,10 +168,13 @@ def apply_rotary_qk_tables(
     # As in apply_rotary_qk: only the checks that decoding needs.
     if not isinstance(k, Tensor):
         wrong_type(function, "k", "a tensor, as q is", type(k).__name__)
-    usual = isinstance(cos, Tensor) and isinstance(sin, Tensor) and rotation.k_cos is None
+    usual = isinstance(cos, Tensor) and isinstance(sin, Tensor) and rotation[7:] == _NO_MORE
     tables = {"cos": cos, "sin": sin} if usual else _tables_of(function, rotation)
     if to:
         to = _checked_outputs(function, q, k, to)
+    if not usual:
+        rotation = _with_indices(function, q, rotation)
+    indices = rotation.rows, rotation.k_rows, rotation.axis_map
     rotation = _of_schema_if_needed(function, rotation)
     if rotation.compute != "float32":
         rounds_as_written(function, rotation.compute)
@@ -163,11 +186,12 @@ def apply_rotary_qk_tables(
         result = _two_tensors(rotary_gradients.QK_FROM_TABLES, q, k, rotation, to)
         if result is not None:
             return result
-    composable(function, q=q, k=k, **tables)
+    by_name = {"rows": indices[0], "rows[1]": indices[1], "axis_map": indices[2]}
+    composable(function, q=q, k=k, **tables, **by_name)
     rotated = composed_rotary.apply_rotary_tables(function, (q, k), rotation)
     if learned and isinstance(to, tuple):
         no_output_for_gradient(function, *tables.values())
-    return pair_results(function, q, k, rotated, to, *tables.values())
+    return pair_results(function, q, k, rotated, to, *tables.values(), *indices)
 
 
 def _tables_of(function: str, rotation: TableRotation) -> dict[str, Tensor]:
@@ -233,6 +257,11 @@ def _of_schema_if_needed(function: str, rotation: AnyRotation) -> AnyRotation:
     return of_schema(function, rotation)
 
 
+def _in_groups(rotation: Rotation) -> bool:
+    """Whether heads may have two strides, at which no kernel sums gradients of angles."""
+    return "g" in rotation.layout
+
+
 def _checked_outputs(function: str, q: Tensor, k: Tensor, to: _To) -> _To:
     """Where q and k go, if they may go there; True where both stay where they are."""
     if not isinstance(to, tuple):
@@ -260,7 +289,7 @@ def _learned_qk(
         expected = "False where frequencies or positions require a gradient"
         wrong_value(function, "inplace", expected, True)
     read = positions, inv_freq, rotation.axis_map, k_positions
-    if operators_take(q, k, *read) and not transformed():
+    if operators_take(q, k, *read) and not transformed() and not _in_groups(rotation):
         return angle_gradients.learned_rotary_qk(q, k, *rotation)
     _composable(function, rotation, q=q, k=k)
     rotated = composed_rotary.apply_rotary(function, (q, k), rotation)

@@ -31,6 +31,7 @@ from posenc_native.engines.tensors.library import call_for, ops
 
 from .phases import (
     check_values,
+    concrete,
     cos_sin,
     fixed_point_tensor,
     moving,
@@ -89,26 +90,82 @@ def apply_rotary_tables(
     rotations = of_each(rotation)[: len(inputs)]
     pairs = [one.cos.shape[-1] if one.cos.ndim else 0 for one in rotations]
     views = _views(function, inputs, rotation, pairs)
-    results = []
+    turns = []
     for i, (x, view, one) in enumerate(zip(inputs, views, rotations, strict=True)):
         with of_pair(rotation, i):
-            results.append((x, *_read_tables(function, x, view, one), view))
-    return tuple(_turn(*turn) for turn in results)
+            turns.append(_read_tables(function, x, view, one))
+    return tuple(
+        _turn(x, cos, sin, view, by_head)
+        for x, view, (cos, sin, by_head) in zip(inputs, views, turns, strict=True)
+    )
 
 
 def _read_tables(
     function: str, x: Tensor, view: RotaryView, rotation: TableRotation
-) -> tuple[Tensor, Tensor]:
-    """The tables for x, checked, in the dtype to compute in."""
-    cos, sin = rotation.cos, rotation.sin
-    for name, table in (("cos", cos), ("sin", sin)):
+) -> tuple[Tensor, Tensor, bool]:
+    """The tables for x, checked, in the dtype to compute in; whether they are by head."""
+    tables = {"cos": rotation.cos, "sin": rotation.sin}
+    for name, table in tables.items():
         arguments.check_dtype(function, name, table.dtype, arguments.FLOAT_DTYPES)
-        view.check_tokens(function, name, tuple(table.shape), after=(view.pairs,))
-    if cos.dtype != sin.dtype:
-        wrong_type(function, "sin", f"the dtype of cos, {cos.dtype}", sin.dtype)
+    rows, axis_map = rotation.rows, rotation.axis_map
+    count = None if rows is None else _check_rows(function, view, rotation)
+    by_axis = axis_map is not None
+    by_head = [
+        view.check_table(function, name, tuple(table.shape), count, by_axis)
+        for name, table in tables.items()
+    ]
+    if rotation.cos.dtype != rotation.sin.dtype:
+        expected = f"the dtype of cos, {rotation.cos.dtype}"
+        wrong_type(function, "sin", expected, rotation.sin.dtype)
+    if by_axis:
+        axes = _table_axes(function, view, rotation)
+        tables = {name: _of_axes(table, axes) for name, table in tables.items()}
+    if rows is not None:
+        rows = whole_numbers(rows).clamp(0, max(rotation.cos.shape[0] - 1, 0))
+        tables = {name: table[rows] for name, table in tables.items()}
+    if any(by_head):
+        for own, (name, table) in zip(by_head, list(tables.items()), strict=True):
+            tables[name] = table.transpose(-2, -3) if own else table.unsqueeze(-2)
     real = torch.float64 if x.dtype == torch.float64 else torch.float32
     real = x.dtype if rotation.compute == "as_written" else real
-    return cos.to(real), (-sin if rotation.inverse else sin).to(real)
+    sin = -tables["sin"] if rotation.inverse else tables["sin"]
+    return tables["cos"].to(real), sin.to(real), any(by_head)
+
+
+def _check_rows(function: str, view: RotaryView, rotation: TableRotation) -> int:
+    """How many rows the tables have; ValueError where a token has none of them, if that shows."""
+    rows = rotation.rows
+    count = int(rotation.cos.shape[0]) if rotation.cos.ndim else 0
+    arguments.check_dtype(function, "rows", rows.dtype, arguments.INTEGER_DTYPES)
+    if rotation.axis_map is not None:
+        wrong_value(function, "axis_map", "None with rows", "an array")
+    view.check_tokens(function, "rows", tuple(rows.shape))
+    if rows.numel() and not count:
+        wrong_value(function, "cos", "at least one row", list(rotation.cos.shape))
+    if concrete(rows):
+        numbers = whole_numbers(rows)
+        if bool(((numbers < 0) | (numbers >= count)).any()):
+            wrong_value(function, "rows", f"rows of cos, 0 .. {count - 1}", numbers.tolist())
+    return count
+
+
+def _table_axes(function: str, view: RotaryView, rotation: TableRotation) -> Tensor:
+    """The axis_map of tables, as int64."""
+    axis_map, cos, sin = rotation.axis_map, rotation.cos, rotation.sin
+    arguments.check_dtype(function, "axis_map", axis_map.dtype, arguments.INTEGER_DTYPES)
+    arguments.check_shape(function, "axis_map", tuple(axis_map.shape), (view.pairs,))
+    if sin.shape[0] != cos.shape[0]:
+        wrong_value(function, "sin", f"shape {list(cos.shape)} as cos", list(sin.shape))
+    axes = whole_numbers(axis_map)
+    if concrete(axes) and bool(((axes < 0) | (axes >= cos.shape[0])).any()):
+        expected = f"values in 0 .. {cos.shape[0] - 1}"
+        wrong_value(function, "axis_map", expected, axes.tolist())
+    return axes
+
+
+def _of_axes(table: Tensor, axes: Tensor) -> Tensor:
+    """[..., P] of a table [A, ..., P]: each pair from the axis that drives it."""
+    return table.gather(0, axes.expand(1, *table.shape[1:]))[0]
 
 
 def _views(
