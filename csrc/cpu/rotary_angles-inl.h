@@ -212,8 +212,9 @@ class RotaryAngles {
   // A row of a table as Numbers, one NaN for all: see round_bfloat16. offset(i): of its i-th
   // number.
   template <typename Value, typename Offset>
-  static void read_row(const void* table, const Offset& offset, size_t count, Number* row) {
-    const Value* const values = static_cast<const Value*>(table);
+  static void read_row(const void* table, int64_t at, const Offset& offset, size_t count,
+                       Number* row) {
+    const Value* const values = static_cast<const Value*>(table) + at;
     for (size_t i = 0; i < count; ++i) {
       Number value;
       if constexpr (std::is_same_v<Value, double>) {
@@ -226,17 +227,17 @@ class RotaryAngles {
   }
 
   template <typename Offset>
-  static void read_row(const void* table, Dtype dtype, const Offset& offset, size_t count,
-                       Number* row) {
+  static void read_row(const void* table, Dtype dtype, int64_t at, const Offset& offset,
+                       size_t count, Number* row) {
     switch (dtype) {
       case Dtype::kFloat16:
-        return read_row<Float16>(table, offset, count, row);
+        return read_row<Float16>(table, at, offset, count, row);
       case Dtype::kBFloat16:
-        return read_row<BFloat16>(table, offset, count, row);
+        return read_row<BFloat16>(table, at, offset, count, row);
       case Dtype::kFloat32:
-        return read_row<float>(table, offset, count, row);
+        return read_row<float>(table, at, offset, count, row);
       default:
-        return read_row<double>(table, offset, count, row);
+        return read_row<double>(table, at, offset, count, row);
     }
   }
 
@@ -244,14 +245,15 @@ class RotaryAngles {
   void arrange_row(const RotaryArgs& args, const void* table, const TableStrides& strides,
                    int64_t at, int64_t first, size_t count, size_t padded, Number* arranged) {
     Number* const row = kOrder == PairOrder::kNatural ? arranged : table_row_;
-    const int64_t from = at + first * strides.pair, step = strides.pair;
+    const int64_t step = strides.pair;
+    at += first * step;
     if (args.axis_map.data == nullptr) {
-      read_row(table, args.table_dtype, [=](int64_t i) { return from + i * step; }, count, row);
+      read_row(table, args.table_dtype, at, [step](int64_t i) { return i * step; }, count, row);
     } else {
       const auto by_axis = [&](int64_t i) {
-        return from + i * step + args.axis_map.clamped(first + i) * strides.axis;
+        return i * step + args.axis_map.clamped(first + i) * strides.axis;
       };
-      read_row(table, args.table_dtype, by_axis, count, row);
+      read_row(table, args.table_dtype, at, by_axis, count, row);
     }
     std::fill(row + count, row + padded, Number(0));
     if constexpr (kOrder != PairOrder::kNatural) {
