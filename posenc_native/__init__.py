@@ -56,6 +56,8 @@ from .positions.rows import (
     padded_positions,
 )
 from .positions.vision_language import vision_language_positions
+from .qkv.append import rotary_append, rotary_append_tables
+from .qkv.norm import norm_rotary_qk, norm_rotary_qk_tables
 from .relative.alibi import alibi_columns, alibi_diagonals, alibi_slopes
 from .relative.anywhere import bias_at_positions
 from .relative.bias import add_toeplitz_bias, diagonal_sums, toeplitz_bias
@@ -66,17 +68,14 @@ from .relative.kernels import fire_bias, kerple_diagonals, sandwich_diagonals
 from .relative.lookup import relative_gather, relative_scatter
 from .relative.tables import clipped_diagonals, t5_diagonals
 from .relative.windows import swin_diagonals, swin_v2_coordinates
-from .rotary.append import rotary_append, rotary_append_tables
-from .rotary.apply import (
-    apply_rotary,
-    apply_rotary_qk,
+from .rotary.apply import apply_rotary, apply_rotary_qk
+from .rotary.by_tables import (
     apply_rotary_qk_tables,
     apply_rotary_tables,
     rotary_tables,
 )
 from .rotary.explain import explain
 from .rotary.full_width import FullWidthRotary
-from .rotary.norm import norm_rotary_qk, norm_rotary_qk_tables
 from .rotary.rerotate import rerotate
 from .rotary.rotary import Rotary
 from .rotary.several_axes import axial_rotary, mixed_frequencies, vision_rotary

@@ -120,8 +120,8 @@ def gradients(case: RotaryCase, sizes: dict[str, int], dtype: torch.dtype, devic
             said = [*given, *(options if turning else options | {"scale": 1.0}).values()]
             for of_positions, copy in ((True, torch.clone), (False, unaligned)):
                 tensors = [copy(t) for t in (of_q, of_k, q, k)]
-                both = _ops.rotary_qk_backward(*tensors, *said, of_positions)
-                one = _ops.rotary_backward(*tensors[::2], *said, of_positions)
+                both = _ops.rotary_qk_backward(*tensors, *said, of_positions=of_positions)
+                one = _ops.rotary_backward(*tensors[::2], *said, of_positions=of_positions)
                 results += [*both[:2], one[0]] if turning else [*both, *one]
     return results
 

@@ -270,6 +270,10 @@ void check_memory(const NormRotaryCall& call) {
 
 NormRotaryArgs check_norm_rotary(const NormRotaryCall& call) {
   NormRotaryArgs args;
+  if (axis_of(call.layout, 'g') >= 0) {
+    fail_value(call.function, "layout", "letters of b, s, h, d (or t, h, d), heads along one axis",
+               "'" + std::string(call.layout) + "'");
+  }
   args.rotary = check_rotary(rotation_of(call));
   check_norm(call, args);
   if (call.v != nullptr) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <initializer_list>
 #include <string>
 
 namespace posenc {
@@ -9,7 +10,7 @@ namespace {
 
 // Which axis of an array is which; -1 where the layout has none.
 struct Layout {
-  int batch = -1, token = -1, head = -1, dim = -1;
+  int batch = -1, token = -1, group = -1, head = -1, dim = -1;
   char token_letter = 's';
 };
 
@@ -17,13 +18,15 @@ Layout parse_layout(const RotaryCall& call) {
   Layout layout;
   const auto fail = [&] {
     fail_value(call.function, "layout",
-               "letters of b, s, h, d (or t, h, d), each at most once, with s or t, ending in d",
+               "letters of b, s, h, d (or t, h, d), each at most once, with s or t, ending in d; "
+               "with h also g",
                "'" + std::string(call.layout) + "'");
   };
   for (size_t i = 0; i < call.layout.size(); ++i) {
     const char letter = call.layout[i];
     int* axis = letter == 'b'                    ? &layout.batch
                 : letter == 's' || letter == 't' ? &layout.token
+                : letter == 'g'                  ? &layout.group
                 : letter == 'h'                  ? &layout.head
                 : letter == 'd'                  ? &layout.dim
                                                  : nullptr;
@@ -33,7 +36,8 @@ Layout parse_layout(const RotaryCall& call) {
   }
   const bool packed_batch = layout.token_letter == 't' && layout.batch >= 0;
   const bool dim_last = layout.dim >= 0 && layout.dim + 1 == static_cast<int>(call.layout.size());
-  if (layout.token < 0 || !dim_last || packed_batch) fail();
+  const bool groups_of_nothing = layout.group >= 0 && layout.head < 0;
+  if (layout.token < 0 || !dim_last || packed_batch || groups_of_nothing) fail();
   return layout;
 }
 
@@ -57,8 +61,18 @@ int64_t size_of(const Array& x, int axis) { return axis < 0 ? 1 : x.shape[axis];
 int64_t stride_of(const Array& x, int axis) { return axis < 0 ? 0 : x.stride[axis]; }
 
 HeadStrides head_strides(const Array& x, const Layout& layout) {
-  return {stride_of(x, layout.batch), stride_of(x, layout.token), stride_of(x, layout.head),
-          stride_of(x, layout.dim)};
+  HeadStrides strides{stride_of(x, layout.batch), stride_of(x, layout.token),
+                      stride_of(x, layout.head), stride_of(x, layout.dim)};
+  const int64_t groups = size_of(x, layout.group), heads = size_of(x, layout.head);
+  const int64_t apart = stride_of(x, layout.group);
+  if (groups <= 1 || apart == heads * strides.head) return strides;
+  if (heads == 1) {
+    strides.head = apart;
+  } else if (heads > 1) {
+    strides.group = apart;
+    strides.group_heads = heads;
+  }
+  return strides;
 }
 
 // [s], [1, s] or [b, s], after `leading` axes of other meaning; strides for batch and token.
@@ -91,37 +105,120 @@ void check_token_axes(const RotaryCall& call, const char* name, const Array& arr
     expected += ", [" + before + "1, s" + after + "] or [" + before + "b, s" + after + "] = [" +
                 before_size + std::to_string(args.batch) + ", " + tokens + after_size + "]";
   }
-  if (!leading && !trailing && array.rank > 1) {
+  if (!leading && name == std::string("positions") && array.rank > 1) {
     expected += " (one axis more, [A, ...], needs axis_map or inv_freq [A, H, P])";
   }
   fail_value(call.function, name, expected, shape_string(array));
+}
+
+std::string sizes_string(std::initializer_list<int64_t> sizes) {
+  Array array;
+  for (const int64_t size : sizes) array.shape[array.rank++] = size;
+  return shape_string(array);
+}
+
+// Which rows of the tables tokens have: integers by token, of a table's `count` rows.
+void check_rows(const RotaryCall& call, const Layout& layout, RotaryArgs& args) {
+  const Array& rows = *call.rows;
+  if (!is_integer(rows.dtype)) {
+    fail_type(call.function, "rows", "an integer dtype", rows.dtype_name);
+  }
+  if (call.axis_map != nullptr) fail_value(call.function, "axis_map", "None with rows", "an array");
+  check_token_axes(call, "rows", rows, 0, 0, layout, args, args.table_rows.batch_stride,
+                   args.table_rows.token_stride);
+  args.table_rows.numbers = {rows.data, rows.dtype, 0};
+  const int64_t count = call.cosine->rank > 0 ? call.cosine->shape[0] : 0;
+  args.table_rows.count = count;
+  if (rows.empty()) return;
+  if (count == 0) fail_value(call.function, "cos", "at least one row", shape_string(*call.cosine));
+  if (!rows.readable) return;
+  for_each_offset(rows, rows.rank, [&](int64_t offset) {
+    const int64_t row = args.table_rows.numbers.at(offset).integer;
+    if (row < 0 || row >= count) {
+      fail_value(call.function, "rows", "rows of cos, 0 .. " + std::to_string(count - 1),
+                 shown(row));
+    }
+  });
+}
+
+// [n, P] with rows. Else by token as check_token_axes has it; by head [b, h, s, P] or [1, h, s, P],
+// and [h, s, P] where the layout has no b; each after an axis [A] with an axis_map.
+void check_table_axes(const RotaryCall& call, const char* name, const Array& table,
+                      const Layout& layout, RotaryArgs& args, TableStrides& strides) {
+  strides.pair = table.stride[table.rank - 1];
+  if (call.rows != nullptr) {
+    if (table.rank != 2 || table.shape[0] != args.table_rows.count) {
+      const int64_t count = args.table_rows.count;
+      fail_value(call.function, name, "shape [n, P] = " + sizes_string({count, args.pairs}),
+                 shape_string(table));
+    }
+    strides.token = table.stride[0];
+    return;
+  }
+  const int leading = call.axis_map != nullptr;
+  if (leading) strides.axis = table.stride[0];
+  const int head_axis = leading + (layout.batch >= 0);
+  if (layout.head < 0 || table.rank != head_axis + 3) {
+    return check_token_axes(call, name, table, leading, 1, layout, args, strides.batch,
+                            strides.token);
+  }
+  const int64_t heads = table.shape[head_axis], rows = layout.batch < 0 ? 1 : table.shape[leading];
+  if (table.shape[head_axis + 1] != args.tokens || (rows != 1 && rows != args.batch)) {
+    const std::string axes = leading ? "A, " : "";
+    fail_value(call.function, name,
+               layout.batch < 0
+                   ? "shape [" + axes + "h, s, P] with s = " + std::to_string(args.tokens)
+                   : "shape [" + axes + "b, h, s, P] with b = " + std::to_string(args.batch) +
+                         " or 1 and s = " + std::to_string(args.tokens),
+               shape_string(table));
+  }
+  for (int i = 0; i < call.tensor_count; ++i) {
+    if (heads == 1 || heads == args.tensors[i].heads) continue;
+    fail_value(call.function, name,
+               "tables for " + std::to_string(args.tensors[i].heads) + " heads of " +
+                   call.names[i] + ", or the same for all",
+               shape_string(table));
+  }
+  strides.batch = rows == 1 ? 0 : table.stride[leading];
+  strides.token = table.stride[head_axis + 1];
+  if (heads == 1) return;
+  strides.head = table.stride[head_axis];
+  args.table_heads = heads;
 }
 
 void check_tables(const RotaryCall& call, const Layout& layout, RotaryArgs& args) {
   const struct {
     const char* name;
     const Array& table;
-    int64_t* strides;
+    TableStrides& strides;
   } tables[] = {{"cos", *call.cosine, args.cosine_strides}, {"sin", *call.sine, args.sine_strides}};
+  if (call.rows != nullptr) check_rows(call, layout, args);
   for (const auto& [name, table, strides] : tables) {
     check_real(call.function, name, table);
     if (table.rank == 0 || table.shape[table.rank - 1] != args.pairs) {
       fail_value(call.function, name, "shape [..., P] with P = " + std::to_string(args.pairs),
                  shape_string(table));
     }
-    check_token_axes(call, name, table, 0, 1, layout, args, strides[0], strides[1]);
-    strides[2] = table.stride[table.rank - 1];
+    check_table_axes(call, name, table, layout, args, strides);
   }
   if (call.cosine->dtype != call.sine->dtype) {
     fail_type(call.function, "sin", std::string("the dtype of cos, ") + call.cosine->dtype_name,
               call.sine->dtype_name);
+  }
+  if (call.axis_map != nullptr) {
+    const int64_t axes = call.cosine->shape[0];
+    if (call.sine->shape[0] != axes) {
+      fail_value(call.function, "sin", "shape " + shape_string(*call.cosine) + " as cos",
+                 shape_string(*call.sine));
+    }
+    args.axis_map = check_axis_map(call.function, *call.axis_map, args.pairs, axes);
   }
   args.cosine = call.cosine->data;
   args.sine = call.sine->data;
   args.table_dtype = call.cosine->dtype;
 }
 
-// What is turned: every tensor with its heads, of one shape otherwise.
+// What is turned: every tensor with its heads, of one shape but where q and k are turned apart.
 void check_tensors(const RotaryCall& call, const Layout& layout, RotaryArgs& args) {
   args.tensor_count = call.tensor_count;
   const Array& first = *call.in[0];
@@ -143,15 +240,18 @@ void check_tensors(const RotaryCall& call, const Layout& layout, RotaryArgs& arg
       fail_type(call.function, call.names[i],
                 std::string("the dtype of ") + call.names[0] + ", " + first.dtype_name,
                 x.dtype_name);
-    } else if (size_of(x, layout.batch) != args.batch || size_of(x, layout.token) != args.tokens ||
-               size_of(x, layout.dim) != args.head_dim) {
-      fail_value(
-          call.function, call.names[i],
-          std::string("the shape of ") + call.names[0] + " but for heads, " + shape_string(first),
-          shape_string(x));
+    } else if ((!call.own_tokens() && (size_of(x, layout.batch) != args.batch ||
+                                       size_of(x, layout.token) != args.tokens)) ||
+               (call.k_start < 0 && size_of(x, layout.dim) != args.head_dim)) {
+      const char* const free = call.own_tokens()   ? " but for heads, batch and length, "
+                               : call.k_start >= 0 ? " but for heads and head_dim, "
+                                                   : " but for heads, ";
+      fail_value(call.function, call.names[i],
+                 std::string("the shape of ") + call.names[0] + free + shape_string(first),
+                 shape_string(x));
     }
     args.tensors[i].in = x.data;
-    args.tensors[i].heads = size_of(x, layout.head);
+    args.tensors[i].heads = size_of(x, layout.group) * size_of(x, layout.head);
     args.tensors[i].in_strides = head_strides(x, layout);
   }
 }
@@ -234,8 +334,8 @@ void check_places(const RotaryCall& call, const Layout& layout, RotaryArgs& args
   }
 }
 
-RotaryArgs check_inputs(const RotaryCall& call, const Layout& layout) {
-  RotaryArgs args;
+// Into `args`, fresh ones: to copy them would take a hundredth of a token's rotation.
+void check_angles(const RotaryCall& call, const Layout& layout, RotaryArgs& args) {
   check_tensors(call, layout, args);
   check_pairs(call, args);
   check_turn(call, args);
@@ -244,7 +344,32 @@ RotaryArgs check_inputs(const RotaryCall& call, const Layout& layout) {
   } else {
     check_places(call, layout, args);
   }
-  return args;
+}
+
+// q (0) or k (1) of a call alone. Errors about an option that is a pair say which one of it.
+void check_angles_of(const RotaryCall& call, const Layout& layout, int i, RotaryArgs& args) {
+  RotaryCall one = call;
+  one.tensor_count = 1;
+  one.names[0] = call.names[i];
+  one.in[0] = call.in[i];
+  if (i == 1) {
+    if (call.k_positions != nullptr) one.positions = call.k_positions;
+    if (call.k_cosine != nullptr) one.cosine = call.k_cosine, one.sine = call.k_sine;
+    if (call.k_rows != nullptr) one.rows = call.k_rows;
+    if (call.k_start >= 0) one.rotary_start = call.k_start;
+  }
+  try {
+    check_angles(one, layout, args);
+  } catch (Error& error) {
+    const std::string& name = error.argument;
+    if ((name == "positions" && call.k_positions != nullptr) ||
+        ((name == "cos" || name == "sin") && call.k_cosine != nullptr) ||
+        (name == "rows" && call.k_rows != nullptr) ||
+        (name == "rotary_start" && call.k_start >= 0)) {
+      error.argument += i == 0 ? "[0]" : "[1]";
+    }
+    throw;
+  }
 }
 
 // A reader of options: an output has no memory in common with any of their arrays.
@@ -266,12 +391,13 @@ struct NoOverlapWithOptions {
   void boolean(const char* /*name*/, bool /*value*/) const {}
 };
 
-void check_outputs(const RotaryCall& call, const Layout& layout, RotaryArgs& args) {
+void check_outputs(const RotaryCall& call, const Layout& layout, RotaryTensor* const* tensors) {
   RotaryOptions options = call;
   for (int i = 0; i < call.tensor_count; ++i) {
     if (call.out[i] == nullptr) continue;  // it goes nowhere
     const Array& out = *call.out[i];
-    const char* name = call.out[i] == call.in[i] ? call.names[i] : "out";
+    const bool in_place = call.out[i] == call.in[i];
+    const char* name = in_place ? call.names[i] : call.out_names[i];
     check_output(call.function, name, out, call.in[i]->shape, call.in[i]->rank, *call.in[i]);
     for (int j = 0; j < call.tensor_count; ++j) {
       if (i == j) {
@@ -281,20 +407,51 @@ void check_outputs(const RotaryCall& call, const Layout& layout, RotaryArgs& arg
                    "an overlap");
       }
     }
+    // An output that is an input has been compared with the others already.
+    if (i == 1 && !in_place && call.out[0] != call.in[0] && may_overlap(out, *call.out[0])) {
+      fail_value(call.function, name, std::string("no memory in common with ") + call.out_names[0],
+                 "an overlap");
+    }
     NoOverlapWithOptions reader{call.function, name, out};
     options.for_each(options.angles(), reader);
-    args.tensors[i].out = out.data;
-    args.tensors[i].out_strides = head_strides(out, layout);
+    tensors[i]->out = out.data;
+    tensors[i]->out_strides = head_strides(out, layout);
   }
 }
 
 }  // namespace
 
-RotaryArgs check_rotary(const RotaryCall& call) {
+RotaryParts check_rotary_parts(const RotaryCall& call) {
   const Layout layout = parse_layout(call);
-  RotaryArgs args = check_inputs(call, layout);
-  check_outputs(call, layout, args);
-  return args;
+  RotaryParts parts;
+  if (!call.apart() || call.tensor_count < 2) {
+    check_angles(call, layout, parts.first);
+    RotaryTensor* const tensors[] = {&parts.first.tensors[0], &parts.first.tensors[1]};
+    check_outputs(call, layout, tensors);
+    return parts;
+  }
+  RotaryArgs both;
+  check_tensors(call, layout, both);
+  check_angles_of(call, layout, 0, parts.first);
+  check_angles_of(call, layout, 1, parts.second.emplace());
+  RotaryTensor* const tensors[] = {&parts.first.tensors[0], &parts.second->tensors[0]};
+  check_outputs(call, layout, tensors);
+  return parts;
+}
+
+RotaryArgs check_rotary(const RotaryCall& call) {
+  RotaryParts parts = check_rotary_parts(call);
+  if (parts.second) {
+    fail_value(call.function,
+               call.own_tokens() ? call.cosine != nullptr ? "cos" : "positions" : "rotary_start",
+               "the same for q and k", "a pair");
+  }
+  for (int i = 0; i < call.tensor_count; ++i) {
+    if (parts.first.tensors[i].groups() == 1) continue;
+    fail_value(call.function, "layout", "heads at one distance in memory from each other",
+               "groups that are not, in layout '" + std::string(call.layout) + "'");
+  }
+  return parts.first;
 }
 
 RotaryGradientArgs check_rotary_gradient(RotaryCall call, const Array* const* x) {

@@ -11,8 +11,10 @@
 //   (a, b) of a pair  ->  (a cos - b sin, b cos + a sin)
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include "core/angles.h"
@@ -21,8 +23,17 @@
 namespace posenc {
 
 // Strides of one tensor, in elements; an axis that the layout has not is 0.
+//
+// Heads lie `head` apart. Where they come in groups that are not, those begin `group` apart, and
+// each has group_heads of them; else group_heads is 0.
 struct HeadStrides {
   int64_t batch = 0, token = 0, head = 0, dim = 1;
+  int64_t group = 0, group_heads = 0;
+
+  int64_t of_head(int64_t i) const {
+    return group_heads == 0 ? i * head : i / group_heads * group + i % group_heads * head;
+  }
+  HeadStrides in_a_group() const { return {batch, token, head, dim}; }
 };
 
 struct RotaryTensor {
@@ -30,6 +41,43 @@ struct RotaryTensor {
   void* out = nullptr;
   int64_t heads = 0;
   HeadStrides in_strides, out_strides;
+
+  // Groups of heads that have one stride.
+  int64_t groups() const { return group_heads() == 0 ? 1 : heads / group_heads(); }
+  int64_t group_heads() const {
+    return in_strides.group_heads != 0 ? in_strides.group_heads : out_strides.group_heads;
+  }
+
+  // `count` heads that have one stride, from the i-th on, of elements of `size` bytes.
+  RotaryTensor heads_from(int64_t i, int64_t count, int64_t size) const {
+    return {static_cast<const char*>(in) + in_strides.of_head(i) * size,
+            static_cast<char*>(out) + out_strides.of_head(i) * size, count, in_strides.in_a_group(),
+            out_strides.in_a_group()};
+  }
+  RotaryTensor of_group(int64_t i, int64_t size) const {
+    const int64_t count = group_heads();
+    return count == 0 ? *this : heads_from(i * count, count, size);
+  }
+};
+
+// Of cosines or of sines; an axis that the table has not is 0.
+struct TableStrides {
+  int64_t batch = 0, token = 0, pair = 0, head = 0, axis = 0;
+};
+
+// Rows of a table by token: integers, `count` is how many rows there are. Without data a token has
+// the row of its own.
+struct TableRows {
+  Positions numbers;
+  int64_t batch_stride = 0, token_stride = 0, count = 0;
+
+  // From the first number of a table. Never outside of it: numbers may not have been looked at, or
+  // have changed since.
+  POSENC_HD int64_t offset(int64_t batch, int64_t token, const TableStrides& strides) const {
+    if (numbers.data == nullptr) return batch * strides.batch + token * strides.token;
+    const int64_t row = numbers.at(batch * batch_stride + token * token_stride).integer;
+    return (row < 0 ? 0 : row < count ? row : count - 1) * strides.token;
+  }
 };
 
 struct RotaryArgs {
@@ -48,11 +96,13 @@ struct RotaryArgs {
   AxisMap axis_map;
   InverseFrequencies inv_freq;
   Frequencies frequencies;  // the same in turns, where the caller has prepared them
-  // ... or from tables, if `cosine` is set.
+  // ... or from tables, if `cosine` is set. With an axis_map it chooses a table for each pair.
   const void* cosine = nullptr;
   const void* sine = nullptr;
   Dtype table_dtype = Dtype::kFloat32;
-  int64_t cosine_strides[3] = {}, sine_strides[3] = {};  // batch, token, pair
+  TableStrides cosine_strides, sine_strides;
+  int64_t table_heads = 1;  // 1: the same for all
+  TableRows table_rows;     // which row a token has, where that is not its own
 
   double scale = 1.0;
   bool inverse = false;
@@ -63,29 +113,58 @@ struct RotaryArgs {
 
   POSENC_HD int64_t rows() const { return batch * tokens; }
 
-  // The call for one head alone, where each has its own frequencies.
+  // Heads that have angles of their own; 1: the same for all.
+  POSENC_HD int64_t angle_heads() const { return cosine != nullptr ? table_heads : inv_freq.heads; }
+
+  // The call for one head alone, where each has its own angles.
   RotaryArgs of_head(int64_t head) const {
     RotaryArgs one = *this;
-    one.inv_freq = inv_freq.of_head(head);
+    if (cosine != nullptr) {
+      const int64_t size = item_size(table_dtype);
+      one.cosine = static_cast<const char*>(cosine) + head * cosine_strides.head * size;
+      one.sine = static_cast<const char*>(sine) + head * sine_strides.head * size;
+      one.table_heads = 1;
+    } else {
+      one.inv_freq = inv_freq.of_head(head);
+    }
     if (frequencies.fraction != nullptr) {
       const int64_t first = head * inv_freq.terms() * pairs;
       one.frequencies = {frequencies.fraction + first, frequencies.whole + first};
     }
     for (int i = 0; i < tensor_count; ++i) {
-      RotaryTensor& x = one.tensors[i];
-      const int64_t size = item_size(dtype);
-      x.in = static_cast<const char*>(x.in) + head * x.in_strides.head * size;
-      x.out = static_cast<char*>(x.out) + head * x.out_strides.head * size;
-      x.heads = 1;
+      one.tensors[i] = tensors[i].heads_from(head, 1, item_size(dtype));
     }
     return one;
   }
 
-  // visit(args) once, or for one head after the other where their frequencies differ.
+  // visit(args) once, or for calls in which the heads of every tensor have one stride.
+  template <typename Visit>
+  void for_each_group(const Visit& visit) const {
+    int64_t groups = 1;
+    for (int i = 0; i < tensor_count; ++i) groups = std::max(groups, tensors[i].groups());
+    if (groups == 1) return visit(*this);
+    if (angle_heads() != 1) {
+      for (int64_t head = 0; head < angle_heads(); ++head) visit(of_head(head));
+      return;
+    }
+    for (int64_t group = 0; group < groups; ++group) {
+      RotaryArgs one = *this;
+      one.tensor_count = 0;
+      for (int i = 0; i < tensor_count; ++i) {
+        if (group >= tensors[i].groups()) continue;
+        one.tensors[one.tensor_count++] = tensors[i].of_group(group, item_size(dtype));
+      }
+      for (int i = one.tensor_count; i < tensor_count; ++i) one.tensors[i] = RotaryTensor{};
+      visit(one);
+    }
+  }
+
+  // visit(args) once, or for one head after the other where their angles differ.
   template <typename Visit>
   void for_each_frequencies(const Visit& visit) const {
-    if (inv_freq.heads == 1) return visit(*this);
-    for (int64_t head = 0; head < inv_freq.heads; ++head) visit(of_head(head));
+    const int64_t heads = angle_heads();
+    if (heads == 1) return visit(*this);
+    for (int64_t head = 0; head < heads; ++head) visit(of_head(head));
   }
 };
 
@@ -125,12 +204,20 @@ struct RotaryOptions {
   const Array* axis_map = nullptr;  // may be null
   const Array* cosine = nullptr;
   const Array* sine = nullptr;
-  std::string_view layout = "bhsd";   // letters of b, s, h, d or t, h, d in memory-axis order
+  const Array* rows = nullptr;  // of the tables; null: every token has its own
+  // Letters of b, s, g, h, d or t, g, h, d in memory-axis order; g: groups of heads, h: of a group.
+  std::string_view layout = "bhsd";
   std::string_view pairing = "half";  // or "interleaved", or the block size as a number
   int64_t rotary_start = 0;
   double scale = 1.0;
   bool inverse = false;
   std::string_view compute = "float32";  // or "as_written"
+  // Of k, where they are not those of q.
+  const Array* k_positions = nullptr;
+  const Array* k_cosine = nullptr;
+  const Array* k_sine = nullptr;
+  const Array* k_rows = nullptr;
+  int64_t k_start = -1;  // negative: that of q
 
   // Shows a reader each option with its name, in the order in which all functions take them.
   template <typename Reader>
@@ -151,8 +238,24 @@ struct RotaryOptions {
       reader.number("scale", scale);
     }
     reader.boolean("inverse", inverse);
-    if (!computed) reader.text("compute", compute);
+    if (computed) {
+      reader.optional_array("k_positions", k_positions);
+    } else {
+      reader.text("compute", compute);
+      reader.optional_array("rows", rows);
+      reader.optional_array("axis_map", axis_map);
+      reader.optional_array("k_cos", k_cosine);
+      reader.optional_array("k_sin", k_sine);
+      reader.optional_array("k_rows", k_rows);
+    }
+    reader.integer("k_start", k_start);
   }
+
+  // Whether q and k have tokens of their own; and whether they are turned one by one.
+  bool own_tokens() const {
+    return k_positions != nullptr || k_cosine != nullptr || k_rows != nullptr;
+  }
+  bool apart() const { return own_tokens() || k_start >= 0; }
 
   AnglesFrom angles() const {
     return cosine != nullptr ? AnglesFrom::kTables : AnglesFrom::kPositions;
@@ -184,12 +287,23 @@ struct RotaryOptionCount {
 struct RotaryCall : RotaryOptions {
   const char* function = "";
   const char* names[2] = {"x", "k"};
+  const char* out_names[2] = {"out", "out"};  // where out is not in
   const Array* in[2] = {};
   const Array* out[2] = {};
   int tensor_count = 0;
 };
 
+// What a call comes to: all its tensors at once, or q and then k where they share no angles. All of
+// it is checked before any of it runs.
+struct RotaryParts {
+  RotaryArgs first;
+  std::optional<RotaryArgs> second;
+};
+
 // Frequencies in turns are left to the caller, who owns their memory (turns_from_frequencies).
+RotaryParts check_rotary_parts(const RotaryCall& call);
+
+// The same for callers that know one part, and one stride of heads: others are refused.
 RotaryArgs check_rotary(const RotaryCall& call);
 
 // `call` is the rotation forwards, but for its tensors, which are the gradients of out and of x;

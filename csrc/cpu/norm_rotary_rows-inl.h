@@ -94,7 +94,7 @@ class WholeRow {
       neighbours = neighbours && tensor.in_strides.dim == 1 && tensor.out_strides.dim == 1;
     }
     return one_block && dims % kChunk == 0 && neighbours && !rotary.as_written &&
-           (args.norm_first || !args.norm) && rotary.inv_freq.heads == 1 &&
+           (args.norm_first || !args.norm) && rotary.angle_heads() == 1 &&
            rotary.pairs <= static_cast<int64_t>(kMaxPairs);
   }
 
@@ -356,7 +356,7 @@ class BufferRotation {
         }
       }
     }
-    shared_ = pieces_.size() == 1 && args.inv_freq.heads == 1;
+    shared_ = pieces_.size() == 1 && args.angle_heads() == 1;
     if (shared_) angles_.enter(args, pieces_[0]);
   }
 
@@ -371,7 +371,7 @@ class BufferRotation {
   template <bool kBack>
   HWY_ATTR void turn(RowBuffer<Number>& row, int64_t head) {
     if (shared_) return turn_piece<kBack>(row, pieces_[0]);
-    const RotaryArgs of_head = args_.inv_freq.heads == 1 ? args_ : args_.of_head(head);
+    const RotaryArgs of_head = args_.angle_heads() == 1 ? args_ : args_.of_head(head);
     for (const Piece& piece : pieces_) {
       angles_.enter(of_head, piece);
       compute(of_head, piece);

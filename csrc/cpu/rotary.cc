@@ -75,8 +75,16 @@ class RotaryKernel {
         angles_.compute(args, piece, batch, token, count);
       }
       for (int i = 0; i < args.tensor_count; ++i) {
-        Runs(args, args.tensors[i], piece, {batch, token, count}, angles_, copy_rest, lines_)
-            .rotate();
+        const RotaryTensor* heads = &args.tensors[i];
+        RotaryTensor of_group;
+        const int64_t groups = heads->groups();
+        for (int64_t group = 0; group < groups; ++group) {
+          if (groups > 1) {
+            of_group = args.tensors[i].of_group(group, item_size(args.dtype));
+            heads = &of_group;
+          }
+          Runs(args, *heads, piece, {batch, token, count}, angles_, copy_rest, lines_).rotate();
+        }
       }
       begin += count;
     }

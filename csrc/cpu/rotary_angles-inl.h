@@ -218,40 +218,52 @@ class RotaryAngles {
     }
   }
 
-  // A row of a table as Numbers, one NaN for all: see round_bfloat16.
-  template <typename Value>
-  static void read_row(const void* table, int64_t at, int64_t step, size_t count, Number* row) {
+  // A row of a table as Numbers, one NaN for all: see round_bfloat16. offset(i): of its i-th
+  // number.
+  template <typename Value, typename Offset>
+  static void read_row(const void* table, int64_t at, const Offset& offset, size_t count,
+                       Number* row) {
     const Value* const values = static_cast<const Value*>(table) + at;
     for (size_t i = 0; i < count; ++i) {
       Number value;
       if constexpr (std::is_same_v<Value, double>) {
-        value = static_cast<Number>(values[static_cast<int64_t>(i) * step]);
+        value = static_cast<Number>(values[offset(static_cast<int64_t>(i))]);
       } else {
-        value = to_float(values[static_cast<int64_t>(i) * step]);
+        value = to_float(values[offset(static_cast<int64_t>(i))]);
       }
       row[i] = value == value ? value : std::numeric_limits<Number>::quiet_NaN();
     }
   }
 
-  static void read_row(const void* table, Dtype dtype, int64_t at, int64_t step, size_t count,
-                       Number* row) {
+  template <typename Offset>
+  static void read_row(const void* table, Dtype dtype, int64_t at, const Offset& offset,
+                       size_t count, Number* row) {
     switch (dtype) {
       case Dtype::kFloat16:
-        return read_row<Float16>(table, at, step, count, row);
+        return read_row<Float16>(table, at, offset, count, row);
       case Dtype::kBFloat16:
-        return read_row<BFloat16>(table, at, step, count, row);
+        return read_row<BFloat16>(table, at, offset, count, row);
       case Dtype::kFloat32:
-        return read_row<float>(table, at, step, count, row);
+        return read_row<float>(table, at, offset, count, row);
       default:
-        return read_row<double>(table, at, step, count, row);
+        return read_row<double>(table, at, offset, count, row);
     }
   }
 
   // The pairs of one block of the piece, read in the order of the scratch and padded to groups.
-  void arrange_row(const void* table, Dtype dtype, int64_t at, int64_t step, size_t count,
-                   size_t padded, Number* arranged) {
+  void arrange_row(const RotaryArgs& args, const void* table, const TableStrides& strides,
+                   int64_t at, int64_t first, size_t count, size_t padded, Number* arranged) {
     Number* const row = kOrder == PairOrder::kNatural ? arranged : table_row_;
-    read_row(table, dtype, at, step, count, row);
+    const int64_t step = strides.pair;
+    at += first * step;
+    if (args.axis_map.data == nullptr) {
+      read_row(table, args.table_dtype, at, [step](int64_t i) { return i * step; }, count, row);
+    } else {
+      const auto by_axis = [&](int64_t i) {
+        return i * step + args.axis_map.clamped(first + i) * strides.axis;
+      };
+      read_row(table, args.table_dtype, at, by_axis, count, row);
+    }
     std::fill(row + count, row + padded, Number(0));
     if constexpr (kOrder != PairOrder::kNatural) {
       const D d;
@@ -268,10 +280,8 @@ class RotaryAngles {
   HWY_ATTR HWY_INLINE void from_tables(const RotaryArgs& args, const Piece& piece, int64_t batch,
                                        int64_t token, Number* cosine, Number* sine) {
     const D d;
-    const auto offset = [&](const int64_t* strides) {
-      return batch * strides[0] + token * strides[1];
-    };
-    const int64_t cosine_at = offset(args.cosine_strides), sine_at = offset(args.sine_strides);
+    const int64_t cosine_at = args.table_rows.offset(batch, token, args.cosine_strides);
+    const int64_t sine_at = args.table_rows.offset(batch, token, args.sine_strides);
     const auto scale = hn::Set(d, static_cast<Number>(args.scale));
     const auto sine_scale =
         hn::Set(d, static_cast<Number>(args.inverse ? -args.scale : args.scale));
@@ -279,10 +289,9 @@ class RotaryAngles {
     const size_t padded = padded_ / static_cast<size_t>(std::max<int64_t>(piece.blocks, 1));
     for (int64_t block = 0; block < piece.blocks; ++block) {
       const int64_t pair = piece.first_pair(args, block);
-      arrange_row(args.cosine, args.table_dtype, cosine_at + pair * args.cosine_strides[2],
-                  args.cosine_strides[2], count, padded, arranged_cosine_);
-      arrange_row(args.sine, args.table_dtype, sine_at + pair * args.sine_strides[2],
-                  args.sine_strides[2], count, padded, arranged_sine_);
+      arrange_row(args, args.cosine, args.cosine_strides, cosine_at, pair, count, padded,
+                  arranged_cosine_);
+      arrange_row(args, args.sine, args.sine_strides, sine_at, pair, count, padded, arranged_sine_);
       const size_t first = static_cast<size_t>(block) * padded;
       for (size_t i = 0; i < padded; i += hn::Lanes(d)) {
         auto c = hn::Mul(hn::Load(d, arranged_cosine_ + i), scale);

@@ -288,10 +288,12 @@ class NormRotaryBlock {
     return angle;
   }
 
-  POSENC_HD Number table(const void* data, const int64_t* strides, int64_t batch, int64_t token,
-                         int64_t /*head*/, int64_t pair) const {
-    return number_at(data, rotary_.table_dtype,
-                     batch * strides[0] + token * strides[1] + pair * strides[2]);
+  POSENC_HD Number table(const void* data, const TableStrides& strides, int64_t batch,
+                         int64_t token, int64_t head, int64_t pair) const {
+    int64_t at = rotary_.table_rows.offset(batch, token, strides) + head * strides.head +
+                 pair * strides.pair;
+    if (rotary_.axis_map.data != nullptr) at += rotary_.axis_map.clamped(pair) * strides.axis;
+    return number_at(data, rotary_.table_dtype, at);
   }
 
   static POSENC_HD Number number_at(const void* data, Dtype dtype, int64_t at) {
@@ -527,7 +529,7 @@ NormRotaryPlan plan_norm_rotary(const NormRotaryArgs& args, const Room& room) {
   const int64_t rows = rotary.rows();
   if (rows == 0 || (plan.heads == 0 && args.v.heads == 0)) return plan;
   plan.row_numbers = static_cast<int>((rotary.head_dim + 1) / 2 * 2);
-  plan.own_angles = rotary.inv_freq.heads != 1;
+  plan.own_angles = rotary.angle_heads() != 1;
   const bool whole_tokens = args.norm && args.over_token;
   const auto bytes = [&](const NormRotaryPlan& of) { return Thread::shared_bytes(args, of); };
   // Tokens share the frequencies, heads the angles: both as long as there is work for all.

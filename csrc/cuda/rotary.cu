@@ -22,15 +22,23 @@ __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocksPerProcessor)
   });
 }
 
-}  // namespace
-
-cudaError_t rotary(const RotaryArgs& args, Queue queue) {
+cudaError_t rotary_of_group(const RotaryArgs& args, Queue queue) {
   return visit_rotary_thread(args, [&](auto* type) {
     using Thread = std::remove_pointer_t<decltype(type)>;
     return launch<Thread>(rotary_kernel<Thread>, queue, [&](const Room& room) {
       return RotaryParameters{args, plan_rotary<Thread>(args, room)};
     });
   });
+}
+
+}  // namespace
+
+cudaError_t rotary(const RotaryArgs& args, Queue queue) {
+  cudaError_t status = cudaSuccess;
+  args.for_each_group([&](const RotaryArgs& group) {
+    if (status == cudaSuccess) status = rotary_of_group(group, queue);
+  });
+  return status;
 }
 
 cudaError_t load_kernels() {

@@ -34,7 +34,7 @@ struct HeadSteps {
 struct RotaryPlan : LaunchPlan {
   int64_t rotated = 0;             // vectors of a head that hold pairs ...
   int64_t vectors = 0;             // ... and those that are only copied, after them
-  int64_t groups = 1;              // heads with frequencies of their own, or 1
+  int64_t groups = 1;              // heads with angles of their own, or 1
   int64_t q_heads = 0, heads = 0;  // of a group: of q, of both
   int64_t vector_blocks = 0;       // pieces along the vectors of a head
   int64_t head_blocks = 1;         // and along the heads of a group
@@ -211,8 +211,10 @@ class RotaryBlock {
     return dim < args_.start ? dim : dim + 2 * args_.pairs;
   }
 
-  POSENC_HD Number table(const void* data, const int64_t* strides, int64_t pair) const {
-    const int64_t at = batch_ * strides[0] + token_ * strides[1] + pair * strides[2];
+  POSENC_HD Number table(const void* data, const TableStrides& strides, int64_t pair) const {
+    int64_t at = args_.table_rows.offset(batch_, token_, strides) + group_ * strides.head +
+                 pair * strides.pair;
+    if (args_.axis_map.data != nullptr) at += args_.axis_map.clamped(pair) * strides.axis;
     switch (args_.table_dtype) {
       case Dtype::kFloat16:
         return to_float(static_cast<const Float16*>(data)[at]);
@@ -575,7 +577,7 @@ RotaryPlan plan_rotary(const RotaryArgs& args, const Room& room = {},
                        int64_t most_vectors = Policy::kRowVectors) {
   RotaryPlan plan;
   const RotaryTensor &q = args.tensors[0], &k = args.tensors[1];
-  plan.groups = args.inv_freq.heads;
+  plan.groups = args.angle_heads();
   const bool shared = plan.groups == 1;
   plan.q_heads = shared ? q.heads : 1;
   plan.heads = shared ? q.heads + k.heads : args.tensor_count;

@@ -67,6 +67,14 @@ def named(function: str) -> Iterator[None]:
         raise error_of(type(error), fault._replace(function=function)) from None
 
 
+def blame(error: BaseException, **changes: str) -> None:
+    """Change fields of an error about an argument: what its caller calls the argument."""
+    fault = fault_of(error)
+    if fault is not None:
+        error.fault = fault._replace(**changes)  # type: ignore[attr-defined]
+        error.args = (str(error.fault),)  # type: ignore[attr-defined]
+
+
 # What errors of operators look like after they have crossed torch, which passes on text alone.
 _CROSSED = re.compile(
     r"(?P<function>\w+): (?P<argument>[^:]+): expected (?P<expected>.+), got (?P<got>.+)", re.DOTALL

@@ -11,7 +11,7 @@ from typing import Any
 
 from .arguments import is_count, pairing_hint
 from .errors import add_hint, fault_of
-from .rotation import Rotation, TableRotation
+from .rotation import Rotation, TableRotation, own_tokens
 from .views import RotaryView, check_frequency_heads, check_same_tokens, rotary_view
 
 
@@ -27,7 +27,26 @@ def hint_at(error: BaseException, rotation: Rotation | TableRotation, **tensors:
         hint = _full_width(fault.argument, rotation, tensors)
         hint = hint or _one_position(fault.argument, rotation, tensors)
         hint = hint or _another_layout(fault.argument, rotation, tensors)
+        hint = hint or _of_their_own(fault.argument, rotation, tensors)
     add_hint(error, hint)
+
+
+def _of_their_own(argument: str, rotation: Any, tensors: dict[str, Any]) -> str:
+    """q and k of different lengths or widths, which a pair of options allows."""
+    if argument != "k" or len(tensors) != 2 or not isinstance(rotation.layout, str):
+        return ""
+    q, k = map(_shape, tensors.values())
+    letters = rotation.layout
+    if not q or not k or not len(q) == len(k) == len(letters) or own_tokens(rotation):
+        return ""
+    differ = {letter for letter, m, n in zip(letters, q, k, strict=True) if m != n} - set("gh")
+    if differ and differ <= {"s", "t"}:
+        if isinstance(rotation, TableRotation):
+            return "for lengths of their own write cos=(cos_q, cos_k), sin=(sin_q, sin_k)"
+        return "for lengths of their own write positions=(q_positions, k_positions)"
+    if differ == {"d"} and rotation.k_start < 0:
+        return "for heads of their own width write rotary_start=(q_start, k_start)"
+    return ""
 
 
 def _full_width(argument: str, rotation: Any, tensors: dict[str, Any]) -> str:
@@ -106,6 +125,10 @@ def _fits(rotation: Any, shapes: dict[str, Any], layout: str) -> bool:
             places = {"cos": _shape(rotation.cos) or (), "sin": _shape(rotation.sin) or ()}
             pairs = places["cos"][-1]
             after = (pairs,)
+            if rotation.rows is not None:
+                places, after = {"rows": _shape(rotation.rows) or ()}, ()
+            elif rotation.axis_map is not None:
+                before = places["cos"][:1]
         views: dict[str, RotaryView] = {
             name: rotary_view(
                 "", shape, layout, rotation.pairing, rotation.rotary_start, pairs, name

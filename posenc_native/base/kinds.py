@@ -57,6 +57,8 @@ if TYPE_CHECKING:
     Device = str | int | torch.device
     Integers = int | npt.ArrayLike | torch.Tensor
     Numbers = npt.ArrayLike | torch.Tensor
+    # Positions of q and k: for both, or a pair.
+    NumbersOfTwo = Numbers | tuple[Numbers | None, Numbers | None] | None
     # Neither a tensor nor an array of another library.
     Plain = float | npt.NDArray[Any] | Sequence[Any]
     # A result that a checker cannot tell: a union would force every caller to ask which it is.

@@ -64,9 +64,15 @@ class NormedRotationOptions(NormOptions, PairOptions, total=False):
 class NormedTableRotationOptions(NormOptions, PairOptions, total=False):
     """Keywords of a norm and a rotation by ready tables."""
 
+    rows: npt.ArrayLike | torch.Tensor | None
+    axis_map: npt.ArrayLike | torch.Tensor | None
 
-def check_norm(function: str, norm: Norm, dtype: object) -> Norm:
+
+def check_norm(function: str, norm: Norm, dtype: object, layout: object) -> Norm:
     """The norm with checked numbers and names; weights are left to `weight_shape`."""
+    if isinstance(layout, str) and "g" in layout:
+        expected = "letters of b, s, h, d (or t, h, d), heads along one axis"
+        wrong_value(function, "layout", expected, repr(layout))
     eps = arguments.finite_number(function, "eps", norm.eps)
     if eps < 0:
         wrong_value(function, "eps", "a number >= 0", eps)

@@ -17,9 +17,10 @@ class RotaryView:
     """How rotary sees a tensor: the letters of its axes, and the dims of the head that are paired.
 
     layout: one letter an axis in memory order, ``d`` last: b (batch), s (sequence) or t (packed
-    tokens), h (heads). The dims ``start .. start + 2 * pairs`` of ``d`` are rotated. They form
-    blocks of `block` dims; within a block dim i is paired with dim i + block / 2, and the pairs of
-    all blocks, in order, have the `pairs` frequencies.
+    tokens), h (heads), with h also g (groups of heads; h are those of a group). The dims
+    ``start .. start + 2 * pairs`` of ``d`` are rotated. They form blocks of `block` dims; within a
+    block dim i is paired with dim i + block / 2, and the pairs of all blocks, in order, have the
+    `pairs` frequencies.
     """
 
     shape: tuple[int, ...]
@@ -40,8 +41,11 @@ class RotaryView:
 
     @property
     def heads(self) -> int:
-        """Length of the axis h, 1 without one."""
-        return self.shape[self.layout.index("h")] if "h" in self.layout else 1
+        """How many heads there are, 1 without an axis h."""
+        return self._length("g") * self._length("h")
+
+    def _length(self, letter: str) -> int:
+        return self.shape[self.layout.index(letter)] if letter in self.layout else 1
 
     def check_tokens(
         self,
@@ -66,6 +70,41 @@ class RotaryView:
                 expected += f", {names[1]} or {names[2]} = {list(allowed[2])}"
             wrong_value(function, argument, expected, list(shape))
 
+    def check_table(
+        self,
+        function: str,
+        argument: str,
+        shape: tuple[int, ...],
+        rows: int | None = None,
+        by_axis: bool = False,
+    ) -> bool:
+        """Whether a table is by head; ValueError unless its axes are those of tokens and pairs.
+
+        They are as `check_tokens` has them, and P. By head they are [b, h, s, P] or [1, h, s, P],
+        or [h, s, P] without an axis b. by_axis: before them is [A]. rows: they are [rows, P].
+        """
+        if rows is not None:
+            if tuple(shape) != (rows, self.pairs):
+                expected = f"shape [n, P] = {[rows, self.pairs]}"
+                wrong_value(function, argument, expected, list(shape))
+            return False
+        before = tuple(shape[:1]) if by_axis else ()
+        batched = self.batch is not None
+        if "h" not in self.layout or len(shape) != len(before) + batched + 3:
+            self.check_tokens(function, argument, shape, before=before, after=(self.pairs,))
+            return False
+        *batch, heads, tokens, pairs = shape[len(before) :]
+        if (tokens, pairs) != (self.tokens, self.pairs) or (
+            batched and batch[0] not in (1, self.batch)
+        ):
+            axes = "A, " * by_axis + "b, " * batched + "h, s, P"
+            sizes = [*before, *[self.batch] * batched, self.heads, self.tokens, self.pairs]
+            wrong_value(function, argument, f"shape [{axes}] = {sizes}", list(shape))
+        if heads not in (1, self.heads):
+            expected = f"tables for {self.heads} heads, or the same for all"
+            wrong_value(function, argument, expected, f"shape {list(shape)}")
+        return True
+
     def align(self, table: Any, by_head: bool = False) -> Any:
         """Tables by token, with axes that broadcast with x[..., :P].
 
@@ -77,6 +116,11 @@ class RotaryView:
         if by_head and "h" not in self.layout:  # one head
             letters.remove("h")
             table = table[..., 0, :]
+        if by_head and "g" in self.layout:
+            groups = 1 if table.shape[-2] == 1 else self._length("g")
+            heads = 1 if table.shape[-2] == 1 else self._length("h")
+            table = table.reshape([*table.shape[:-2], groups, heads, table.shape[-1]])
+            letters.insert(-2, "g")
         for i, letter in enumerate(letter for letter in self.layout if letter in letters):
             j = letters.index(letter)
             if i != j:
@@ -156,11 +200,19 @@ def rounds_as_written(function: str, compute: object) -> bool:
     return compute == "as_written"
 
 
-def check_same_tokens(function: str, q: RotaryView, k: RotaryView) -> None:
-    """ValueError unless the shapes of q and k are equal but for their heads."""
+def check_same_tokens(
+    function: str, q: RotaryView, k: RotaryView, own_tokens: bool = False, own_start: bool = False
+) -> None:
+    """ValueError unless the shapes of q and k are equal but for their heads.
+
+    own_tokens, own_start: what else k has of its own, and so may have of another length.
+    """
+    free = "gh" + "bst" * own_tokens + "d" * own_start
     for letter, q_length, k_length in zip(q.layout, q.shape, k.shape, strict=True):
-        if letter != "h" and q_length != k_length:
-            wrong_value(function, "k", f"the shape of q but for h, {list(q.shape)}", list(k.shape))
+        if letter not in free and q_length != k_length:
+            but = ", ".join(letter for letter in q.layout if letter in free) or "h"
+            expected = f"the shape of q but for {but}, {list(q.shape)}"
+            wrong_value(function, "k", expected, list(k.shape))
 
 
 def _rotary_layout(function: str, layout: object) -> str:
@@ -170,14 +222,16 @@ def _rotary_layout(function: str, layout: object) -> str:
     tokens_once = letters & {"t", "s", "b"} in ({"t"}, {"s"}, {"s", "b"})
     if (
         len(letters) != len(layout)
-        or not letters <= set("bshdt")
+        or not letters <= set("bsghdt")
+        or ("g" in letters and "h" not in letters)
         or not layout.endswith("d")
         or not tokens_once
     ):
         wrong_value(
             function,
             "layout",
-            "distinct letters of b, s, h, d, or t for b and s, with s or t and ending in d",
+            "distinct letters of b, s, h, d, or t for b and s, with s or t and ending in d; with h "
+            "also g",
             repr(layout),
         )
     return layout

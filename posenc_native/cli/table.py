@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from posenc_native import __version__
-from posenc_native.rotary.apply import rotary_tables
+from posenc_native.rotary.by_tables import rotary_tables
 
 from . import terminal
 from .options import (

@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from posenc_native.rotary.apply import rotary_tables
+from posenc_native.rotary.by_tables import rotary_tables
 from posenc_native.rotary.rotary import Rotary
 
 from .forms import Form, NotServed, Tables

@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from posenc_native.rotary.apply import rotary_tables
+from posenc_native.rotary.by_tables import rotary_tables
 
 from .forms import Columns, NotServed, Orders, Tables, Wrap, match_columns, packed, table_dtype
 from .signatures import cos_and_sin, table_names, with_marked_frequencies, with_own_buffers

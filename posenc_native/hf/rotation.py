@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posenc_native.rotary.apply import apply_rotary_qk_tables, apply_rotary_tables
+from posenc_native.rotary.by_tables import apply_rotary_qk_tables, apply_rotary_tables
 
 from .forms import Form, NotServed
 from .signatures import RotaryArguments, rotary_arguments

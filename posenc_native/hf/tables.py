@@ -16,7 +16,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from posenc_native.rotary.apply import rotary_tables
+from posenc_native.rotary.by_tables import rotary_tables
 
 from .forms import Form, NotServed, Orders, Tables, Wrap, packed, table_dtype
 from .image_tables import tables_of_images

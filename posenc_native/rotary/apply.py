@@ -19,13 +19,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, overload
 
-import numpy as np
 import numpy.typing as npt
 from numpy import ndarray
 
 from posenc_native.base import arguments
 from posenc_native.base.hints import hint_at
-from posenc_native.base.rotation import Rotation, TableRotation
+from posenc_native.base.pairs import (
+    alone,
+    outputs,
+    position_array,
+    positions_of_each,
+    starts_of_each,
+)
+from posenc_native.base.rotation import Rotation
 from posenc_native.engines import backend, late
 
 if TYPE_CHECKING:
@@ -34,96 +40,25 @@ if TYPE_CHECKING:
 
     from posenc_native.base.kinds import (
         Array,
-        Dtype,
         Number,
         Numbers,
-        NumPyDtype,
+        NumbersOfTwo,
         OutArray,
         OutTensor,
         Pair,
         SupportsArray,
         Tensor,
         TensorLike,
-        TorchDtype,
     )
-    from posenc_native.base.rotation import RotationOptions, TableRotationOptions
+    from posenc_native.base.rotation import (
+        RotationOptions,
+        RotationOptionsOfTwo,
+    )
 
 __all__ = [
     "apply_rotary",
     "apply_rotary_qk",
-    "apply_rotary_qk_tables",
-    "apply_rotary_tables",
-    "rotary_tables",
 ]
-
-
-@overload
-def rotary_tables(positions: TensorLike, inv_freq: Numbers, *, axis_map: Numbers | None = ...,
-                  scale: float = ..., dtype: Dtype = ...) -> Pair[Tensor]: ...  # fmt: skip
-@overload
-def rotary_tables(positions: npt.ArrayLike, inv_freq: TensorLike, *, axis_map: Numbers | None = ...,
-                  scale: float = ..., dtype: Dtype = ...) -> Pair[Tensor]: ...  # fmt: skip
-@overload
-def rotary_tables(positions: Numbers, inv_freq: Numbers, *, axis_map: Numbers | None = ...,
-                  scale: float = ..., dtype: TorchDtype) -> Pair[Tensor]: ...  # fmt: skip
-@overload
-def rotary_tables(positions: npt.ArrayLike, inv_freq: npt.ArrayLike, *,
-    axis_map: Numbers | None = ..., scale: float = ..., dtype: NumPyDtype = ...,
-) -> Pair[Array[Any]]: ...  # fmt: skip
-def rotary_tables(
-    positions: npt.ArrayLike | TensorLike,
-    inv_freq: npt.ArrayLike | TensorLike,
-    *,
-    axis_map: npt.ArrayLike | torch.Tensor | None = None,
-    scale: float = 1.0,
-    dtype: Any = None,
-) -> tuple[Any, Any]:
-    """Cosines and sines of ``positions * inv_freq``, exact at every position.
-
-    Args:
-        positions: an int n for 0 .. n-1, or an array or tensor of any shape; with `axis_map`, the
-            first axis chooses the coordinate: ``[A, ...]``.
-        inv_freq: ``[P]``, radians per position, float32 or float64; taken as exact.
-        axis_map: ``[P]`` ints, which coordinate drives each pair.
-        scale: factor of both (YaRN's attention factor).
-        dtype: float16, bfloat16, float32 (default) or float64, of NumPy or torch.
-
-    Returns:
-        ``(cos, sin)``, each ``positions.shape + (P,)`` (without the axis A).
-
-    Raises:
-        ValueError: shapes that do not fit, positions or frequencies that are not finite.
-        TypeError: impossible dtypes.
-
-    Example:
-        >>> import numpy as np
-        >>> import posenc_native as pn
-        >>> cos, sin = pn.rotary_tables(np.array([0, 10**6]), np.array([1.0, 0.01]))
-        >>> cos.round(6)
-        array([[ 1.      ,  1.      ],
-               [ 0.936752, -0.952155]], dtype=float32)
-    """
-    if (
-        arguments.is_tensor(positions)
-        or arguments.is_tensor(inv_freq)
-        or arguments.is_torch_dtype(dtype)
-    ):
-        return late.torch_operations().rotary_tables(  # type: ignore[no-any-return]
-            positions, inv_freq, axis_map, scale, dtype
-        )
-    function = "rotary_tables"
-    if axis_map is not None and isinstance(positions, (int, np.integer)):
-        arguments.wrong_value(function, "positions", "shape [A, ...] with axis_map", "a count")
-    if not isinstance(positions, (int, np.integer)):
-        positions = arguments.as_positions(function, positions)
-    inv_freq = arguments.as_frequencies(function, inv_freq)
-    if axis_map is not None:
-        axis_map = arguments.as_array(function, "axis_map", axis_map)
-    if dtype is not None:
-        dtype = arguments.as_dtype(function, dtype)
-    return backend.implementation.rotary_tables(  # type: ignore[no-any-return]
-        positions, inv_freq, axis_map, scale, dtype
-    )
 
 
 @overload
@@ -159,7 +94,8 @@ def apply_rotary(
             ``[H, P]`` if every head has its own, or ``[A, H, P]`` (H may be 1) if the angle of a
             pair is the sum over the axes of ``positions[a] * inv_freq[a, h, p]``.
         layout: the axes of `x` in memory order, ending in d: b (batch), s (sequence), h (heads),
-            d (head_dim), or t for packed tokens: "bhsd", "bshd", "sbhd", "thd", "sd" ...
+            d (head_dim), or t for packed tokens: "bhsd", "bshd", "sbhd", "thd", "sd" ... With g
+            (groups of heads, h of a group each), "sbghd", heads are counted through the groups.
         pairing: "half", "interleaved" or an even block size; see the module's head.
         rotary_start: the dims ``rotary_start .. rotary_start + 2P`` are rotated, the rest copied.
         axis_map: ``[P]`` ints, which position axis drives each pair.
@@ -228,37 +164,67 @@ def apply_rotary(
 
 
 @overload
-def apply_rotary_qk(q: TensorLike, k: TensorLike, positions: Numbers | None, inv_freq: Numbers, *,
-    inplace: bool = ..., **options: Unpack[RotationOptions]) -> Pair[Tensor]: ...  # fmt: skip
+def apply_rotary_qk(q: TensorLike, k: TensorLike, positions: NumbersOfTwo, inv_freq: Numbers, *,
+    inplace: bool = ..., out: Pair[OutTensor] | None = ..., **options: Unpack[RotationOptionsOfTwo],
+) -> Pair[Tensor]: ...  # fmt: skip
 @overload
-def apply_rotary_qk(q: SupportsArray[Number], k: SupportsArray[Number], positions: Numbers | None,
-    inv_freq: Numbers, *, inplace: bool = ..., **options: Unpack[RotationOptions],
+def apply_rotary_qk(q: SupportsArray[Number], k: SupportsArray[Number], positions: NumbersOfTwo,
+    inv_freq: Numbers, *, inplace: bool = ..., out: Pair[OutArray] | None = ...,
+    **options: Unpack[RotationOptionsOfTwo],
 ) -> Pair[Array[Number]]: ...  # fmt: skip
+@overload
+def apply_rotary_qk(q: TensorLike, k: None, positions: NumbersOfTwo, inv_freq: Numbers, *,
+    inplace: bool = ..., out: tuple[OutTensor, None] | None = ...,
+    **options: Unpack[RotationOptionsOfTwo],
+) -> tuple[Tensor, None]: ...  # fmt: skip
+@overload
+def apply_rotary_qk(q: None, k: TensorLike, positions: NumbersOfTwo, inv_freq: Numbers, *,
+    inplace: bool = ..., out: tuple[None, OutTensor] | None = ...,
+    **options: Unpack[RotationOptionsOfTwo],
+) -> tuple[None, Tensor]: ...  # fmt: skip
+@overload
+def apply_rotary_qk(q: SupportsArray[Number], k: None, positions: NumbersOfTwo, inv_freq: Numbers,
+    *, inplace: bool = ..., out: tuple[OutArray, None] | None = ...,
+    **options: Unpack[RotationOptionsOfTwo],
+) -> tuple[Array[Number], None]: ...  # fmt: skip
+@overload
+def apply_rotary_qk(q: None, k: SupportsArray[Number], positions: NumbersOfTwo, inv_freq: Numbers,
+    *, inplace: bool = ..., out: tuple[None, OutArray] | None = ...,
+    **options: Unpack[RotationOptionsOfTwo],
+) -> tuple[None, Array[Number]]: ...  # fmt: skip
 def apply_rotary_qk(
     q: Any,
     k: Any,
-    positions: npt.ArrayLike | torch.Tensor | None,
+    positions: npt.ArrayLike | torch.Tensor | tuple[Any, Any] | None,
     inv_freq: npt.ArrayLike | torch.Tensor,
     *,
     layout: str = "bhsd",
     pairing: str | int = "half",
-    rotary_start: int = 0,
+    rotary_start: int | tuple[int, int] = 0,
     axis_map: npt.ArrayLike | torch.Tensor | None = None,
     scale: float = 1.0,
     inverse: bool = False,
     contiguous: bool = False,
     inplace: bool = False,
+    out: tuple[Any, Any] | None = None,
 ) -> tuple[Any, Any]:
     """Rotate the queries and keys of a layer in one call; angles are computed once for both.
 
     Args:
-        q, k: as x in `apply_rotary`, of one dtype and one shape but for the number of heads.
+        q, k: as x in `apply_rotary`, of one dtype and one shape but for the number of heads and for
+            what `positions` and `rotary_start` leave free. One of them may be None, and is then in
+            the result.
+        positions: as in `apply_rotary`, or a pair of such, ``(q_positions, k_positions)``, a tuple:
+            q and k then have lengths and batches of their own. ``(None, None)`` counts each from 0.
+        rotary_start: as in `apply_rotary`, or a pair ``(q_start, k_start)``: heads then have widths
+            of their own.
         inplace: write the results to `q` and `k`.
-        positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse, contiguous: as
-            in `apply_rotary`.
+        out: a pair ``(q_out, k_out)`` of where the results go; `q` and `k` themselves stay where
+            they are.
+        inv_freq, layout, pairing, axis_map, scale, inverse, contiguous: as in `apply_rotary`.
 
     Returns:
-        ``(q, k)`` rotated; the arguments themselves if in place.
+        ``(q, k)`` rotated; the arguments themselves if in place, `out` if it is given.
 
     Raises:
         ValueError, TypeError: as in `apply_rotary`; nothing has been written then.
@@ -272,9 +238,24 @@ def apply_rotary_qk(
         >>> rotated_k.shape
         (1, 2, 5, 64)
     """
+    to: Any = inplace
+    more: tuple[Any, ...] = ()
+    start: Any = rotary_start
     try:
+        if q is None or k is None:
+            return alone(
+                "apply_rotary_qk", apply_rotary, q, k, (positions, inv_freq), inplace, out,
+                layout=layout, pairing=pairing, rotary_start=rotary_start, axis_map=axis_map,
+                scale=scale, inverse=inverse, contiguous=contiguous,
+            )  # fmt: skip
+        if type(positions) is tuple or type(rotary_start) is tuple:
+            positions, k_positions = positions_of_each("apply_rotary_qk", q, k, positions, layout)
+            start, k_start = starts_of_each("apply_rotary_qk", rotary_start)
+            more = k_positions, k_start
+        if out is not None:
+            to = outputs("apply_rotary_qk", out, inplace)
         if contiguous:
-            q, k = (arguments.in_order("apply_rotary_qk", x, inplace) for x in (q, k))
+            q, k = (arguments.in_order("apply_rotary_qk", x, bool(to)) for x in (q, k))
         operations, native, given = None, backend.implementation, None
         if not type(q) is type(k) is ndarray:
             operations = late.operations_on(q)
@@ -291,194 +272,37 @@ def apply_rotary_qk(
             if type(axis_map) is not ndarray and axis_map is not None:
                 axis_map = arguments.as_array("apply_rotary_qk", "axis_map", axis_map)
         if native is not None:
-            rotated: tuple[Any, Any] = native.apply_rotary_qk(
-                q,
-                k,
-                positions,
-                inv_freq,
-                layout,
-                pairing,
-                rotary_start,
-                axis_map,
-                scale,
-                inverse,
-                inplace,
-            )
+            rotated: tuple[Any, Any]
+            if not more:
+                rotated = native.apply_rotary_qk(
+                    q,
+                    k,
+                    positions,
+                    inv_freq,
+                    layout,
+                    pairing,
+                    start,
+                    axis_map,
+                    scale,
+                    inverse,
+                    to,
+                )
+            else:
+                rotated = native.apply_rotary_qk(
+                    q, k, positions, inv_freq, layout, pairing, start, axis_map, scale,
+                    inverse, *more, to,
+                )  # fmt: skip
             if operations is None:
                 return given if inplace and given else rotated
             if rotated is not NotImplemented:
                 return rotated
         rotation = Rotation(
-            positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse
+            positions, inv_freq, layout, pairing, start, axis_map, scale, inverse, *more
         )  # fmt: skip
-        return operations.apply_rotary_qk(q, k, rotation, inplace)  # type: ignore[no-any-return]
+        return operations.apply_rotary_qk(q, k, rotation, to)  # type: ignore[no-any-return]
     except (ValueError, TypeError) as error:
         rotation = Rotation(
-            positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse
+            positions, inv_freq, layout, pairing, start, axis_map, scale, inverse, *more
         )
         hint_at(error, rotation, q=q, k=k)
         raise
-
-
-@overload
-def apply_rotary_tables(x: TensorLike, cos: Any, sin: Any, *, out: OutTensor = ...,
-                        **options: Unpack[TableRotationOptions]) -> Tensor: ...  # fmt: skip
-@overload
-def apply_rotary_tables(x: SupportsArray[Number], cos: Any, sin: Any, *, out: OutArray = ...,
-                        **options: Unpack[TableRotationOptions]) -> Array[Number]: ...  # fmt: skip
-def apply_rotary_tables(
-    x: Any,
-    cos: Any,
-    sin: Any,
-    *,
-    layout: str = "bhsd",
-    pairing: str | int = "half",
-    rotary_start: int = 0,
-    inverse: bool = False,
-    compute: str = "float32",
-    out: Any = None,
-) -> Any:
-    """Rotate `x` by ready cosines and sines.
-
-    Args:
-        x, layout, pairing, rotary_start, inverse, out: as in `apply_rotary`.
-        cos, sin: ``[s, P]``, ``[b, s, P]`` or ``[1, s, P]`` (``[t, P]`` for packed tokens), one
-            value a pair, of any of the four float dtypes.
-        compute: "float32": all in float32 (float64 for a float64 `x`), rounded once. "as_written":
-            rounded as the operations of ``x * cos + rotate_half(x) * sin`` on tensors of x's dtype
-            are: cos and sin to that dtype, each product, the sum. That is bit for bit what Llama
-            and its kin in transformers compute in eager mode, forwards and backwards.
-
-    Returns:
-        An array or tensor like `x`. Gradients reach `x`, and `cos` and `sin` if they ask for them.
-
-    Raises:
-        ValueError, TypeError: as in `apply_rotary`.
-
-    Example:
-        >>> import numpy as np
-        >>> import posenc_native as pn
-        >>> inv_freq, _ = pn.rotary_frequencies(4)
-        >>> cos, sin = pn.rotary_tables(3, inv_freq)
-        >>> x = np.ones((3, 4), np.float32)
-        >>> same = pn.apply_rotary(x, None, inv_freq, layout="sd")
-        >>> bool((pn.apply_rotary_tables(x, cos, sin, layout="sd") == same).all())
-        True
-    """
-    try:
-        operations, native = None, backend.implementation
-        if type(x) is not ndarray:
-            operations = late.operations_on(x)
-            if operations is None:
-                x = arguments.as_operand("apply_rotary_tables", "x", x)
-            else:
-                native = operations.at_once(x)
-        if operations is None:
-            if type(cos) is not ndarray:
-                cos = arguments.as_array("apply_rotary_tables", "cos", cos)
-            if type(sin) is not ndarray:
-                sin = arguments.as_array("apply_rotary_tables", "sin", sin)
-            if out is not None and type(out) is not ndarray:
-                arguments.check_no_mask("apply_rotary_tables", "out", out)
-        if native is not None:
-            result = native.apply_rotary_tables(
-                x, cos, sin, layout, pairing, rotary_start, inverse, compute, out
-            )
-            if operations is None:
-                return result
-            if result is not NotImplemented:
-                return result
-        rotation = TableRotation(cos, sin, layout, pairing, rotary_start, inverse, compute)
-        return operations.apply_rotary_tables(x, rotation, out)
-    except (ValueError, TypeError) as error:
-        rotation = TableRotation(cos, sin, layout, pairing, rotary_start, inverse, compute)
-        hint_at(error, rotation, x=x)
-        raise
-
-
-@overload
-def apply_rotary_qk_tables(q: TensorLike, k: TensorLike, cos: Any, sin: Any, *,
-    inplace: bool = ..., **options: Unpack[TableRotationOptions]) -> Pair[Tensor]: ...  # fmt: skip
-@overload
-def apply_rotary_qk_tables(q: SupportsArray[Number], k: SupportsArray[Number], cos: Any, sin: Any,
-    *, inplace: bool = ..., **options: Unpack[TableRotationOptions],
-) -> Pair[Array[Number]]: ...  # fmt: skip
-def apply_rotary_qk_tables(
-    q: Any,
-    k: Any,
-    cos: Any,
-    sin: Any,
-    *,
-    layout: str = "bhsd",
-    pairing: str | int = "half",
-    rotary_start: int = 0,
-    inverse: bool = False,
-    compute: str = "float32",
-    inplace: bool = False,
-) -> tuple[Any, Any]:
-    """Rotate the queries and keys of a layer by ready cosines and sines, in one call.
-
-    Args:
-        q, k, inplace: as in `apply_rotary_qk`.
-        cos, sin: as in `apply_rotary_tables`; the same for `q` and `k`.
-        layout, pairing, rotary_start, inverse: as in `apply_rotary`.
-        compute: as in `apply_rotary_tables`.
-
-    Returns:
-        ``(q, k)`` rotated, to the bits of two calls of `apply_rotary_tables`; the arguments
-        themselves if in place. Gradients reach `q` and `k`, and `cos` and `sin` if they ask for
-        them.
-
-    Raises:
-        ValueError, TypeError: as in `apply_rotary`; nothing has been written then.
-
-    Example:
-        >>> import numpy as np
-        >>> import posenc_native as pn
-        >>> inv_freq, _ = pn.rotary_frequencies(64)
-        >>> cos, sin = pn.rotary_tables(np.array([76, 77]), inv_freq)  # once for all layers
-        >>> q, k = np.ones((1, 8, 2, 64), np.float32), np.ones((1, 2, 2, 64), np.float32)
-        >>> rotated_q, rotated_k = pn.apply_rotary_qk_tables(q, k, cos, sin)
-        >>> bool((rotated_k == pn.apply_rotary_tables(k, cos, sin)).all())
-        True
-    """
-    try:
-        operations, native, given = None, backend.implementation, None
-        if not type(q) is type(k) is ndarray:
-            operations = late.operations_on(q)
-            if operations is None:
-                given = q, k
-                q, k = arguments.as_operands("apply_rotary_qk_tables", q, k, inplace)
-            else:
-                native = operations.at_once(q)
-        if operations is None:
-            if type(cos) is not ndarray:
-                cos = arguments.as_array("apply_rotary_qk_tables", "cos", cos)
-            if type(sin) is not ndarray:
-                sin = arguments.as_array("apply_rotary_qk_tables", "sin", sin)
-        if native is not None:
-            rotated: tuple[Any, Any] = native.apply_rotary_qk_tables(
-                q, k, cos, sin, layout, pairing, rotary_start, inverse, compute, inplace
-            )
-            if operations is None:
-                return given if inplace and given else rotated
-            if rotated is not NotImplemented:
-                return rotated
-        rotation = TableRotation(cos, sin, layout, pairing, rotary_start, inverse, compute)
-        return operations.apply_rotary_qk_tables(q, k, rotation, inplace)  # type: ignore[no-any-return]
-    except (ValueError, TypeError) as error:
-        rotation = TableRotation(cos, sin, layout, pairing, rotary_start, inverse, compute)
-        hint_at(error, rotation, q=q, k=k)
-        raise
-
-
-def position_array(function: str, positions: Any, x: Any) -> npt.NDArray[Any]:
-    """An int n is 0 .. n-1; anything else becomes an array."""
-    if isinstance(positions, (int, np.integer)):
-        count = arguments.size(function, "positions", positions)
-        if count >= 2**60:  # more than any array can have
-            arguments.wrong_value(function, "positions", "a count below 2^60", count)
-        if count > max(x.shape, default=0):  # as many as no axis has: refused for their shape
-            return np.broadcast_to(np.int64(0), count)
-        return np.arange(count)
-    return arguments.as_positions(function, positions)

@@ -20,8 +20,9 @@ from posenc_native.models.config import rotary_arguments
 from posenc_native.models.presets import rotary_preset
 from posenc_native.spectra.scaling import rotary_frequencies
 
-from .apply import apply_rotary, apply_rotary_qk, rotary_tables
+from .apply import apply_rotary, apply_rotary_qk
 from .bound import BoundRotary
+from .by_tables import rotary_tables
 
 if TYPE_CHECKING:
     import torch
@@ -238,7 +239,7 @@ class Rotary:
         self,
         q: Any,
         k: Any,
-        positions: npt.ArrayLike | torch.Tensor | None = None,
+        positions: npt.ArrayLike | torch.Tensor | tuple[Any, Any] | None = None,
         *,
         layout: str = "bhsd",
         inverse: bool = False,
@@ -272,10 +273,11 @@ class Rotary:
                 if rotated is not NotImplemented:
                     return rotated  # type: ignore[no-any-return]
             self._check_width("Rotary", "q", q)
-            if operations is None:
+            if operations is None or k is None or type(positions) is tuple:
+                inv_freq, axis_map = self._of(k if q is None else q)
                 return apply_rotary_qk(
-                    q, k, positions, self.inv_freq, layout=layout, pairing=self.pairing,
-                    rotary_start=self.rotary_start, axis_map=self.axis_map, scale=self.scale,
+                    q, k, positions, inv_freq, layout=layout, pairing=self.pairing,
+                    rotary_start=self.rotary_start, axis_map=axis_map, scale=self.scale,
                     inverse=inverse, inplace=inplace,
                 )  # fmt: skip
             inv_freq, axis_map = self._torch(q.device)

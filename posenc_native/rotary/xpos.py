@@ -26,7 +26,7 @@ from posenc_native.base.errors import fault_of
 from posenc_native.base.views import rotary_view
 from posenc_native.engines.arrays import Arrays
 
-from .apply import apply_rotary_tables, rotary_tables
+from .by_tables import apply_rotary_tables, rotary_tables
 
 if TYPE_CHECKING:
     import torch

@@ -14,7 +14,7 @@ from posenc_native.base import arguments
 from posenc_native.base.arguments import as_array, is_tensor, wrong_type, wrong_value
 from posenc_native.base.calls import call
 from posenc_native.engines.arrays import Arrays
-from posenc_native.rotary.apply import rotary_tables
+from posenc_native.rotary.by_tables import rotary_tables
 
 from .grid import GridCoordinates, concrete, point_of
 from .presets import spec_arguments

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -19,6 +19,10 @@ from posenc_native.base.constants import constant_without_tensors
 
 from .frequencies import FloatArray, rounded_frequencies
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import torch
+
 
 @constant_without_tensors
 def rotary_frequencies(
@@ -26,7 +30,7 @@ def rotary_frequencies(
     base: float = 10000.0,
     scaling: Mapping[str, Any] | None = None,
     *,
-    seq_len: int | None = None,
+    seq_len: int | npt.ArrayLike | torch.Tensor | None = None,
 ) -> tuple[FloatArray, float]:
     """Frequencies of a rotary encoding, scaled to a longer context where asked.
 
@@ -58,10 +62,12 @@ def rotary_frequencies(
             A key that is None counts as absent ("truncate" as False, as transformers and vLLM read
             it). "rope_theta" takes the place of a base left at 10000. "max_position_embeddings" is
             the top-level value of a configuration, which "yarn" and "longrope" need when they have
-            no "factor". "partial_rotary_factor" is read by "proportional" alone: for all others
-            rotary_dim is the share of the head already.
-        seq_len: length of the sequence, for "dynamic" and "longrope", or as the key "seq_len".
-            Without it they are as for short sequences.
+            no "factor"; where "original_max_position_embeddings" is missing, it takes its place.
+            "partial_rotary_factor" is read by "proportional" alone: for all others rotary_dim is
+            the share of the head already.
+        seq_len: length of the sequence, for "dynamic" and "longrope", or as the key "seq_len": a
+            number of Python or NumPy, or an array or tensor without axes. Without it they are as
+            for short sequences.
 
     Returns:
         ``(inv_freq, attention_factor)``: float64 [rotary_dim // 2] in radians a position, and the
@@ -87,7 +93,7 @@ def rotary_frequencies(
     if scaling is not None and not isinstance(scaling, Mapping):
         wrong_type(function, "scaling", "a mapping or None", type(scaling).__name__)
     if seq_len is not None:
-        scaling = {**(scaling or {}), "seq_len": arguments.plain(seq_len)}
+        scaling = {**(scaling or {}), "seq_len": seq_len}
     return scaled_frequencies(function, rotary_dim, base, scaling)
 
 
@@ -176,7 +182,9 @@ class _Values:
         if not isinstance(scaling, Mapping):
             wrong_type(function, "scaling", "a mapping or None", type(scaling).__name__)
         self.function = function
-        self._given = {key: value for key, value in scaling.items() if value is not None}
+        self._given = {
+            key: arguments.plain(value) for key, value in scaling.items() if value is not None
+        }
         if "truncate" in scaling and scaling["truncate"] is None:
             self._given["truncate"] = False
         rope_type = self._given.get("rope_type", self._given.get("type", "default"))
@@ -204,6 +212,11 @@ class _Values:
         if value < 0 or (value == 0 and key in _POSITIVE):
             self.wrong(key, "a number > 0" if key in _POSITIVE else "a number >= 0", value)
         return value
+
+    def trained(self) -> float:
+        """Positions of the first training; a configuration without them was not extended."""
+        original, longest = "original_max_position_embeddings", "max_position_embeddings"
+        return self.number(longest if original not in self and longest in self else original)
 
     def count(self, key: str, default: int) -> int:
         """The int at key, 1 or more."""
@@ -384,7 +397,7 @@ def _stretched(
 
 
 def _yarn_blend(dim: int, base: float, values: _Values) -> RotaryBlend:
-    trained = values.number("original_max_position_embeddings")
+    trained = values.trained()
     if base <= 1:
         values.wrong("rope_theta", "a base > 1", base)
     # Pairs that turn more often than beta_fast within the trained length stay as they are, those
@@ -412,18 +425,10 @@ def _yarn_blend(dim: int, base: float, values: _Values) -> RotaryBlend:
 
 
 @_rope_type(
-    "yarn",
-    "factor",
-    "max_position_embeddings",
-    "original_max_position_embeddings",
-    "attention_factor",
-    "beta_fast",
-    "beta_slow",
-    "mscale",
-    "mscale_all_dim",
-    "truncate",
+    "yarn", "factor", "max_position_embeddings", "original_max_position_embeddings",
+    "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate",
     blend=_yarn_blend,
-)
+)  # fmt: skip
 def _yarn(dim: int, base: float, values: _Values) -> tuple[FloatArray, float]:
     factor = _length_ratio(values)
     inv_freq = _yarn_blend(dim, base, values).of(_plain(dim, base, values), factor)
@@ -443,7 +448,7 @@ def _yarn_mscale(factor: float, weight: float = 1.0) -> float:
 
 
 def _llama3_blend(dim: int, base: float, values: _Values) -> RotaryBlend:
-    trained = values.number("original_max_position_embeddings")
+    trained = values.trained()
     low, high = values.number("low_freq_factor"), values.number("high_freq_factor")
     if high < low:
         values.wrong("high_freq_factor", f"a number >= low_freq_factor = {low:g}", high)
@@ -458,8 +463,8 @@ def _llama3_blend(dim: int, base: float, values: _Values) -> RotaryBlend:
 
 
 @_rope_type(
-    "llama3", "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings",
-    blend=_llama3_blend,
+    "llama3", "factor", "low_freq_factor", "high_freq_factor", "max_position_embeddings",
+    "original_max_position_embeddings", blend=_llama3_blend,
 )  # fmt: skip
 def _llama3(dim: int, base: float, values: _Values) -> tuple[FloatArray, float]:
     blend = _llama3_blend(dim, base, values)
@@ -467,18 +472,11 @@ def _llama3(dim: int, base: float, values: _Values) -> tuple[FloatArray, float]:
 
 
 @_rope_type(
-    "longrope",
-    "factor",
-    "attention_factor",
-    "short_factor",
-    "long_factor",
-    "short_mscale",
-    "long_mscale",
-    "max_position_embeddings",
-    "original_max_position_embeddings",
-)
+    "longrope", "factor", "attention_factor", "short_factor", "long_factor", "short_mscale",
+    "long_mscale", "max_position_embeddings", "original_max_position_embeddings",
+)  # fmt: skip
 def _longrope(dim: int, base: float, values: _Values) -> tuple[FloatArray, float]:
-    trained = values.number("original_max_position_embeddings")
+    trained = values.trained()
     if trained <= 1:
         values.wrong("original_max_position_embeddings", "a number > 1", trained)
     plain = _plain(dim, base, values)
@@ -497,7 +495,7 @@ def _longrope(dim: int, base: float, values: _Values) -> tuple[FloatArray, float
 def _length_ratio(values: _Values) -> float:
     """The factor; where none is given, the ratio of the lengths."""
     if "factor" not in values and "max_position_embeddings" in values:
-        trained = values.number("original_max_position_embeddings")
+        trained = values.trained()
         return values.number("max_position_embeddings") / trained
     return values.number("factor")
 

@@ -72,7 +72,22 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
         lambda of: pn.apply_rotary(of(x(*SWAPPED)), None, np.ones((3, 4))), '; layout="bshd"?', "",
     ),
     "keys of another length": (
-        lambda of: pn.apply_rotary_qk(of(x()), of(x(2, 3, 6, 8)), None, FREQ), "k: ", "layout",
+        lambda of: pn.apply_rotary_qk(of(x()), of(x(2, 3, 6, 8)), None, FREQ),
+        "; for lengths of their own write positions=(q_positions, k_positions)", "layout",
+    ),
+    "keys of another length, by tables": (
+        lambda of: pn.apply_rotary_qk_tables(of(x()), of(x(2, 3, 6, 8)), of(x(5, 4)), of(x(5, 4))),
+        "; for lengths of their own write cos=(cos_q, cos_k), sin=(sin_q, sin_k)", "layout",
+    ),
+    "keys of another width": (
+        lambda of: pn.apply_rotary_qk(of(x()), of(x(2, 3, 5, 6)), None, FREQ[:2]),
+        "; for heads of their own width write rotary_start=(q_start, k_start)", "layout",
+    ),
+    "keys of another width, with starts": (
+        lambda of: pn.apply_rotary_qk(
+            of(x()), of(x(2, 3, 5, 6)), None, FREQ[:2], rotary_start=(0, 3)
+        ),
+        "rotary_start[1]: ", "of their own",
     ),
     "positions of no axis": (
         lambda of: pn.apply_rotary(of(x()), of(np.arange(7)), FREQ), "got [7]", "layout",

@@ -17,16 +17,18 @@ from posenc_native.base.rotation import Rotation, TableRotation
 
 # What is rotated and what is written to are not options.
 OTHERS = {"self", "x", "q", "k", "out", "inplace"}
+# Fields for k, of options that are pairs.
+OF_K = "k_"
 # How results lie in memory is one of calls, and none of a rotation.
 OF_CALLS = {"contiguous"}
 FUNCTIONS = {
     "apply_rotary": (pn.apply_rotary, Rotation, rotation.RotationOptions),
-    "apply_rotary_qk": (pn.apply_rotary_qk, Rotation, rotation.RotationOptions),
+    "apply_rotary_qk": (pn.apply_rotary_qk, Rotation, rotation.RotationOptionsOfTwo),
     "apply_rotary_tables": (pn.apply_rotary_tables, TableRotation, rotation.TableRotationOptions),
     "apply_rotary_qk_tables": (
         pn.apply_rotary_qk_tables,
         TableRotation,
-        rotation.TableRotationOptions,
+        rotation.TableRotationOptionsOfTwo,
     ),
 }
 
@@ -45,15 +47,33 @@ def keywords(function: object) -> list[str]:
 def test_records_have_the_options_of_the_functions(name):
     function, record, _ = FUNCTIONS[name]
     found = {name: p for name, p in parameters(function).items() if name not in OF_CALLS}
-    assert list(found) == list(record._fields)
+    assert list(found) == [name for name in record._fields if not name.startswith(OF_K)]
     defaults = {
         option: parameter.default
         for option, parameter in found.items()
         if parameter.default is not parameter.empty
     }
-    assert defaults == record._field_defaults
+    of_record = record._field_defaults.items()
+    assert defaults == {name: value for name, value in of_record if not name.startswith(OF_K)}
     for option, default in defaults.items():
         assert type(default) is type(record._field_defaults[option])
+
+
+@pytest.mark.parametrize("record", [Rotation, TableRotation])
+def test_a_field_of_k_stands_for_a_pair(record):
+    same = record(1, 2)
+    assert not rotation.apart(same)
+    assert rotation.of_each(same) == (same, same)
+    for option, of_k in rotation._OF_K.items():
+        if option not in record._fields:
+            assert of_k not in record._fields or record is TableRotation
+            continue
+        pair = same._replace(**{option: 3, of_k: 4})
+        assert rotation.is_pair(pair, option)
+        of_q, k = rotation.of_each(pair)
+        assert (getattr(of_q, option), getattr(k, option)) == (3, 4)
+        assert not rotation.apart(of_q)
+        assert not rotation.apart(k)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -44,6 +44,11 @@ def arrays(x: Floats, k: npt.NDArray[np.float16], ints: npt.NDArray[np.int64]) -
         pn.apply_rotary_qk(k, k, ints, inv_freq, inplace=True),
         tuple[npt.NDArray[np.float16], npt.NDArray[np.float16]],
     )
+    pairs = pn.apply_rotary_qk(x, x, (ints, None), inv_freq, rotary_start=(0, 4), out=(x, x))
+    assert_type(pairs, tuple[Floats, Floats])
+    assert_type(pn.apply_rotary_qk(None, x, None, inv_freq), tuple[None, Floats])
+    tables = pn.rotary_tables(3, inv_freq)
+    assert_type(pn.apply_rotary_qk_tables(x, None, *tables, rows=ints), tuple[Floats, None])
     rope = pn.Rotary(64, base=500000.0)
     q, rotated_k = rope(x, x, ints)
     assert_type(q, Floats)

@@ -81,15 +81,30 @@ def owner(array: np.ndarray) -> np.ndarray:
     return array
 
 
+def arrays_in(values: Any) -> list[np.ndarray]:
+    """The arrays among values, and in tuples of them."""
+    found = []
+    for value in values:
+        if isinstance(value, tuple):
+            found += arrays_in(value)
+        elif isinstance(value, np.ndarray):
+            found.append(value)
+    return found
+
+
 def memory_of(arguments: tuple[Any, ...], named: dict[str, Any]) -> list[tuple[np.ndarray, bytes]]:
-    arrays = [value for value in (*arguments, *named.values()) if isinstance(value, np.ndarray)]
+    arrays = arrays_in((*arguments, *named.values()))
     return [(owner(array), owner(array).tobytes()) for array in arrays if array.dtype != object]
 
 
-def assert_refused(bad: Bad) -> None:
-    """The call fails with its error, whose text has its form, and nothing has been written."""
+def assert_refused(bad: Bad, convert: Callable[[Any], Any] = lambda values: values) -> None:
+    """The call fails with its error, whose text has its form, and nothing has been written.
+
+    convert: makes of all arguments those of another engine, in the same memory.
+    """
     arguments, named = bad.arguments()
     before = memory_of(arguments, named)
+    arguments, named = convert((arguments, named))
     with pytest.raises((ValueError, TypeError)) as caught:
         getattr(pn, bad.function)(*arguments, **named)
     message = str(caught.value)

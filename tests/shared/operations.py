@@ -141,7 +141,15 @@ OPERATIONS = {
             "values": ("bfkW", "out"),
         },
         lambda q, k, v, positions, inv_freq, keys, values: pn.rotary_append(
-            q, k, v, positions, inv_freq, keys, values, np.arange(k.shape[2]), norm=True
+            q,
+            k,
+            v,
+            positions,
+            inv_freq,
+            keys,
+            values,
+            np.arange(k.shape[2]) if keys.shape[2] else np.full(k.shape[2], -1),
+            norm=True,
         ),
     ),
     "rotary_tables": Operation(

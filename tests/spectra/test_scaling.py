@@ -121,6 +121,32 @@ def test_length_is_a_key_or_an_argument():
     np.testing.assert_array_equal(rotary_frequencies(64, scaling=with_key)[0], long)
 
 
+@pytest.mark.parametrize("as_given", [np.int32, np.uint64, np.array, np.float64])
+@pytest.mark.parametrize("rope_type", ["dynamic", "longrope"])
+def test_lengths_are_numbers_of_numpy_too(rope_type, as_given):
+    scaling = {"rope_type": rope_type, **REQUIRED[rope_type], "max_position_embeddings": 4096}
+    expected = rotary_frequencies(64, scaling={**scaling, "seq_len": 8192})
+    assert not np.array_equal(expected[0], rotary_frequencies(64, scaling=scaling)[0])
+    length = as_given(8192)
+    for given in ({"seq_len": length}, {"scaling": {**scaling, "seq_len": length}}):
+        inv_freq, factor = rotary_frequencies(64, **{"scaling": scaling, **given})
+        np.testing.assert_array_equal(inv_freq, expected[0])
+        assert factor == expected[1]
+    with pytest.raises(TypeError, match=r"scaling\['seq_len'\]: expected a real number"):
+        rotary_frequencies(64, scaling={**scaling, "seq_len": np.array([8192])})
+
+
+def test_lengths_are_tensors_too():
+    torch = pytest.importorskip("torch", reason="tensors are the point")
+    scaling = {"rope_type": "longrope", **REQUIRED["longrope"]}
+    for given in ({"seq_len": torch.tensor(4097)}, {"seq_len": torch.tensor(4097.0)}):
+        long = rotary_frequencies(64, scaling={**scaling, **given})[0]
+        np.testing.assert_array_equal(long, frequencies(64) / 2)
+        np.testing.assert_array_equal(rotary_frequencies(64, scaling=scaling, **given)[0], long)
+    with pytest.raises(TypeError, match=r"scaling\['seq_len'\]: expected a real number"):
+        rotary_frequencies(64, scaling=scaling, seq_len=torch.tensor([4097]))
+
+
 def test_old_name_of_the_type_and_keys_of_other_use():
     scaling = {"type": "linear", "factor": 2.0, "mrope_section": [16, 24, 24], "rope_theta": None}
     np.testing.assert_array_equal(rotary_frequencies(64, scaling=scaling)[0], frequencies(64) / 2)

@@ -189,6 +189,25 @@ def test_published_parameters_as_in_transformers(name, seq_len):
     check_against_transformers(scaling, head_dim, max_position_embeddings, seq_len)
 
 
+@pytest.mark.parametrize("factor", [None, 4.0])
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        {"rope_type": "yarn"},
+        {"rope_type": "yarn", "mscale": 1.0, "mscale_all_dim": 0.5},
+        {"rope_type": "longrope", **LONG_FACTORS},
+        {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+    ],
+    ids=lambda scaling: "-".join(map(str, (scaling["rope_type"], len(scaling)))),
+)
+@pytest.mark.parametrize("seq_len", [None, 8192, 8193])
+def test_without_the_length_of_the_training_as_in_transformers(scaling, factor, seq_len):
+    if scaling["rope_type"] == "llama3" and factor is None:
+        factor = 8.0  # which llama3 needs
+    scaling = {**scaling, "factor": factor, "rope_theta": 1e4}
+    check_against_transformers(scaling, 96, 8192, seq_len)
+
+
 @pytest.mark.parametrize("head_dim", [2, 8, 64, 80, 256])
 @pytest.mark.parametrize("base", [1e4, 5e5, 1e7])
 @pytest.mark.parametrize("factor", [1.0, 2.5, 32.0])

@@ -126,7 +126,7 @@ class BoundRotation {
       out_[i] = Kind(out[i], of_tensors_);
       call.out[i] = &out[i].array();
     }
-    args_ = check_rotary(call);
+    args_ = check_rotary_parts(call).first;  // options that could be pairs are none here
     const int64_t heads = args_.tensors[0].heads + args_.tensors[1].heads;
     const int64_t bytes = args_.rows() * heads * args_.head_dim * item_size(args_.dtype);
     if (of_tensors_ && 2 * bytes >= kTensorBytes) throw tensors::Elsewhere{};  // in every call

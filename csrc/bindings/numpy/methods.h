@@ -17,7 +17,8 @@ namespace posenc::numpy {
 namespace py = pybind11;
 
 // How many arguments of the interpreter a parameter of a function takes. A handle takes one;
-// another type says how many it takes, and is constructed from the place where they begin.
+// another type says how many it takes, how many of them it needs, and is constructed from the place
+// where they begin and how many there are. A function has at most one such parameter.
 template <typename Parameter>
 constexpr size_t arguments_of() {
   if constexpr (std::is_same_v<Parameter, py::handle>) {
@@ -28,13 +29,25 @@ constexpr size_t arguments_of() {
 }
 
 template <typename Parameter>
-Parameter take(PyObject* const*& next) {
-  PyObject* const* const first = next;
-  next += arguments_of<Parameter>();
+constexpr size_t optional_arguments_of() {
   if constexpr (std::is_same_v<Parameter, py::handle>) {
+    return 0;
+  } else {
+    return Parameter::kArguments - Parameter::kRequired;
+  }
+}
+
+// `missing`: arguments that are left out.
+template <typename Parameter>
+Parameter take(PyObject* const*& next, size_t missing) {
+  PyObject* const* const first = next;
+  if constexpr (std::is_same_v<Parameter, py::handle>) {
+    ++next;
     return *first;
   } else {
-    return Parameter{first};
+    const size_t count = Parameter::kArguments - missing;
+    next += count;
+    return Parameter{first, count};
   }
 }
 
@@ -44,9 +57,11 @@ struct Signature;
 template <typename Result, typename... Parameters>
 struct Signature<Result (*)(Parameters...)> {
   static constexpr size_t kArguments = (arguments_of<Parameters>() + ...);
+  static constexpr size_t kRequired = kArguments - (optional_arguments_of<Parameters>() + ...);
 
-  static PyObject* invoke(Result (*function)(Parameters...), PyObject* const* next) {
-    const std::tuple<Parameters...> arguments{take<Parameters>(next)...};  // from left to right
+  static PyObject* invoke(Result (*function)(Parameters...), PyObject* const* next, size_t count) {
+    // From left to right.
+    const std::tuple<Parameters...> arguments{take<Parameters>(next, kArguments - count)...};
     return std::apply(function, arguments).release().ptr();
   }
 };
@@ -91,12 +106,14 @@ PyObject* guarded(const Function& function) {
 template <auto function>
 PyObject* call(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count) {
   using Signature = Signature<decltype(function)>;
-  if (count != static_cast<Py_ssize_t>(Signature::kArguments)) {
-    PyErr_Format(PyExc_TypeError, "expected %zd arguments, got %zd",
+  const auto given = static_cast<size_t>(count);
+  if (given < Signature::kRequired || given > Signature::kArguments) {
+    PyErr_Format(PyExc_TypeError, "expected %zd to %zd arguments, got %zd",
+                 static_cast<Py_ssize_t>(Signature::kRequired),
                  static_cast<Py_ssize_t>(Signature::kArguments), count);
     return nullptr;
   }
-  return guarded([&] { return Signature::invoke(function, args); });
+  return guarded([&] { return Signature::invoke(function, args, given); });
 }
 
 template <auto function>

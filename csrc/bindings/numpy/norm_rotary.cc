@@ -25,8 +25,10 @@ struct NormRotaryArguments {
   static constexpr AnglesFrom kFrom = from;
   static constexpr bool kAppend = append;
   static constexpr size_t kArguments = NormRotaryOptionCount(from, append).all;
+  static constexpr size_t kRequired = kArguments;
 
   PyObject* const* arguments;
+  size_t count;
 };
 
 constexpr size_t kMaxNormArrays =

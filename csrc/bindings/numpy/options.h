@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -44,14 +45,18 @@ class CallArguments {
       fail_type(call.function_, name, "an array", "None");
     }
     void output(const char* name, const Array*& value) {
-      ArrayArgument& array = call.arrays_[call.array_count_++];
-      array = call.output(name, *next++);
-      value = array.pointer();
+      std::optional<ArrayArgument>& array = call.arrays_[call.array_count_++];
+      array.emplace(call.output(name, *next++));
+      value = array->pointer();
     }
     void optional_array(const char* name, const Array*& value) {
-      ArrayArgument& array = call.arrays_[call.array_count_++];
-      array = call.option(name, *next++);
-      value = array.pointer();
+      if (*next == Py_None) {
+        ++next;
+        return;
+      }
+      std::optional<ArrayArgument>& array = call.arrays_[call.array_count_++];
+      array.emplace(call.option(name, *next++));
+      value = array->pointer();
     }
     void text(const char* name, std::string_view& value) {
       value = numpy::text(call.function_, name, plain({&PyUnicode_Type}));
@@ -117,8 +122,7 @@ class CallArguments {
 
  private:
   ArrayArgument option(const char* name, py::handle object) const {
-    if (!of_tensors_ || object.is_none()) return optional_array(function_, name, object);
-    return tensor(object);
+    return of_tensors_ ? tensor(object) : optional_array(function_, name, object);
   }
 
   ArrayArgument tensor(py::handle object) const {
@@ -131,7 +135,7 @@ class CallArguments {
 
   const char* const function_;
   const bool of_tensors_, records_;
-  ArrayArgument arrays_[kMaxArrays];
+  std::optional<ArrayArgument> arrays_[kMaxArrays];
   size_t array_count_ = 0;
   std::string pairing_storage_;
 };

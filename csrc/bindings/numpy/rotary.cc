@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -26,8 +27,11 @@ namespace {
 template <AnglesFrom from>
 struct Options {
   static constexpr size_t kArguments = RotaryOptionCount(from).all;
+  // The last ones may be left out, which takes no time then.
+  static constexpr size_t kRequired = from == AnglesFrom::kPositions ? 8 : 7;
 
   PyObject* const* arguments;
+  size_t count;
 };
 using tensors::Form;
 using PositionOptions = Options<AnglesFrom::kPositions>;
@@ -46,7 +50,7 @@ class Rotation {
         of_tensors_(tensors::Library::get().is_tensor(x)),
         records_(of_tensors_ && tensors::Library::get().records()) {
     call_.function = function;
-    Reader reader{*this, options.arguments};
+    Reader reader{*this, options.arguments, options.arguments + options.count};
     call_.for_each(from, reader);
   }
   Rotation(const Rotation&) = delete;
@@ -66,10 +70,12 @@ class Rotation {
     return to.object();
   }
 
-  // q and k where they are, or to new arrays. Heads of another width than `head_dim`, where it is
-  // not negative, are left to the caller, who has words for them.
-  py::tuple rotate(py::handle q, py::handle k, py::handle inplace, int64_t head_dim = -1) {
-    const bool in_place = boolean(plain(inplace, {&PyBool_Type}));
+  // q and k to new arrays (`to` is false), where they are (true), or to the two of a tuple. Heads
+  // of another width than `head_dim`, where it is not negative, are left to the caller, who has
+  // words for them.
+  py::tuple rotate(py::handle q, py::handle k, py::handle to, int64_t head_dim = -1) {
+    if (PyTuple_CheckExact(to.ptr())) return rotate_to(q, k, py::reinterpret_borrow<py::tuple>(to));
+    const bool in_place = boolean(plain(to, {&PyBool_Type}));
     check_kernels(2, in_place ? Form::kInPlace : Form::kNew);
     const auto read = [&](const char* name, py::handle object) {
       return in_place ? output(name, object) : input(name, object);
@@ -92,6 +98,31 @@ class Rotation {
     call_.out[1] = &key_out.array();
     rotate();
     return pair(query_out, key_out);
+  }
+
+  // Each of q and k to memory that the caller has, which may be its own.
+  py::tuple rotate_to(py::handle q, py::handle k, const py::tuple& to) {
+    if (to.size() != 2) fail_type(call_.function, "out", "a pair (q_out, k_out)", "another tuple");
+    const py::handle given[2] = {q, k};
+    const py::handle outs[2] = {PyTuple_GET_ITEM(to.ptr(), 0), PyTuple_GET_ITEM(to.ptr(), 1)};
+    const bool in_place = outs[0].is(q) && outs[1].is(k);
+    check_kernels(2, in_place ? Form::kInPlace : Form::kOut);
+    call_.names[0] = "q";
+    call_.out_names[0] = "out[0]";
+    call_.out_names[1] = "out[1]";
+    call_.tensor_count = 2;
+    ArrayArgument in[2], out[2];
+    for (int i = 0; i < 2; ++i) {
+      const bool itself = outs[i].is(given[i]);
+      in[i] = itself ? output(call_.names[i], given[i]) : input(call_.names[i], given[i]);
+      call_.in[i] = call_.out[i] = &in[i].array();
+      if (itself) continue;
+      out[i] = output(call_.out_names[i], outs[i]);
+      call_.out[i] = &out[i].array();
+    }
+    rotate();
+    for (const py::handle written_to : outs) written(written_to);
+    return to;
   }
 
   // Takes the gradients of what x (or q and k) was rotated to, and x itself. Returns the gradients
@@ -149,6 +180,7 @@ class Rotation {
   struct Reader {
     Rotation& rotation;
     PyObject* const* next;
+    PyObject* const* const end;
 
     void array(const char* name, const Array*& value) {
       optional_array(name, value);
@@ -157,24 +189,33 @@ class Rotation {
       fail_type(rotation.call_.function, name, "an array", "None");
     }
     void optional_array(const char* name, const Array*& value) {
-      ArrayArgument& array = rotation.arrays_[rotation.array_count_++];
-      array = rotation.option(name, *next++);
-      value = array.pointer();
+      if (next == end || *next == Py_None) {
+        if (next != end) ++next;
+        return;
+      }
+      std::optional<ArrayArgument>& array = rotation.arrays_[rotation.array_count_++];
+      array.emplace(rotation.option(name, *next++));
+      value = array->pointer();
     }
     void text(const char* name, std::string_view& value) {
+      if (next == end) return;
       value = numpy::text(rotation.call_.function, name, plain({&PyUnicode_Type}));
     }
     void pairing(const char* /*name*/, std::string_view& value) {
+      if (next == end) return;
       const py::handle object = plain({&PyUnicode_Type, &PyLong_Type});
       value = pairing_text(rotation.call_.function, object, rotation.pairing_storage_);
     }
     void integer(const char* name, int64_t& value) {
+      if (next == end) return;
       value = numpy::integer(rotation.call_.function, name, plain({&PyLong_Type}));
     }
     void number(const char* name, double& value) {
+      if (next == end) return;
       value = numpy::number(rotation.call_.function, name, plain({&PyFloat_Type, &PyLong_Type}));
     }
     void boolean(const char* /*name*/, bool& value) {
+      if (next == end) return;
       value = numpy::boolean(plain({&PyBool_Type}));
     }
     py::handle plain(std::initializer_list<PyTypeObject*> types) {
@@ -244,12 +285,17 @@ class Rotation {
   }
 
   void rotate() const {
-    const RotaryArgs args = check_rotary(call_);
+    const RotaryParts parts = check_rotary_parts(call_);
+    rotate(parts.first);
+    if (parts.second) rotate(*parts.second);
+  }
+
+  void rotate(const RotaryArgs& args) const {
     of_tensors_ ? cpu::rotate(args, run_rows_of_tensors) : cpu::rotate(args, run_rows);
   }
 
   RotaryCall call_;
-  ArrayArgument arrays_[kMaxArrays];
+  std::optional<ArrayArgument> arrays_[kMaxArrays];  // few are given
   size_t array_count_ = 0;
   std::string pairing_storage_;
   const AnglesFrom from_;

@@ -77,7 +77,8 @@ void with_call(const char* function, const Tensors<count>& in, const Tensors<cou
       inputs[i] = tensors.describe(call.names[i], in[i]);
       call.in[i] = call.out[i] = &inputs[i];
       if (&in == &out) continue;
-      outputs[i] = tensors.describe("out", out[i]);
+      if (count == 2) call.out_names[i] = i == 0 ? "out[0]" : "out[1]";
+      outputs[i] = tensors.describe(call.out_names[i], out[i]);
       call.out[i] = &outputs[i];
     }
     static_cast<RotaryOptions&>(call) = options.describe(tensors);
@@ -94,9 +95,12 @@ void rotary(StableIValue* values, uint64_t size, uint64_t /*results*/) {
   Options options(stack, from);
   const auto rotate_to = [&](const Tensors<count>& out) {
     stack.all_taken();
-    with_call(
-        function_name(from, count), in, out, options,
-        [](const Call& tensors, const RotaryCall& call) { run(tensors, check_rotary(call)); });
+    with_call(function_name(from, count), in, out, options,
+              [](const Call& tensors, const RotaryCall& call) {
+                const RotaryParts parts = check_rotary_parts(call);
+                run(tensors, parts.first);
+                if (parts.second) run(tensors, *parts.second);
+              });
   };
   if constexpr (result == Result::kInPlace) {
     rotate_to(in);
@@ -179,6 +183,8 @@ void define_rotations(Library& m, AnglesFrom from, const std::string& suffix) {
   define(one + "_out(Tensor x, " + options + ", *, Tensor(a!) out) -> ()");
   define(two + "(Tensor q, Tensor k, " + options + ") -> (Tensor, Tensor)");
   define(two + "_(Tensor(a!) q, Tensor(b!) k, " + options + ") -> ()");
+  define(two + "_out(Tensor q, Tensor k, " + options +
+         ", *, Tensor(a!) out_q, Tensor(b!) out_k) -> ()");
 }
 
 }  // namespace
@@ -186,13 +192,12 @@ void define_rotations(Library& m, AnglesFrom from, const std::string& suffix) {
 void define_rotary(Library& m) {
   define_rotations(m, AnglesFrom::kPositions, "");
   define_rotations(m, AnglesFrom::kTables, "_from_tables");
-  // A backward is called with all options and needs no defaults.
-  const std::string options = schema_of<RotaryOptions>(false, AnglesFrom::kPositions);
+  const std::string options = schema_of<RotaryOptions>(true, AnglesFrom::kPositions);
   m.def(("rotary_backward(Tensor grad, Tensor x, " + options +
-         ", bool of_positions) -> (Tensor, Tensor, Tensor)")
+         ", *, bool of_positions) -> (Tensor, Tensor, Tensor)")
             .c_str());
   m.def(("rotary_qk_backward(Tensor grad_q, Tensor grad_k, Tensor q, Tensor k, " + options +
-         ", bool of_positions) -> (Tensor, Tensor, Tensor, Tensor)")
+         ", *, bool of_positions) -> (Tensor, Tensor, Tensor, Tensor)")
             .c_str());
 }
 
@@ -203,6 +208,7 @@ void implement_rotary(Library& m) {
   m.impl("rotary_out", &rotary<kPositions, 1, Result::kOut>);
   m.impl("rotary_qk", &rotary<kPositions, 2, Result::kNew>);
   m.impl("rotary_qk_", &rotary<kPositions, 2, Result::kInPlace>);
+  m.impl("rotary_qk_out", &rotary<kPositions, 2, Result::kOut>);
   m.impl("rotary_backward", &rotary_backward<1>);
   m.impl("rotary_qk_backward", &rotary_backward<2>);
   m.impl("rotary_from_tables", &rotary<kTables, 1, Result::kNew>);
@@ -210,6 +216,7 @@ void implement_rotary(Library& m) {
   m.impl("rotary_from_tables_out", &rotary<kTables, 1, Result::kOut>);
   m.impl("rotary_qk_from_tables", &rotary<kTables, 2, Result::kNew>);
   m.impl("rotary_qk_from_tables_", &rotary<kTables, 2, Result::kInPlace>);
+  m.impl("rotary_qk_from_tables_out", &rotary<kTables, 2, Result::kOut>);
 }
 
 }  // namespace posenc::operators

@@ -35,7 +35,7 @@ namespace posenc::cpu {
 
 // A launch is for all rows: the range that begins the call does them.
 void rotary(const RotaryArgs& args, int64_t begin, int64_t /*end*/) {
-  if (begin == 0) cuda::on_host::run_rotary(args);
+  if (begin == 0) args.for_each_group(cuda::on_host::run_rotary);
 }
 
 }  // namespace posenc::cpu

@@ -85,18 +85,19 @@ def check_out(
     dtype: np.dtype[Any],
     inputs: Sequence[Array | None],
     replaceable: Array | None = None,
+    name: str = "out",
 ) -> None:
     """Check where a result goes: out may be `replaceable` itself but overlap no other input."""
     if out is None:
         return
     if not isinstance(out, np.ndarray):
-        wrong_type(function, "out", "a NumPy array", type(out).__name__)
+        wrong_type(function, name, "a NumPy array", type(out).__name__)
     if out.dtype != dtype:
-        wrong_type(function, "out", f"dtype {dtype}", out.dtype)
-    arguments.check_shape(function, "out", out.shape, shape)
+        wrong_type(function, name, f"dtype {dtype}", out.dtype)
+    arguments.check_shape(function, name, out.shape, shape)
     if replaceable is not None and not _same_memory(out, replaceable):
         inputs = [*inputs, replaceable]
-    check_writable(function, "out", out, inputs)
+    check_writable(function, name, out, inputs)
 
 
 def check_writable(

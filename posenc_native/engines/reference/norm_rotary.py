@@ -141,7 +141,7 @@ def _turned(
         check_float_array(function, name, x)
         if x.dtype != q.dtype:
             wrong_type(function, name, f"the dtype of q, {q.dtype}", x.dtype)
-    norm = check_norm(function, norm, q.dtype)
+    norm = check_norm(function, norm, q.dtype, rotation.layout)
     weights = {"q": norm.q_weight, "k": norm.k_weight}
     inputs = {"q": q, "k": k}
     views = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,7 +10,14 @@ import numpy.typing as npt
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_type, wrong_value
-from posenc_native.base.rotation import Rotation, TableRotation
+from posenc_native.base.rotation import (
+    Rotation,
+    TableRotation,
+    apart,
+    of_each,
+    of_pair,
+    own_tokens,
+)
 from posenc_native.base.views import (
     RotaryView,
     check_frequency_axes,
@@ -75,23 +83,27 @@ def apply_rotary(x: Array, *call: Any) -> Array:
 
 
 def apply_rotary_qk(q: Array, k: Array, *call: Any) -> tuple[Array, Array]:
-    """q and k, which may differ in heads, rotated by the same angles; call: a Rotation, inplace."""
+    """q and k, which may differ in heads, rotated by the same angles.
+
+    call: a Rotation, and where to: False for new arrays, True for q and k, or a pair of arrays.
+    """
     function = "apply_rotary_qk"
-    *options, inplace = call
+    *options, to = call
     rotation = Rotation(*options)
     _check_query_and_key(function, q, k)
     frequencies = _frequencies_of_heads(function, rotation.inv_freq)
-    q_view, k_view = _views(function, q, k, rotation, frequencies.shape[-1])
-    check_frequency_heads(function, frequencies.shape, {"q": q_view, "k": k_view})
-    angles = _angles(function, rotation, q_view, frequencies, q.dtype)
-    if inplace:
-        check_writable(function, "q", q, [k, *angles.read])
-        check_writable(function, "k", k, [q, *angles.read])
-    cos, sin = angles.cos_sin(rotation.inverse)
+    views = _views(function, q, k, rotation, [frequencies.shape[-1]] * 2)
+    check_frequency_heads(function, frequencies.shape, dict(zip("qk", views, strict=True)))
+    angles = []
+    for i, one in enumerate(of_each(rotation) if apart(rotation) else [rotation]):
+        with of_pair(rotation, i):
+            angles.append(_angles(function, one, views[i], frequencies, q.dtype))
+    outs = _outputs(function, q, k, to, [read for one in angles for read in one.read])
+    tables = [one.cos_sin(rotation.inverse) for one in angles]
     by_head = frequencies.ndim > 1
-    rotated_q = _rotate(q, cos, sin, q_view, by_head=by_head)
-    rotated_k = _rotate(k, cos, sin, k_view, by_head=by_head)
-    return store(rotated_q, q if inplace else None), store(rotated_k, k if inplace else None)
+    rotated_q = _rotate(q, *tables[0], views[0], by_head=by_head)
+    rotated_k = _rotate(k, *tables[-1], views[1], by_head=by_head)
+    return store(rotated_q, outs[0]), store(rotated_k, outs[1])
 
 
 def rotary_backward(
@@ -158,26 +170,54 @@ def apply_rotary_tables(x: Array, *call: Any) -> Array:
     check_float_array(function, "x", x)
     pairs = _check_tables(function, rotation.cos, rotation.sin)
     view = _view(function, "x", x, rotation, pairs)
-    cos, sin, as_written = _tables_of_tokens(function, rotation, view)
-    check_out(function, out, x.shape, x.dtype, [rotation.cos, rotation.sin], replaceable=x)
-    return store(_rotate(x, cos, sin, view, as_written=as_written), out)
+    tables = _tables_of_tokens(function, rotation, view)
+    check_out(function, out, x.shape, x.dtype, _read_by(rotation), replaceable=x)
+    return store(tables.turn(x, view), out)
 
 
 def apply_rotary_qk_tables(q: Array, k: Array, *call: Any) -> tuple[Array, Array]:
-    """q and k, which may differ in heads, rotated by tables; call: a TableRotation, inplace."""
+    """As `apply_rotary_qk`, by tables; call: a TableRotation, and where to."""
     function = "apply_rotary_qk_tables"
-    *options, inplace = call
+    *options, to = call
     rotation = TableRotation(*options)
     _check_query_and_key(function, q, k)
-    pairs = _check_tables(function, rotation.cos, rotation.sin)
-    q_view, k_view = _views(function, q, k, rotation, pairs)
-    cos, sin, as_written = _tables_of_tokens(function, rotation, q_view)
-    if inplace:
-        check_writable(function, "q", q, [k, rotation.cos, rotation.sin])
-        check_writable(function, "k", k, [q, rotation.cos, rotation.sin])
-    rotated_q = _rotate(q, cos, sin, q_view, as_written=as_written)
-    rotated_k = _rotate(k, cos, sin, k_view, as_written=as_written)
-    return store(rotated_q, q if inplace else None), store(rotated_k, k if inplace else None)
+    rotations = of_each(rotation)
+    pairs = []
+    for i, one in enumerate(rotations):
+        with of_pair(rotation, i):
+            pairs.append(_check_tables(function, one.cos, one.sin))
+    views = _views(function, q, k, rotation, pairs)
+    tables = []
+    for i, (one, view) in enumerate(zip(rotations, views, strict=True)):
+        with of_pair(rotation, i):
+            tables.append(_tables_of_tokens(function, one, view))
+    outs = _outputs(function, q, k, to, [read for one in rotations for read in _read_by(one)])
+    rotated_q, rotated_k = (
+        of_one.turn(x, view) for x, of_one, view in zip((q, k), tables, views, strict=True)
+    )
+    return store(rotated_q, outs[0]), store(rotated_k, outs[1])
+
+
+def _read_by(rotation: TableRotation) -> list[Array | None]:
+    """The arrays that must not be written to."""
+    return [rotation.cos, rotation.sin, rotation.rows, rotation.axis_map]
+
+
+def _outputs(
+    function: str, q: Array, k: Array, to: bool | tuple[Array, Array], read: list[Array | None]
+) -> tuple[Array | None, Array | None]:
+    """Where q and k go, None for new arrays: each where it is, or apart from all else."""
+    if not to:
+        return None, None
+    if not isinstance(to, tuple):
+        to = q, k
+    for i, (name, x, other) in enumerate((("q", q, k), ("k", k, q))):
+        if to[i] is x:
+            check_writable(function, name, x, [other, *read])
+        else:
+            apart = [other, *read, *([to[0]] if i else [])]
+            check_out(function, to[i], x.shape, x.dtype, apart, replaceable=x, name=f"out[{i}]")
+    return to
 
 
 class _Angles(NamedTuple):
@@ -209,15 +249,55 @@ def _angles(
     return _Angles(points, frequencies, axes, scale, read)
 
 
-def _tables_of_tokens(
-    function: str, rotation: TableRotation, view: RotaryView
-) -> tuple[FloatArray, FloatArray, bool]:
-    """cos and sin, for the rotation forwards or back, and whether all is rounded as written."""
-    view.check_tokens(function, "cos", rotation.cos.shape, after=(view.pairs,))
-    view.check_tokens(function, "sin", rotation.sin.shape, after=(view.pairs,))
+class _Tables(NamedTuple):
+    """Cosines and sines for the tokens of a tensor, checked, and how they turn it."""
+
+    cos: FloatArray
+    sin: FloatArray  # of the sign that the rotation wants
+    by_head: bool
+    as_written: bool
+
+    def turn(self, x: Array, view: RotaryView) -> Array:
+        """x rotated."""
+        how = {"by_head": self.by_head, "as_written": self.as_written}
+        return _rotate(x, self.cos, self.sin, view, **how)
+
+
+def _tables_of_tokens(function: str, rotation: TableRotation, view: RotaryView) -> _Tables:
     as_written = rounds_as_written(function, rotation.compute)
-    cos, sin = rotation.cos.astype(np.float64), rotation.sin.astype(np.float64)
-    return cos, -sin if rotation.inverse else sin, as_written
+    tables, by_head = {}, False
+    count = None if rotation.rows is None else _check_rows(function, rotation, view)
+    for name, table in (("cos", rotation.cos), ("sin", rotation.sin)):
+        by_axis = rotation.axis_map is not None
+        if view.check_table(function, name, table.shape, count, by_axis):
+            by_head = True
+    for name, table in (("cos", rotation.cos), ("sin", rotation.sin)):
+        if rotation.rows is not None:
+            table = table[rotation.rows]
+        if rotation.axis_map is not None:
+            axes = _axis_map(function, rotation.axis_map, view.pairs, table.shape, "cos")
+            if table.shape[0] != rotation.cos.shape[0]:
+                wrong_value(function, name, f"{rotation.cos.shape[0]} axes", list(table.shape))
+            pairs = [table[axis, ..., pair] for pair, axis in enumerate(axes.tolist())]
+            table = np.stack(pairs, axis=-1) if pairs else table[0]
+        if by_head:
+            own = view.check_table(function, name, table.shape)
+            table = table.swapaxes(-2, -3) if own else table[..., None, :]
+        tables[name] = table.astype(np.float64)
+    sin = -tables["sin"] if rotation.inverse else tables["sin"]
+    return _Tables(tables["cos"], sin, by_head, as_written)
+
+
+def _check_rows(function: str, rotation: TableRotation, view: RotaryView) -> int:
+    """How many rows the tables have; ValueError where a token has none of them."""
+    rows, count = rotation.rows, int(rotation.cos.shape[0])
+    check_array(function, "rows", rows, arguments.INTEGER_DTYPES)
+    if rotation.axis_map is not None:
+        wrong_value(function, "axis_map", "None with rows", "an array")
+    view.check_tokens(function, "rows", rows.shape)
+    if np.any(rows < 0) or np.any(rows >= count):
+        wrong_value(function, "rows", f"rows of cos, 0 .. {count - 1}", rows.tolist())
+    return count
 
 
 def _rotary_cos_sin(
@@ -338,12 +418,14 @@ def _view(
 
 
 def _views(
-    function: str, q: Array, k: Array, rotation: Rotation | TableRotation, pairs: int
+    function: str, q: Array, k: Array, rotation: Rotation | TableRotation, pairs: Sequence[int]
 ) -> tuple[RotaryView, RotaryView]:
-    q_view = _view(function, "q", q, rotation, pairs)
-    k_view = _view(function, "k", k, rotation, pairs)
-    check_same_tokens(function, q_view, k_view)
-    return q_view, k_view
+    views = []
+    for i, (name, x, one) in enumerate(zip("qk", (q, k), of_each(rotation), strict=True)):
+        with of_pair(rotation, i):
+            views.append(_view(function, name, x, one, pairs[i]))
+    check_same_tokens(function, views[0], views[1], own_tokens(rotation), rotation.k_start >= 0)
+    return views[0], views[1]
 
 
 def _token_positions(function: str, rotation: Rotation, view: RotaryView, inv_freq: Array) -> Array:
@@ -369,9 +451,13 @@ def _frequencies_of_heads(function: str, inv_freq: object) -> Array:
 
 
 def _axis_map(
-    function: str, axis_map: object, pairs: int, positions_shape: tuple[int, ...]
-) -> Array | None:
-    """The axis_map, checked against the position axes that it chooses from."""
+    function: str,
+    axis_map: object,
+    pairs: int,
+    positions_shape: tuple[int, ...],
+    of: str = "positions",
+) -> Any:
+    """The axis_map, checked against the axes that it chooses from, those of positions or tables."""
     if axis_map is None:
         return None
     check_array(function, "axis_map", axis_map, arguments.INTEGER_DTYPES)
@@ -379,5 +465,5 @@ def _axis_map(
     arguments.check_shape(function, "axis_map", axis_map.shape, (pairs,))
     axes = positions_shape[0]
     if np.any(axis_map < 0) or np.any(axis_map >= axes):
-        wrong_value(function, "axis_map", f"axes 0 .. {axes - 1} of positions", axis_map.tolist())
+        wrong_value(function, "axis_map", f"axes 0 .. {axes - 1} of {of}", axis_map.tolist())
     return axis_map

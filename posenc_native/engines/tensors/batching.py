@@ -67,23 +67,39 @@ def _batched_rotation(
         _fold_batch(x, dim, rotation.layout, info.batch_size)
         for x, dim in zip(args[:inputs], in_dims, strict=False)
     ]
-    first, layout, _ = folded[0]
-    batch = first.shape[layout.index("b")]
+    layout = folded[0][1]
 
-    def tokens(nth: int, before: int, after: int) -> Tensor | None:
-        """The nth option, which has values by token, for the folded batch."""
-        values: Any = rotation[nth]
+    def tokens(option: str, before: int = 0, after: int = 0, by_head: bool = False) -> Any:
+        """An option that has values by token, for the folded batch."""
+        values: Any = getattr(rotation, option)
         if values is None:
             return None
-        return _fold_tokens(values, in_dims[inputs + nth], info.batch_size, batch, before, after)
+        x = folded[option.startswith("k_")][0]
+        batch = x.shape[layout.index("b")]
+        dim = in_dims[inputs + rotation._fields.index(option)]
+        # By head: [b, h, s, P], or [h, s, P] where the example has no batch.
+        rank = values.ndim - (dim is not None)
+        batched = "b" in rotation.layout
+        if by_head and rank == before + batched + 3:
+            after += 1
+            if not batched and dim is None:
+                values = values.unsqueeze(before)
+        return _fold_tokens(values, dim, info.batch_size, batch, before, after)
 
+    by_axis = rotation.axis_map is not None
     if isinstance(rotation, Rotation):
-        _only_batched(name, in_dims, *range(inputs + 1))
-        axes = 0 if rotation.axis_map is None else 1
-        rotation = rotation._replace(positions=tokens(0, axes, 0))
+        by_token: tuple[str, ...] = ("positions", "k_positions")
+        by_axis = by_axis or rotation.inv_freq.ndim == 3
+        axes: dict[str, Any] = {"before": int(by_axis)}
+    elif rotation.rows is not None:
+        by_token, axes = ("rows", "k_rows"), {}
     else:
-        rotation = rotation._replace(cos=tokens(0, 0, 1), sin=tokens(1, 0, 1))
-    rotation = rotation._replace(layout=layout)
+        by_token = ("cos", "sin", "k_cos", "k_sin")
+        axes = {"before": int(by_axis), "after": 1, "by_head": "h" in rotation.layout}
+    fields = [inputs + rotation._fields.index(option) for option in by_token]
+    _only_batched(name, in_dims, *range(inputs), *fields)
+    folded_options: dict[str, Any] = {option: tokens(option, **axes) for option in by_token}
+    rotation = rotation._replace(layout=layout, **folded_options)
     results = getattr(ops, name)(*(x for x, _, _ in folded), *rotation)
     if inputs == 1:
         return folded[0][2](results), 0
@@ -95,7 +111,7 @@ def _only_batched(name: str, in_dims: tuple[Any, ...], *allowed: int) -> None:
     for i, dim in enumerate(in_dims):
         if dim is not None and i not in allowed:
             raise NotImplementedError(
-                f"{name}: vmap over frequencies or an axis_map is not supported"
+                f"{name}: vmap over frequencies, an axis_map or tables with rows is not supported"
             )
 
 

@@ -44,17 +44,18 @@ def register() -> None:
         fake(f"rotary_append{suffix}")(_appended)
 
     @fake("rotary_backward")
-    def _(grad, x, *call):  # type: ignore[no-untyped-def]
-        return torch.empty_like(x), *_angle_gradients(x, *call)
+    def _(grad, x, *options, of_positions):  # type: ignore[no-untyped-def]
+        return torch.empty_like(x), *_angle_gradients(x, Rotation(*options), of_positions)
 
     @fake("rotary_qk_backward")
-    def _(grad_q, grad_k, q, k, *call):  # type: ignore[no-untyped-def]
-        return torch.empty_like(q), torch.empty_like(k), *_angle_gradients(q, *call)
+    def _(grad_q, grad_k, q, k, *options, of_positions):  # type: ignore[no-untyped-def]
+        of_angles = _angle_gradients(q, Rotation(*options), of_positions)
+        return torch.empty_like(q), torch.empty_like(k), *of_angles
 
     for name in ("sinusoidal_out", "add_sinusoidal_out", "add_sinusoidal_", "rotary_out", "rotary_",
-                 "rotary_qk_", "rotary_from_tables_out", "rotary_from_tables_",
-                 "rotary_qk_from_tables_", "toeplitz_bias_out", "add_toeplitz_bias_",
-                 "add_toeplitz_bias_out", "relative_gather_out",
+                 "rotary_qk_out", "rotary_qk_", "rotary_from_tables_out", "rotary_from_tables_",
+                 "rotary_qk_from_tables_out", "rotary_qk_from_tables_", "toeplitz_bias_out",
+                 "add_toeplitz_bias_", "add_toeplitz_bias_out", "relative_gather_out",
                  "relative_scatter_out", "norm_rotary_qk_", "norm_rotary_qk_from_tables_",
                  "rotary_append_", "rotary_append_from_tables_"):  # fmt: skip
         fake(name)(lambda *args, **kwargs: None)
@@ -97,13 +98,8 @@ def _appended(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Tensor, T
     return torch.empty_like(q), torch.empty_like(k) if return_k else k.new_empty(0)
 
 
-def _angle_gradients(x: Tensor, *call: Any) -> tuple[Tensor, Tensor]:
-    """Fakes of the gradients of frequencies, and of positions if they are wanted.
-
-    call: a Rotation, and whether they are.
-    """
-    *options, of_positions = call
-    rotation = Rotation(*options)
+def _angle_gradients(x: Tensor, rotation: Rotation, of_positions: bool) -> tuple[Tensor, Tensor]:
+    """Fakes of the gradients of frequencies, and of positions if they are wanted."""
     positions, inv_freq = rotation.positions, rotation.inv_freq
     sizes = dict(zip(rotation.layout.replace("t", "s"), x.shape, strict=True))
     by_axis = rotation.axis_map is not None or inv_freq.ndim == 3

@@ -44,9 +44,9 @@ def is_leaf_for_gradient(x: Tensor) -> bool:
     return base.is_leaf and base.requires_grad and torch.is_grad_enabled()
 
 
-def angles_followed(positions: Tensor | None, inv_freq: Tensor) -> bool:
+def angles_followed(inv_freq: Tensor, *positions: Tensor | None) -> bool:
     """Whether a derivative by positions or frequencies may be wanted."""
-    angles = [t for t in (positions, inv_freq) if t is not None and t.is_floating_point()]
+    angles = [t for t in (*positions, inv_freq) if t is not None and t.is_floating_point()]
     if not transformed():
         return needs_grad(*angles)
     if torch.compiler.is_compiling():  # the composition anyway: library.operators_in_use

@@ -19,7 +19,7 @@ from .gradients import norm_rotary as gradients
 from .inputs import composable, from_array, of_schema, same_device
 from .library import call, operators_take, ops
 from .results import check_writable, no_gradient_of, overlap, pair_results, write_result
-from .rotary import read_rotation
+from .rotary import read_rotation, table_indices
 from .small import increment_version
 
 AnyRotation = Rotation | TableRotation
@@ -93,7 +93,7 @@ class _Call:
         self.inputs = inputs
         self.as_written = check_compute(function, compute)
         self.compute = compute
-        norm = check_norm(function, norm, q.dtype)
+        norm = check_norm(function, norm, q.dtype, rotation.layout)
         self.norm = norm._replace(
             q_weight=_weight(function, "q_weight", norm.q_weight, q),
             k_weight=_weight(function, "k_weight", norm.k_weight, q),
@@ -105,7 +105,7 @@ class _Call:
             for name, table in (("cos", rotation.cos), ("sin", rotation.sin)):
                 if not isinstance(table, Tensor):
                     wrong_type(function, name, "a tensor, as q is", type(table).__name__)
-            self.rotation = of_schema(function, rotation)
+            self.rotation = of_schema(function, table_indices(function, q, rotation))
             self.suffix = "_from_tables"
 
     @property

@@ -20,14 +20,14 @@ def no_output_for_gradient(function: str, *inputs: Tensor | None) -> None:
         wrong_value(function, "out", "no out where a gradient is required", "a tensor")
 
 
-def check_output(function: str, out: object, x: Tensor) -> None:
-    """TypeError or ValueError unless `out` may take a result like x."""
+def check_output(function: str, out: object, x: Tensor, name: str = "out", like: str = "x") -> None:
+    """TypeError or ValueError unless `out` may take a result like x, which is called `like`."""
     if out is None:
         return
     if not isinstance(out, Tensor):
-        wrong_type(function, "out", "a tensor, as x is", type(out).__name__)
+        wrong_type(function, name, f"a tensor, as {like} is", type(out).__name__)
     if out is not x:
-        no_gradient_of_output(function, out)
+        no_gradient_of_output(function, out, name)
     check_writable(out)
 
 
@@ -37,10 +37,10 @@ def no_gradient_of(function: str, argument: str, *tensors: Tensor) -> None:
         wrong_value(function, argument, "False where a gradient is required", True)
 
 
-def no_gradient_of_output(function: str, out: Tensor) -> None:
+def no_gradient_of_output(function: str, out: Tensor, name: str = "out") -> None:
     """ValueError where autograd would record what is written to `out`."""
     if out.requires_grad and torch.is_grad_enabled():
-        wrong_value(function, "out", "a tensor that requires no gradient", "one that does")
+        wrong_value(function, name, "a tensor that requires no gradient", "one that does")
 
 
 def check_writable(*outputs: Tensor) -> None:
@@ -78,19 +78,27 @@ def pair_results(
     q: Tensor,
     k: Tensor,
     rotated: tuple[Tensor, ...],
-    inplace: bool,
+    to: bool | tuple[Tensor, Tensor],
     *others: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """The results of a composition for q and k, written over these if in place."""
+    """The results of a composition for q and k, or the tensors that they have been written to.
+
+    to: False for the results themselves, True to write them over q and k, or a pair of tensors.
+    """
     rotated_q, rotated_k = rotated
-    if not inplace:
+    if not to:
         return rotated_q, rotated_k
-    for name, x, other in (("q", q, k), ("k", k, q)):
-        if overlap(x, other):
-            wrong_value(function, name, "no memory in common with the other", "an overlap")
-    _check_copy(function, "q", q, rotated_q, *others)
-    _check_copy(function, "k", k, rotated_k, *others)
-    return q.copy_(rotated_q), k.copy_(rotated_k)
+    outs = to if isinstance(to, tuple) else (q, k)
+    names = [
+        name if out is x else f"out[{i}]"
+        for i, (name, x, out) in enumerate(zip("qk", (q, k), outs, strict=True))
+    ]
+    for name, out, x, result in zip(names, outs, (q, k), rotated, strict=True):
+        _check_copy(function, name, out, result, x, *others)
+    for at, out, other in ((0, outs[0], k), (1, outs[1], q), (1, outs[1], outs[0])):
+        if overlap(out, other):
+            wrong_value(function, names[at], "no memory in common with the other", "an overlap")
+    return outs[0].copy_(rotated_q), outs[1].copy_(rotated_k)
 
 
 def write_result(function: str, name: str, x: Tensor, result: Tensor) -> Tensor:

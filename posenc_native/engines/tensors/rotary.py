@@ -9,7 +9,7 @@ from torch import Tensor
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_type, wrong_value
-from posenc_native.base.rotation import Rotation, TableRotation
+from posenc_native.base.rotation import Rotation, TableRotation, of_pair
 from posenc_native.base.views import rounds_as_written
 
 from . import cuda
@@ -23,8 +23,10 @@ from .inputs import (
     AnyRotation,
     composable,
     frequency_tensors,
+    integer_tensor,
     of_schema,
     position_tensor,
+    same_device,
     table_dtype,
 )
 from .library import call, operators_in_use, operators_take, ops, raise_ours
@@ -44,7 +46,7 @@ def rotary_tables(
     scale = arguments.factor(function, "scale", scale, dtype)
     if inv_freq.ndim != 1:
         wrong_value(function, "inv_freq", "shape [P]", list(inv_freq.shape))
-    if not angles_followed(positions, inv_freq) and operators_take(positions, inv_freq, axis_map):
+    if not angles_followed(inv_freq, positions) and operators_take(positions, inv_freq, axis_map):
         return call(  # type: ignore[no-any-return]
             ops.rotary_tables.default, positions, inv_freq, axis_map, scale, dtype
         )
@@ -54,6 +56,8 @@ def rotary_tables(
     return (cos * scale).to(dtype), (sin * scale).to(dtype)
 
 
+# Of TableRotation's options those that are arrays and hardly ever given.
+_NO_MORE = tuple(TableRotation._field_defaults.values())[5:]
 _DEFAULTS = {kind: tuple(kind._field_defaults.values())[2:] for kind in (Rotation, TableRotation)}
 
 
@@ -64,10 +68,11 @@ def apply_rotary(x: Tensor, rotation: Rotation, out: Tensor | None) -> Tensor:
     check_output(function, out, x)
     rotation = of_schema(function, rotation)
     angles = (rotation.positions, rotation.inv_freq)
-    learned = angles_followed(*angles)
+    learned = angles_followed(rotation.inv_freq, rotation.positions)
     if learned and out is not None:
         no_output_for_gradient(function, *angles)
     native = operators_take(x, *angles, rotation.axis_map, out)
+    native = native and not (learned and _in_groups(rotation))
     if learned and native and not transformed():
         return angle_gradients.learned_rotary(x, *rotation)
     if learned or not native:
@@ -79,40 +84,47 @@ def apply_rotary(x: Tensor, rotation: Rotation, out: Tensor | None) -> Tensor:
     return one_tensor(rotary_gradients.ROTARY, function, x, rotation, out)
 
 
-def apply_rotary_qk(
-    q: Tensor, k: Tensor, rotation: Rotation, inplace: bool
-) -> tuple[Tensor, Tensor]:
+# Where q and k go: to new tensors (False), where they are (True), or to two others.
+_To = bool | tuple[Any, Any]
+
+
+def apply_rotary_qk(q: Tensor, k: Tensor, rotation: Rotation, to: _To) -> tuple[Tensor, Tensor]:
     """`posenc_native.apply_rotary_qk` for tensors."""
     function = "apply_rotary_qk"
     # The checks take about as long as the rotation of one token. So what decoding needs is checked
     # first, and the rest only for arguments that are not of the usual kinds.
     if not isinstance(k, Tensor):
         wrong_type(function, "k", "a tensor, as q is", type(k).__name__)
-    if inplace:
-        check_writable(q, k)
+    if to:
+        to = _checked_outputs(function, q, k, to)
     positions, inv_freq = rotation.positions, rotation.inv_freq
+    k_positions = rotation.k_positions
     if (
         type(inv_freq) is not Tensor
         or rotation.axis_map is not None
+        or k_positions is not None
         or not (positions is None or isinstance(positions, Tensor))
         or type(rotation.scale) is not float
         or rotation.scale != 1.0
     ):
         rotation = read_rotation(function, q, rotation)
         positions, inv_freq = rotation.positions, rotation.inv_freq
+        k_positions = rotation.k_positions
     rotation = _of_schema_if_needed(function, rotation)
     if (
         (positions is not None and positions.requires_grad)
         or inv_freq.requires_grad
+        or k_positions is not None
         or transformed()
-    ) and angles_followed(positions, inv_freq):
-        return _learned_qk(function, q, k, rotation, inplace)
-    result = _two_tensors(rotary_gradients.ROTARY_QK, q, k, rotation, inplace)
+    ) and angles_followed(inv_freq, positions, k_positions):
+        return _learned_qk(function, q, k, rotation, to)
+    result = _two_tensors(rotary_gradients.ROTARY_QK, q, k, rotation, to)
     if result is not None:
         return result
     _composable(function, rotation, q=q, k=k)
     rotated = composed_rotary.apply_rotary(function, (q, k), rotation)
-    return pair_results(function, q, k, rotated, inplace, positions, inv_freq, rotation.axis_map)
+    read = positions, inv_freq, rotation.axis_map, rotation.k_positions
+    return pair_results(function, q, k, rotated, to, *read)
 
 
 def apply_rotary_tables(x: Tensor, rotation: TableRotation, out: Tensor | None) -> Tensor:
@@ -124,56 +136,111 @@ def apply_rotary_tables(x: Tensor, rotation: TableRotation, out: Tensor | None) 
             wrong_type(function, name, "a tensor, as x is", type(table).__name__)
     check_output(function, out, x)
     rounds_as_written(function, rotation.compute)
-    rotation = of_schema(function, rotation)
-    if needs_grad(cos, sin) or not operators_take(x, cos, sin, out):
-        composable(function, x=x, cos=cos, sin=sin, out=out)
+    rotation = of_schema(function, table_indices(function, x, rotation))
+    read = {"cos": cos, "sin": sin, "rows": rotation.rows, "axis_map": rotation.axis_map}
+    if needs_grad(cos, sin) or not operators_take(x, *read.values(), out):
+        composable(function, x=x, **read, out=out)
         (result,) = composed_rotary.apply_rotary_tables(function, (x,), rotation)
-        return result if out is None else copy_out(function, out, result, x, cos, sin)
+        return result if out is None else copy_out(function, out, result, x, *read.values())
     return one_tensor(rotary_gradients.FROM_TABLES, function, x, rotation, out)
 
 
+def table_indices(function: str, x: Tensor, rotation: TableRotation) -> TableRotation:
+    """The rotation with rows and axis_map as tensors on the device of x."""
+    if rotation.rows is None and rotation.axis_map is None and rotation.k_rows is None:
+        return rotation
+    given = rotation._asdict()
+    read: dict[str, Any] = {}
+    for name, i in (("rows", 0), ("k_rows", 1), ("axis_map", 0)):
+        option = name.removeprefix("k_")
+        with of_pair(rotation, i):
+            read[name] = integer_tensor(function, option, given[name], x.device)
+            same_device(function, x, **{option: read[name]})
+    return rotation._replace(**read)
+
+
 def apply_rotary_qk_tables(
-    q: Tensor, k: Tensor, rotation: TableRotation, inplace: bool
+    q: Tensor, k: Tensor, rotation: TableRotation, to: _To
 ) -> tuple[Tensor, Tensor]:
     """`posenc_native.apply_rotary_qk_tables` for tensors."""
     function = "apply_rotary_qk_tables"
     cos, sin = rotation.cos, rotation.sin
     # As in apply_rotary_qk: only the checks that decoding needs.
-    for name, tensor in (("k", k), ("cos", cos), ("sin", sin)):
-        if not isinstance(tensor, Tensor):
-            wrong_type(function, name, "a tensor, as q is", type(tensor).__name__)
-    if inplace:
-        check_writable(q, k)
+    if not isinstance(k, Tensor):
+        wrong_type(function, "k", "a tensor, as q is", type(k).__name__)
+    usual = isinstance(cos, Tensor) and isinstance(sin, Tensor) and rotation[7:] == _NO_MORE
+    tables = {"cos": cos, "sin": sin} if usual else _tables_of(function, rotation)
+    if to:
+        to = _checked_outputs(function, q, k, to)
+    if not usual:
+        rotation = table_indices(function, q, rotation)
+    indices = rotation.rows, rotation.k_rows, rotation.axis_map
     rotation = _of_schema_if_needed(function, rotation)
     if rotation.compute != "float32":
         rounds_as_written(function, rotation.compute)
-    learned = (cos.requires_grad or sin.requires_grad) and torch.is_grad_enabled()
+    if usual:
+        learned = (cos.requires_grad or sin.requires_grad) and torch.is_grad_enabled()
+    else:
+        learned = needs_grad(*tables.values())
     if not learned:
-        result = _two_tensors(rotary_gradients.QK_FROM_TABLES, q, k, rotation, inplace)
+        result = _two_tensors(rotary_gradients.QK_FROM_TABLES, q, k, rotation, to)
         if result is not None:
             return result
-    composable(function, q=q, k=k, cos=cos, sin=sin)
+    by_name = {"rows": indices[0], "rows[1]": indices[1], "axis_map": indices[2]}
+    composable(function, q=q, k=k, **tables, **by_name)
     rotated = composed_rotary.apply_rotary_tables(function, (q, k), rotation)
-    return pair_results(function, q, k, rotated, inplace, cos, sin)
+    if learned and isinstance(to, tuple):
+        no_output_for_gradient(function, *tables.values())
+    return pair_results(function, q, k, rotated, to, *tables.values(), *indices)
+
+
+def _tables_of(function: str, rotation: TableRotation) -> dict[str, Tensor]:
+    """cos and sin, and those of k, by the names that errors have."""
+    tables = {"cos": rotation.cos, "sin": rotation.sin}
+    if rotation.k_cos is not None:
+        named = (("cos", rotation.cos, rotation.k_cos), ("sin", rotation.sin, rotation.k_sin))
+        tables = {f"{name}[{i}]": pair[i] for name, *pair in named for i in (0, 1)}
+    for name, table in tables.items():
+        if not isinstance(table, Tensor):
+            wrong_type(function, name, "a tensor, as q is", type(table).__name__)
+    return tables
 
 
 def read_rotation(function: str, x: Tensor, rotation: Rotation) -> Rotation:
     """The rotation with its arrays as tensors on the device of x, and a checked scale."""
-    positions = rotation.positions
-    if type(positions) is int and max(x.shape, default=0) < positions < 2**60:
-        # As many as no axis has: refused for their shape, with no memory for them.
-        positions = torch.zeros((), dtype=torch.int64, device=x.device).expand(positions)
-    elif positions is not None and not isinstance(positions, Tensor):
-        positions = position_tensor(function, positions, x.device)
+    k_positions = rotation.k_positions
+    if k_positions is None:
+        positions = _read_positions(function, x, rotation.positions)
+    else:
+        with of_pair(rotation, 0):
+            positions = _read_positions(function, x, rotation.positions)
+        with of_pair(rotation, 1):
+            k_positions = _read_positions(function, x, k_positions)
     inv_freq, axis_map = frequency_tensors(function, x, rotation.inv_freq, rotation.axis_map)
     scale = arguments.factor(function, "scale", rotation.scale, x.dtype)
-    return rotation._replace(positions=positions, inv_freq=inv_freq, axis_map=axis_map, scale=scale)
+    return rotation._replace(
+        positions=positions,
+        inv_freq=inv_freq,
+        axis_map=axis_map,
+        scale=scale,
+        k_positions=k_positions,
+    )
+
+
+def _read_positions(function: str, x: Tensor, positions: Any) -> Tensor | None:
+    if type(positions) is int and max(x.shape, default=0) < positions < 2**60:
+        # As many as no axis has: refused for their shape, with no memory for them.
+        return torch.zeros((), dtype=torch.int64, device=x.device).expand(positions)
+    if positions is None or isinstance(positions, Tensor):
+        return positions
+    return position_tensor(function, positions, x.device)
 
 
 def _composable(function: str, rotation: Rotation, **tensors: Tensor | None) -> None:
     """`composable` of these and of the tensors of the rotation, whose names are its fields."""
     for name in ("positions", "inv_freq", "axis_map"):
         tensors[name] = getattr(rotation, name)
+    tensors["positions[1]"] = rotation.k_positions
     composable(function, **tensors)
 
 
@@ -190,15 +257,39 @@ def _of_schema_if_needed(function: str, rotation: AnyRotation) -> AnyRotation:
     return of_schema(function, rotation)
 
 
+def _in_groups(rotation: Rotation) -> bool:
+    """Whether heads may have two strides, at which no kernel sums gradients of angles."""
+    return "g" in rotation.layout
+
+
+def _checked_outputs(function: str, q: Tensor, k: Tensor, to: _To) -> _To:
+    """Where q and k go, if they may go there; True where both stay where they are."""
+    if not isinstance(to, tuple):
+        check_writable(q, k)
+        return to
+    for i, (name, x) in enumerate((("q", q), ("k", k))):
+        check_output(function, to[i], x, f"out[{i}]", name)
+    if to[0] is q and to[1] is k:
+        return True
+    if needs_grad(q, k):
+        expected = "no out, or (q, k) themselves, where a gradient is required"
+        wrong_value(function, "out", expected, "other tensors")
+    return to
+
+
 def _learned_qk(
-    function: str, q: Tensor, k: Tensor, rotation: Rotation, inplace: bool
+    function: str, q: Tensor, k: Tensor, rotation: Rotation, to: _To
 ) -> tuple[Tensor, Tensor]:
     """`apply_rotary_qk` where frequencies or positions require a gradient."""
-    if inplace:
+    positions, inv_freq = rotation.positions, rotation.inv_freq
+    k_positions = rotation.k_positions
+    if isinstance(to, tuple):
+        no_output_for_gradient(function, positions, inv_freq, k_positions)
+    if to:
         expected = "False where frequencies or positions require a gradient"
         wrong_value(function, "inplace", expected, True)
-    positions, inv_freq = rotation.positions, rotation.inv_freq
-    if operators_take(q, k, positions, inv_freq, rotation.axis_map) and not transformed():
+    read = positions, inv_freq, rotation.axis_map, k_positions
+    if operators_take(q, k, *read) and not transformed() and not _in_groups(rotation):
         return angle_gradients.learned_rotary_qk(q, k, *rotation)
     _composable(function, rotation, q=q, k=k)
     rotated = composed_rotary.apply_rotary(function, (q, k), rotation)
@@ -210,9 +301,9 @@ def _two_tensors(
     q: Tensor,
     k: Tensor,
     rotation: Rotation | TableRotation,
-    inplace: bool,
+    to: _To,
 ) -> tuple[Tensor, Tensor] | None:
-    """The operator, functional or in place; None where the tensors need a composition."""
+    """The operator in the form that `to` asks for; None where the tensors need a composition."""
     # `operators_take`, written out to save its call. The first is positions (or None) or cos, the
     # second inv_freq or sin.
     first, second = rotation[0], rotation[1]
@@ -228,16 +319,25 @@ def _two_tensors(
         )
     if not (together and operators_in_use()):
         return None
+    if isinstance(to, tuple):
+        if not operators_take(q, *to):
+            return None
+        out_q, out_k = to
+        call(
+            getattr(ops, f"{operator.name}_out").default, q, k, *rotation, out_q=out_q, out_k=out_k
+        )
+        increment_version(to)
+        return to
     wants_grad = (q.requires_grad or k.requires_grad) and torch.is_grad_enabled()
     if wants_grad or transformed():
-        return (operator.in_place if inplace else operator.functional)(q, k, *rotation)  # type: ignore[no-any-return]
+        return (operator.in_place if to else operator.functional)(q, k, *rotation)  # type: ignore[no-any-return]
     functional, in_place = operator.bare  # type: ignore[misc]
     # Options that are the schema's defaults are left out: reading one takes torch 0.1 microseconds.
     given = 2 if rotation.layout == "bhsd" and rotation.pairing == "half" else 4
     if rotation[4:] != _DEFAULTS[type(rotation)]:
         given = len(rotation)
     try:
-        if not inplace:
+        if not to:
             return functional(q, k, *rotation[:given])  # type: ignore[no-any-return]
         in_place(q, k, *rotation[:given])
     except RuntimeError as error:

@@ -21,7 +21,7 @@ CALLS = {
     "rotary": "pn.apply_rotary_qk(x, x, positions, f)",
     "rotary in place": "pn.apply_rotary(x, positions, f, out=x)",
     "rotary gradient": "ops.rotary_backward("
-    "x.round(), x.round(), 0 * positions, f.round(), 'bhsd', 'half', 0, None, 1.0, False, True)",
+    "x.round(), x.round(), 0 * positions, f.round(), of_positions=True)",
     "sinusoidal": "pn.add_sinusoidal(x, positions)",
     "toeplitz": "pn.add_toeplitz_bias(scores, diagonals)",
     "diagonal sums": "pn.diagonal_sums(scores)",

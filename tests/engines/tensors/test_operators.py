@@ -20,6 +20,8 @@ from torch_cases import (  # noqa: E402
 )
 
 import posenc_native as pn  # noqa: E402
+from posenc_native.base.norms import Norm  # noqa: E402
+from posenc_native.base.rotation import Rotation, TableRotation  # noqa: E402
 from posenc_native.engines import backend  # noqa: E402
 from posenc_native.engines.tensors import library, recurrent  # noqa: E402, F401 - operators
 
@@ -53,7 +55,7 @@ def backward_sample(name, of_positions, dtype=torch.float32, tensors=1):
             pytest.skip("the composition serves other devices")
         args, _ = rotary_sample(name, dtype, tensors)(device, requires_grad)
         grads = [random(x.shape, dtype, device, seed=7) for x in args[:tensors]]
-        return (*grads, *args, of_positions), {}
+        return (*grads, *args), {"of_positions": of_positions}
 
     return make
 
@@ -70,6 +72,17 @@ def table_sample(name, dtype=torch.float32, tensors=1, view=lambda x: x, out=Fal
     return make
 
 
+def pair_sample(sample):
+    """The sample of q and k with memory for both results."""
+
+    def make(device, requires_grad):
+        args, _ = sample(device, requires_grad)
+        q, k = (torch.empty_like(x).detach() for x in args[:2])
+        return args, {"out_q": q, "out_k": k}
+
+    return make
+
+
 def add_sample(positions=None, dtype=torch.float32, out=False):
     def make(device, requires_grad):
         x = random((2, 5, 8), dtype, device, requires_grad=requires_grad)
@@ -78,6 +91,48 @@ def add_sample(positions=None, dtype=torch.float32, out=False):
         return args, {"out": torch.empty_like(x).detach()} if out else {}
 
     return make
+
+
+def norm_sample(tables=False, tensors=2, dtype=torch.float32, append=False, over="head"):
+    """q and k with weights of both; twice for a backward; with caches."""
+
+    def make(device, requires_grad):
+        case = BY_NAME["bhsd"]
+        q, k = (random(case.shape(h=3 - i), dtype, device, i) for i in range(2))
+        grads = [random(x.shape, dtype, device, 7) for x in (q, k)] if tensors == 4 else []
+        if tensors != 4:
+            q, k = q.requires_grad_(requires_grad), k.requires_grad_(requires_grad)
+        weights = [random((x.shape[1], x.shape[-1]), torch.float32, device, 3) for x in (q, k)]
+        where = (case.layout, str(case.pairing), case.rotary_start)
+        if tables:
+            given = TableRotation(*case.tables(device=device), *where)
+        else:
+            given = Rotation(*case.arguments(device)[0], *where)
+        options = (*given, *([] if tables else ["float32"]), *Norm(*weights, norm_over=over))
+        if not append:
+            return (*grads, q, k, *options), {}
+        cache = [torch.zeros(*k.shape[:2], 9, k.shape[3], dtype=dtype, device=device)] * 2
+        slots = torch.arange(k.shape[2], device=device)
+        values = [c.clone() for c in cache]
+        return (q, k, k.detach().clone(), *options, *values, slots, "bhsd", True), {}
+
+    return make
+
+
+NORM_SAMPLES = {
+    f"{name}{suffix}{end}": [
+        ("head", norm_sample(bool(suffix), append=append, tensors=tensors)),
+        ("token", norm_sample(bool(suffix), tensors, torch.bfloat16, append, "token")),
+    ]
+    for suffix in ("", "_from_tables")
+    for name, end, tensors, append in (
+        ("norm_rotary_qk", "", 2, False),
+        ("norm_rotary_qk", "_", 2, False),
+        ("norm_rotary_qk", "_backward", 4, False),
+        ("rotary_append", "", 2, True),
+        ("rotary_append", "_", 2, True),
+    )
+}
 
 
 def transposed(x):
@@ -167,6 +222,10 @@ SAMPLES = {
         ("far", rotary_sample("thd-far", tensors=2)),
         ("padded", rotary_sample("scaled", torch.bfloat16, tensors=2, view=padded)),
     ],
+    "rotary_qk_out": [("slice", pair_sample(rotary_sample("middle-slice", tensors=2)))],
+    "rotary_qk_from_tables_out": [
+        ("far", pair_sample(table_sample("thd-far", torch.bfloat16, tensors=2))),
+    ],
     "rotary_backward": [
         ("axes", backward_sample("batched-axes-blocks", True)),
         ("scaled", backward_sample("scaled", False, torch.bfloat16)),
@@ -239,6 +298,7 @@ SAMPLES = {
             {},
         )),
     ],
+    **NORM_SAMPLES,
     "sinusoidal_turns": [("shift", lambda device, _: ((8, 1e4, 1.0, 0.5), {}))],
     # Without tensors; nothing to trace.
     "current_target": [],

@@ -7,7 +7,14 @@ from torch import Tensor
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_type, wrong_value
-from posenc_native.base.rotation import Rotation, TableRotation
+from posenc_native.base.rotation import (
+    Rotation,
+    TableRotation,
+    apart,
+    of_each,
+    of_pair,
+    own_tokens,
+)
 from posenc_native.base.views import (
     RotaryView,
     check_frequency_axes,
@@ -24,6 +31,7 @@ from posenc_native.engines.tensors.library import call_for, ops
 
 from .phases import (
     check_values,
+    concrete,
     cos_sin,
     fixed_point_tensor,
     moving,
@@ -36,57 +44,149 @@ def apply_rotary(
     function: str, inputs: tuple[Tensor, ...], rotation: Rotation
 ) -> tuple[Tensor, ...]:
     """`posenc_native.apply_rotary` of x or of q and k."""
-    positions, inv_freq, axis_map = rotation.positions, rotation.inv_freq, rotation.axis_map
-    shape = tuple(inv_freq.shape)
+    shape = tuple(rotation.inv_freq.shape)
     check_frequency_axes(function, shape)
-    views = _views(function, inputs, rotation, shape[-1])
+    views = _views(function, inputs, rotation, [shape[-1]] * len(inputs))
     names = ("x",) if len(views) == 1 else ("q", "k")
     check_frequency_heads(function, shape, dict(zip(names, views, strict=True)))
+    angles = []
+    for i, one in enumerate(of_each(rotation) if _turned_apart(inputs, rotation) else (rotation,)):
+        with of_pair(rotation, i):
+            angles.append(_angles(function, inputs[i], views[i], one))
+    by_head = len(shape) > 1
+    return tuple(
+        _turn(x, *angles[min(i, len(angles) - 1)], view, by_head)
+        for i, (x, view) in enumerate(zip(inputs, views, strict=True))
+    )
+
+
+def _turned_apart(inputs: tuple[Tensor, ...], rotation: Rotation | TableRotation) -> bool:
+    return len(inputs) == 2 and apart(rotation)
+
+
+def _angles(
+    function: str, x: Tensor, view: RotaryView, rotation: Rotation
+) -> tuple[Tensor, Tensor]:
+    """Cosines and sines for the tokens of x, of the signs that the rotation wants."""
+    positions, inv_freq, axis_map = rotation.positions, rotation.inv_freq, rotation.axis_map
+    shape = tuple(inv_freq.shape)
     by_axis = rotary_axes(function, positions is None, axis_map is None, len(shape))
     if positions is None:
-        positions = torch.arange(views[0].tokens, device=inputs[0].device)
+        positions = torch.arange(view.tokens, device=x.device)
     axes = tuple(positions.shape[:1]) if by_axis else ()
     axes = shape[:1] if len(shape) == 3 else axes
-    views[0].check_tokens(function, "positions", tuple(positions.shape), before=axes)
-    real = torch.float64 if inputs[0].dtype == torch.float64 else torch.float32
+    view.check_tokens(function, "positions", tuple(positions.shape), before=axes)
+    real = torch.float64 if x.dtype == torch.float64 else torch.float32
     cos, sin = tables(function, positions, inv_freq, axis_map, real)
     scale = rotation.scale
-    cos, sin = cos * scale, sin * (-scale if rotation.inverse else scale)
-    by_head = len(shape) > 1
-    return tuple(_turn(x, cos, sin, v, by_head) for x, v in zip(inputs, views, strict=True))
+    return cos * scale, sin * (-scale if rotation.inverse else scale)
 
 
 def apply_rotary_tables(
     function: str, inputs: tuple[Tensor, ...], rotation: TableRotation
 ) -> tuple[Tensor, ...]:
     """`posenc_native.apply_rotary_tables` of x or of q and k."""
-    cos, sin = rotation.cos, rotation.sin
-    as_written = rounds_as_written(function, rotation.compute)
-    pairs = cos.shape[-1] if cos.ndim else 0
+    rounds_as_written(function, rotation.compute)
+    rotations = of_each(rotation)[: len(inputs)]
+    pairs = [one.cos.shape[-1] if one.cos.ndim else 0 for one in rotations]
     views = _views(function, inputs, rotation, pairs)
-    for name, table in (("cos", cos), ("sin", sin)):
+    turns = []
+    for i, (x, view, one) in enumerate(zip(inputs, views, rotations, strict=True)):
+        with of_pair(rotation, i):
+            turns.append(_read_tables(function, x, view, one))
+    return tuple(
+        _turn(x, cos, sin, view, by_head)
+        for x, view, (cos, sin, by_head) in zip(inputs, views, turns, strict=True)
+    )
+
+
+def _read_tables(
+    function: str, x: Tensor, view: RotaryView, rotation: TableRotation
+) -> tuple[Tensor, Tensor, bool]:
+    """The tables for x, checked, in the dtype to compute in; whether they are by head."""
+    tables = {"cos": rotation.cos, "sin": rotation.sin}
+    for name, table in tables.items():
         arguments.check_dtype(function, name, table.dtype, arguments.FLOAT_DTYPES)
-        views[0].check_tokens(function, name, tuple(table.shape), after=(pairs,))
-    if cos.dtype != sin.dtype:
-        wrong_type(function, "sin", f"the dtype of cos, {cos.dtype}", sin.dtype)
-    real = torch.float64 if inputs[0].dtype == torch.float64 else torch.float32
-    real = inputs[0].dtype if as_written else real
-    cos, sin = cos.to(real), (-sin if rotation.inverse else sin).to(real)
-    return tuple(_turn(x, cos, sin, v) for x, v in zip(inputs, views, strict=True))
+    rows, axis_map = rotation.rows, rotation.axis_map
+    count = None if rows is None else _check_rows(function, view, rotation)
+    by_axis = axis_map is not None
+    by_head = [
+        view.check_table(function, name, tuple(table.shape), count, by_axis)
+        for name, table in tables.items()
+    ]
+    if rotation.cos.dtype != rotation.sin.dtype:
+        expected = f"the dtype of cos, {rotation.cos.dtype}"
+        wrong_type(function, "sin", expected, rotation.sin.dtype)
+    if by_axis:
+        axes = _table_axes(function, view, rotation)
+        tables = {name: _of_axes(table, axes) for name, table in tables.items()}
+    if rows is not None:
+        rows = whole_numbers(rows).clamp(0, max(rotation.cos.shape[0] - 1, 0))
+        tables = {name: table[rows] for name, table in tables.items()}
+    if any(by_head):
+        for own, (name, table) in zip(by_head, list(tables.items()), strict=True):
+            tables[name] = table.transpose(-2, -3) if own else table.unsqueeze(-2)
+    real = torch.float64 if x.dtype == torch.float64 else torch.float32
+    real = x.dtype if rotation.compute == "as_written" else real
+    sin = -tables["sin"] if rotation.inverse else tables["sin"]
+    return tables["cos"].to(real), sin.to(real), any(by_head)
+
+
+def _check_rows(function: str, view: RotaryView, rotation: TableRotation) -> int:
+    """How many rows the tables have; ValueError where a token has none of them, if that shows."""
+    rows = rotation.rows
+    count = int(rotation.cos.shape[0]) if rotation.cos.ndim else 0
+    arguments.check_dtype(function, "rows", rows.dtype, arguments.INTEGER_DTYPES)
+    if rotation.axis_map is not None:
+        wrong_value(function, "axis_map", "None with rows", "an array")
+    view.check_tokens(function, "rows", tuple(rows.shape))
+    if rows.numel() and not count:
+        wrong_value(function, "cos", "at least one row", list(rotation.cos.shape))
+    if concrete(rows):
+        numbers = whole_numbers(rows)
+        if bool(((numbers < 0) | (numbers >= count)).any()):
+            wrong_value(function, "rows", f"rows of cos, 0 .. {count - 1}", numbers.tolist())
+    return count
+
+
+def _table_axes(function: str, view: RotaryView, rotation: TableRotation) -> Tensor:
+    """The axis_map of tables, as int64."""
+    axis_map, cos, sin = rotation.axis_map, rotation.cos, rotation.sin
+    arguments.check_dtype(function, "axis_map", axis_map.dtype, arguments.INTEGER_DTYPES)
+    arguments.check_shape(function, "axis_map", tuple(axis_map.shape), (view.pairs,))
+    if sin.shape[0] != cos.shape[0]:
+        wrong_value(function, "sin", f"shape {list(cos.shape)} as cos", list(sin.shape))
+    axes = whole_numbers(axis_map)
+    if concrete(axes) and bool(((axes < 0) | (axes >= cos.shape[0])).any()):
+        expected = f"values in 0 .. {cos.shape[0] - 1}"
+        wrong_value(function, "axis_map", expected, axes.tolist())
+    return axes
+
+
+def _of_axes(table: Tensor, axes: Tensor) -> Tensor:
+    """[..., P] of a table [A, ..., P]: each pair from the axis that drives it."""
+    return table.gather(0, axes.expand(1, *table.shape[1:]))[0]
 
 
 def _views(
-    function: str, inputs: tuple[Tensor, ...], rotation: Rotation | TableRotation, pairs: int
+    function: str,
+    inputs: tuple[Tensor, ...],
+    rotation: Rotation | TableRotation,
+    pairs: list[int],
 ) -> list[RotaryView]:
     """How x, or q and k, are rotated."""
     views = []
-    for name, x in zip(("x",) if len(inputs) == 1 else ("q", "k"), inputs, strict=True):
+    names = ("x",) if len(inputs) == 1 else ("q", "k")
+    rotations = of_each(rotation)[: len(inputs)]
+    for i, (name, x, one) in enumerate(zip(names, inputs, rotations, strict=True)):
         arguments.check_dtype(function, name, x.dtype, arguments.FLOAT_DTYPES)
         if x.dtype != inputs[0].dtype:
             wrong_type(function, name, f"the dtype of q, {inputs[0].dtype}", x.dtype)
-        views.append(view_of(function, name, x, rotation, pairs))
+        with of_pair(rotation, i):
+            views.append(view_of(function, name, x, one, pairs[i]))
     if len(views) == 2:
-        check_same_tokens(function, views[0], views[1])
+        own_start = rotation.k_start >= 0
+        check_same_tokens(function, views[0], views[1], own_tokens(rotation), own_start)
     return views
 
 

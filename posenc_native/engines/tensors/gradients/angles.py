@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posenc_native.base.rotation import Rotation
+from posenc_native.base.rotation import Rotation, apart, of_each
 from posenc_native.engines.tensors.following import needs_grad, tracing
 from posenc_native.engines.tensors.inputs import view_of
 from posenc_native.engines.tensors.library import call, ops
@@ -29,6 +29,10 @@ def learned_rotary(x: Tensor, *rotation: Any) -> Tensor:
 
 def learned_rotary_qk(q: Tensor, k: Tensor, *rotation: Any) -> tuple[Tensor, Tensor]:
     """`rotary_qk`, differentiable by frequencies and positions too."""
+    record = Rotation(*rotation)
+    if apart(record):
+        of_q, of_k = of_each(record)
+        return learned_rotary(q, *of_q), learned_rotary(k, *of_k)
     if q is k and tracing():  # as in rotary_qk
         rotated = learned_rotary(q, *rotation)
         return rotated, rotated
@@ -45,7 +49,7 @@ def _learned_backward(ctx: Any, *grads: Tensor) -> Any:
     if not torch.is_grad_enabled():
         operator = ops.rotary_backward if count == 1 else ops.rotary_qk_backward
         *turned, frequencies, points = call(
-            operator.default, *grads, *inputs, *rotation, of_positions
+            operator.default, *grads, *inputs, *rotation, of_positions=of_positions
         )
     else:  # for a second derivative
         turned = [_turn(grad, rotation.turned_back()) for grad in grads]

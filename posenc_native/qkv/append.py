@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from posenc_native.base.rotation import Rotation, TableRotation
 
-from .norm import run
+from .norm import ALIKE, TABLES_ALIKE, run
 
 if TYPE_CHECKING:
     import torch
@@ -98,7 +98,7 @@ def rotary_append(
         >>> values[0, 0, :, 0]
         array([4., 5., 2., 3.], dtype=float32)
     """
-    rotation = (positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, False)
+    rotation = (positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, False, *ALIKE)
     if norm is None:
         norm = q_weight is not None or k_weight is not None
     norms = (q_weight, k_weight, norm, eps, norm_over, weight_offset, norm_first)
@@ -129,13 +129,15 @@ def rotary_append_tables(
     pairing: str | int = "half",
     rotary_start: int = 0,
     compute: str = "float32",
+    rows: npt.ArrayLike | torch.Tensor | None = None,
+    axis_map: npt.ArrayLike | torch.Tensor | None = None,
     return_k: bool = False,
     inplace: bool = False,
 ) -> Any:
     """As `rotary_append`, by ready cosines and sines.
 
     Args:
-        cos, sin: as in `apply_rotary_tables`.
+        cos, sin, rows, axis_map: as in `apply_rotary_tables`.
         q, k, v, keys, values, slots, layout, cache_layout, norm, q_weight, k_weight, eps,
             norm_over, weight_offset, norm_first, pairing, rotary_start, compute, return_k, inplace:
             as in `rotary_append`.
@@ -161,7 +163,18 @@ def rotary_append_tables(
         >>> bool((keys[7, 12] == q[0]).all())
         True
     """
-    rotation = (cos, sin, layout, pairing, rotary_start, False, compute)
+    rotation = (
+        cos,
+        sin,
+        layout,
+        pairing,
+        rotary_start,
+        False,
+        compute,
+        rows,
+        axis_map,
+        *TABLES_ALIKE,
+    )
     if norm is None:
         norm = q_weight is not None or k_weight is not None
     norms = (q_weight, k_weight, norm, eps, norm_over, weight_offset, norm_first)

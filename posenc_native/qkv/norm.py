@@ -26,10 +26,9 @@ from numpy import ndarray
 from posenc_native.base import arguments
 from posenc_native.base.hints import hint_at
 from posenc_native.base.norms import Norm
+from posenc_native.base.pairs import indices_as_arrays, position_array
 from posenc_native.base.rotation import Rotation, TableRotation
 from posenc_native.engines import backend, late
-
-from .apply import position_array
 
 if TYPE_CHECKING:
     import torch
@@ -118,7 +117,7 @@ def norm_rotary_qk(
         >>> float(np.sqrt(np.mean(q**2)).round(3)), float(np.sqrt(np.mean(k**2)).round(3))
         (3.0, 1.0)
     """
-    rotation = (positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, False)
+    rotation = (positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, False, *ALIKE)
     norm = (q_weight, k_weight, True, eps, norm_over, weight_offset, norm_first)
     return run("norm_rotary_qk", Rotation, (q, k), rotation, compute, norm, (), inplace)  # type: ignore[return-value]
 
@@ -147,6 +146,8 @@ def norm_rotary_qk_tables(
     pairing: str | int = "half",
     rotary_start: int = 0,
     compute: str = "float32",
+    rows: npt.ArrayLike | torch.Tensor | None = None,
+    axis_map: npt.ArrayLike | torch.Tensor | None = None,
     inplace: bool = False,
 ) -> tuple[Any, Any]:
     """RMS norm and rotation by ready cosines and sines, in one pass.
@@ -154,7 +155,7 @@ def norm_rotary_qk_tables(
     Args:
         q, k, q_weight, k_weight, eps, norm_over, weight_offset, norm_first, compute, inplace: as in
             `norm_rotary_qk`.
-        cos, sin: as in `apply_rotary_tables`.
+        cos, sin, rows, axis_map: as in `apply_rotary_tables`.
         layout, pairing, rotary_start: as in `apply_rotary`.
 
     Returns:
@@ -175,14 +176,29 @@ def norm_rotary_qk_tables(
         >>> bool(np.allclose(by_tables[0], by_positions[0], atol=1e-6))
         True
     """
-    rotation = (cos, sin, layout, pairing, rotary_start, False, compute)
+    rotation = (
+        cos,
+        sin,
+        layout,
+        pairing,
+        rotary_start,
+        False,
+        compute,
+        rows,
+        axis_map,
+        *TABLES_ALIKE,
+    )
     norm = (q_weight, k_weight, True, eps, norm_over, weight_offset, norm_first)
     function = "norm_rotary_qk_tables"
     return run(function, TableRotation, (q, k), rotation, compute, norm, (), inplace)  # type: ignore[return-value]
 
 
-# As in apply.py, a small call takes as long as its own lines: options go on by position, as tuples
-# in the order of their records, and become those for code that looks into them.
+# q and k have the same positions, or tables, and the same slice: the last fields of a rotation.
+ALIKE = Rotation(None, None)[Rotation._fields.index("k_positions") :]
+TABLES_ALIKE = TableRotation(None, None)[TableRotation._fields.index("k_cos") :]
+
+# As in rotary/apply.py, a small call takes as long as its own lines: options go on by position, as
+# tuples in the order of their records, and become those for code that looks into them.
 
 
 def run(
@@ -253,9 +269,12 @@ def _as_arrays(
         if rotation[5] is not None and type(rotation[5]) is not ndarray:
             axis_map = arguments.as_array(function, "axis_map", rotation[5])
             rotation = (*rotation[:5], axis_map, *rotation[6:])
-    elif not type(first) is type(second) is ndarray:
-        cos = arguments.as_array(function, "cos", first)
-        rotation = (cos, arguments.as_array(function, "sin", second), *rotation[2:])
+    else:
+        if not type(first) is type(second) is ndarray:
+            cos = arguments.as_array(function, "cos", first)
+            rotation = (cos, arguments.as_array(function, "sin", second), *rotation[2:])
+        if not rotation[7] is rotation[8] is None:
+            rotation = (*rotation[:7], *indices_as_arrays(function, *rotation[7:9]), *rotation[9:])
     for i, name in enumerate(("q_weight", "k_weight")):
         if norm[i] is not None and type(norm[i]) is not ndarray:
             weight = arguments.as_array(function, name, norm[i])

@@ -214,30 +214,6 @@ def test_transforms_of_torch_func():
     torch.testing.assert_close(tangent, difference, rtol=1e-6, atol=1e-8)
 
 
-def operator_calls():
-    q, k, w, _ = (x.detach() for x in leaves(dtype=torch.float32))
-    inv_freq = frequencies(4)
-    cos, sin = pn.rotary_tables(torch.arange(3), inv_freq)
-    norm = (w, None, True, 1e-6, "head", 0.0, True)
-    positions = (None, inv_freq, "bshd", "half", 0, None, 1.0, False, "float32", *norm)
-    tables = (cos, sin, "bshd", "half", 0, False, "float32", *norm)
-    cache = (torch.zeros(2, 4, 1, 8), torch.zeros(2, 4, 1, 8), torch.arange(3), "bshd", True)
-    for suffix, options in (("", positions), ("_from_tables", tables)):
-        yield f"norm_rotary_qk{suffix}", (q, k, *options)
-        yield f"norm_rotary_qk{suffix}_", (q.clone(), k.clone(), *options)
-        yield f"norm_rotary_qk{suffix}_backward", (q, k, q, k, *options)
-        yield f"rotary_append{suffix}", (q, k, k.clone(), *options, *cache)
-        yield f"rotary_append{suffix}_", (q.clone(), k.clone(), k.clone(), *options, *cache)
-
-
-@pytest.mark.parametrize("name", [name for name, _ in operator_calls()])
-def test_operators_keep_their_word(name):
-    call = dict(operator_calls())[name]
-    operator = getattr(torch.ops.posenc_native, name).default
-    tests = ("test_schema", "test_faketensor")
-    assert set(torch.library.opcheck(operator, call, test_utils=tests).values()) == {"SUCCESS"}
-
-
 def test_the_composition_is_what_other_devices_run():
     """On meta, and on the CPU where the operators are switched off."""
     q, k, w, _ = (x.detach() for x in leaves(dtype=torch.float32))

@@ -1,0 +1,162 @@
+"""One call of a rotation by every engine that there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from targets import CUDA_ON_HOST, NEEDS_CUDA_ON_HOST, NEEDS_NATIVE, backend_in_use
+
+import posenc_native as pn
+from posenc_native.base.rotation import Rotation, TableRotation
+from posenc_native.engines import backend
+
+OF_ARRAYS = [
+    pytest.param("native", marks=NEEDS_NATIVE),
+    pytest.param("CUDA", marks=NEEDS_CUDA_ON_HOST),
+    "reference",
+]
+OF_TENSORS = ["small", "operators", "composed", "compiled", "vmap"]
+each_engine = pytest.mark.parametrize("engine", [*OF_ARRAYS, *OF_TENSORS])
+# vmap writes to no memory of its caller.
+each_writing_engine = pytest.mark.parametrize("engine", [*OF_ARRAYS, *OF_TENSORS[:-1]])
+
+
+@dataclass
+class Call:
+    """A public function and its arguments, arrays among them: the first ones are rotated."""
+
+    function: str
+    rotated: tuple[Any, ...]
+    others: tuple[Any, ...] = ()
+    named: dict[str, Any] = field(default_factory=dict)
+
+    def __call__(self) -> tuple[Any, ...]:
+        return run_call(self.function, self.rotated, self.others, self.named)
+
+
+def record_of(tables: bool) -> Any:
+    """The record of the options of a rotation, by tables or by positions."""
+    return TableRotation if tables else Rotation
+
+
+def as_tuple(results: Any) -> tuple[Any, ...]:
+    return results if isinstance(results, tuple) else (results,)
+
+
+def each(convert: Callable[[Any], Any], value: Any) -> Any:
+    """The arrays in tuples and dicts, converted; nothing else is."""
+    if isinstance(value, tuple):
+        return tuple(each(convert, one) for one in value)
+    if isinstance(value, dict):
+        return {key: each(convert, one) for key, one in value.items()}
+    return convert(value) if isinstance(value, np.ndarray) else value
+
+
+@contextmanager
+def computing(engine: str) -> Iterator[None]:
+    """Inside, this engine computes."""
+    before = backend_in_use()
+    pn.set_backend("reference" if engine in ("reference", "composed") else "native")
+    if engine == "CUDA":
+        backend.implementation = CUDA_ON_HOST
+    try:
+        with past_small_calls(engine in ("operators", "vmap")):
+            yield
+    finally:
+        pn.set_backend(before)
+
+
+@contextmanager
+def past_small_calls(wanted: bool) -> Iterator[None]:
+    """Inside, the NumPy module is asked about no tensor."""
+    if not wanted:
+        yield
+        return
+    from posenc_native.engines.tensors import small
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(small, "direct", None)
+        yield
+
+
+def tensor_of(array: np.ndarray) -> Any:
+    """A tensor of the same numbers and, where torch has them, the same strides."""
+    import torch
+
+    if any(stride < 0 for stride in array.strides):
+        return torch.tensor(array.copy())
+    return torch.from_numpy(array)
+
+
+def tensors_of(values: Any) -> Any:
+    """The same values with tensors in the memory of the arrays: one array is one tensor."""
+    known: dict[int, Any] = {}
+    return each(lambda array: known.setdefault(id(array), tensor_of(array)), values)
+
+
+def results_of(engine: str, call: Call) -> tuple[Any, ...]:
+    """What the engine computes, as arrays, None where there is nothing."""
+    with computing(engine):
+        if engine in ("native", "CUDA", "reference"):
+            return call()
+        torch = pytest.importorskip("torch")
+        if engine == "vmap":
+            return _by_vmap(torch, call)
+        if engine == "compiled":
+            torch.compiler.reset()
+            run = torch.compile(run_call, fullgraph=True, backend="aot_eager")
+            converted = tensors_of((call.rotated, call.others, call.named))
+            results = run(call.function, *converted)
+        else:
+            results = run_call(call.function, *tensors_of((call.rotated, call.others, call.named)))
+        return tuple(None if y is None else y.numpy() for y in results)
+
+
+def run_call(function: str, rotated: Any, others: Any, named: Any) -> tuple[Any, ...]:
+    return as_tuple(getattr(pn, function)(*rotated, *others, **named))
+
+
+def _by_vmap(torch: Any, call: Call) -> tuple[Any, ...]:
+    """The first of two examples, of which the second has other numbers."""
+    given = [tensor_of(x) for x in call.rotated if x is not None]
+    stacked = [torch.stack([x, 1 - x]) for x in given]
+    others, named = each(tensor_of, call.others), each(tensor_of, call.named)
+
+    def of_one(*tensors: Any) -> tuple[Any, ...]:
+        left = list(tensors)
+        rotated = tuple(None if x is None else left.pop(0) for x in call.rotated)
+        results = run_call(call.function, rotated, others, named)
+        return tuple(y for y in results if y is not None)
+
+    results = [y[0].numpy() for y in torch.func.vmap(of_one)(*stacked)]
+    return tuple(None if x is None else results.pop(0) for x in call.rotated)
+
+
+def gradients_of(engine: str, call: Call, weights: tuple[Any, ...]) -> tuple[np.ndarray, ...]:
+    """Gradients of what is rotated, for a weighted sum of the results."""
+    torch = pytest.importorskip("torch")
+    with computing(engine):
+        given = [tensor_of(x).clone().requires_grad_() for x in call.rotated if x is not None]
+        left = list(given)
+        rotated = tuple(None if x is None else left.pop(0) for x in call.rotated)
+        others, named = each(tensor_of, call.others), each(tensor_of, call.named)
+        results = [y for y in run_call(call.function, rotated, others, named) if y is not None]
+        kept = [torch.as_tensor(w) for w in weights if w is not None]
+        total = sum((y * w).sum() for y, w in zip(results, kept, strict=True))
+        return tuple(g.numpy() for g in torch.autograd.grad(total, given))
+
+
+def assert_close(actual: tuple[Any, ...], expected: tuple[Any, ...], rtol: float = 2e-6) -> None:
+    """All results are near; rtol is of the largest number, as errors of a pair are of both."""
+    assert len(actual) == len(expected)
+    for ours, theirs in zip(actual, expected, strict=True):
+        assert (ours is None) == (theirs is None)
+        if ours is not None:
+            assert ours.shape == theirs.shape
+            largest = max(float(np.abs(theirs).max(initial=0)), 1e-30)
+            np.testing.assert_allclose(ours, theirs, rtol=0, atol=rtol * largest)
