@@ -58,7 +58,7 @@ GIVEN: dict[str, dict[str, Any]] = {
 # Why classes are left alone, and how many at least.
 REASONS = {
     "is no RMS norm": 2,
-    "has more than a weight": 5,
+    "has more than a vector of weights": 5,
     "is used otherwise": 5,  # after the rotation: HunYuan, TimesFM, Llama 4, NanoChat
     "rotated without a norm before it": 2,  # the norm is multiplied by a factor
     "does not come to the rotation": 2,

@@ -66,7 +66,7 @@ NOT_FOLLOWED = {
     OverPositions: "give something else",
 }
 OTHER_NORMS = {
-    "LayerNorm": (lambda: nn.LayerNorm(D), "q_norm has more than a weight: LayerNorm"),
+    "LayerNorm": (lambda: nn.LayerNorm(D), "q_norm has more than a vector of weights: LayerNorm"),
     "LayerNorm without bias": (
         lambda: nn.LayerNorm(D, bias=False), "q_norm is no RMS norm: LayerNorm",
     ),

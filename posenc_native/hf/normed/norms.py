@@ -28,7 +28,7 @@ class PutOff(NamedTuple):
 
     Attributes:
         module: whose norm it is.
-        weight: ``[D]``, ``[H, D]`` or, of all heads in a row, ``[H * D]``; None for none.
+        weight: ``[D]`` or, of all heads in a row, ``[H * D]``; None for none.
         eps, offset: as in `posenc_native.norm_rotary_qk`.
         promotes: whether the result has the dtype of x and the weight together, not that of x.
         heads_axis: which axis of x has the heads when x is rotated.
@@ -55,14 +55,10 @@ def at_once(norm: PutOff | None, x: Tensor) -> Tensor:
 
 def now(norm: PutOff | None, x: Tensor) -> Tensor:
     """x as it would be rotated, normed by its own module if that has been put off."""
-    if norm is None:
-        return x
-    if over(norm, x) == "head" and (norm.weight is None or norm.weight.ndim == 1):
+    if norm is None or over(norm, x) == "head":
         return at_once(norm, x)
-    last = x.movedim(norm.heads_axis, -2)
-    shape = last.shape
-    normed = at_once(norm, last if over(norm, x) == "head" else last.flatten(-2))
-    return normed.reshape(shape).movedim(-2, norm.heads_axis)
+    heads = x.movedim(norm.heads_axis, -2)
+    return at_once(norm, heads.flatten(-2)).reshape(heads.shape).movedim(-2, norm.heads_axis)
 
 
 def unless(norm: PutOff | None, module: nn.Module, x: Tensor) -> Tensor:
@@ -114,10 +110,10 @@ def probe_norm(module: nn.Module, title: str) -> NormProbe:
     probe, name = with_own_weight(module, title)
     weight = None if name is None else getattr(probe, name)
     random = torch.Generator("cpu").manual_seed(0)
-    shape = (6, 16) if weight is None else (6, *weight.shape)
+    shape = (6, 16 if weight is None else len(weight))
     # Rows so small that eps shows, and so large that it does not.
-    size = torch.tensor([1e-4, 1e-3, 1e-2, 1.0, 1.0, 100.0]).reshape(-1, *[1] * (len(shape) - 1))
-    x = torch.randn(shape, generator=random) * size
+    x = torch.randn(shape, generator=random)
+    x *= torch.tensor([1e-4, 1e-3, 1e-2, 1.0, 1.0, 100.0])[:, None]
     found = _called(probe, x, title)
     for eps, offset in ((e, o) for e in _small_numbers(module) for o in (0.0, 1.0)):
         if weight is None and offset:
@@ -139,9 +135,10 @@ def probe_norm(module: nn.Module, title: str) -> NormProbe:
 
 def with_own_weight(module: nn.Module, title: str) -> tuple[Any, str | None]:
     """A copy on the CPU with random weights in float32 and without hooks; its parameter's name."""
-    names = [name for name, _ in module.named_parameters()]
-    if module._modules or module._buffers or len(names) > 1 or any("." in n for n in names):
-        raise NotServed(f"{title} has more than a weight: {type(module).__name__}")
+    names = [name for name, weight in module._parameters.items() if weight is not None]
+    several = len(names) > 1 or any(getattr(module, name).ndim != 1 for name in names)
+    if several or module._modules or module._buffers:
+        raise NotServed(f"{title} has more than a vector of weights: {type(module).__name__}")
     probe = type(module).__new__(type(module))
     probe.__dict__.update(module.__dict__)
     for place in ("forward", "_old_forward", "_hf_hook"):
