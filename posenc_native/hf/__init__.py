@@ -21,6 +21,9 @@ gets an instance-level ``forward``. An attention module gets one with the same c
 globals, in which the rotary function is replaced. Everything else that these modules do (caches,
 attention backends, scalings that change with the length) is still transformers' own.
 
+With ``patch(model, fuse_norm=True)`` its forward is compiled anew from its source, so that a norm
+of q and k is done in the pass that rotates them (normed/).
+
 There is no list of models. Which coordinate and which frequency drive a column of a table, how a
 model pairs the dimensions of a head, whether it rotates only a part of them: the files here find
 that out by calling the model's own code (tables.py, rotation.py). A part of a model whose answers

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .forms import Form
 from .holders import nobody_else_sees
+from .normed.norms import PutOff, now
 from .rotation import Rotation
 from .signatures import is_table, rotary_arguments
 
@@ -31,6 +32,8 @@ def rotary_function(
 
     Calls that say more than heads and tables, or that the rotation does not cover, go to the
     model's own function, with exact tables in the form that it knows.
+
+    It has a keyword more, ``norms_``: what is still to be done with the heads before.
 
     Args:
         original: the model's function.
@@ -62,7 +65,7 @@ def rotary_function(
     places = [names.index(name) for name in cos_and_sin]
     first_tensor = next(name for name in names if name not in of_tables)
 
-    def rotary(*args: Any, **kwargs: Any) -> Any:
+    def rotary(*args: Any, norms_: tuple[PutOff | None, ...] | None = None, **kwargs: Any) -> Any:
         if len(args) == usual and not kwargs:
             heads, dim, plain = args[first_head:last_head], default_dim, True
             cos, sin = args[places[0]], args[places[-1]]
@@ -92,9 +95,14 @@ def rotary_function(
                     index = use.picked.to(cos.device)
                     cos, sin = cos[..., index], sin[..., index]
                 over = nobody_else_sees(heads) if inplace is None else inplace
-                rotated = use.rotation(heads, cos, sin, layout, over)
+                # Others may have q and k from before a norm: the values are k in Gemma 4.
+                if norms_ is not None and inplace:
+                    over = False
+                rotated = use.rotation(heads, cos, sin, layout, over, norms_)
                 return rotated if len(rotated) > 1 else rotated[0]
         given = dict(zip(names, args, strict=False)) | kwargs
+        for name, norm in zip(of_heads, norms_ or (), strict=False):
+            given[name] = now(norm, given[name])
         index = use.widened.to(cos.device)
         dtype = None if use.rotation and use.rotation.keeps_dtype else given[first_tensor].dtype
         for name in of_tables:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
-import linecache
 import sys
 import threading
 import types
@@ -32,6 +31,7 @@ from torch.nn.modules import module as every_module
 
 from posenc_native.engines.tensors.following import transformed
 
+from .instances import definition
 from .signatures import rotary_arguments
 
 __all__ = ["gives_results_their_names", "nobody_else_sees", "tells_its_module"]
@@ -188,34 +188,13 @@ def gives_results_their_names(
     False if its source is not known.
     """
     inner = inspect.unwrap(method)
-    tree = _definition(inner.__code__) if isinstance(inner, types.FunctionType) else None
+    tree = definition(inner.__code__) if isinstance(inner, types.FunctionType) else None
     if tree is None:
         return False
     arguments = rotary_arguments(function)
     used = sum(isinstance(node, ast.Name) and node.id == name for node in ast.walk(tree))
     fits = (_overwrites_heads(n, name, arguments.names, arguments.heads) for n in ast.walk(tree))
     return 0 < used == sum(fits)
-
-
-def _definition(code: types.CodeType) -> ast.AST | None:
-    """The source of a function; None if its file is not there or has changed since its import."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(code.co_filename)))
-        made = [compile(tree, code.co_filename, "exec", dont_inherit=True)]
-    except (SyntaxError, ValueError):
-        return None
-    for each in made:
-        if each == code:
-            break
-        made.extend(inside for inside in each.co_consts if isinstance(inside, types.CodeType))
-    else:
-        return None
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == code.co_name:
-            first = min((node, *node.decorator_list), key=lambda part: part.lineno)
-            if first.lineno == code.co_firstlineno:
-                return node
-    return None
 
 
 def _overwrites_heads(

@@ -6,6 +6,8 @@ record of what was put there.
 
 from __future__ import annotations
 
+import ast
+import linecache
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +18,10 @@ from torch import Tensor, nn
 
 from .forms import NotServed
 
-__all__ = ["MARK", "Plan", "global_names", "install", "restore", "rewrap", "slot", "with_functions"]
+__all__ = [
+    "MARK", "Plan", "definition", "global_names", "install", "restore", "rewrap", "slot",
+    "with_functions",
+]  # fmt: skip
 
 MARK = "_posenc_native"  # the attribute of a patched module that says how to restore it
 
@@ -25,6 +30,27 @@ def global_names(code: types.CodeType) -> set[str]:
     """Names of globals and of attributes that a code uses, also in functions inside it."""
     nested = (global_names(c) for c in code.co_consts if isinstance(c, types.CodeType))
     return set(code.co_names).union(*nested)
+
+
+def definition(code: types.CodeType) -> ast.AST | None:
+    """The source of a function; None if its file is not there or has changed since its import."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(code.co_filename)))
+        made = [compile(tree, code.co_filename, "exec", dont_inherit=True)]
+    except (SyntaxError, ValueError):
+        return None
+    for each in made:
+        if each == code:
+            break
+        made.extend(inside for inside in each.co_consts if isinstance(inside, types.CodeType))
+    else:
+        return None
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == code.co_name:
+            first = min((node, *node.decorator_list), key=lambda part: part.lineno)
+            if first.lineno == code.co_firstlineno:
+                return node
+    return None
 
 
 @dataclass
@@ -37,6 +63,7 @@ class Plan:
     guarded: tuple[str, ...] = ()  # buffers that no .half() may round
     keep_originals: bool = False  # the buffers mean something else now: put the old ones back
     note: str = ""
+    fused: bool = False  # norms are done in the pass of the rotation
 
 
 # --- the same code with another function in it ----------------------------------------------------
@@ -65,11 +92,14 @@ def rewrap(
 
 
 def with_functions(
-    forward: Callable[..., Any], functions: dict[str, Callable[..., Any]]
+    forward: Callable[..., Any],
+    functions: dict[str, Callable[..., Any]],
+    code: types.CodeType | None = None,
 ) -> Callable[..., Any]:
-    """`forward` with other functions under some of its global names."""
+    """`forward` with other functions under some of its global names, or with other code too."""
 
     def replace(function: types.FunctionType) -> types.FunctionType:
+        function = function if code is None else _with_code(function, code)
         # Only what the code names, and no __name__: torch.compile would look up the module of that
         # name in place of this dict, and find the original function there.
         needed = global_names(function.__code__) | {"__builtins__", "__package__"}
@@ -77,6 +107,12 @@ def with_functions(
         return _copy_function(function, scope | functions, function.__closure__)
 
     return rewrap(forward, replace)
+
+
+def _with_code(function: types.FunctionType, code: types.CodeType) -> types.FunctionType:
+    result = _copy_function(function, function.__globals__, function.__closure__)
+    result.__code__ = code
+    return result
 
 
 def _copy_function(

@@ -13,7 +13,7 @@ from .planner import Planner
 __all__ = ["Patch", "patch", "unpatch"]
 
 
-def patch(model: nn.Module, *, inplace: bool | None = None) -> Patch:
+def patch(model: nn.Module, *, inplace: bool | None = None, fuse_norm: bool = False) -> Patch:
     """Make `model` rotate its queries and keys through this library.
 
     Args:
@@ -35,6 +35,16 @@ def patch(model: nn.Module, *, inplace: bool | None = None) -> Patch:
             bit for bit), but a forward hook that keeps the output of a ``q_proj`` would.
 
             False: never.
+        fuse_norm: norm q and k in the pass that rotates them
+            (`posenc_native.norm_rotary_qk_tables`), where an attention norms them by their mean
+            square before: Qwen3, Gemma 3 and 3n, EXAONE 4, LFM2, GLM-4-MoE; OLMo 2 and 3, OLMoE,
+            MiniMax-M2 over all heads. Values are rounded once for both, so that in half precision
+            they differ from the model's in the last bit. For each class it is proven first: in its
+            source nothing but the rotation looks at what the norm gives; calls of the norm show
+            what it computes; both ways, run with small inputs, agree. ``.fused`` names the modules,
+            ``.notes`` says why another is not. The norm's module is called as before while it has
+            a hook, another forward, or another module (an adapter) in its place. They are fused
+            into fresh memory with ``inplace=True`` too.
 
     Returns:
         A handle: ``.undo()`` restores every module, and as a context manager the handle does so at
@@ -98,7 +108,7 @@ def patch(model: nn.Module, *, inplace: bool | None = None) -> Patch:
             )
     plans: dict[str, Plan] = {}
     skipped: dict[str, str] = {}
-    planner = Planner(modules, inplace)
+    planner = Planner(modules, inplace, fuse_norm)
     for members in groups_sharing_tables(modules):
         # All of a group or nothing: an exact table must never meet a function that is not replaced.
         try:
@@ -113,7 +123,8 @@ def patch(model: nn.Module, *, inplace: bool | None = None) -> Patch:
         install(modules[name], plans[name])
     patched = {name: modules[name] for name in modules if name in plans}
     notes = {name: plans[name].note for name in patched if plans[name].note}
-    return Patch(patched, skipped, notes)
+    fused = tuple(name for name in patched if plans[name].fused)
+    return Patch(patched, skipped, notes, fused)
 
 
 def unpatch(model: nn.Module) -> None:
@@ -133,17 +144,23 @@ class Patch:
         patched: names of the modules that were patched, in the order of the model.
         skipped: name to reason, for rotary and attention modules that were left alone.
         notes: name to remark, for patched modules with something to know: frequencies that are not
-            those of the configuration (set by hand, or lost while loading), or a rotation that is
-            left to the model's own function, with exact tables.
+            those of the configuration (set by hand, or lost while loading), a rotation that is
+            left to the model's own function, with exact tables, or a norm that is done apart.
+        fused: names of the attention modules that norm and rotate q and k in one pass.
     """
 
     def __init__(
-        self, modules: dict[str, nn.Module], skipped: dict[str, str], notes: dict[str, str]
+        self,
+        modules: dict[str, nn.Module],
+        skipped: dict[str, str],
+        notes: dict[str, str],
+        fused: tuple[str, ...],
     ) -> None:
         self._modules = list(modules.values())
         self.patched: tuple[str, ...] = tuple(modules)
         self.skipped = skipped
         self.notes = notes
+        self.fused = fused
 
     def undo(self) -> None:
         """Restore every module that was patched. A second call does nothing."""

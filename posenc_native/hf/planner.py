@@ -19,6 +19,7 @@ from .functions import PIECES, in_pieces, rotary_function
 from .groups import RotaryUses, computes_cosines, rotary_uses
 from .holders import gives_results_their_names, tells_its_module
 from .instances import Plan, rewrap, slot, with_functions
+from .normed.proof import RotaryCall, kinds_of_norms, names_norms, norms_put_off
 from .position_functions import position_function
 from .rotation import Rotation, probe_function
 from .signatures import constant_name, makes_tables, table_names, takes_positions, takes_tables
@@ -33,9 +34,12 @@ _TablesByWidth = dict[int, tuple[Form, tuple[int, ...]]]
 class Planner:
     """What every module of a group gets; one for a `patch`, so that nothing is probed twice."""
 
-    def __init__(self, modules: dict[str, nn.Module], inplace: bool | None) -> None:
+    def __init__(
+        self, modules: dict[str, nn.Module], inplace: bool | None, fuse_norm: bool
+    ) -> None:
         self._modules = modules
         self._inplace = inplace
+        self._fuse_norm = fuse_norm
         self._rotations: dict[tuple[Callable[..., Any], Form], Rotation | str] = {}
         self._of_kind: dict[Any, Plan] = {}
 
@@ -83,8 +87,13 @@ class Planner:
                 plan.methods["forward"] = wrap(tables.forward(orders, device))
             elif any(order != tuple(range(len(order))) for order in orders.values()):
                 raise NotServed("its constant table is used in an unknown order")
+        kinds: dict[Any, dict[str, nn.Module]] = {}
         for name, module in users.items():
-            plans[name] = self._of_user(type(module), widths)
+            norms = kinds_of_norms(module) if self._fuse_norm else ()
+            kinds.setdefault((type(module), norms), {})[name] = module
+        for (kind, norms), alike in kinds.items():
+            plan = self._of_users(kind, norms, [*alike.values()], widths)
+            plans.update(dict.fromkeys(alike, plan))
         return plans
 
     def _rotation(self, function: Callable[..., Any], form: Form) -> Rotation | str:
@@ -103,12 +112,17 @@ class Planner:
         orders = [r.order for r in found if isinstance(r, Rotation) and r.pairing is not None]
         return max(orders, key=orders.count, default=tuple(range(form.angles)))
 
-    def _of_user(self, kind: type[nn.Module], widths: _TablesByWidth) -> Plan:
-        """One plan a class: torch.compile then traces every layer of it as the same code."""
-        key = (kind, *widths.values())
+    def _of_users(
+        self, kind: type[nn.Module], norms: Any, modules: list[nn.Module], widths: _TablesByWidth
+    ) -> Plan:
+        """One plan a class: torch.compile then traces every layer of it as the same code.
+
+        modules: of this class, with norms of the same classes.
+        """
+        key = (kind, norms, *widths.values())
         if key not in self._of_kind:
             uses, notes = rotary_uses(kind), []
-            replaced = {}
+            replaced, in_use = {}, {}
             for function in uses.functions():
                 if not takes_tables(function):
                     continue
@@ -123,8 +137,13 @@ class Planner:
                 turns = any(rotation is not None for _, _, rotation in tables.values())
                 inplace = turns and _where(self._inplace, kind, uses, function)
                 replaced[function] = rotary_function(function, tables, inplace=inplace)
+                in_use[function] = tables
+            fused = {}
+            if self._fuse_norm:
+                calls = {f: (f, ours, in_use[f]) for f, ours in replaced.items()}
+                fused = _with_norms_put_off(kind, uses, calls, modules, notes)
             self._of_kind[key] = _plan_with_functions(
-                kind, uses, replaced, "; ".join(dict.fromkeys(notes)), self._inplace is None
+                kind, uses, replaced, "; ".join(dict.fromkeys(notes)), self._inplace is None, fused
             )
         return self._of_kind[key]
 
@@ -150,19 +169,41 @@ def _plan_with_functions(
     replaced: dict[Callable[..., Any], Callable[..., Any]],
     note: str = "",
     telling: bool = False,
+    fused: dict[str, Callable[..., Any]] | None = None,
 ) -> Plan:
     """The plan for an attention module whose methods find other functions.
 
-    telling: whether these functions ask which module they are called by.
+    telling: whether these functions ask which module they are called by. fused: methods that have
+    them already.
     """
     methods = {}
     for name, found in uses.methods.items():
         functions = {n: replaced[f] for n, f in found.items() if f in replaced}
         if functions:
-            method = with_functions(getattr(kind, name), functions)
+            method = (fused or {}).get(name) or with_functions(getattr(kind, name), functions)
             methods[name] = tells_its_module(method) if telling else method
     statics = {name: replaced[f] for name, f in uses.statics.items() if f in replaced}
-    return Plan(methods, statics, note=note)
+    return Plan(methods, statics, note=note, fused=bool(fused))
+
+
+def _with_norms_put_off(
+    kind: type[nn.Module],
+    uses: RotaryUses,
+    replaced: dict[Callable[..., Any], RotaryCall],
+    modules: list[nn.Module],
+    notes: list[str],
+) -> dict[str, Callable[..., Any]]:
+    """Methods of a class that norm in the pass of the rotation; `notes` gets why others do not."""
+    fused = {}
+    for name, found in uses.methods.items():
+        method = getattr(kind, name)
+        functions = {n: replaced[f] for n, f in found.items() if f in replaced}
+        if functions and names_norms(method, modules[0]):
+            try:
+                fused[name] = norms_put_off(method, functions, modules)
+            except NotServed as reason:
+                notes.append(f"its norm is not joined with the rotation: {reason}")
+    return fused
 
 
 def _where(

@@ -12,14 +12,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from posenc_native.qkv.norm import norm_rotary_qk_tables
 from posenc_native.rotary.by_tables import apply_rotary_qk_tables, apply_rotary_tables
 
 from .forms import Form, NotServed
+from .normed.norms import PutOff, now, over
 from .signatures import RotaryArguments, rotary_arguments
 
 __all__ = ["Rotation", "probe_function"]
@@ -79,8 +81,12 @@ class Rotation:
         sin: Tensor,
         layout: str,
         inplace: bool = False,
+        norms: tuple[PutOff | None, ...] | None = None,
     ) -> tuple[Tensor, ...]:
-        """x, or q and k, rotated; in one call unless they differ in more than their heads."""
+        """x, or q and k, rotated; in one call unless they differ in more than their heads.
+
+        norms: what is still to be done with them before.
+        """
         shape, table, pairing = heads[0].shape, cos.shape, self.pairing
         if self.part == "whole" and shape[-1] != self.dims:
             raise ValueError(f"patched model: expected heads of size {self.dims}, got {shape[-1]}")
@@ -89,6 +95,10 @@ class Rotation:
             sin = torch.nn.functional.pad(sin, (0, 0, extra, 0))
         if len(table) == 3 and table[0] == 1 and (layout[0] != "b" or shape[0] != 1):
             cos, sin = cos[0], sin[0]  # the same positions for the whole batch
+        if norms is not None:
+            if pairing not in (None, "deinterleaved") and None not in norms:
+                return self._normed(heads, cos, sin, layout, inplace, norms)  # type: ignore[arg-type]
+            heads = tuple(now(norm, x) for norm, x in zip(norms, heads, strict=True))
         if pairing is None:
             return tuple(self._mix(x, cos, sin, layout) for x in heads)
         if pairing == "deinterleaved":
@@ -127,6 +137,52 @@ class Rotation:
         )  # fmt: skip
         return (rotated,)
 
+    def _normed(
+        self,
+        heads: tuple[Tensor, ...],
+        cos: Tensor,
+        sin: Tensor,
+        layout: str,
+        inplace: bool,
+        norms: tuple[PutOff, ...],
+    ) -> tuple[Tensor, ...]:
+        """Heads normed and rotated; in one call if they are normed alike."""
+        given = list(zip(heads, norms, strict=True))
+        free = inplace and not (len(heads) == 2 and heads[0] is heads[1])
+        free = free and all(_may_be_overwritten(x, norm.weight) for x, norm in given)
+        heads = tuple(_as_normed(x, norm) for x, norm in given)
+        options = [
+            (norm.eps, norm.offset, over(norm, x)) for x, norm in zip(heads, norms, strict=True)
+        ]
+        if len(heads) == 2 and _alike(*heads) and options[0] == options[1]:
+            weights = norms[0].weight, norms[1].weight
+            return self._norm_rotate(heads, weights, options[0], cos, sin, layout, free)
+        results = []
+        for x, norm, of_x in zip(heads, norms, options, strict=True):
+            pair = x, x.narrow(layout.index("h"), 0, 0)  # no head of k
+            weights = norm.weight, None
+            results.append(self._norm_rotate(pair, weights, of_x, cos, sin, layout, free)[0])
+        return tuple(results)
+
+    def _norm_rotate(
+        self,
+        heads: tuple[Tensor, ...],
+        weights: tuple[Tensor | None, ...],
+        options: tuple[float, float, str],
+        cos: Tensor,
+        sin: Tensor,
+        layout: str,
+        inplace: bool,
+    ) -> tuple[Tensor, ...]:
+        eps, offset, norm_over = options
+        start = heads[0].shape[-1] - self.dims if self.part == "trailing" else 0
+        q, k = heads
+        return norm_rotary_qk_tables(
+            q, k, cos, -sin if self.inverse else sin, q_weight=weights[0], k_weight=weights[1],
+            eps=eps, norm_over=norm_over, weight_offset=offset, layout=layout,
+            pairing=cast("str | int", self.pairing), rotary_start=start, inplace=inplace,
+        )  # fmt: skip
+
     def _mix(self, x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
         """Dims whose cos and sin have angles of their own; rounded once."""
         a, of_cos, b, of_sin, sign = self.rows.to(x.device)
@@ -140,9 +196,17 @@ class Rotation:
         return torch.cat((before, turned.to(x.dtype), after), dim=-1)
 
 
-def _may_be_overwritten(x: Tensor) -> bool:
+def _may_be_overwritten(x: Tensor, weight: Tensor | None = None) -> bool:
     """Whether x may be written over: not if autograd may need it or if it shows a value twice."""
-    return not (torch.is_grad_enabled() and x.requires_grad) and 0 not in x.stride()
+    wanted = x.requires_grad or (weight is not None and weight.requires_grad)
+    return not (torch.is_grad_enabled() and wanted) and 0 not in x.stride()
+
+
+def _as_normed(x: Tensor, norm: PutOff) -> Tensor:
+    """x in the dtype that its norm gives."""
+    if norm.promotes and norm.weight is not None and norm.weight.dtype != x.dtype:
+        return x.to(torch.promote_types(x.dtype, norm.weight.dtype))
+    return x
 
 
 def _alike(q: Tensor, k: Tensor) -> bool:

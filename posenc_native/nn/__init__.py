@@ -27,6 +27,7 @@ from .biases import (
     ToeplitzBias,
 )
 from .learned import LearnedPositionalEncoding, RecurrentPositionalEncoding
+from .norm_rotary import NormRotaryEmbedding
 from .query_terms import RelativePositionalEncoding, ShawRelativePosition
 from .rotary import LearnedRotaryEmbedding, RotaryEmbedding, XPos
 from .sinusoidal import (
@@ -48,6 +49,7 @@ __all__ = [
     "LearnedPositionalEncoding",
     "LearnedRotaryEmbedding",
     "LinearPositionalEncoding",
+    "NormRotaryEmbedding",
     "NormalizedPositionalEncoding",
     "PositionalEncoding",
     "RecurrentPositionalEncoding",

@@ -90,11 +90,13 @@ class RotaryEmbedding(nn.Module):
         *,
         layer: int | None = None,
         seq_len: int | None = None,
+        **options: Any,
     ) -> Self:
         """The rotation of a Hugging Face model.
 
         Args:
             config, layer_type, layer, seq_len: as in `posenc_native.Rotary.from_config`.
+            options: arguments of the module that say nothing of the rotation.
 
         Raises:
             ValueError, TypeError, OSError: as there.
@@ -105,16 +107,23 @@ class RotaryEmbedding(nn.Module):
             >>> pnn.RotaryEmbedding.from_config(config)
             RotaryEmbedding(64, base=500000.0)
         """
-        return cls(Rotary.from_config(config, layer_type, layer=layer, seq_len=seq_len))
+        rope = Rotary.from_config(config, layer_type, layer=layer, seq_len=seq_len)
+        return cls(rope, **options)
 
     @classmethod
     def preset(
-        cls, name: str, layer_type: str | None = None, *, seq_len: int | None = None
+        cls,
+        name: str,
+        layer_type: str | None = None,
+        *,
+        seq_len: int | None = None,
+        **options: Any,
     ) -> Self:
         """The rotation of a published model, by name; `posenc_native.rotary_presets` has them.
 
         Args:
             name, layer_type, seq_len: as in `posenc_native.Rotary.preset`.
+            options: arguments of the module that say nothing of the rotation.
 
         Raises:
             ValueError, TypeError: as there.
@@ -124,7 +133,7 @@ class RotaryEmbedding(nn.Module):
             >>> pnn.RotaryEmbedding.preset("gemma-3-27b", "sliding_attention").rope.base
             10000.0
         """
-        module = cls(Rotary.preset(name, layer_type, seq_len=seq_len))
+        module = cls(Rotary.preset(name, layer_type, seq_len=seq_len), **options)
         given = {"name": name, "layer_type": layer_type, "seq_len": seq_len}
         module._made_by = "preset", call_arguments(cls.preset, **given)
         return module

@@ -17,7 +17,7 @@ from command_line import one_line, run
 from posenc_native import cli
 from posenc_native.base.optional import install_command
 from posenc_native.cli import demo
-from posenc_native.cli.demo import llama, measure, show, timing
+from posenc_native.cli.demo import measure, models, show, timing
 from posenc_native.cli.demo.attention import BACK, Attention, attention
 from posenc_native.cli.demo.exact import exact_cos_sin
 
@@ -46,6 +46,11 @@ def test_demo(tmp_path: Path) -> None:
         "near position 16,777,216",
         "Time of rotary, 4 layers",
         "Time of the whole model",
+        "Norm and rotation of Qwen3, in one pass",
+        "prefill, 12 tokens",
+        "the same, norm apart",
+        "Qwen3 before attention",
+        "The whole Qwen3",
         "Attention gone elsewhere",
         "--compile tells",
         "100 %",
@@ -78,13 +83,45 @@ def test_figures_of_a_small_run() -> None:
     for what, alone in rotary.items():
         assert 0 < alone.theirs < whole[what].theirs  # a part is less than the whole
         assert alone.low <= alone.ratio <= alone.high
-    for position in llama.SHOWN_POSITIONS:
+    before, whole = figures.normed.values()
+    assert list(before) == list(whole) == [
+        "prefill, 2 tokens", "the same, norm apart", "decode, 1 token",
+    ]  # fmt: skip
+    for what, alone in before.items():
+        assert 0 < alone.theirs < whole[what].theirs
+    for position in models.SHOWN_POSITIONS:
         theirs, ours = figures.errors[position]
         assert ours < 1.2e-7
         assert position * 2.0**-27 < theirs < position * 2.0**-22
 
 
-@pytest.mark.slow  # compiles four programs
+def test_one_way_to_norm_is_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    needs_everything()
+    import torch
+
+    from posenc_native.hf import rotation
+
+    calls = []
+    original = rotation.norm_rotary_qk_tables
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        calls.append(options)
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(rotation, "norm_rotary_qk_tables", counted)
+    ways = models.ways_to_norm(models.small_qwen3())
+    results, passes = [], []
+    for model in ways:
+        calls.clear()
+        with torch.no_grad():
+            results.append(model(torch.arange(20)[None]).logits)
+        passes.append(len(calls))
+    assert passes == [0, models.NORMED_LAYERS, 0]
+    for result in results[1:]:
+        assert float((result - results[0]).abs().max()) < 1e-4 * float(results[0].std())
+
+
+@pytest.mark.slow  # compiles eight programs
 def test_compiled_models_are_timed() -> None:
     needs_everything()
     if not shutil.which("g++"):
@@ -92,14 +129,17 @@ def test_compiled_models_are_timed() -> None:
     figures = measure.measure(b"a short text to read", 2, SMALL, compiled=True)
     compiled = figures.times["The whole model, compiled"]
     assert list(compiled) == ["prefill, 16 tokens", "decode, 1 token"]
-    assert all(min(time.theirs, time.ours, time.ratio) > 0 for time in compiled.values())
+    normed = figures.normed["The whole Qwen3, compiled"]
+    assert list(normed) == ["prefill, 2 tokens", "decode, 1 token"]
+    for time in (*compiled.values(), *normed.values()):
+        assert min(time.theirs, time.ours, time.ratio) > 0
 
 
 def test_attention_of_a_head_that_looks_back() -> None:
     needs_everything()
-    ways = llama.both_ways(llama.small_llama())
+    ways = models.both_ways(models.small_llama())
     shares = []
-    for position in llama.SHOWN_POSITIONS:
+    for position in models.SHOWN_POSITIONS:
         theirs, ours = attention(ways.theirs, position), attention(ways.ours, position)
         assert all(max(row) == row[BACK] for row in ours.weights)
         spread = max(max(row) - min(row) for row in zip(*ours.weights, strict=True))
@@ -157,8 +197,9 @@ def test_table_says_where_continuations_part_and_what_is_noise() -> None:
                 "g": timing.Timing(1.0, 0.5, 2.0, 0.0, math.inf),
             }
         },
-        errors=dict.fromkeys(llama.SHOWN_POSITIONS, (0.1, 1e-7)),
-        attention=dict.fromkeys(llama.SHOWN_POSITIONS, (head, Attention([[1.0, 0.0]], 2e-8))),
+        normed={"Normed": {"a": timing.Timing(1.0, 0.5, 2.0, 1.96, 2.04)}},
+        errors=dict.fromkeys(models.SHOWN_POSITIONS, (0.1, 1e-7)),
+        attention=dict.fromkeys(models.SHOWN_POSITIONS, (head, Attention([[1.0, 0.0]], 2e-8))),
         facts="",
     )
     same, time, elsewhere, _ = show.sections(figures)
@@ -172,6 +213,8 @@ def test_table_says_where_continuations_part_and_what_is_noise() -> None:
         ("1 s", "500 ms", "2.0× faster"),
         ("1 s", "500 ms", "too few rounds"),
     ]
+    (normed,) = show.sections_of_norms(figures)
+    assert normed == show.Section("Normed", [("a", "1 s", "500 ms", "2.0× faster")])
     assert elsewhere.rows[0][1:] == ("25.00 %", "< 0.01 %", "")
 
 

@@ -41,6 +41,8 @@ MODULES: dict[str, Callable[[], Any]] = {
         20, 8, offset=2, padding_idx=1),
     "LearnedRotaryEmbedding": lambda: pnn.LearnedRotaryEmbedding(8, num_heads=2, scale=0.5),
     "LinearPositionalEncoding": lambda: pnn.LinearPositionalEncoding(8, 0.0, scale=0.01),
+    "NormRotaryEmbedding": lambda: pnn.NormRotaryEmbedding(
+        8, rotary_dim=4, norm_over="token", weight_offset=1.0, heads=4, kv_heads=2),
     "NormalizedPositionalEncoding": lambda: pnn.NormalizedPositionalEncoding(8, low=-1.0),
     "RecurrentPositionalEncoding": lambda: pnn.RecurrentPositionalEncoding(8, hidden=4),
     "RelativePositionalEncoding": lambda: pnn.RelativePositionalEncoding(16, 4, causal=True),

@@ -7,6 +7,8 @@ It compares:
   so with an exact phase they stay the same;
 - the time of rotary alone and of the whole model, in turns: the median, and how sure it is. With
   --compile also that of the model compiled, which takes minutes to compile;
+- the same of a Qwen3, whose attention norms q and k before it rotates them: in one pass, and with
+  the norm apart;
 - where a head looks that finds a token by its distance, from 4 thousand tokens to 16 million;
 - the error of cos and sin at single positions, against decimal arithmetic with 60 digits.
 """
@@ -32,7 +34,8 @@ a fixed seed, a token is a byte), once as transformers rotates queries and
 keys and once after posenc_native.hf.patch. Prints a table and saves it as a
 picture: how far the logits differ, whether the greedy continuation is the
 same, how long rotary alone and the whole model take in prefill and decode,
-where attention goes far from the start, and how exact cos and sin are.
+where attention goes far from the start, and how exact cos and sin are. A
+second table has the times of a Qwen3, with norm and rotation in one pass.
 Needs torch, transformers, matplotlib and rich."""
 
 _EXAMPLES = """\
@@ -130,7 +133,7 @@ def run(text: Path | None, out: Path, new_tokens: int, quick: bool, compiled: bo
         except OSError as error:
             raise CommandError(f"cannot write {out}: {error.strerror or error}") from error
         bar.update(task, description="done", completed=1.0)
-    rich.print(show.table(figures))
+    rich.print(*show.tables(figures), sep="\n\n")
     print(_NOTES, *([] if compiled else [_COMPILED]), f"As a picture: {out}", sep="\n")
 
 

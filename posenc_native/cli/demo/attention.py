@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .llama import tables_of_model
+from .models import tables_of_model
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,27 +1,30 @@
 """A text through a model, both ways: what differs, and how long it takes.
 
-The model is transformers' own LlamaForCausalLM with heads of a realistic size and random weights
-from a fixed seed. A token is a byte of the text, so that nothing is downloaded. Both ways run in
-the same process on the same weights.
+The models are transformers' own with heads of a realistic size and random weights from a fixed
+seed: a Llama, and a Qwen3, whose attention norms q and k. A token is a byte of the text, so that
+nothing is downloaded. Both ways run in the same process on the same weights.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from .attention import Attention, attention
 from .exact import exact_cos_sin
-from .llama import (
+from .models import (
     LAYERS,
+    NORMED_LAYERS,
     SHOWN_POSITIONS,
     Ways,
     both_ways,
     facts_about,
     small_llama,
+    small_qwen3,
     tables_of_model,
+    ways_to_norm,
 )
 from .timing import Clock, Timing, compare, decoding_steps, prefills, rotary_alone, take_turns
 
@@ -38,9 +41,9 @@ class Sizes:
     """How much a demonstration does.
 
     Attributes:
-        context: bytes of the text that are read.
+        context: bytes of the text that are read; the model with norms reads an eighth.
         rounds: of each time of a prefill.
-        steps: rounds of each time of a decoding step.
+        steps: rounds of each time of a decoding step; half as many of that with norms.
     """
 
     context: int
@@ -63,6 +66,7 @@ class Figures:
         continuation: the tokens that each way wrote.
         moved: largest change of a logit when the text stands elsewhere.
         times: by a section's title, by a row's.
+        normed: the same, of the model that norms q and k.
         errors: of cos and sin, by position.
         attention: of a head that finds a token by its distance, by position.
         facts: of the model and the machine.
@@ -74,6 +78,7 @@ class Figures:
     continuation: tuple[list[int], list[int]]
     moved: tuple[float, float]
     times: dict[str, dict[str, Timing]]
+    normed: dict[str, dict[str, Timing]]
     errors: dict[int, tuple[float, float]]
     attention: dict[int, tuple[Attention, Attention]]
     facts: str
@@ -124,7 +129,9 @@ def measure(
     # Seconds, roughly.
     reading, writing = 0.7 * sizes.context / FULL.context, 0.02 * new_tokens
     timing = 4.5 * reading * sizes.rounds + 0.06 * sizes.steps + 0.5
-    total = 3.0 + 2 * (2 * reading + writing) + timing + (120.0 if compiled else 0.0) + 1.0
+    norms = timing * NORMED_LAYERS / LAYERS / 8 + 1.0
+    compiling = 120.0 if compiled else 0.0
+    total = 3.0 + 2 * (2 * reading + writing) + timing + norms + 2 * compiling + 1.0
     progress = _Steps(report, total)
     with progress.step("importing torch and transformers", 3.0):
         import torch
@@ -150,10 +157,23 @@ def measure(
         theirs, ours = read("transformers", ways.theirs), read("posenc_native", ways.ours)
         times: dict[str, dict[str, Timing]] = {}
         with progress.step("timing both ways in turns", timing, 2 * sizes.rounds):
-            times |= _times(ways, ids, sizes, progress.tick)
+            titles = f"Time of rotary, {LAYERS} layers", "Time of the whole model"
+            times |= _times(ways, ids, sizes, titles, "the same, inplace=False", progress.tick)
         if compiled:
-            with progress.step("compiling both ways", 120.0, 2):
-                times |= _times_of_compiled(ways, ids, sizes, progress.tick)
+            with progress.step("compiling both ways", compiling, 2):
+                title = "The whole model, compiled"
+                times |= _times_of_compiled(ways, ids, sizes, title, progress.tick)
+        brief = replace(sizes, steps=-(-sizes.steps // 2))
+        ways_of_norms, start = ways_to_norm(small_qwen3()), ids[:, : -(-ids.shape[1] // 8)]
+        with progress.step("timing norms of q and k", norms, 2 * sizes.rounds):
+            titles = "Qwen3 before attention", "The whole Qwen3"
+            normed = _times(
+                ways_of_norms, start, brief, titles, "the same, norm apart", progress.tick
+            )
+        if compiled:
+            with progress.step("compiling both ways", compiling, 2):
+                title = "The whole Qwen3, compiled"
+                normed |= _times_of_compiled(ways_of_norms, start, brief, title, progress.tick)
         heads = {p: (attention(ways.theirs, p), attention(ways.ours, p)) for p in SHOWN_POSITIONS}
         with progress.step("cos and sin with 60 digits", 1.0):
             errors = _errors_of_tables(ways.theirs, ways.ours)
@@ -164,6 +184,7 @@ def measure(
         continuation=(theirs[1], ours[1]),
         moved=(theirs[2], ours[2]),
         times=times,
+        normed=normed,
         errors=errors,
         attention=heads,
         facts=facts_about(ways.theirs, ids.shape[1], len(data)),
@@ -181,9 +202,17 @@ def _greedy_continuation(model: Any, result: Any, count: int) -> list[int]:
 
 
 def _times(
-    ways: Ways, ids: Tensor, sizes: Sizes, tick: Callable[[], None]
+    ways: Ways,
+    ids: Tensor,
+    sizes: Sizes,
+    titles: tuple[str, str],
+    other: str,
+    tick: Callable[[], None],
 ) -> dict[str, dict[str, Timing]]:
-    """Of rotary alone and of whole models, as they are without torch.compile."""
+    """Of rotary alone and of whole models, as they are without torch.compile.
+
+    titles: of these. other: what ``ways.other`` is.
+    """
     length = ids.shape[1]
     alone = take_turns(rotary_alone(ways, length), sizes.rounds, tick)
     alone_step = take_turns(rotary_alone(ways, 1), 5 * sizes.steps)
@@ -193,18 +222,15 @@ def _times(
     def rows(prefill: list[list[float]], step: list[list[float]]) -> dict[str, Timing]:
         return {
             f"prefill, {length:,} tokens": compare(prefill[0], prefill[1]),
-            "the same, inplace=False": compare(prefill[0], prefill[2]),
+            other: compare(prefill[0], prefill[2]),
             "decode, 1 token": compare(step[0], step[1]),
         }
 
-    return {
-        f"Time of rotary, {LAYERS} layers": rows(alone, alone_step),
-        "Time of the whole model": rows(whole, whole_step),
-    }
+    return {titles[0]: rows(alone, alone_step), titles[1]: rows(whole, whole_step)}
 
 
 def _times_of_compiled(
-    ways: Ways, ids: Tensor, sizes: Sizes, tick: Callable[[], None]
+    ways: Ways, ids: Tensor, sizes: Sizes, title: str, tick: Callable[[], None]
 ) -> dict[str, dict[str, Timing]]:
     """Of whole models, both compiled."""
     import torch
@@ -218,7 +244,7 @@ def _times_of_compiled(
 
     prefill, step = turns(prefills, sizes.rounds), turns(decoding_steps, sizes.steps)
     return {
-        "The whole model, compiled": {
+        title: {
             f"prefill, {ids.shape[1]:,} tokens": compare(*prefill),
             "decode, 1 token": compare(*step),
         }

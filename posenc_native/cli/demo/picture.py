@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from .attention import BACK, TOKENS
-from .llama import SHOWN_POSITIONS
 from .measure import Figures
-from .show import sections, share_of_attention
+from .models import SHOWN_POSITIONS
+from .show import sections, sections_of_norms, share_of_attention
 
 __all__ = ["draw"]
 
@@ -25,7 +25,7 @@ def draw(figures: Figures, out: Path) -> None:
     """Draw everything that was measured, one thing below the other."""
     from matplotlib.figure import Figure
 
-    parts = sections(figures)
+    parts = sections(figures) + sections_of_norms(figures)
     lines = 1 + sum(1.5 + len(part.rows) for part in parts)
     table, attention, errors = 1.2 + LINE * lines, 3.1, 2.6
     height = table + attention + errors

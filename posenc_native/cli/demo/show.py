@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, cast
 
-from .llama import SHOWN_POSITIONS
 from .measure import MOVED_TO, Figures
+from .models import SHOWN_POSITIONS
 from .timing import Timing
 
-__all__ = ["Section", "sections", "share_of_attention", "table"]
+__all__ = ["Section", "sections", "sections_of_norms", "share_of_attention", "tables"]
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Section:
 
 
 def sections(figures: Figures) -> list[Section]:
-    """The table: what both its printed form and its picture show."""
+    """The first table: what both its printed form and its picture show."""
     same, count = figures.same_tokens(), len(figures.continuation[0])
     relative = f"{figures.difference / figures.spread:.0e} of spread"
     return [
@@ -43,16 +43,7 @@ def sections(figures: Figures) -> list[Section]:
                 ),
             ],
         ),
-        *(
-            Section(
-                title,
-                [
-                    (what, _duration(time.theirs), _duration(time.ours), _faster(time))
-                    for what, time in rows.items()
-                ],
-            )
-            for title, rows in figures.times.items()
-        ),
+        *_times(figures.times),
         Section(
             "Attention gone elsewhere",
             [
@@ -78,6 +69,24 @@ def sections(figures: Figures) -> list[Section]:
                 if position in SHOWN_POSITIONS
             ],
         ),
+    ]
+
+
+def sections_of_norms(figures: Figures) -> list[Section]:
+    """The second table: a model that norms q and k before it rotates them."""
+    return _times(figures.normed)
+
+
+def _times(times: dict[str, dict[str, Timing]]) -> list[Section]:
+    return [
+        Section(
+            title,
+            [
+                (what, _duration(time.theirs), _duration(time.ours), _faster(time))
+                for what, time in rows.items()
+            ],
+        )
+        for title, rows in times.items()
     ]
 
 
@@ -115,14 +124,19 @@ def _duration(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"
 
 
-def table(figures: Figures) -> Any:
-    """The table for a terminal, as rich prints it."""
+def tables(figures: Figures) -> tuple[Any, Any]:
+    """The tables for a terminal, as rich prints them."""
+    first = _table("Rotary encoding, two ways", sections(figures), figures.facts)
+    return first, _table("Norm and rotation of Qwen3, in one pass", sections_of_norms(figures))
+
+
+def _table(title: str, parts: list[Section], caption: str | None = None) -> Any:
     from rich import box
     from rich.table import Table
 
     table = Table(
-        title="Rotary encoding, two ways",
-        caption=figures.facts,
+        title=title,
+        caption=caption,
         box=box.SIMPLE_HEAD,
         show_edge=False,
         title_justify="left",
@@ -131,7 +145,7 @@ def table(figures: Figures) -> Any:
     table.add_column("", no_wrap=True)
     for name, side in (("transformers", "right"), ("posenc_native", "right"), ("", "left")):
         table.add_column(name, justify=cast(Any, side), no_wrap=True)
-    for section in sections(figures):
+    for section in parts:
         table.add_row(f"[bold]{section.title}[/bold]")
         for what, *cells in section.rows:
             table.add_row(f" {what}", *cells)

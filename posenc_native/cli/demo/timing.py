@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .llama import HEAD_DIM, KEY_HEADS, QUERY_HEADS, Ways
+from .models import HEAD_DIM, KEY_HEADS, QUERY_HEADS, Ways
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -119,8 +119,8 @@ def decoding_steps(models: Sequence[Any], ids: Tensor) -> list[Clock]:
 def rotary_alone(ways: Ways, tokens: int) -> list[Clock]:
     """Clocks of all that is rotary in one pass of the models.
 
-    That is the tables, once, and in each layer what its attention does from the last projection to
-    the cache: it rotates q and k.
+    That is the tables, once, and in each layer what its attention does between projections and
+    the cache: it rotates q and k, and norms them before if the model does.
     """
     import torch
 
@@ -154,14 +154,21 @@ class _Rotated(Exception):
 
 
 class _Stopwatch:
-    """Runs from the last projection of an attention until that calls its cache."""
+    """Runs from a projection of an attention to the next one, or to the call of its cache."""
 
     def __init__(self) -> None:
-        self.start = self.total = 0.0
+        self.start: float | None = None
+        self.total = 0.0
+
+    def stop(self) -> None:
+        """Add what has passed since it was started, if it was."""
+        if self.start is not None:
+            self.total += time.perf_counter() - self.start
+            self.start = None
 
     def update(self, *_: object) -> None:
         """What an attention calls in its cache."""
-        self.total += time.perf_counter() - self.start
+        self.stop()
         raise _Rotated
 
 
@@ -177,6 +184,7 @@ def _replace_projections(model: Any, tokens: int) -> _Stopwatch:
             self.heads = torch.randn(1, tokens, count * HEAD_DIM)
 
         def forward(self, _: Tensor) -> Tensor:
+            clock.stop()
             result = self.heads.clone()
             clock.start = time.perf_counter()
             return result

@@ -1,9 +1,9 @@
-"""The model that reads: transformers' own Llama, random weights from a fixed seed."""
+"""The models that read: transformers' own classes, random weights from a fixed seed."""
 
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from posenc_native import configuration
 
@@ -14,17 +14,21 @@ __all__ = [
     "HEAD_DIM",
     "KEY_HEADS",
     "LAYERS",
+    "NORMED_LAYERS",
     "QUERY_HEADS",
     "SHOWN_POSITIONS",
     "Ways",
     "both_ways",
     "facts_about",
     "small_llama",
+    "small_qwen3",
     "tables_of_model",
+    "ways_to_norm",
 ]
 
 SHOWN_POSITIONS = (4096, 131072, 1048576, 16777216)
 LAYERS, QUERY_HEADS, KEY_HEADS, HEAD_DIM = 4, 32, 8, 128
+NORMED_LAYERS = 2  # of the model that norms q and k
 
 
 class Ways(NamedTuple):
@@ -32,19 +36,31 @@ class Ways(NamedTuple):
 
     theirs: Any
     ours: Any
-    fresh: Any  # ours, into fresh memory, however long the text is
+    other: Any  # ours, with another option
 
 
 def small_llama() -> Any:
     """A small Llama: heads as large models have them, everything else as small as will do."""
-    import torch
     import transformers
 
-    config = transformers.LlamaConfig(
+    return _small(transformers.LlamaForCausalLM, transformers.LlamaConfig, LAYERS)
+
+
+def small_qwen3() -> Any:
+    """The same as a Qwen3, which norms each head of q and k before it is rotated."""
+    import transformers
+
+    return _small(transformers.Qwen3ForCausalLM, transformers.Qwen3Config, NORMED_LAYERS)
+
+
+def _small(kind: Any, config: Any, layers: int) -> Any:
+    import torch
+
+    values = config(
         vocab_size=256,  # bytes
         hidden_size=512,
         intermediate_size=1024,
-        num_hidden_layers=LAYERS,
+        num_hidden_layers=layers,
         num_attention_heads=QUERY_HEADS,
         num_key_value_heads=KEY_HEADS,
         head_dim=HEAD_DIM,
@@ -58,17 +74,26 @@ def small_llama() -> Any:
     )
     with torch.random.fork_rng():
         torch.manual_seed(2017)
-        return cast(Any, transformers.LlamaForCausalLM(config)).eval()
+        return kind(values).eval()
 
 
 def both_ways(model: Any) -> Ways:
-    """The model, and copies that are patched."""
+    """The model, and copies that are patched; the last of them rotates into fresh memory."""
+    return _patched(model, {}, {"inplace": False})
+
+
+def ways_to_norm(model: Any) -> Ways:
+    """The same: norm and rotation in one pass, and the norm apart, as the model has it."""
+    return _patched(model, {"fuse_norm": True}, {})
+
+
+def _patched(model: Any, options: dict[str, Any], others: dict[str, Any]) -> Ways:
     from posenc_native import hf
 
-    ours, fresh = copy.deepcopy(model), copy.deepcopy(model)
-    hf.patch(ours)
-    hf.patch(fresh, inplace=False)
-    return Ways(model, ours, fresh)
+    ours, other = copy.deepcopy(model), copy.deepcopy(model)
+    hf.patch(ours, **options)
+    hf.patch(other, **others)
+    return Ways(model, ours, other)
 
 
 def tables_of_model(model: Any, positions: range) -> Tensor:

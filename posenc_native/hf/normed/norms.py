@@ -1,0 +1,170 @@
+"""What a module of a norm computes, found by calling it; and a norm that is put off."""
+
+from __future__ import annotations
+
+import collections
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as every_module
+
+from posenc_native.hf.forms import NotServed
+
+__all__ = [
+    "NormProbe", "PutOff", "at_once", "now", "over", "probe_norm", "unless",
+    "with_own_weight",
+]  # fmt: skip
+
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+_GLOBAL_HOOKS = tuple(f"_global{name}" for name in _HOOKS)
+
+
+class PutOff(NamedTuple):
+    """A norm that is still to be done.
+
+    Attributes:
+        module: whose norm it is.
+        weight: ``[D]`` or, of all heads in a row, ``[H * D]``; None for none.
+        eps, offset: as in `posenc_native.norm_rotary_qk`.
+        promotes: whether the result has the dtype of x and the weight together, not that of x.
+        heads_axis: which axis of x has the heads when x is rotated.
+    """
+
+    module: nn.Module
+    weight: Tensor | None
+    eps: float
+    offset: float
+    promotes: bool
+    heads_axis: int
+
+
+def over(norm: PutOff, x: Tensor) -> str:
+    """What the mean is over, as `posenc_native.norm_rotary_qk` calls it."""
+    weight = norm.weight
+    return "head" if weight is None or weight.shape[-1] == x.shape[-1] else "token"
+
+
+def at_once(norm: PutOff | None, x: Tensor) -> Tensor:
+    """x as its norm would have got it, normed if that has been put off."""
+    return x if norm is None else norm.module(x)
+
+
+def now(norm: PutOff | None, x: Tensor) -> Tensor:
+    """x as it would be rotated, normed by its own module if that has been put off."""
+    if norm is None or over(norm, x) == "head":
+        return at_once(norm, x)
+    heads = x.movedim(norm.heads_axis, -2)
+    return at_once(norm, heads.flatten(-2)).reshape(heads.shape).movedim(-2, norm.heads_axis)
+
+
+def unless(norm: PutOff | None, module: nn.Module, x: Tensor) -> Tensor:
+    """x as it is if its norm is put off, else normed."""
+    return module(x) if norm is None else x
+
+
+@dataclass
+class NormProbe:
+    """What the modules of one class compute, and whether one of them may be put off.
+
+    Attributes:
+        kind: the class, whose forward was probed.
+        weight: the name of the parameter; None for a norm without weights.
+        eps: the name of the attribute.
+        offset, promotes, heads_axis: as in `PutOff`; heads_axis is found where it is used.
+    """
+
+    kind: type[nn.Module]
+    weight: str | None
+    eps: str
+    offset: float
+    promotes: bool
+    heads_axis: int = 1
+
+    def __post_init__(self) -> None:
+        self._forward = self.kind.forward
+
+    def put_off(self, module: nn.Module) -> PutOff | None:
+        """What is to be done later; None if calling the module is more than what was probed."""
+        if type(module) is not self.kind or self.kind.forward is not self._forward:
+            return None
+        own = module.__dict__
+        if "forward" in own or any(own[name] for name in _HOOKS):
+            return None
+        if any(getattr(every_module, name) for name in _GLOBAL_HOOKS):
+            return None
+        weight = None if self.weight is None else getattr(module, self.weight)
+        eps = getattr(module, self.eps)
+        return PutOff(module, weight, eps, self.offset, self.promotes, self.heads_axis)
+
+
+def probe_norm(module: nn.Module, title: str) -> NormProbe:
+    """What a module computes, by calls of a copy with weights of its own.
+
+    Raises:
+        NotServed: it is no RMS norm, or more than one.
+    """
+    probe, name = with_own_weight(module, title)
+    weight = None if name is None else getattr(probe, name)
+    random = torch.Generator("cpu").manual_seed(0)
+    shape = (6, 16 if weight is None else len(weight))
+    # Rows so small that eps shows, and so large that it does not.
+    x = torch.randn(shape, generator=random)
+    x *= torch.tensor([1e-4, 1e-3, 1e-2, 1.0, 1.0, 100.0])[:, None]
+    found = _called(probe, x, title)
+    for eps, offset in ((e, o) for e in _small_numbers(module) for o in (0.0, 1.0)):
+        if weight is None and offset:
+            continue
+        exact = x.double()
+        exact = exact * (exact.square().mean(-1, keepdim=True) + getattr(module, eps)).rsqrt()
+        expected = exact if weight is None else exact * (weight.double() + offset)
+        # The sum of squares and a few products, in float32.
+        bound = (shape[-1] + 8) * 2.0**-24 * expected.abs().amax(-1, keepdim=True)
+        if found.dtype == x.dtype and bool(((found - expected).abs() <= bound).all()):
+            promotes = _called(probe, x.bfloat16(), title).dtype != torch.bfloat16
+            if weight is not None and _called(probe.bfloat16(), x.bfloat16(), title).dtype != (
+                torch.bfloat16
+            ):
+                break
+            return NormProbe(type(module), name, eps, offset, promotes)
+    raise NotServed(f"{title} is no RMS norm: {type(module).__name__}")
+
+
+def with_own_weight(module: nn.Module, title: str) -> tuple[Any, str | None]:
+    """A copy on the CPU with random weights in float32 and without hooks; its parameter's name."""
+    names = [name for name, weight in module._parameters.items() if weight is not None]
+    several = len(names) > 1 or any(getattr(module, name).ndim != 1 for name in names)
+    if several or module._modules or module._buffers:
+        raise NotServed(f"{title} has more than a vector of weights: {type(module).__name__}")
+    probe = type(module).__new__(type(module))
+    probe.__dict__.update(module.__dict__)
+    for place in ("forward", "_old_forward", "_hf_hook"):
+        probe.__dict__.pop(place, None)
+    for hooks in _HOOKS:
+        probe.__dict__[hooks] = collections.OrderedDict()
+    probe.__dict__["_parameters"] = dict.fromkeys(module._parameters)
+    for name in names:
+        random = torch.Generator("cpu").manual_seed(1)
+        weight = 1 + 0.5 * torch.randn(getattr(module, name).shape, generator=random)
+        probe.register_parameter(name, nn.Parameter(weight))
+    return probe.eval(), names[0] if names else None
+
+
+def _called(probe: Callable[[Tensor], Any], x: Tensor, title: str) -> Tensor:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of dtypes that differ
+            result = probe(x)
+    except Exception as error:  # whatever a model may raise
+        raise NotServed(f"{title} takes something else than heads: {error}") from None
+    if not isinstance(result, Tensor) or result.shape != x.shape:
+        raise NotServed(f"{title} gives something else than heads")
+    return result
+
+
+def _small_numbers(module: nn.Module) -> list[str]:
+    """Names of attributes that may be an eps."""
+    return [n for n, value in vars(module).items() if type(value) is float and 0 <= value < 0.1]

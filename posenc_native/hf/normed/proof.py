@@ -1,0 +1,265 @@
+"""A method with norms put off: made, and run beside the model's own before it takes its place."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from posenc_native.hf.forms import Form, NotServed, packed
+from posenc_native.hf.instances import with_functions
+from posenc_native.hf.rotation import Rotation
+from posenc_native.hf.signatures import RotaryArguments, rotary_arguments
+
+from .norms import NormProbe, at_once, now, probe_norm, unless, with_own_weight
+from .source import AT_ONCE, NORMS, NOW, PUT_OFF, UNLESS, called_children, rewritten
+
+__all__ = ["RotaryCall", "kinds_of_norms", "names_norms", "norms_put_off"]
+
+# Of a rotary function: its name, positional arguments, keywords.
+_Call = tuple[str, tuple[Any, ...], dict[str, Any]]
+
+# For each number of columns of a table: its form, the angle of every column, what is done with it.
+Tables = dict[int, tuple[Form, tuple[int, ...], Rotation | None]]
+
+
+# A rotary function of the model, the one in its place, its tables.
+RotaryCall = tuple[Callable[..., Any], Callable[..., Any], Tables]
+
+
+def kinds_of_norms(module: nn.Module) -> tuple[Any, ...]:
+    """What the norms of an attention module may differ in from those of another, hashable."""
+    norms = ((n, child) for n, child in module.named_children() if "norm" in n.lower())
+    return tuple(
+        (name, type(child), (*child._parameters,), tuple(_plain_attributes(child)))
+        for name, child in norms
+    )
+
+
+def _plain_attributes(module: nn.Module) -> Iterable[tuple[str, Any]]:
+    for name, value in sorted(vars(module).items()):
+        if name != "training" and isinstance(value, (bool, int, float, str)):
+            yield name, value
+
+
+def names_norms(method: Callable[..., Any], module: nn.Module) -> bool:
+    """Whether a method names a child of its module with "norm" in its name."""
+    inner = inspect.unwrap(method)
+    named = inner.__code__.co_names if isinstance(inner, types.FunctionType) else ()
+    return any("norm" in name.lower() and name in named for name, _ in module.named_children())
+
+
+def norms_put_off(
+    method: Callable[..., Any],
+    functions: dict[str, RotaryCall],
+    modules: Iterable[nn.Module],
+) -> Callable[..., Any]:
+    """A method of attention modules that norms q and k in the pass that rotates them.
+
+    Args:
+        method: of the class of the modules.
+        functions: the rotary functions that it calls, by the names under which it finds them.
+        modules: that have the method; their norms are of the same classes.
+
+    Raises:
+        NotServed: it cannot be proven that the results are the same.
+    """
+    inner = inspect.unwrap(method)
+    if not isinstance(inner, types.FunctionType):
+        raise NotServed("the method with the norm is not a plain function")
+    first, *_ = modules = [*modules]
+    probes, reasons = {}, []
+    for name in called_children(inner, dict(first.named_children())):
+        try:
+            probes[name] = probe_norm(first.get_submodule(name), name)
+        except NotServed as reason:
+            if "norm" in name.lower():
+                reasons.append(str(reason))
+    if not probes:
+        raise NotServed(reasons[0] if reasons else "no part of it is a norm of one tensor")
+    arguments = {name: rotary_arguments(own) for name, (own, _, _) in functions.items()}
+    try:
+        fusion = rewritten(inner, probes, arguments)
+    except NotServed as reason:
+        raise NotServed("; ".join([*reasons, str(reason)])) from None
+    scope: dict[str, Callable[..., Any]] = {UNLESS: unless, AT_ONCE: at_once, NOW: now}
+    scope |= {PUT_OFF + name: probes[name].put_off for name in fusion.norms}
+    # The first of them whose call comes to every rotation: in some layers nothing is rotated.
+    failed: NotServed | None = None
+    for module in modules:
+        proof = _Proof(inner, functions, arguments, module, fusion.norms)
+        try:
+            proof.compare(scope, fusion.code, fusion.calls, probes.values())
+            break
+        except NotServed as reason:
+            failed = failed or reason
+    else:
+        raise failed or NotServed("no module of the class is there")
+    replaced = {name: ours for name, (_, ours, _) in functions.items()}
+    return with_functions(method, scope | replaced, fusion.code)
+
+
+class _Reached(Exception):
+    """Everything that was to be seen has been."""
+
+
+class _Proof:
+    """Calls of a method with small inputs, up to its rotary functions."""
+
+    def __init__(
+        self,
+        inner: types.FunctionType,
+        functions: dict[str, RotaryCall],
+        arguments: dict[str, RotaryArguments],
+        module: nn.Module,
+        norms: tuple[str, ...],
+    ) -> None:
+        self.inner = inner
+        self.functions = functions
+        self.arguments = arguments
+        self.module = _on_its_own(module, norms)
+
+    def compare(
+        self,
+        scope: dict[str, Callable[..., Any]],
+        code: types.CodeType,
+        count: int,
+        probes: Iterable[NormProbe],
+    ) -> None:
+        """Raise NotServed unless both give the same q and k; fill in `NormProbe.heads_axis`."""
+        reasons = []
+        for inputs in self.inputs():
+            try:
+                theirs = self.calls(inputs, {}, None, count)
+                ours = self.calls(inputs, scope, code, count)
+                pairs = [
+                    pair
+                    for their, our in zip(theirs, ours, strict=True)
+                    for pair in self.rotated(their, our, probes)
+                ]
+            except Exception as error:  # whatever a model may raise of inputs that are not its own
+                reasons.append(str(error))
+                continue
+            for a, b, terms in pairs:
+                # A sum of squares over all heads, products and a rotation, in float32.
+                bound = (terms + 16) * 2.0**-24 * a.abs().max()
+                if a.shape != b.shape or a.dtype != b.dtype or bool(((a - b).abs() > bound).any()):
+                    raise NotServed("norm and rotation in one pass give something else")
+            return
+        raise NotServed(f"a call with small inputs does not come to the rotation: {reasons[0]}")
+
+    def rotated(
+        self, their: _Call, our: _Call, probes: Iterable[NormProbe]
+    ) -> list[tuple[Tensor, Tensor, int]]:
+        """What both calls of a rotary function give, and how many numbers a mean is of at most."""
+        (name, args, kwargs), (_, new_args, new_kwargs) = their, our
+        _, rotary, tables = self.functions[name]
+        known = self.arguments[name]
+        given = dict(zip(known.names, new_args, strict=False)) | new_kwargs
+        if any(norm is None for norm in given.get(NORMS, (None,))):
+            raise NotServed("q or k comes to it without its norm")
+        dim = given.get("unsqueeze_dim", known.defaults.get("unsqueeze_dim"))
+        heads, table = tuple(given[head] for head in known.heads), given[known.tables[0]]
+        form, _, rotation = tables[table.shape[-1]]
+        for axis in form.inserted[::-1]:
+            table = table.squeeze(axis)
+        layout = None if rotation is None else rotation.layout(heads, table.shape, dim)
+        if rotation is None or layout is None or rotation.pairing in (None, "deinterleaved"):
+            raise NotServed("that is none which a norm can be joined with")
+        for probe in probes:
+            probe.heads_axis = layout.index("h")
+        results = [rotary(*args, **kwargs), rotary(*new_args, **new_kwargs)]
+        of_heads = [(result,) if isinstance(result, Tensor) else result for result in results]
+        terms = max(x.shape[-1] * x.shape[layout.index("h")] for x in heads)
+        return [(a, b, terms) for a, b in zip(*of_heads, strict=True)]
+
+    def calls(
+        self,
+        inputs: dict[str, Any],
+        scope: dict[str, Callable[..., Any]],
+        code: types.CodeType | None,
+        count: int,
+    ) -> list[_Call]:
+        """The calls of rotary functions that a call of the method makes, which must be `count`."""
+        made: list[_Call] = []
+        seen = {name: self.seen(name, made, count) for name in self.functions}
+        try:
+            with_functions(self.inner, scope | seen, code)(self.module, **inputs)
+        except _Reached:
+            return made
+        raise NotServed(f"it makes {len(made)} of {count} calls of a rotary function")
+
+    def seen(self, name: str, made: list[_Call], count: int) -> Callable[..., Any]:
+        """A function in place of a rotary one, which keeps its arguments."""
+        heads = self.arguments[name].heads
+
+        def capture(*args: Any, **kwargs: Any) -> Any:
+            made.append((name, args, kwargs))
+            if len(made) == count:
+                raise _Reached
+            given = dict(zip(self.arguments[name].names, args, strict=False)) | kwargs
+            results = tuple(given[head] for head in heads)
+            return results if len(results) > 1 else results[0]
+
+        return capture
+
+    def inputs(self) -> Iterable[dict[str, Any]]:
+        """Arguments for the method, in the shapes that attention has."""
+        parameters = [*inspect.signature(self.inner).parameters.values()][1:]
+        width = next(
+            (p.in_features for p in self.module.children() if isinstance(p, _Projection)), 64
+        )
+        tables = [each for _, _, tables in self.functions.values() for each in tables.items()]
+        random = torch.Generator("cpu").manual_seed(2)
+        for columns, (form, _, _) in tables:
+            for batch in ((1,), ()):
+                x = torch.randn(*batch, 5, width, generator=random)
+                angles = torch.randn(*batch, 5, columns, generator=random)
+                cos, sin = angles.cos(), angles.sin()
+                for axis in form.inserted:
+                    cos, sin = cos.unsqueeze(axis), sin.unsqueeze(axis)
+                pair = (cos, sin) if form.packing == "cos, sin" else packed(cos, sin, form)
+                known = {"cos": cos, "sin": sin, "position_embeddings": pair}
+                known["position_ids"] = torch.arange(5).reshape(*batch, 5)
+                yield {
+                    p.name: known.get(p.name, x if i == 0 else None)
+                    for i, p in enumerate(parameters)
+                    if p.kind is p.POSITIONAL_OR_KEYWORD
+                    and (i == 0 or p.name in known or p.default is p.empty)
+                }
+
+
+class _Projection(nn.Module):
+    """In place of a projection, whose weights may be large, elsewhere or not there."""
+
+    def __init__(self, like: nn.Module, seed: int) -> None:
+        super().__init__()
+        self.in_features: int = like.in_features  # type: ignore[assignment]
+        self.out_features: int = like.out_features  # type: ignore[assignment]
+        self.seed = seed
+
+    def forward(self, x: Tensor) -> Tensor:
+        random = torch.Generator("cpu").manual_seed(self.seed)
+        return torch.randn(*x.shape[:-1], self.out_features, generator=random)
+
+
+def _on_its_own(module: nn.Module, norms: tuple[str, ...]) -> nn.Module:
+    """A copy of an attention module on the CPU, with small parts and norms of its own weights."""
+    result = type(module).__new__(type(module))
+    result.__dict__.update(module.__dict__)
+    result.__dict__["training"] = False
+    result.__dict__["_modules"] = {}
+    for seed, (name, child) in enumerate(module._modules.items()):
+        part = child
+        if name in norms and child is not None:
+            part, _ = with_own_weight(child, name)
+        elif child is not None and all(
+            type(getattr(child, n, None)) is int for n in ("in_features", "out_features")
+        ):
+            part = _Projection(child, seed)
+        result._modules[name] = part
+    return result

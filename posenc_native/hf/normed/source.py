@@ -1,0 +1,288 @@
+"""The way of a value from its norm to its rotation, in the source of a method; and that rewritten.
+
+A norm can be put off if what it gives is looked at by nothing but the rotary function:
+
+    v = views(self.norm(x))         views: .transpose(...), .view(...), .reshape(...)
+    v = views(v)                    any number of times, and code that does not name v
+    v, w = rotary(v, w, cos, sin)   which gives the result its name; or in an `if`
+
+A branch of an `if` that looks at v otherwise, or that does not rotate it where the other one does,
+begins with the norm.
+"""
+
+from __future__ import annotations
+
+import ast
+import types
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+from posenc_native.hf.forms import NotServed
+from posenc_native.hf.instances import definition
+from posenc_native.hf.signatures import RotaryArguments
+
+__all__ = [
+    "AT_ONCE", "NORMS", "NOW", "PUT_OFF", "UNLESS", "Fusion", "called_children", "rewritten",
+]  # fmt: skip
+
+# Names in the new code, which no model has.
+NORMS = "norms_"  # the keyword of the rotary function
+UNLESS, PUT_OFF = "_posenc_unless", "_posenc_put_off_"
+AT_ONCE, NOW = "_posenc_at_once", "_posenc_now"  # before all views, and after them
+_LOCAL = "_posenc_norm_"
+
+_VIEWS = ("transpose", "view", "reshape")
+
+
+@dataclass
+class _Site:
+    """A norm that can be put off, as far as its value has been followed."""
+
+    name: str  # of the variable
+    norm: ast.Call
+    views: int  # that have been taken
+    rotary: ast.Call | None = None
+    # Branches that begin with the norm, and how many views have been taken there.
+    branches: list[tuple[list[ast.stmt], int]] = field(default_factory=list)
+
+
+@dataclass
+class Fusion:
+    """A method with norms put off.
+
+    Attributes:
+        code: of the function.
+        norms: the children of the module whose norms they are.
+        calls: of rotary functions that get norms.
+    """
+
+    code: types.CodeType
+    norms: tuple[str, ...]
+    calls: int
+
+
+def called_children(function: types.FunctionType, children: Container[str]) -> list[str]:
+    """Which children of its module a method calls, in the order of its source."""
+    tree = _tree(function)
+    calls = (node for node in ast.walk(tree) if _is_child_call(node, children))
+    return [*dict.fromkeys(node.func.attr for node in calls)]  # type: ignore[attr-defined]
+
+
+def rewritten(
+    function: types.FunctionType, norms: Container[str], rotary: dict[str, RotaryArguments]
+) -> Fusion:
+    """The code of a method in which norms are put off until the rotation.
+
+    norms: names of children that are norms. rotary: names of rotary functions.
+
+    Raises:
+        NotServed: there is none that can be.
+    """
+    if function.__code__.co_freevars:
+        raise NotServed("the method with the norm uses variables from around it")
+    tree = _tree(function)
+    found, reasons = [], []
+    for site, after in _norms(tree, norms):
+        reason = _follow(site, after, rotary)
+        if any(views not in (0, site.views) for _, views in site.branches):
+            reason = reason or "is looked at between two views"
+        if site.name in function.__code__.co_cellvars:
+            reason = reason or "is seen by a function inside"
+        if reason:
+            reasons.append(f"what {_child(site)} gives {reason}")
+        else:
+            found.append(site)
+    # A call gets the norms of all its heads or of none.
+    sites = []
+    for site in found:
+        heads = _heads(site, rotary)
+        if all(any(s.rotary is site.rotary and s.name == n for s in found) for n in heads):
+            sites.append(site)
+    if not sites:
+        raise NotServed(reasons[0] if reasons else "q or k is rotated without a norm before it")
+    calls = {id(site.rotary): _heads(site, rotary) for site in sites}
+    children = {_child(site) for site in sites}
+    return Fusion(_compiled(tree, sites, calls, function), (*sorted(children),), len(calls))
+
+
+def _tree(function: types.FunctionType) -> ast.FunctionDef:
+    tree = definition(function.__code__)
+    if not isinstance(tree, ast.FunctionDef):
+        raise NotServed("the source of the method with the norm is not known")
+    return tree
+
+
+# --- finding --------------------------------------------------------------------------------------
+
+
+def _norms(
+    tree: ast.FunctionDef, norms: Container[str]
+) -> Iterator[tuple[_Site, list[ast.stmt | None]]]:
+    """Assignments of a norm to a variable, and the statements after each, where one ends a context.
+
+    Not those in loops, where a norm that is put off could be that of an earlier turn.
+    """
+
+    def search(
+        block: list[ast.stmt], outer: list[ast.stmt | None]
+    ) -> Iterator[tuple[_Site, list[ast.stmt | None]]]:
+        for i, statement in enumerate(block):
+            rest = [*block[i + 1 :], *outer]
+            if isinstance(statement, ast.If):
+                yield from search(statement.body, rest)
+                yield from search(statement.orelse, rest)
+            elif isinstance(statement, ast.With):
+                yield from search(statement.body, [None])
+            elif isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+                name = getattr(statement.targets[0], "id", None)
+                root, views = _below_views(statement.value, name)
+                if name and _is_child_call(root, norms):
+                    yield _Site(name, cast(ast.Call, root), views), rest
+
+    yield from search(tree.body, [])
+
+
+def _child(site: _Site) -> str:
+    return cast(ast.Attribute, site.norm.func).attr
+
+
+def _is_child_call(node: ast.AST | None, children: Container[str]) -> bool:
+    """Whether it is ``self.child(x)``."""
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and isinstance(node.func.value, ast.Name)
+        and node.func.value.id == "self"
+        and node.func.attr in children
+        and len(node.args) == 1
+        and not isinstance(node.args[0], ast.Starred)
+        and not node.keywords
+    )
+
+
+def _below_views(value: ast.expr, name: str | None) -> tuple[ast.expr | None, int]:
+    """What views are taken of, and how many; None if the variable is in their arguments."""
+    views = 0
+    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+        if value.func.attr not in _VIEWS:
+            break
+        if any(_names(argument, name) for argument in (*value.args, *value.keywords)):
+            return None, 0
+        value, views = value.func.value, views + 1
+    return value, views
+
+
+def _names(node: ast.AST, name: str | None) -> bool:
+    return any(isinstance(each, ast.Name) and each.id == name for each in ast.walk(node))
+
+
+def _heads(site: _Site, rotary: dict[str, RotaryArguments]) -> list[str]:
+    """The variables that the rotary function of a site gets for heads; "" for no variable."""
+    call = cast(ast.Call, site.rotary)
+    known = rotary[cast(ast.Name, call.func).id]
+    given = dict(zip(known.names, call.args, strict=False))
+    given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
+    return [getattr(given.get(head), "id", "") for head in known.heads]
+
+
+def _follow(
+    site: _Site, statements: Sequence[ast.stmt | None], rotary: dict[str, RotaryArguments]
+) -> str:
+    """Follow a value to its rotation; else why there is none that it comes to."""
+    for statement in statements:
+        if statement is None:
+            return "leaves a context"
+        if not _names(statement, site.name):
+            continue
+        if isinstance(statement, ast.If) and not _names(statement.test, site.name):
+            _follow_branches(site, statement, rotary)
+            if site.rotary:
+                return ""
+            continue
+        if not isinstance(statement, ast.Assign):
+            return "is used otherwise"
+        (target, *others), value = statement.targets, statement.value
+        if _is_rotary(value, rotary) and isinstance(value, ast.Call):
+            loads = sum(isinstance(n, ast.Name) and n.id == site.name for n in ast.walk(value))
+            starred = any(isinstance(argument, ast.Starred) for argument in value.args)
+            site.rotary = value
+            if loads == 1 and not starred and site.name in _heads(site, rotary):
+                written = target.elts if isinstance(target, ast.Tuple) else [target]
+                if others or site.name not in [getattr(each, "id", None) for each in written]:
+                    return "may be used after the rotation"
+                return ""
+            site.rotary = None
+        root, views = _below_views(value, site.name)
+        is_same = not others and getattr(target, "id", None) == site.name
+        if not is_same or getattr(root, "id", None) != site.name:
+            return "is used otherwise"
+        site.views += views
+    return "is not rotated after it"
+
+
+def _follow_branches(site: _Site, statement: ast.If, rotary: dict[str, RotaryArguments]) -> None:
+    """Follow a value into the branch that rotates it; the others, or all, begin with its norm."""
+    for branch, other in (
+        (statement.body, statement.orelse),
+        (statement.orelse, statement.body),
+    ):
+        inside = replace(site, branches=[*site.branches])
+        if not _follow(inside, branch, rotary):
+            site.branches = [*inside.branches, (other, site.views)]
+            site.rotary, site.views = inside.rotary, inside.views
+            return
+    for branch in (statement.body, statement.orelse):
+        if any(_names(each, site.name) for each in branch):
+            site.branches.append((branch, site.views))
+
+
+def _is_rotary(value: ast.expr, rotary: Container[str]) -> bool:
+    return (
+        isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in rotary
+    )
+
+
+# --- rewriting ------------------------------------------------------------------------------------
+
+
+def _load(name: str) -> ast.expr:
+    return ast.Name(name, ast.Load())
+
+
+def _assign(name: str, value: ast.expr) -> ast.stmt:
+    return ast.Assign([ast.Name(name, ast.Store())], value)
+
+
+def _compiled(
+    tree: ast.FunctionDef, sites: list[_Site], calls: dict[int, list[str]],
+    function: types.FunctionType,
+) -> types.CodeType:  # fmt: skip
+    """The code with sites put off; lines of a traceback are those of the model's file."""
+    for node in ast.walk(tree):
+        if id(node) in calls:
+            norms = ast.Tuple([_load(_LOCAL + name) for name in calls[id(node)]], ast.Load())
+            cast(ast.Call, node).keywords.append(ast.keyword(NORMS, norms))
+    for site in sites:
+        own, local = site.norm.func, ast.Name(_LOCAL + site.name, ast.Store())
+        put_off = ast.Call(_load(PUT_OFF + _child(site)), [own], [])
+        site.norm.func = _load(UNLESS)
+        site.norm.args = [ast.NamedExpr(local, put_off), own, *site.norm.args]
+        for branch, views in site.branches:
+            how = AT_ONCE if views == 0 else NOW
+            done = ast.Call(_load(how), [_load(_LOCAL + site.name), _load(site.name)], [])
+            branch[:0] = [
+                _assign(site.name, done), _assign(_LOCAL + site.name, ast.Constant(None)),
+            ]  # fmt: skip
+    names = dict.fromkeys(site.name for site in sites)
+    tree.body[:0] = [_assign(_LOCAL + name, ast.Constant(None)) for name in names]
+    # What the function object has itself, and what would be evaluated again.
+    tree.decorator_list, tree.returns = [], None
+    for node in ast.walk(tree.args):
+        if isinstance(node, ast.arg):
+            node.annotation = None
+    tree.args.defaults = [ast.Constant(None) for _ in tree.args.defaults]
+    tree.args.kw_defaults = [d and ast.Constant(None) for d in tree.args.kw_defaults]
+    module = ast.fix_missing_locations(ast.Module([tree], []))
+    made = compile(module, function.__code__.co_filename, "exec", dont_inherit=True)
+    return next(code for code in made.co_consts if isinstance(code, types.CodeType))

@@ -1,0 +1,182 @@
+"""The module that norms queries and keys and rotates them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from posenc_native.base import arguments
+from posenc_native.base.calls import call_arguments
+from posenc_native.base.norms import NORMS
+from posenc_native.qkv.norm import norm_rotary_qk
+
+from .checks import positive_size
+from .rotary import RotaryEmbedding
+
+if TYPE_CHECKING:
+    from posenc_native.rotary.supports import SupportsRotary
+
+
+class NormRotaryEmbedding(RotaryEmbedding):
+    """Norms queries and keys and rotates them by their positions, in one pass.
+
+    Args:
+        head_dim, base, rotary_dim, pairing, scaling, axis_map, rotary_start, inv_freq, scale: as in
+            `RotaryEmbedding`.
+        eps, norm_over, weight_offset, norm_first: as in `posenc_native.norm_rotary_qk`.
+        heads, kv_heads: how many heads q and k have (k as many as q unless it is said), for weights
+            of every head its own, ``[heads, head_dim]`` and ``[kv_heads, head_dim]``. The norm over
+            a "token" needs them; without them all heads share ``[head_dim]``.
+        weights: False for a norm without weights.
+
+    Attributes:
+        rope: the `posenc_native.Rotary`.
+        q_weight, k_weight: the parameters, or None.
+
+    ``.preset(...)`` and ``.from_config(...)`` take what follows head_dim and the rotation too:
+    ``NormRotaryEmbedding.from_config(config, eps=config.rms_norm_eps)``. Functions that take a
+    `Rotary` take the module, for its rotation alone.
+
+    A model's own norms have the weights under ``q_norm.weight`` and ``k_norm.weight``. They load
+    under the names here, of all heads in a row (OLMo 2) too::
+
+        weights = {"q_weight": attention.q_norm.weight, "k_weight": attention.k_norm.weight}
+        module.load_state_dict(weights)
+
+    Shape:
+        q, k as layout says; they may differ in heads. positions None for 0 .. s-1, ``[s]`` or
+        ``[b, s]``.
+
+    Raises:
+        ValueError, TypeError: as in `RotaryEmbedding` and `posenc_native.norm_rotary_qk`.
+
+    Source: Zhang and Sennrich 2019, "Root Mean Square Layer Normalization"; Henry et al. 2020,
+    "Query-Key Normalization for Transformers"; Su et al. 2021, "RoFormer".
+
+    Example:
+        >>> import torch
+        >>> from posenc_native import nn as pnn
+        >>> rope = pnn.NormRotaryEmbedding(64, base=1e6)
+        >>> q, k = rope(torch.randn(1, 8, 5, 64), torch.randn(1, 2, 5, 64))
+        >>> (q.sum() + k.sum()).backward()
+        >>> rope.q_weight.grad.shape
+        torch.Size([64])
+        >>> over_token = {"norm_over": "token", "heads": 40, "kv_heads": 8}
+        >>> rope = pnn.NormRotaryEmbedding.preset("olmo-3", "full_attention", **over_token)
+        >>> rope.k_weight.shape
+        torch.Size([8, 128])
+    """
+
+    def __init__(
+        self,
+        head_dim: int | SupportsRotary,
+        *,
+        base: float = 10000.0,
+        rotary_dim: int | None = None,
+        pairing: str | int = "half",
+        scaling: Mapping[str, Any] | None = None,
+        axis_map: npt.ArrayLike | None = None,
+        rotary_start: int = 0,
+        inv_freq: npt.ArrayLike | None = None,
+        scale: float | None = None,
+        eps: float = 1e-6,
+        norm_over: str = "head",
+        weight_offset: float = 0.0,
+        norm_first: bool = True,
+        heads: int | None = None,
+        kv_heads: int | None = None,
+        weights: bool = True,
+    ) -> None:
+        super().__init__(
+            head_dim, base=base, rotary_dim=rotary_dim, pairing=pairing, scaling=scaling,
+            axis_map=axis_map, rotary_start=rotary_start, inv_freq=inv_freq, scale=scale,
+        )  # fmt: skip
+        function = type(self).__name__
+        self.eps: float = arguments.finite_number(function, "eps", eps)
+        if self.eps < 0:
+            arguments.wrong_value(function, "eps", "a number >= 0", eps)
+        arguments.check_name(function, "norm_over", norm_over, NORMS)
+        self.norm_over: str = norm_over
+        self.weight_offset: float = arguments.finite_number(
+            function, "weight_offset", weight_offset
+        )
+        self.norm_first: bool = bool(norm_first)
+        self.heads, self.kv_heads = _head_counts(function, heads, kv_heads, norm_over, weights)
+        self.q_weight: nn.Parameter | None = None
+        self.k_weight: nn.Parameter | None = None
+        if weights:
+            for name, count in (("q_weight", self.heads), ("k_weight", self.kv_heads)):
+                of_heads = () if count is None else (count,)
+                setattr(self, name, nn.Parameter(torch.empty(*of_heads, self.rope.head_dim)))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Give the weights the values that change nothing: 1 - weight_offset."""
+        for weight in self.parameters():
+            weight.fill_(1.0 - self.weight_offset)
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        positions: Tensor | None = None,
+        layout: str = "bhsd",
+        inplace: bool = False,
+        contiguous: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        """q and k, normed and rotated; contiguous as in `posenc_native.apply_rotary`."""
+        rope, function = self.rope, type(self).__name__
+        for name, x in (("q", q), ("k", k)):
+            rope._check_width(function, name, x)
+        if contiguous:
+            q, k = (arguments.in_order(function, x, inplace) for x in (q, k))
+        inv_freq, axis_map = rope._of(q)
+        return norm_rotary_qk(
+            q, k, positions, inv_freq, q_weight=self.q_weight, k_weight=self.k_weight, eps=self.eps,
+            norm_over=self.norm_over, weight_offset=self.weight_offset, norm_first=self.norm_first,
+            layout=layout, pairing=rope.pairing, rotary_start=rope.rotary_start, axis_map=axis_map,
+            scale=rope.scale, inplace=inplace,
+        )  # fmt: skip
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        """Weights of all heads in a row fit those by head."""
+        for name, weight in self.named_parameters(recurse=False):
+            given = state_dict.get(prefix + name)
+            if isinstance(given, Tensor) and given.shape == (weight.numel(),):
+                state_dict[prefix + name] = given.reshape(weight.shape)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+    def extra_repr(self) -> str:
+        """The call, for print(model)."""
+        norm = call_arguments(
+            type(self), eps=self.eps, norm_over=self.norm_over, weight_offset=self.weight_offset,
+            norm_first=self.norm_first, heads=self.heads,
+            kv_heads=None if self.kv_heads == self.heads else self.kv_heads,
+            weights=self.q_weight is not None,
+        )  # fmt: skip
+        return super().extra_repr() + (f", {norm}" if norm else "")
+
+
+def _head_counts(
+    function: str, heads: int | None, kv_heads: int | None, norm_over: str, weights: bool
+) -> tuple[int | None, int | None]:
+    """Heads of q and of k of weights by head; None and None for weights that all heads share."""
+    if heads is None:
+        if kv_heads is not None:
+            arguments.wrong_value(function, "kv_heads", "None without heads", kv_heads)
+        if norm_over == "token" and weights:
+            expected = "an int, for weights of all heads (weights=False for none)"
+            arguments.wrong_value(function, "heads", expected, None)
+        return None, None
+    if not weights:
+        expected = "None without weights: nothing is made of its size"
+        arguments.wrong_value(function, "heads", expected, heads)
+    heads = positive_size(function, "heads", heads)
+    return heads, heads if kv_heads is None else positive_size(function, "kv_heads", kv_heads)
