@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import posenc_native as pn
-from benchmarks.cases import decode, relative, rotary, rotary_variants, sinusoidal
+from benchmarks.cases import decode, qkv, relative, rotary, rotary_variants, sinusoidal
 from benchmarks.cases.goals import RULES
 from benchmarks.clock import harness, progress
 from benchmarks.figures import judging, records, report, summary
@@ -101,7 +101,7 @@ def main(arguments: list[str] | None = None) -> None:
         for name, build in itertools.chain(
             *(
                 file.cases(choices, number)
-                for file in (rotary, sinusoidal, decode, rotary_variants, relative)
+                for file in (rotary, sinusoidal, decode, qkv, rotary_variants, relative)
             )
         )
         if all(text in name for text in wanted)

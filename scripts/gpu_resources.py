@@ -164,6 +164,10 @@ LIMITS = [
         4500,
         lambda v: 2 * 2 * v.policy["kGradientHeads"] * v.words,  # x and gradient, in two places
     ),
+    # Positions, tables and weights of any dtype, read where they are needed: long, and mostly not
+    # gone through.
+    Limits(r"NormRotary<", 10250),
+    Limits(r"NormGradient<", 11800),
     # One number for each column, in float64 whatever the parts are in.
     Limits(r"ColumnSums<", 310),
     Limits(r"Sinusoidal<B?Float16, 8, false", 7650, _of_sinusoids),  # two sincos for 8 pairs

@@ -14,7 +14,7 @@ import posenc_native as pn
 from benchmarks.clock.harness import Case, Contestant
 from benchmarks.gpu import peers
 from benchmarks.gpu.timing import Goal, Ours
-from benchmarks.peers.contestants import BASE, HEAD_DIM, Options, Row
+from benchmarks.peers.contestants import BASE, HEAD_DIM, Options, Row, compile_row
 from benchmarks.peers.tables import recipe_table
 from posenc_native import nn
 
@@ -165,6 +165,53 @@ def _backward(
         run = differentiate("theirs", lambda q, k: forward(_Pair(q, k)))
         eager = Contestant(eager.name, "fresh", run, "copy")
     return Case(name, 1, sets, [*rows, eager])
+
+
+def _normed(options: Options, device: str, size: tuple[int, int, int], name: str) -> Case:
+    """Norm and rotation in one pass, the append, and the backward, beside torch.compile.
+
+    vLLM has a kernel for it, which knows tables, 16 bits and in place alone.
+    """
+    dtype = torch.bfloat16
+    sets = _sets(options, lambda: QueryKey(*size, dtype, "bshd", device))
+    positions = torch.arange(size[1], device=device)
+    inv_freq = torch.tensor(pn.rotary_frequencies(HEAD_DIM, BASE)[0], device=device)
+    weight = torch.linspace(0.5, 1.5, HEAD_DIM, device=device).to(dtype)
+    named = {"q_weight": weight, "k_weight": weight, "layout": "bshd"}
+    keys, values = (torch.zeros_like(sets[0].k) for _ in range(2))
+
+    def norm(b: Any, **more: Any) -> Any:
+        return pn.norm_rotary_qk(b.q, b.k, positions, inv_freq, **named, **more)
+
+    def append(b: Any) -> Any:
+        where = (positions, inv_freq, keys, values, positions)
+        return pn.rotary_append(b.q, b.k, b.k, *where, cache_layout="bshd", inplace=True, **named)
+
+    def both(q: torch.Tensor, k: torch.Tensor) -> Any:
+        normed = (torch.nn.functional.rms_norm(x, (HEAD_DIM,), weight, 1e-6) for x in (q, k))
+        return pn.apply_rotary_qk(*normed, positions, inv_freq, layout="bshd")
+
+    for b in sets:
+        b.leaves = [t.detach().requires_grad_() for t in (b.q, b.k)]
+
+    def backward(b: Any) -> Any:
+        if "results" not in b.__dict__:
+            b.results = pn.norm_rotary_qk(*b.leaves, positions, inv_freq, **named)
+        return torch.autograd.grad(b.results, b.leaves, (b.q, b.k), retain_graph=True)
+
+    goal = _of_copy(options)
+    rows: list[Row] = [
+        copy(),
+        _ours("norm_rotary_qk", "in place", lambda b: norm(b, inplace=True), goal),
+        _ours("norm_rotary_qk", "fresh", norm, goal),
+        _ours("rotary_append, norm", "in place", append),
+        _ours("norm_rotary_qk, autograd", "fresh", backward, limit="two reads"),
+        compile_row(
+            options, "rms_norm and apply_rotary_qk, torch.compile", both,
+            lambda function, b: function(b.q, b.k), "copy",
+        ),
+    ]  # fmt: skip
+    return Case(name, 1, sets, rows)
 
 
 class _Pair:
@@ -473,6 +520,10 @@ def cases(options: Options, device: str) -> list[Named]:
         name = f"backward, {batch} x {seq} tokens, 32 + {K_HEADS} heads, bfloat16, bshd"
         return name, functools.partial(_backward, without_compile, device, size, dtype, name)
 
+    def normed(batch: int, seq: int) -> Named:
+        name = f"norm and rotation, {batch} x {seq} tokens, 32 + {K_HEADS} heads, bfloat16, bshd"
+        return name, functools.partial(_normed, options, device, (batch, seq, 32), name)
+
     def table(length: int, dtype: torch.dtype) -> Named:
         shape = (length, HEAD_DIM)
         name = f"sinusoidal table, {length} x {HEAD_DIM}, {_dtype(dtype)}"
@@ -489,6 +540,7 @@ def cases(options: Options, device: str) -> list[Named]:
         [decode(tokens) for tokens in ((1, 8) if options.quick else (1, 64, 256))],
         [packed(options.size(16384, 16))],
         [backward(options.size(4, 2), options.size(4096, 8))],
+        [normed(options.size(4, 2), options.size(4096, 8))],
         [table(options.size(131072, 64), dtype) for dtype in (torch.float32, torch.bfloat16)],
         [add(activations, dtype) for dtype in (torch.bfloat16, torch.float32)],
         *_relative_cases(options, device),

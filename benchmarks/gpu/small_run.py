@@ -22,6 +22,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import posenc_native as pn
 from benchmarks.gpu import device
 from benchmarks.gpu.checks import MORE_TO_DO
+from posenc_native.base.norms import Norm
+from posenc_native.base.rotation import Rotation, TableRotation
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "shared"))
 
@@ -72,6 +74,8 @@ def rotary(case: RotaryCase, sizes: dict[str, int], dtype: torch.dtype, device: 
     results += pn.apply_rotary_qk(x, more, *given, **options)
     q, k = unaligned(x), unaligned(more)
     results += [*pn.apply_rotary_qk(q, k, *given, **options, inplace=True), around(q), around(k)]
+    out = unaligned(more), unaligned(x)
+    results += [*pn.apply_rotary_qk(x, more, *given, **options, out=out), *map(around, out)]
     if positions is None or positions.numel():
         tokens = shape[case.layout.index("t" if "t" in case.layout else "s")]
         steps = tokens if positions is None else positions
@@ -90,6 +94,8 @@ def rotary(case: RotaryCase, sizes: dict[str, int], dtype: torch.dtype, device: 
         q, k = unaligned(x), unaligned(more)
         results += pn.apply_rotary_qk_tables(q, k, cos, sin, **options, inplace=True)
         results += [around(q), around(k)]
+        out = torch.empty_like(x), unaligned(x)
+        results += pn.apply_rotary_qk_tables(x, more, cos, sin, **options, out=out)
     return results
 
 
@@ -123,6 +129,50 @@ def gradients(case: RotaryCase, sizes: dict[str, int], dtype: torch.dtype, devic
                 both = _ops.rotary_qk_backward(*tensors, *said, of_positions=of_positions)
                 one = _ops.rotary_backward(*tensors[::2], *said, of_positions=of_positions)
                 results += [*both[:2], one[0]] if turning else [*both, *one]
+    return results
+
+
+def normed(case: RotaryCase, sizes: dict[str, int], dtype: torch.dtype, device: str) -> Results:
+    """q and k normed, rotated and appended in every way; gradients of q and k."""
+    shape = case.shape(**sizes)
+    lengths = dict(zip(case.layout.replace("t", "s"), shape, strict=True))
+    q, k, v, of_q, of_k = (random(shape, dtype, device, seed=i) for i in range(5))
+    (positions, inv_freq), options = case.arguments(device)
+    del options["inverse"]
+    heads, dims, batch = lengths.get("h", 1), lengths["d"], lengths.get("b", 1)
+    weight = random((heads, dims), dtype, device, seed=6)
+    slots = torch.arange(batch * lengths["s"], device=device).flip(0) - 1
+    slots = slots.view(batch, -1) if "b" in case.layout else slots
+    cache = (batch * lengths["s"] + 3, heads, dims)
+    tables = [random((lengths["s"], case.pairs), dtype, device, seed=i) for i in (7, 8)]
+    by_tables = {name: options[name] for name in ("layout", "pairing", "rotary_start")}
+    results: Results = []
+    for over, first in (("head", True), ("head", False), ("token", True), ("token", False)):
+        norm = {"q_weight": weight, "norm_over": over, "norm_first": first, "weight_offset": 0.5}
+        for function, given, more in (
+            ("", (positions, inv_freq), options),
+            ("_tables", tables, by_tables),
+        ):
+            rotate = getattr(pn, f"norm_rotary_qk{function}")
+            append = getattr(pn, f"rotary_append{function}")
+            results += rotate(q, unaligned(k), *given, **more, **norm)
+            both = unaligned(q), unaligned(k)
+            results += [*rotate(*both, *given, **more, **norm, inplace=True), *map(around, both)]
+            for inplace in (False, True):
+                keys, values = (torch.zeros(cache, dtype=dtype, device=device) for _ in range(2))
+                x = q.clone(), k.clone()
+                kept = {"cache_layout": "shd", "return_k": not inplace, "inplace": inplace}
+                given_all = (*x, v, *given, keys, values, slots)
+                appended = append(*given_all, **kept, **more, **norm)
+                results += [appended] if inplace else appended
+                results += [keys, values]
+        where = (case.layout, str(case.pairing), case.rotary_start)
+        said = Norm(weight, None, norm_over=over, weight_offset=0.5, norm_first=first)
+        turned = Rotation(positions, inv_freq, *where, options["axis_map"], case.scale)
+        turning = (*turned, "float32", *said)
+        results += _ops.norm_rotary_qk_backward(of_q, of_k, q, k, *turning)[:2]
+        turning = (*TableRotation(*tables, *where), *said)
+        results += _ops.norm_rotary_qk_from_tables_backward(of_q, of_k, q, k, *turning)[:2]
     return results
 
 
@@ -208,6 +258,10 @@ def cases(dtypes: list[torch.dtype]) -> Iterator[tuple[str, Any]]:
             yield (
                 f"{case.name}, {name}",
                 lambda device, c=case, s=sizes, d=dtype: rotary(c, s, d, device),
+            )
+            yield (
+                f"norms of {case.name}, {name}",
+                lambda device, c=case, s=sizes, d=dtype: normed(c, s, d, device),
             )
             yield (
                 f"gradients of {case.name}, {name}",

@@ -119,7 +119,7 @@ def norm_rotary_qk(
     """
     rotation = (positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, False, *ALIKE)
     norm = (q_weight, k_weight, True, eps, norm_over, weight_offset, norm_first)
-    return run("norm_rotary_qk", Rotation, (q, k), rotation, compute, norm, (), inplace)  # type: ignore[return-value]
+    return run("norm_rotary_qk", Rotation, (q, k), rotation, compute, norm, (), inplace)
 
 
 @overload
@@ -190,7 +190,7 @@ def norm_rotary_qk_tables(
     )
     norm = (q_weight, k_weight, True, eps, norm_over, weight_offset, norm_first)
     function = "norm_rotary_qk_tables"
-    return run(function, TableRotation, (q, k), rotation, compute, norm, (), inplace)  # type: ignore[return-value]
+    return run(function, TableRotation, (q, k), rotation, compute, norm, (), inplace)
 
 
 # q and k have the same positions, or tables, and the same slice: the last fields of a rotation.
@@ -233,7 +233,7 @@ def run(
             else:  # whose options have it
                 results = call(*inputs, *rotation, *norm, *cache, inplace)
             if operations is None:
-                return given[: len(results)] if inplace else results  # type: ignore[no-any-return]
+                return given[: len(results)] if inplace else results
             if results is not NotImplemented:
                 return results  # type: ignore[no-any-return]
         return getattr(operations, function)(  # type: ignore[no-any-return]

@@ -103,6 +103,7 @@ def test_a_quick_run_fills_in_every_row(tmp_path):
     assert [*(case["case"] for case in figures["cases"]), "accuracy"] == names
     assert {name.partition(",")[0] for name in names} == {
         "accuracy",
+        "before attention",
         "rotary",
         "rotary backward",
         "sinusoidal table",
@@ -131,9 +132,9 @@ def test_a_quick_run_fills_in_every_row(tmp_path):
             assert limit["seconds"] == limit["variants"][limit["variant"]]
         modes = {row["mode"] for row in case["rows"] if row.get("ours")}
         # What is small, and what has only fresh results.
-        fresh = ("decode", "relative: decode", "relative: diagonal sums", "relative: Shaw scores",
-                 "rotary: learned", "relative: shift, forward and backward",
-                 "relative: ALiBi, forward and backward",
+        fresh = ("before attention, backward", "decode", "relative: decode",
+                 "relative: diagonal sums", "relative: Shaw scores", "rotary: learned",
+                 "relative: shift, forward and backward", "relative: ALiBi, forward and backward",
                  "add sinusoidal, forward and backward")  # fmt: skip
         assert {"fresh"} < modes or case["case"].startswith(fresh)
         for row in case["rows"]:

@@ -15,6 +15,9 @@ from command_line import LLAMA
 
 resource = pytest.importorskip("resource", reason="limits of memory are those of POSIX")
 
+# The child only sets its limits before it becomes another program, which JAX does not know.
+pytestmark = pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
+
 MEMORY = 4 << 30  # of addresses: NumPy, matplotlib and their libraries take a part
 SECONDS = 60  # of the processor
 

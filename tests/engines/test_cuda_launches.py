@@ -188,7 +188,20 @@ def test_norms_and_caches_in_any_order(dim, pairs, pairing, over, dtype):
         packed = numbers(dtype, 2, 9, 12, dim)
         q, k, v = packed[:, :, :7], packed[:, :, 7:10], numbers(dtype, 2, 9, 3, 6)
         weights = numbers("float32", 7, dim), numbers(dtype, 3, dim)
-        options = (None, inv_freq, "bshd", pairing, 1, None, 1.0, False, "float32", *weights)
+        options = (
+            None,
+            inv_freq,
+            "bshd",
+            pairing,
+            1,
+            None,
+            1.0,
+            False,
+            None,
+            -1,
+            "float32",
+            *weights,
+        )
         options += (True, 1e-6, over, 0.5, first)
         keys, values = numbers(dtype, 5, 4, 3, dim), numbers(dtype, 5, 4, 3, 6)
         slots = np.arange(18).reshape(2, 9)[:, ::-1] - 1

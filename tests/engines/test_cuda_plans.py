@@ -164,7 +164,20 @@ def test_norms_and_caches(gpu, data, dtype):
 
     def options(positions: Any, inv_freq: np.ndarray) -> tuple[Any, ...]:
         norm = (None, None, True, 1e-6, over, 0.0, draw(st.booleans()))
-        return (positions, inv_freq, "bshd", pairing, 0, None, 1.0, False, "float32", *norm)
+        return (
+            positions,
+            inv_freq,
+            "bshd",
+            pairing,
+            0,
+            None,
+            1.0,
+            False,
+            None,
+            -1,
+            "float32",
+            *norm,
+        )
 
     given_options = options(*angles(draw, pairs, heads, tokens))
     assert_within_limits(gpu, lambda: CUDA_ON_HOST.norm_rotary_qk(q, k, *given_options, True))

@@ -211,16 +211,17 @@ def _norm(
     axes = mean_axes(norm.norm_over, view)
 
     def normed(x: Array) -> Array:
-        values = x.astype(np.float64)
+        values: FloatArray = x.astype(np.float64)
         count = max(int(np.prod([x.shape[axis] for axis in axes])), 1)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             mean = np.square(values).sum(axis=axes, keepdims=True) / count
             values = values / np.sqrt(mean + norm.eps)
+            scaled: FloatArray = values if factor is None else values * factor
             if not as_written:
-                return values if factor is None else values * factor
+                return scaled
             if factor is not None and weight.dtype == x.dtype and norm.weight_offset == 0:
-                values = round_once(values, x.dtype).astype(np.float64)
-            return round_once(values if factor is None else values * factor, x.dtype)
+                scaled = round_once(values, x.dtype).astype(np.float64) * factor
+            return round_once(scaled, x.dtype)
 
     return normed
 
@@ -261,7 +262,8 @@ def _check_slot_values(function: str, slots: Array, view: RotaryView, cache: Cac
 
 def _slots_of_rows(slots: Array, view: RotaryView) -> Array:
     batch = 1 if view.batch is None else view.batch
-    return np.broadcast_to(slots, (batch, view.tokens))
+    rows: Array = np.broadcast_to(slots, (batch, view.tokens))
+    return rows
 
 
 def _write(cache: Array, x: Array, slots: Array, view: RotaryView, of_cache: CacheView) -> None:

@@ -56,7 +56,7 @@ def _backward(ctx: Any, grad_q: Tensor, grad_k: Tensor, suffix: str) -> Any:
     at = _first_weight(suffix)
     results: list[Any] = [None] * (2 + len(options))
     for i, grad in zip((0, 1, at, at + 1), grads, strict=True):
-        if needs[i]:
+        if needs[i] and grad is not None:
             x = (q, k, *options)[i]
             results[i] = grad.reshape(x.shape).to(x.dtype)
     return tuple(results)
@@ -77,7 +77,7 @@ def _by_composition(
     # Views of their own: where q is k, or a weight serves both, each has its own gradient.
     views = [x.view_as(x) if x is not None and x.requires_grad else x for x in wanted]
     norm = norm._replace(q_weight=views[2], k_weight=views[3])
-    results = composed.norm_rotary(_NAME, views[0], views[1], rotation, False, norm)  # type: ignore[arg-type]
+    results = composed.norm_rotary(_NAME, views[0], views[1], rotation, False, norm)
     inputs = [x for x in views if x is not None and x.requires_grad]
     found = iter(torch.autograd.grad(results, inputs, grads, create_graph=True))
     return [next(found) if x is not None and x.requires_grad else None for x in views]
