@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import decode, gathers, qkv, rotary, sinusoidal, toeplitz
+from . import decode, gathers, rotary, sinusoidal, toeplitz
 
 RULES = (
     *rotary.GOALS,
@@ -10,6 +10,5 @@ RULES = (
     *decode.GOALS,
     *toeplitz.GOALS,
     *gathers.GOALS,
-    *qkv.GOALS,
     *rotary.TWO_THREADS,
 )

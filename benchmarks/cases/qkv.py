@@ -12,7 +12,6 @@ from torch import Tensor
 
 import posenc_native as pn
 from benchmarks.clock.harness import Case, Contestant, Job, Skipped
-from benchmarks.figures.judging import AtLeast, AtMost, Rule
 from benchmarks.peers.contestants import (
     BASE,
     HEAD_DIM,
@@ -35,18 +34,6 @@ Q_HEADS, K_HEADS = 32, 8
 QWEN3 = "transformers.models.qwen3.modeling_qwen3"
 EAGER, COMPILED = "transformers (Qwen3)", "transformers (Qwen3), torch.compile"
 APART = "compiled norm, apply_rotary_qk, index_copy_"
-
-_PREFILL = "^before attention, prefill"
-_BACKWARD = "^before attention, backward"
-_DECODE = "^before attention, decode"
-GOALS = (
-    Rule(f"{_PREFILL}.* float32", "in place", (AtMost(1.3),), "^rotary_append, norm"),
-    Rule(f"{_PREFILL}.*float16", "in place", (AtMost(1.5),), "^rotary_append, norm"),
-    Rule(_PREFILL, "in place", (AtMost(1.3),), "^rotary_append$"),
-    Rule(_PREFILL, None, (AtLeast(4.0, of=APART), AtLeast(8.0, of=COMPILED)), "norm"),
-    Rule(_BACKWARD, None, (AtMost(1.6), AtLeast(8.0, of=COMPILED))),
-    Rule(_DECODE, None, (AtLeast(4.0, of=COMPILED),)),
-)
 
 
 class Projected:

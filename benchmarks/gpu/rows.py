@@ -192,7 +192,8 @@ def _normed(options: Options, device: str, size: tuple[int, int, int], name: str
         return pn.apply_rotary_qk(*normed, positions, inv_freq, layout="bshd")
 
     for b in sets:
-        b.leaves = [t.detach().requires_grad_() for t in (b.q, b.k)]
+        # Of their own: rows in place overwrite q and k.
+        b.leaves = [t.detach().clone().requires_grad_() for t in (b.q, b.k)]
 
     def backward(b: Any) -> Any:
         if "results" not in b.__dict__:

@@ -378,7 +378,7 @@ def test_a_run_that_is_cut_off_has_some_of_each_family():
     names = [name for name, _ in rows.cases(rows.Options(), "cpu")]
     families = [name.partition(",")[0] for name in names]
     assert len(set(names)) == len(names)
-    assert len(set(families[: len(set(families))])) == len(set(families)) == 13
+    assert len(set(families[: len(set(families))])) == len(set(families)) == 14
     assert families.count("prefill") == 12
 
 
