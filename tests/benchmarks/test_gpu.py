@@ -706,6 +706,7 @@ def finite_and_positive(*figures):
 
 
 KINDS = {
+    "norm and rotation",
     "prefill", "decode", "packed", "backward", "sinusoidal table", "add sinusoidal",
     "bias of diagonals", "add bias", "diagonal sums", "shift", "look-ups", "windows of a grid",
     "decode with a bias",
