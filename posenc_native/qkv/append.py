@@ -138,9 +138,9 @@ def rotary_append_tables(
 
     Args:
         cos, sin, rows, axis_map: as in `apply_rotary_tables`.
-        q, k, v, keys, values, slots, layout, cache_layout, norm, q_weight, k_weight, eps,
-            norm_over, weight_offset, norm_first, pairing, rotary_start, compute, return_k, inplace:
-            as in `rotary_append`.
+        q, k, v, keys, values, slots, layout, cache_layout, return_k: as in `rotary_append`.
+        norm, q_weight, k_weight, eps, norm_over, weight_offset, norm_first: as there.
+        pairing, rotary_start, compute, inplace: as there.
 
     Returns:
         `q` rotated, or ``(q, k)``.
