@@ -29,7 +29,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 // root and a division, and no more than the first-level cache holds.
 constexpr int kRowsTogether = 4;
 // How far ahead of the sums memory is requested.
-
 constexpr int64_t kNormAheadBytes = 8192;
 
 // Where the heads of a token go in a cache, `step` apart; null: nowhere.
