@@ -71,12 +71,15 @@ struct TableRows {
   Positions numbers;
   int64_t batch_stride = 0, token_stride = 0, count = 0;
 
-  // From the first number of a table. Never outside of it: numbers may not have been looked at, or
-  // have changed since.
-  POSENC_HD int64_t offset(int64_t batch, int64_t token, const TableStrides& strides) const {
-    if (numbers.data == nullptr) return batch * strides.batch + token * strides.token;
+  // Never outside of the table: numbers may not have been looked at, or have changed since.
+  POSENC_HD int64_t row(int64_t batch, int64_t token) const {
+    if (numbers.data == nullptr) return token;
     const int64_t row = numbers.at(batch * batch_stride + token * token_stride).integer;
-    return (row < 0 ? 0 : row < count ? row : count - 1) * strides.token;
+    return row < 0 ? 0 : row < count ? row : count - 1;
+  }
+  // From the first number of a table; one with rows has no axis of a batch.
+  POSENC_HD int64_t offset(int64_t batch, int64_t token, const TableStrides& strides) const {
+    return batch * strides.batch + row(batch, token) * strides.token;
   }
 };
 

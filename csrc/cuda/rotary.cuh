@@ -141,7 +141,8 @@ class RotaryBlock {
     return args_.positions.at(position_offset());
   }
 
-  // Of the token of this y, shared out over x and z.
+  // Of the token of this y, shared out over x and z. kTables: whether they may come from tables.
+  template <bool kTables>
   POSENC_HD void angles(Position position) {
     if (!in_range_) return;
     const Number scale = static_cast<Number>(args_.scale);
@@ -150,14 +151,15 @@ class RotaryBlock {
     Number* const sine = sines() + y_ * block_pairs_;
     const int64_t offset = position_offset();
     const bool summed = args_.inv_freq.axes > 0;
+    const bool from_tables = kTables && args_.cosine != nullptr;
+    const int64_t row = from_tables ? args_.table_rows.row(batch_, token_) : 0;
     for (int i = z_ * plan_.threads_x + x_; i < block_pairs_;
          i += plan_.threads_x * plan_.threads_z) {
       Number c, s;
-      if (args_.cosine == nullptr) {
-        if (args_.axis_map.data != nullptr) {
-          const int64_t axis = args_.axis_map.clamped(first_pair_ + i);
-          position = args_.positions.at(offset + axis * args_.positions.axis_stride);
-        }
+      const bool by_axis = args_.axis_map.data != nullptr;
+      const int64_t axis = by_axis ? args_.axis_map.clamped(first_pair_ + i) : 0;
+      if (!from_tables) {
+        if (by_axis) position = args_.positions.at(offset + axis * args_.positions.axis_stride);
         uint64_t turned = 0;
         if (summed) {
           for (int axis = 0; axis < args_.inv_freq.axes; ++axis) {
@@ -171,8 +173,8 @@ class RotaryBlock {
         c = angle.cosine;
         s = angle.sine;
       } else {
-        c = table(args_.cosine, args_.cosine_strides, first_pair_ + i);
-        s = table(args_.sine, args_.sine_strides, first_pair_ + i);
+        c = table(args_.cosine, args_.cosine_strides, row, axis, first_pair_ + i);
+        s = table(args_.sine, args_.sine_strides, row, axis, first_pair_ + i);
       }
       cosine[i] = args_.as_written ? rounded(c * scale) : c * scale;
       sine[i] = args_.as_written ? rounded(s * sine_scale) : s * sine_scale;
@@ -211,10 +213,10 @@ class RotaryBlock {
     return dim < args_.start ? dim : dim + 2 * args_.pairs;
   }
 
-  POSENC_HD Number table(const void* data, const TableStrides& strides, int64_t pair) const {
-    int64_t at = args_.table_rows.offset(batch_, token_, strides) + group_ * strides.head +
-                 pair * strides.pair;
-    if (args_.axis_map.data != nullptr) at += args_.axis_map.clamped(pair) * strides.axis;
+  POSENC_HD Number table(const void* data, const TableStrides& strides, int64_t row, int64_t axis,
+                         int64_t pair) const {
+    const int64_t at = batch_ * strides.batch + row * strides.token + group_ * strides.head +
+                       axis * strides.axis + pair * strides.pair;
     switch (args_.table_dtype) {
       case Dtype::kFloat16:
         return to_float(static_cast<const Float16*>(data)[at]);
@@ -380,7 +382,7 @@ class RotaryThread : public RotaryBlock<T, kVector, kInterleaved> {
 
   using Block::frequencies, Block::has_frequencies;
 
-  POSENC_HD void angles() { Block::angles(position_); }
+  POSENC_HD void angles() { Block::template angles<true>(position_); }
 
   POSENC_HD void rotate() {
     if (!this->working_) return;

@@ -89,7 +89,7 @@ class RotaryGradientThread : public RotaryBlock<T, kVector, kInterleaved> {
   }
 
   // The position is not kept for it, as the forward does: there are no registers for that.
-  POSENC_HD void angles() { Block::angles(this->row_position()); }
+  POSENC_HD void angles() { Block::template angles<false>(this->row_position()); }
 
   // The gradient of x; cross products to shared memory.
   POSENC_HD void rotate(int round) {
