@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from .arguments import wrong_type, wrong_value
+from .arguments import FLOAT_DTYPES, INTEGER_DTYPES, check_dtype, wrong_type, wrong_value
 from .views import RotaryView
 
 
@@ -67,9 +67,29 @@ def cache_view(
     return CacheView(layout, sizes.get("b"), sizes.get("p"), sizes["s"])
 
 
-def check_slots(function: str, shape: tuple[int, ...], x: RotaryView) -> None:
-    """ValueError unless slots are [s], [b, s], or [t]."""
-    x.check_tokens(function, "slots", shape)
+def check_cache(function: str, k: Any, v: Any, cache: Cache, x: RotaryView) -> CacheView:
+    """How a cache holds k and v, arrays or tensors alike; x: how k is seen.
+
+    Raises:
+        TypeError, ValueError: dtypes, shapes or a cache_layout that do not fit each other.
+    """
+    layout = check_cache_layout(function, cache.cache_layout)
+    views = []
+    for name, one in (("v", v), ("keys", cache.keys), ("values", cache.values)):
+        check_dtype(function, name, one.dtype, FLOAT_DTYPES)
+        if one.dtype != k.dtype:
+            wrong_type(function, name, f"the dtype of k, {k.dtype}", one.dtype)
+    if tuple(v.shape[:-1]) != tuple(k.shape[:-1]):
+        expected = f"the shape of k but for d, {list(k.shape)}"
+        wrong_value(function, "v", expected, list(v.shape))
+    for name, to, of in (("keys", cache.keys, k), ("values", cache.values, v)):
+        views.append(cache_view(function, name, tuple(to.shape), layout, x, of.shape[-1]))
+    if views[0] != views[1]:
+        expected = f"as many slots as keys, {list(cache.keys.shape)}"
+        wrong_value(function, "values", expected, f"shape {list(cache.values.shape)}")
+    check_dtype(function, "slots", cache.slots.dtype, INTEGER_DTYPES)
+    x.check_tokens(function, "slots", tuple(cache.slots.shape))
+    return views[0]
 
 
 def slot_axes(layout: str) -> list[int]:

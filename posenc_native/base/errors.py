@@ -61,10 +61,8 @@ def named(function: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError) as error:
-        fault = fault_of(error)
-        if fault is None or fault.function == function:
-            raise
-        raise error_of(type(error), fault._replace(function=function)) from None
+        blame(error, function=function)
+        raise
 
 
 def blame(error: BaseException, **changes: str) -> None:

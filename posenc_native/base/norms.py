@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from . import arguments
-from .arguments import wrong_type, wrong_value
+from .arguments import wrong_value
 from .rotation import PairOptions
 from .views import RotaryView
 
@@ -83,15 +83,6 @@ def check_norm(function: str, norm: Norm, dtype: object, layout: object) -> Norm
     return norm._replace(
         norm=bool(norm.norm), eps=eps, weight_offset=offset, norm_first=bool(norm.norm_first)
     )
-
-
-def check_compute(function: str, compute: object) -> bool:
-    """Whether all is rounded as in the code of models; ValueError for other names."""
-    if not isinstance(compute, str):
-        wrong_type(function, "compute", "a str", type(compute).__name__)
-    if compute not in ("float32", "as_written"):
-        wrong_value(function, "compute", "'float32' or 'as_written'", repr(compute))
-    return compute == "as_written"
 
 
 def weight_shape(

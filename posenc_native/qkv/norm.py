@@ -236,8 +236,8 @@ def run(
                 return given[: len(results)] if inplace else results
             if results is not NotImplemented:
                 return results  # type: ignore[no-any-return]
-        return getattr(operations, function)(  # type: ignore[no-any-return]
-            inputs, kind(*rotation), compute, Norm(*norm), cache, inplace
+        return operations.norm_rotary(  # type: ignore[no-any-return]
+            function, inputs, kind(*rotation), compute, Norm(*norm), cache, inplace
         )
     except (ValueError, TypeError) as error:
         hint_at(error, kind(*rotation), q=inputs[0], k=inputs[1])

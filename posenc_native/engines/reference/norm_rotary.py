@@ -8,18 +8,11 @@ import numpy as np
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_type, wrong_value
-from posenc_native.base.caches import (
-    Cache,
-    CacheView,
-    cache_view,
-    check_cache_layout,
-    check_slots,
-    slot_axes,
-)
+from posenc_native.base.caches import Cache, CacheView, check_cache, slot_axes
 from posenc_native.base.errors import named
-from posenc_native.base.norms import Norm, check_compute, check_norm, mean_axes, weight_shape
+from posenc_native.base.norms import Norm, check_norm, mean_axes, weight_shape
 from posenc_native.base.rotation import Rotation, TableRotation
-from posenc_native.base.views import RotaryView, rotary_view
+from posenc_native.base.views import RotaryView, rotary_view, rounds_as_written
 
 from . import rotary
 from .checks import Array, FloatArray, check_array, check_float_array, check_writable, round_once
@@ -95,24 +88,13 @@ def _append(
     inplace: bool,
 ) -> tuple[Array, ...]:
     rotated_q, rotated_k = _turned(function, q, k, rotation, compute, norm)
-    layout = check_cache_layout(function, cache.cache_layout)
     view = rotary_view(function, k.shape, rotation.layout, "half", 0, 0, "k")
-    _check_values(function, v, k, view)
     caches = {"keys": cache.keys, "values": cache.values}
-    views = {}
-    for name, x in (("keys", k), ("values", v)):
-        check_float_array(function, name, caches[name])
-        if caches[name].dtype != k.dtype:
-            wrong_type(function, name, f"the dtype of k, {k.dtype}", caches[name].dtype)
-        views[name] = cache_view(function, name, caches[name].shape, layout, view, x.shape[-1])
-    if views["keys"] != views["values"]:
-        wrong_value(
-            function, "values", f"as many slots as keys, {list(cache.keys.shape)}",
-            f"shape {list(cache.values.shape)}",
-        )  # fmt: skip
+    for name, array in {"v": v, **caches}.items():
+        check_float_array(function, name, array)
     check_array(function, "slots", cache.slots, arguments.INTEGER_DTYPES)
-    check_slots(function, cache.slots.shape, view)
-    _check_slot_values(function, cache.slots, view, views["keys"])
+    of_cache = check_cache(function, k, v, cache, view)
+    _check_slot_values(function, cache.slots, view, of_cache)
     read = [*_arrays_of(rotation, norm), cache.slots]
     inputs = {"q": q, "k": k, "v": v}
     for name, array in caches.items():
@@ -123,8 +105,8 @@ def _append(
         for name in results:
             others = [x for n, x in inputs.items() if n != name]
             check_writable(function, name, inputs[name], [*read, *others])
-    _write(cache.keys, rotated_k, cache.slots, view, views["keys"])
-    _write(cache.values, v, cache.slots, view, views["keys"])
+    _write(cache.keys, rotated_k, cache.slots, view, of_cache)
+    _write(cache.values, v, cache.slots, view, of_cache)
     if inplace:
         for name, result in results.items():
             inputs[name][...] = result
@@ -136,7 +118,7 @@ def _turned(
     function: str, q: Array, k: Array, rotation: AnyRotation, compute: object, norm: Norm
 ) -> tuple[Array, Array]:
     """q and k normed and rotated, in memory of their own."""
-    as_written = check_compute(function, compute)
+    as_written = rounds_as_written(function, compute)
     for name, x in (("q", q), ("k", k)):
         check_float_array(function, name, x)
         if x.dtype != q.dtype:
@@ -229,16 +211,6 @@ def _norm(
 def _arrays_of(rotation: AnyRotation, norm: Norm) -> list[Array | None]:
     options = (*rotation, *norm)
     return [option for option in options if isinstance(option, np.ndarray)]
-
-
-def _check_values(function: str, v: Array, k: Array, view: RotaryView) -> None:
-    """V has the shape of k but for the width of its heads."""
-    check_float_array(function, "v", v)
-    if v.dtype != k.dtype:
-        wrong_type(function, "v", f"the dtype of k, {k.dtype}", v.dtype)
-    if v.shape[:-1] != k.shape[:-1]:
-        expected = f"the shape of k but for d, {list(k.shape)}"
-        wrong_value(function, "v", expected, list(v.shape))
 
 
 def _check_slot_values(function: str, slots: Array, view: RotaryView, cache: CacheView) -> None:

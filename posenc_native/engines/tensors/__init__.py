@@ -11,12 +11,7 @@ from torch import Tensor
 
 from . import batching, fakes, library
 from .inputs import diagonals_tensor
-from .norm_rotary import (
-    norm_rotary_qk,
-    norm_rotary_qk_tables,
-    rotary_append,
-    rotary_append_tables,
-)
+from .norm_rotary import run as norm_rotary
 from .relative import (
     add_toeplitz_bias,
     diagonal_sums,
@@ -46,12 +41,9 @@ __all__ = [
     "diagonal_sums",
     "diagonals_tensor",
     "is_dynamo_compiling",
-    "norm_rotary_qk",
-    "norm_rotary_qk_tables",
+    "norm_rotary",
     "relative_gather",
     "relative_scatter",
-    "rotary_append",
-    "rotary_append_tables",
     "rotary_tables",
     "sinusoidal",
     "toeplitz_bias",

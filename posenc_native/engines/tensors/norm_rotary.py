@@ -10,8 +10,9 @@ from torch import Tensor
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_type, wrong_value
 from posenc_native.base.caches import Cache, check_cache_layout
-from posenc_native.base.norms import Norm, check_compute, check_norm
+from posenc_native.base.norms import Norm, check_norm
 from posenc_native.base.rotation import Rotation, TableRotation
+from posenc_native.base.views import rounds_as_written
 
 from .composed import norm_rotary as composed
 from .following import angles_followed, needs_grad, transformed
@@ -25,56 +26,21 @@ from .small import increment_version
 AnyRotation = Rotation | TableRotation
 
 
-def norm_rotary_qk(
+def run(
+    function: str,
     inputs: tuple[Any, ...],
     rotation: Any,
     compute: str,
     norm: Norm,
-    cache: tuple[()],
+    cache: tuple[Any, ...],
     inplace: bool,
 ) -> tuple[Tensor, ...]:
-    """`posenc_native.norm_rotary_qk` for tensors."""
-    call = _Call("norm_rotary_qk", inputs, rotation, compute, norm)
-    return call.norm_rotary(inplace)
+    """`posenc_native.norm_rotary_qk` and `rotary_append`, by positions and by tables, for tensors.
 
-
-def norm_rotary_qk_tables(
-    inputs: tuple[Any, ...],
-    rotation: Any,
-    compute: str,
-    norm: Norm,
-    cache: tuple[()],
-    inplace: bool,
-) -> tuple[Tensor, ...]:
-    """`posenc_native.norm_rotary_qk_tables` for tensors."""
-    call = _Call("norm_rotary_qk_tables", inputs, rotation, compute, norm)
-    return call.norm_rotary(inplace)
-
-
-def rotary_append(
-    inputs: tuple[Any, ...],
-    rotation: Any,
-    compute: str,
-    norm: Norm,
-    cache: Cache,
-    inplace: bool,
-) -> tuple[Tensor, ...]:
-    """`posenc_native.rotary_append` for tensors."""
-    call = _Call("rotary_append", inputs, rotation, compute, norm)
-    return call.append(Cache(*cache), inplace)
-
-
-def rotary_append_tables(
-    inputs: tuple[Any, ...],
-    rotation: Any,
-    compute: str,
-    norm: Norm,
-    cache: Cache,
-    inplace: bool,
-) -> tuple[Tensor, ...]:
-    """`posenc_native.rotary_append_tables` for tensors."""
-    call = _Call("rotary_append_tables", inputs, rotation, compute, norm)
-    return call.append(Cache(*cache), inplace)
+    cache: the fields of a `Cache`, or nothing.
+    """
+    call = _Call(function, inputs, rotation, compute, norm)
+    return call.append(Cache(*cache), inplace) if cache else call.norm_rotary(inplace)
 
 
 class _Call:
@@ -91,7 +57,7 @@ class _Call:
                 wrong_type(function, name, "a tensor, as q is", type(x).__name__)
         self.function = function
         self.inputs = inputs
-        self.as_written = check_compute(function, compute)
+        self.as_written = rounds_as_written(function, compute)
         self.compute = compute
         norm = check_norm(function, norm, q.dtype, rotation.layout)
         self.norm = norm._replace(

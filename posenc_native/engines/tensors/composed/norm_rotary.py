@@ -10,14 +10,7 @@ from torch import Tensor
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_type, wrong_value
-from posenc_native.base.caches import (
-    Cache,
-    CacheView,
-    cache_view,
-    check_cache_layout,
-    check_slots,
-    slot_axes,
-)
+from posenc_native.base.caches import Cache, CacheView, check_cache, slot_axes
 from posenc_native.base.norms import Norm, mean_axes, weight_shape
 from posenc_native.base.rotation import Rotation, TableRotation
 from posenc_native.base.views import RotaryView, rotary_view
@@ -118,7 +111,7 @@ def append(
 ) -> Callable[[Tensor], None]:
     """Check the caches; a function that writes rotated keys, and v, into their slots."""
     view = rotary_view(function, tuple(k.shape), rotation.layout, "half", 0, 0, "k")
-    of_cache = _check_cache(function, k, v, view, cache)
+    of_cache = check_cache(function, k, v, cache, view)
     batch = 1 if view.batch is None else view.batch
     slots = whole_numbers(cache.slots).expand(batch, view.tokens)
     if concrete(cache.slots):
@@ -146,28 +139,6 @@ def _by_token(x: Tensor, layout: str) -> Tensor:
         if letter not in letters:
             x, letters = x.unsqueeze(0), letter + letters
     return x.permute([letters.index(letter) for letter in "bshd"])
-
-
-def _check_cache(function: str, k: Tensor, v: Tensor, view: RotaryView, cache: Cache) -> CacheView:
-    layout = check_cache_layout(function, cache.cache_layout)
-    arguments.check_dtype(function, "v", v.dtype, arguments.FLOAT_DTYPES)
-    if v.dtype != k.dtype:
-        wrong_type(function, "v", f"the dtype of k, {k.dtype}", v.dtype)
-    if v.shape[:-1] != k.shape[:-1]:
-        expected = f"the shape of k but for d, {list(k.shape)}"
-        wrong_value(function, "v", expected, list(v.shape))
-    views = []
-    for name, to, x in (("keys", cache.keys, k), ("values", cache.values, v)):
-        arguments.check_dtype(function, name, to.dtype, arguments.FLOAT_DTYPES)
-        if to.dtype != k.dtype:
-            wrong_type(function, name, f"the dtype of k, {k.dtype}", to.dtype)
-        views.append(cache_view(function, name, tuple(to.shape), layout, view, x.shape[-1]))
-    if views[0] != views[1]:
-        expected = f"as many slots as keys, {list(cache.keys.shape)}"
-        wrong_value(function, "values", expected, f"shape {list(cache.values.shape)}")
-    arguments.check_dtype(function, "slots", cache.slots.dtype, arguments.INTEGER_DTYPES)
-    check_slots(function, tuple(cache.slots.shape), view)
-    return views[0]
 
 
 def _check_slot_values(function: str, slots: Tensor, cache: CacheView) -> None:
