@@ -22,6 +22,10 @@ OF_ARRAYS = [
 ]
 OF_TENSORS = ["small", "operators", "composed", "compiled", "vmap"]
 each_engine = pytest.mark.parametrize("engine", [*OF_ARRAYS, *OF_TENSORS])
+# Those that promise the bits of the native module.
+each_exact_engine = pytest.mark.parametrize(
+    "engine", ["native", pytest.param("CUDA", marks=NEEDS_CUDA_ON_HOST), "operators"]
+)
 # vmap writes to no memory of its caller.
 each_writing_engine = pytest.mark.parametrize("engine", [*OF_ARRAYS, *OF_TENSORS[:-1]])
 

@@ -35,14 +35,14 @@ constexpr size_t kMaxNormArrays =
     std::max(NormRotaryOptionCount(AnglesFrom::kPositions, true).arrays,
              NormRotaryOptionCount(AnglesFrom::kTables, true).arrays);
 
-class NormRotation {
+class NormRotation : CallArguments<kMaxNormArrays> {
  public:
   template <typename Options>
   NormRotation(const char* function, py::handle q, Options options)
-      : arguments_(function, q), from_tables_(Options::kFrom == AnglesFrom::kTables) {
+      : CallArguments(function, q), from_tables_(Options::kFrom == AnglesFrom::kTables) {
     call_.function = function;
-    auto reader = arguments_.reader(options.arguments);
-    call_.for_each(Options::kFrom, Options::kAppend, reader);
+    Reader options_reader = reader(options.arguments, options.count);
+    call_.for_each(Options::kFrom, Options::kAppend, options_reader);
     if constexpr (Options::kAppend) {
       const size_t caches = Options::kArguments - kCacheArguments;
       keys_ = options.arguments[caches];
@@ -62,20 +62,19 @@ class NormRotation {
     const bool in_place = take_place(inplace, tensors::Operation::kAppend);
     const bool with_k = call_.return_k;
     const ArrayArgument query = read("q", q, in_place), key = read("k", k, in_place && with_k),
-                        value = arguments_.input("v", v);
+                        value = input("v", v);
     call_.v = &value.array();
     py::tuple results = run(query, key, q, k, in_place, with_k);
-    arguments_.written(keys_);
-    arguments_.written(values_);
+    written(keys_);
+    written(values_);
     return results;
   }
 
   // Gradients of q, k and their weights, of what came out; float64 for the weights, None without.
   py::tuple rotate_back(py::handle grad_q, py::handle grad_k, py::handle q, py::handle k) {
-    const ArrayArgument grads[] = {arguments_.input("grad", grad_q),
-                                   arguments_.input("grad", grad_k)};
-    const ArrayArgument inputs[] = {arguments_.input("q", q), arguments_.input("k", k)};
-    const ArrayArgument out[] = {arguments_.result(inputs[0]), arguments_.result(inputs[1])};
+    const ArrayArgument grads[] = {input("grad", grad_q), input("grad", grad_k)};
+    const ArrayArgument inputs[] = {input("q", q), input("k", k)};
+    const ArrayArgument out[] = {result(inputs[0]), result(inputs[1])};
     const Array* given[2];
     for (int i = 0; i < 2; ++i) {
       given[i] = &grads[i].array();
@@ -109,14 +108,14 @@ class NormRotation {
                                             NormRotaryOptionCount(AnglesFrom::kTables, false).all;
 
   bool take_place(py::handle inplace, tensors::Operation operation) const {
-    const bool in_place = boolean(arguments_.plain(inplace, {&PyBool_Type}));
-    arguments_.check_kernels(from_tables_, operation,
-                             in_place ? tensors::Form::kInPlace : tensors::Form::kNew);
+    const bool in_place = boolean(plain(inplace, {&PyBool_Type}));
+    check_kernels(from_tables_, operation,
+                  in_place ? tensors::Form::kInPlace : tensors::Form::kNew);
     return in_place;
   }
 
   ArrayArgument read(const char* name, py::handle object, bool in_place) const {
-    return in_place ? arguments_.output(name, object) : arguments_.input(name, object);
+    return in_place ? output(name, object) : input(name, object);
   }
 
   py::tuple run(const ArrayArgument& query, const ArrayArgument& key, py::handle q, py::handle k,
@@ -126,12 +125,12 @@ class NormRotation {
     if (!with_k) call_.out[1] = nullptr;
     if (in_place) {
       run();
-      arguments_.written(q);
-      if (with_k) arguments_.written(k);
+      written(q);
+      if (with_k) written(k);
       return results(query.object(), key.object(), with_k);
     }
-    const ArrayArgument query_out = arguments_.result(query);
-    const ArrayArgument key_out = with_k ? arguments_.result(key) : ArrayArgument();
+    const ArrayArgument query_out = result(query);
+    const ArrayArgument key_out = with_k ? result(key) : ArrayArgument();
     call_.out[0] = &query_out.array();
     if (with_k) call_.out[1] = &key_out.array();
     run();
@@ -146,14 +145,13 @@ class NormRotation {
 
   void run() const {
     const NormRotaryArgs args = check_norm_rotary(call_);
-    if (arguments_.of_tensors()) {
+    if (of_tensors()) {
       cpu::norm_rotate(args, run_rows_of_tensors);
     } else {
       cpu::norm_rotate(args, run_rows);
     }
   }
 
-  CallArguments<kMaxNormArrays> arguments_;
   NormRotaryCall call_;
   py::handle keys_, values_;
   const bool from_tables_;

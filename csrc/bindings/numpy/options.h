@@ -37,6 +37,7 @@ class CallArguments {
   struct Reader {
     CallArguments& call;
     PyObject* const* next;
+    PyObject* const* const end;  // options behind it have been left out: they have their defaults
 
     void array(const char* name, const Array*& value) {
       optional_array(name, value);
@@ -50,8 +51,8 @@ class CallArguments {
       value = array->pointer();
     }
     void optional_array(const char* name, const Array*& value) {
-      if (*next == Py_None) {
-        ++next;
+      if (next == end || *next == Py_None) {
+        if (next != end) ++next;
         return;
       }
       std::optional<ArrayArgument>& array = call.arrays_[call.array_count_++];
@@ -59,19 +60,24 @@ class CallArguments {
       value = array->pointer();
     }
     void text(const char* name, std::string_view& value) {
+      if (next == end) return;
       value = numpy::text(call.function_, name, plain({&PyUnicode_Type}));
     }
     void pairing(const char* /*name*/, std::string_view& value) {
+      if (next == end) return;
       const py::handle object = plain({&PyUnicode_Type, &PyLong_Type});
       value = pairing_text(call.function_, object, call.pairing_storage_);
     }
     void integer(const char* name, int64_t& value) {
+      if (next == end) return;
       value = numpy::integer(call.function_, name, plain({&PyLong_Type}));
     }
     void number(const char* name, double& value) {
+      if (next == end) return;
       value = numpy::number(call.function_, name, plain({&PyFloat_Type, &PyLong_Type}));
     }
     void boolean(const char* /*name*/, bool& value) {
+      if (next == end) return;
       value = numpy::boolean(plain({&PyBool_Type}));
     }
     py::handle plain(std::initializer_list<PyTypeObject*> types) {
@@ -79,7 +85,9 @@ class CallArguments {
     }
   };
 
-  Reader reader(PyObject* const* arguments) { return {*this, arguments}; }
+  Reader reader(PyObject* const* arguments, size_t count) {
+    return {*this, arguments, arguments + count};
+  }
 
   py::handle plain(py::handle object, std::initializer_list<PyTypeObject*> types) const {
     if (of_tensors_ &&
@@ -135,7 +143,7 @@ class CallArguments {
 
   const char* const function_;
   const bool of_tensors_, records_;
-  std::optional<ArrayArgument> arrays_[kMaxArrays];
+  std::optional<ArrayArgument> arrays_[kMaxArrays];  // few are given
   size_t array_count_ = 0;
   std::string pairing_storage_;
 };

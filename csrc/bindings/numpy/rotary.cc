@@ -6,15 +6,13 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
-#include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "bindings/numpy/arguments.h"
 #include "bindings/numpy/methods.h"
+#include "bindings/numpy/options.h"
 #include "bindings/numpy/run.h"
 #include "cpu/kernels.h"
 #include "cpu/run.h"
@@ -41,20 +39,16 @@ constexpr size_t kMaxArrays = std::max(RotaryOptionCount(AnglesFrom::kPositions)
                                        RotaryOptionCount(AnglesFrom::kTables).arrays);
 
 // One call of a rotation, and the arrays or tensors behind its options.
-class Rotation {
+class Rotation : CallArguments<kMaxArrays> {
  public:
   // `x`: what is rotated, or the first of two. Arrays go with arrays, tensors with tensors.
   template <AnglesFrom from>
   Rotation(const char* function, py::handle x, Options<from> options)
-      : from_(from),
-        of_tensors_(tensors::Library::get().is_tensor(x)),
-        records_(of_tensors_ && tensors::Library::get().records()) {
+      : CallArguments(function, x), from_(from) {
     call_.function = function;
-    Reader reader{*this, options.arguments, options.arguments + options.count};
-    call_.for_each(from, reader);
+    Reader options_reader = reader(options.arguments, options.count);
+    call_.for_each(from, options_reader);
   }
-  Rotation(const Rotation&) = delete;
-  Rotation& operator=(const Rotation&) = delete;
 
   // x -> out, or a new array.
   py::object rotate(py::handle x, py::handle out) {
@@ -64,7 +58,7 @@ class Rotation {
     call_.tensor_count = 1;
     call_.in[0] = &from.array();
     // In place, what is wrong with a tensor is wrong with x, as it is for the operator.
-    call_.out[0] = of_tensors_ && out.is(x) ? call_.in[0] : &to.array();
+    call_.out[0] = of_tensors() && out.is(x) ? call_.in[0] : &to.array();
     rotate();
     if (!out.is_none()) written(out);
     return to.object();
@@ -173,115 +167,16 @@ class Rotation {
   }
 
  private:
-  // Reads the options of a call, one argument after the other.
-  //
-  // In a call on tensors it takes only plain values. About all others the operator decides, in
-  // words of its own: a number may be a tensor, for instance, even one with a gradient.
-  struct Reader {
-    Rotation& rotation;
-    PyObject* const* next;
-    PyObject* const* const end;
-
-    void array(const char* name, const Array*& value) {
-      optional_array(name, value);
-      if (value != nullptr) return;
-      if (rotation.of_tensors_) throw tensors::Elsewhere{};
-      fail_type(rotation.call_.function, name, "an array", "None");
-    }
-    void optional_array(const char* name, const Array*& value) {
-      if (next == end || *next == Py_None) {
-        if (next != end) ++next;
-        return;
-      }
-      std::optional<ArrayArgument>& array = rotation.arrays_[rotation.array_count_++];
-      array.emplace(rotation.option(name, *next++));
-      value = array->pointer();
-    }
-    void text(const char* name, std::string_view& value) {
-      if (next == end) return;
-      value = numpy::text(rotation.call_.function, name, plain({&PyUnicode_Type}));
-    }
-    void pairing(const char* /*name*/, std::string_view& value) {
-      if (next == end) return;
-      const py::handle object = plain({&PyUnicode_Type, &PyLong_Type});
-      value = pairing_text(rotation.call_.function, object, rotation.pairing_storage_);
-    }
-    void integer(const char* name, int64_t& value) {
-      if (next == end) return;
-      value = numpy::integer(rotation.call_.function, name, plain({&PyLong_Type}));
-    }
-    void number(const char* name, double& value) {
-      if (next == end) return;
-      value = numpy::number(rotation.call_.function, name, plain({&PyFloat_Type, &PyLong_Type}));
-    }
-    void boolean(const char* /*name*/, bool& value) {
-      if (next == end) return;
-      value = numpy::boolean(plain({&PyBool_Type}));
-    }
-    py::handle plain(std::initializer_list<PyTypeObject*> types) {
-      return rotation.plain(*next++, types);
-    }
-  };
-
-  py::handle plain(py::handle object, std::initializer_list<PyTypeObject*> types) const {
-    if (of_tensors_ &&
-        std::find(types.begin(), types.end(), Py_TYPE(object.ptr())) == types.end()) {
-      throw tensors::Elsewhere{};
-    }
-    return object;
-  }
-
-  ArrayArgument option(const char* name, py::handle object) const {
-    if (!of_tensors_ || object.is_none()) return optional_array(call_.function, name, object);
-    return tensor(object);
-  }
-
-  ArrayArgument tensor(py::handle object) const {
-    const tensors::Library& library = tensors::Library::get();
-    if (!library.is_tensor(object) || (records_ && library.requires_grad(object))) {
-      throw tensors::Elsewhere{};
-    }
-    return ArrayArgument::of_tensor(py::reinterpret_borrow<py::object>(object));
-  }
-
-  ArrayArgument input(const char* name, py::handle object) const {
-    return of_tensors_
-               ? tensor(object)
-               : ArrayArgument(call_.function, name, require_array(call_.function, name, object));
-  }
-
-  ArrayArgument output(const char* name, py::handle object) const {
-    if (!of_tensors_) return output_array(call_.function, name, object);
-    ArrayArgument argument = tensor(object);
-    tensors::Library::get().check_version(object);
-    return argument;
-  }
-
   void check_kernels(int tensor_count, Form form) const {
-    if (!of_tensors_) return;
-    tensors::Library::get().check_kernels(
+    CallArguments::check_kernels(
         from_ == AnglesFrom::kTables,
         tensor_count == 2 ? tensors::Operation::kRotateTwo : tensors::Operation::kRotateOne, form);
-  }
-
-  // A new one like it.
-  ArrayArgument result(const ArrayArgument& like) const {
-    if (!of_tensors_) return {call_.function, "out", empty_like(like.object())};
-    const Array& x = like.array();
-    double bytes = static_cast<double>(item_size(x.dtype));
-    for (int i = 0; i < x.rank; ++i) bytes *= static_cast<double>(x.shape[i]);
-    if (bytes >= static_cast<double>(kTensorBytes)) throw tensors::Elsewhere{};
-    return ArrayArgument::of_tensor(tensors::Library::get().empty_like(like.object()));
   }
 
   static py::tuple pair(const ArrayArgument& q, const ArrayArgument& k) {
     PyObject* const both = PyTuple_Pack(2, q.object().ptr(), k.object().ptr());
     if (both == nullptr) throw py::error_already_set();
     return py::reinterpret_steal<py::tuple>(both);
-  }
-
-  void written(py::handle object) const {
-    if (of_tensors_) tensors::Library::get().written(object);
   }
 
   void rotate() const {
@@ -291,15 +186,11 @@ class Rotation {
   }
 
   void rotate(const RotaryArgs& args) const {
-    of_tensors_ ? cpu::rotate(args, run_rows_of_tensors) : cpu::rotate(args, run_rows);
+    of_tensors() ? cpu::rotate(args, run_rows_of_tensors) : cpu::rotate(args, run_rows);
   }
 
   RotaryCall call_;
-  std::optional<ArrayArgument> arrays_[kMaxArrays];  // few are given
-  size_t array_count_ = 0;
-  std::string pairing_storage_;
   const AnglesFrom from_;
-  const bool of_tensors_, records_;
 };
 
 py::object apply_rotary(py::handle x, PositionOptions options, py::handle out) {
