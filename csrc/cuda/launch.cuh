@@ -95,4 +95,23 @@ cudaError_t launch_tiles(Queue queue, const Plan& plan) {
   return launch<Thread>(tile_kernel<Thread, Parameters>, queue, plan);
 }
 
+// Of the threads that sum columns of partial sums.
+template <typename Thread, typename Parameters>
+__global__ void __launch_bounds__(Policy::kSumColumns* Policy::kSumRows)
+    column_sums_kernel(const __grid_constant__ Parameters parameters) {
+  extern __shared__ __align__(128) char shared[];
+  Thread thread(parameters, shared, threadIdx.x, threadIdx.y);
+  for_each_piece(parameters.plan, [&](int64_t x, int64_t /*y*/) {
+    thread.sum(x);
+    __syncthreads();
+    thread.finish();
+  });
+}
+
+template <typename Thread, typename Parameters>
+cudaError_t launch_column_sums(Queue queue, const Parameters& parameters) {
+  return launch<Thread>(column_sums_kernel<Thread, Parameters>, queue,
+                        [&](const Room& /*room*/) { return parameters; });
+}
+
 }  // namespace posenc::cuda

@@ -43,18 +43,6 @@ __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocksPerProcessor)
   });
 }
 
-template <typename Thread>
-__global__ void __launch_bounds__(Policy::kSumColumns* Policy::kSumRows)
-    weight_sums_kernel(const __grid_constant__ ColumnSumsParameters parameters) {
-  extern __shared__ __align__(128) char shared[];
-  Thread thread(parameters, shared, threadIdx.x, threadIdx.y);
-  for_each_piece(parameters.plan, [&](int64_t x, int64_t /*y*/) {
-    thread.sum(x);
-    __syncthreads();
-    thread.finish();
-  });
-}
-
 }  // namespace
 
 cudaError_t norm_rotary_gradient(const NormRotaryGradientArgs& args, Queue queue) {
@@ -73,8 +61,7 @@ cudaError_t norm_rotary_gradient(const NormRotaryGradientArgs& args, Queue queue
     const cudaError_t error = run(false);
     if (error != cudaSuccess) return error;
     using Sums = ColumnSumsThread<double, 1, typename Thread::Partial>;
-    return launch<Sums>(weight_sums_kernel<Sums>, queue,
-                        [&](const Room& /*room*/) { return weight_sums(args, parameters.plan); });
+    return launch_column_sums<Sums>(queue, weight_sums(args, parameters.plan));
   });
 }
 

@@ -38,18 +38,6 @@ __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocksPerProcessor)
   });
 }
 
-template <typename Thread>
-__global__ void __launch_bounds__(Policy::kSumColumns* Policy::kSumRows)
-    column_sums_kernel(const __grid_constant__ ColumnSumsParameters parameters) {
-  extern __shared__ __align__(128) char shared[];
-  Thread thread(parameters, shared, threadIdx.x, threadIdx.y);
-  for_each_piece(parameters.plan, [&](int64_t x, int64_t /*y*/) {
-    thread.sum(x);
-    __syncthreads();
-    thread.finish();
-  });
-}
-
 }  // namespace
 
 cudaError_t rotary_gradient(const RotaryGradientArgs& args, Queue queue) {
@@ -60,8 +48,7 @@ cudaError_t rotary_gradient(const RotaryGradientArgs& args, Queue queue) {
                                              [&](const Room& /*room*/) { return parameters; });
     if (error != cudaSuccess) return error;
     using Sums = ColumnSumsThread<double, 1, typename Thread::Partial>;
-    return launch<Sums>(column_sums_kernel<Sums>, queue,
-                        [&](const Room& /*room*/) { return column_sums(args, parameters.plan); });
+    return launch_column_sums<Sums>(queue, column_sums(args, parameters.plan));
   });
 }
 

@@ -326,4 +326,13 @@ void launch_tiles(const Plan& plan) {
   });
 }
 
+// Of the threads that sum columns of partial sums.
+template <typename Thread, typename Plan>
+void launch_column_sums(const Plan& plan) {
+  launch<Thread>(plan, [](Block<Thread>& block, int64_t x, int64_t /*y*/) {
+    block.each([&](Thread& thread) { thread.sum(x); });
+    block.each([](Thread& thread) { thread.finish(); });
+  });
+}
+
 }  // namespace posenc::cuda::on_host

@@ -52,11 +52,7 @@ void run_norm_gradient(NormRotaryGradientArgs args) {
       });
     }
     using Sums = ColumnSumsThread<double, 1, typename Thread::Partial>;
-    const auto sums = [&](const Room& room) { return weight_sums(args, plan, room.limit); };
-    launch<Sums>(sums, [](Block<Sums>& block, int64_t x, int64_t /*y*/) {
-      block.each([&](Sums& thread) { thread.sum(x); });
-      block.each([](Sums& thread) { thread.finish(); });
-    });
+    launch_column_sums<Sums>([&](const Room& room) { return weight_sums(args, plan, room.limit); });
   });
 }
 

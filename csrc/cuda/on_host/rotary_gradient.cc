@@ -8,16 +8,6 @@
 namespace posenc::cuda::on_host {
 namespace {
 
-template <typename Partial>
-void run_column_sums(const RotaryGradientArgs& args, const RotaryGradientPlan& plan) {
-  using Thread = ColumnSumsThread<double, 1, Partial>;
-  const auto sums = [&](const Room& room) { return column_sums(args, plan, room.limit); };
-  launch<Thread>(sums, [](Block<Thread>& block, int64_t x, int64_t /*y*/) {
-    block.each([&](Thread& thread) { thread.sum(x); });
-    block.each([](Thread& thread) { thread.finish(); });
-  });
-}
-
 void run_rotary_gradient(RotaryGradientArgs args) {
   visit_rotary_gradient_thread(args, [&](auto* type) {
     using Thread = std::remove_pointer_t<decltype(type)>;
@@ -53,7 +43,8 @@ void run_rotary_gradient(RotaryGradientArgs args) {
       }
       block.each([](Thread& thread) { thread.finish(); });
     });
-    run_column_sums<typename Thread::Partial>(args, plan);
+    using Sums = ColumnSumsThread<double, 1, typename Thread::Partial>;
+    launch_column_sums<Sums>([&](const Room& room) { return column_sums(args, plan, room.limit); });
   });
 }
 
