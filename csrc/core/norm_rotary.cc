@@ -275,6 +275,9 @@ NormRotaryArgs check_norm_rotary(const NormRotaryCall& call) {
                "'" + std::string(call.layout) + "'");
   }
   args.rotary = check_rotary(rotation_of(call));
+  if (args.rotary.rearranged()) {
+    fail_value(call.function, "out_pairing", "that of q and k", std::string(call.out_pairing));
+  }
   check_norm(call, args);
   if (call.v != nullptr) {
     check_values(call, args);

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <initializer_list>
 #include <string>
+#include <utility>
 
 namespace posenc {
 namespace {
@@ -41,16 +42,18 @@ Layout parse_layout(const RotaryCall& call) {
   return layout;
 }
 
-int64_t parse_block(const RotaryCall& call, int64_t pairs) {
-  if (call.pairing == "half") return 2 * pairs;
-  if (call.pairing == "interleaved") return 2;
-  const std::string text(call.pairing);
+int64_t parse_block(const RotaryCall& call, const char* name, std::string_view pairing,
+                    int64_t pairs) {
+  if (pairing == "half") return 2 * pairs;
+  if (pairing == "interleaved") return 2;
+  const std::string text(pairing);
   char* end = nullptr;
   const int64_t block = std::strtoll(text.c_str(), &end, 10);
   const bool number = !text.empty() && *end == '\0';
   if (!number || block < 2 || block % 2 != 0 || (2 * pairs) % block != 0) {
-    fail_value(call.function, "pairing",
-               "'half', 'interleaved' or an even block size that divides 2P = " +
+    fail_value(call.function, name,
+               std::string(name == std::string_view("pairing") ? "" : "'same', ") +
+                   "'half', 'interleaved' or an even block size that divides 2P = " +
                    std::to_string(2 * pairs),
                number ? text : "'" + text + "'");
   }
@@ -292,7 +295,12 @@ void check_turn(const RotaryCall& call, RotaryArgs& args) {
         "0 <= rotary_start and rotary_start + 2P <= head_dim = " + std::to_string(args.head_dim),
         "rotary_start = " + shown(args.start) + " with P = " + std::to_string(args.pairs));
   }
-  args.half_block = parse_block(call, args.pairs) / 2;
+  args.in_half_block = parse_block(call, "pairing", call.pairing, args.pairs) / 2;
+  args.half_block = args.in_half_block;
+  if (call.out_pairing != "same") {
+    const int64_t block = parse_block(call, "out_pairing", call.out_pairing, args.pairs);
+    if (args.pairs != 0) args.half_block = block / 2;
+  }
   check_factor(call.function, "scale", call.scale, args.dtype);
   args.scale = call.scale;
   args.inverse = call.inverse;
@@ -458,6 +466,7 @@ RotaryGradientArgs check_rotary_gradient(RotaryCall call, const Array* const* x)
   RotaryGradientArgs args;
   args.inverse = call.inverse;
   call.inverse = !call.inverse;
+  if (call.out_pairing != "same") std::swap(call.pairing, call.out_pairing);
   args.turned = check_rotary(call);
   for (int i = 0; i < call.tensor_count; ++i) {
     const Array& given = *x[i];

@@ -9,6 +9,8 @@
 //   b = 2P (one block)     x0 x1 x2 ... | xP xP+1 ...     half (NeoX, Hugging Face): i with i + P
 //
 //   (a, b) of a pair  ->  (a cos - b sin, b cos + a sin)
+//
+// Pairs may be written in blocks of another size than they are read from (out_pairing).
 #pragma once
 
 #include <algorithm>
@@ -89,9 +91,11 @@ struct RotaryArgs {
   Dtype dtype = Dtype::kFloat32;
   int64_t batch = 0, tokens = 0, head_dim = 0;
 
-  int64_t pairs = 0;       // P
-  int64_t start = 0;       // first rotated dim
-  int64_t half_block = 0;  // b/2, the distance between the partners of a pair
+  int64_t pairs = 0;  // P
+  int64_t start = 0;  // first rotated dim
+  // b/2, the distance between the partners of a pair: where they are written, and where they are
+  // read.
+  int64_t half_block = 0, in_half_block = 0;
 
   // Angles from positions ...
   Positions positions;
@@ -116,6 +120,9 @@ struct RotaryArgs {
 
   POSENC_HD int64_t rows() const { return batch * tokens; }
 
+  // Whether pairs are written to other dims than they are read from.
+  POSENC_HD bool rearranged() const { return in_half_block != half_block; }
+
   // Heads that have angles of their own; 1: the same for all.
   POSENC_HD int64_t angle_heads() const { return cosine != nullptr ? table_heads : inv_freq.heads; }
 
@@ -138,6 +145,43 @@ struct RotaryArgs {
       one.tensors[i] = tensors[i].heads_from(head, 1, item_size(dtype));
     }
     return one;
+  }
+
+  // Whether pairs are written to dims that are still to be read: a copy has to be read instead.
+  bool overwrites_itself() const {
+    bool in_place = false;
+    for (int i = 0; i < tensor_count; ++i) {
+      in_place = in_place || tensors[i].in == tensors[i].out;
+    }
+    return rearranged() && in_place;
+  }
+
+  int64_t row_bytes() const {
+    int64_t heads = 0;
+    for (int i = 0; i < tensor_count; ++i) heads += tensors[i].heads;
+    return heads * head_dim * item_size(dtype);
+  }
+
+  // Makes the call for `row_count` rows from `first` on read from a copy in memory for so many
+  // row_bytes(); returns the call that makes the copy, a rotation of no pairs.
+  RotaryArgs read_from_copy(void* memory, int64_t first, int64_t row_count) {
+    RotaryArgs copying;
+    copying.tensor_count = tensor_count;
+    copying.dtype = dtype;
+    copying.batch = batch;
+    copying.tokens = tokens;
+    copying.head_dim = head_dim;
+    char* next = static_cast<char*>(memory);
+    for (int i = 0; i < tensor_count; ++i) {
+      const int64_t row = tensors[i].heads * head_dim;
+      copying.tensors[i] = tensors[i];
+      copying.tensors[i].out = next - first * row * item_size(dtype);
+      copying.tensors[i].out_strides = {tokens * row, row, head_dim};
+      tensors[i].in = copying.tensors[i].out;
+      tensors[i].in_strides = copying.tensors[i].out_strides;
+      next += row_count * row * item_size(dtype);
+    }
+    return copying;
   }
 
   // visit(args) once, or for calls in which the heads of every tensor have one stride.
@@ -220,7 +264,8 @@ struct RotaryOptions {
   const Array* k_cosine = nullptr;
   const Array* k_sine = nullptr;
   const Array* k_rows = nullptr;
-  int64_t k_start = -1;  // negative: that of q
+  int64_t k_start = -1;                   // negative: that of q
+  std::string_view out_pairing = "same";  // as `pairing`, or as that is written
 
   // Shows a reader each option with its name, in the order in which all functions take them.
   template <typename Reader>
@@ -252,6 +297,7 @@ struct RotaryOptions {
       reader.optional_array("k_rows", k_rows);
     }
     reader.integer("k_start", k_start);
+    reader.pairing("out_pairing", out_pairing);
   }
 
   // Whether q and k have tokens of their own; and whether they are turned one by one.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cpu/pieces.h"
+#include "cpu/rearrange.h"
 #include "cpu/targets.h"
 
 namespace posenc::cpu {
@@ -28,7 +29,44 @@ void norm_rotary_gradient(const NormRotaryGradientArgs& args, int64_t begin, int
   }
 }
 
+namespace {
+
+// Whether kernels rearrange what they turn, if it is written elsewhere: from neighbours to any
+// blocks, or from halves to neighbours. In a copy, too, dims are neighbours.
+bool turned_and_rearranged(const RotaryArgs& args, bool copied) {
+  bool fits = args.in_half_block == 1 || (args.half_block == 1 && args.in_half_block == args.pairs);
+  for (int i = 0; i < args.tensor_count; ++i) {
+    const RotaryTensor& x = args.tensors[i];
+    fits = fits && (copied || x.in_strides.dim == 1) && x.out_strides.dim == 1;
+  }
+  return fits;
+}
+
+// Some rows at a time, which the cache holds: copied, or rearranged before they are turned where
+// they are.
+void rotary_rearranged(const RotaryArgs& args, int64_t begin, int64_t end) {
+  constexpr int64_t kRows = 16;
+  std::vector<char> copy;
+  for (int64_t first = begin; first < end; first += kRows) {
+    const int64_t last = std::min(first + kRows, end);
+    if (!turned_and_rearranged(args, true)) {
+      rotary(rearrange(args, first, last), first, last);
+      continue;
+    }
+    copy.resize(static_cast<size_t>(kRows * args.row_bytes()));
+    RotaryArgs of_copy = args;
+    of_copy.non_temporal = false;
+    rotary(of_copy.read_from_copy(copy.data(), first, last - first), first, last);
+    rotary(of_copy, first, last);
+  }
+}
+
+}  // namespace
+
 void rotary(const RotaryArgs& args, int64_t begin, int64_t end) {
+  if (args.overwrites_itself() || (args.rearranged() && !turned_and_rearranged(args, false))) {
+    return rotary_rearranged(args, begin, end);
+  }
   args.for_each_frequencies([&](const RotaryArgs& part) { kernels().rotary(part, begin, end); });
 }
 

@@ -257,6 +257,36 @@ HWY_INLINE void store_twice(hn::Vec<D> low, hn::Vec<D> high, D d, T* to) {
   store<kStore>(high, d, to + hn::Lanes(d));
 }
 
+// 2N neighbouring numbers, the even and the odd ones apart, each in their order.
+template <typename T, class D>
+HWY_INLINE void load_split(D d, const T* from, hn::Vec<D>& even, hn::Vec<D>& odd) {
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    split_pairs(d, load_pairs(d, from), even, odd);
+  } else if constexpr (std::is_same_v<T, Float16>) {
+    const hn::Rebind<uint16_t, D> d16;
+    hn::Vec<decltype(d16)> first, second;
+    hn::LoadInterleaved2(d16, reinterpret_cast<const uint16_t*>(from), first, second);
+    even = from_float16(d, first);
+    odd = from_float16(d, second);
+  } else {
+    hn::LoadInterleaved2(d, from, even, odd);
+  }
+}
+
+// And joined again. Of bfloat16 alone past the cache.
+template <Store kStore, typename T, class D>
+HWY_INLINE void store_joined(hn::Vec<D> even, hn::Vec<D> odd, D d, T* to) {
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    store_even_odd<kStore>(even, odd, d, to);
+  } else if constexpr (std::is_same_v<T, Float16>) {
+    const hn::Rebind<uint16_t, D> d16;
+    hn::StoreInterleaved2(to_float16(d, even), to_float16(d, odd), d16,
+                          reinterpret_cast<uint16_t*>(to));
+  } else {
+    hn::StoreInterleaved2(even, odd, d, to);
+  }
+}
+
 // Numbers rounded to the format T, still in what they are computed in.
 template <typename T, class D>
 HWY_INLINE hn::Vec<D> rounded(D d, hn::Vec<D> v) {

@@ -25,17 +25,16 @@ HWY_BEFORE_NAMESPACE();
 namespace posenc::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-template <typename T, bool kInterleaved, Rounding kRounding>
+template <typename T, class Row, Rounding kRounding>
 class RotaryKernel {
-  using Row = std::conditional_t<kInterleaved, InterleavedRow<T>, HalfRow<T>>;
-  using Runs = RotaryRuns<T, kInterleaved, kRounding>;
+  using Runs = RotaryRuns<T, Row, kRounding>;
   using D = RealTag<T>;
 
  public:
   HWY_ATTR void run(const RotaryArgs& args, int64_t begin, int64_t end) {
     const D d;
-    // Interleaved pairs are one run of P pairs; otherwise P / half_block blocks.
-    const int64_t length = kInterleaved ? args.pairs : args.half_block;
+    // Neighbouring pairs are one run of P pairs; otherwise P / half_block blocks.
+    const int64_t length = Row::kNeighboursOut ? args.pairs : args.half_block;
     const int64_t blocks = length == 0 ? 0 : args.pairs / length;
     const int64_t group = static_cast<int64_t>(group_size(d, Row::kOrder));
     const int64_t capacity = static_cast<int64_t>(kMaxPairs);
@@ -94,14 +93,22 @@ class RotaryKernel {
   HWY_ALIGN char lines_[kLineBuffer];
 };
 
+template <typename T, class Row, Rounding kRounding>
+HWY_ATTR void run_kernel(const RotaryArgs& args, int64_t begin, int64_t end) {
+  RotaryKernel<T, Row, kRounding> kernel;
+  kernel.run(args, begin, end);
+}
+
 template <typename T, Rounding kRounding>
 HWY_ATTR void run_rounded(const RotaryArgs& args, int64_t begin, int64_t end) {
-  if (args.half_block == 1) {
-    RotaryKernel<T, true, kRounding> kernel;
-    kernel.run(args, begin, end);
+  const bool neighbours = args.half_block == 1;
+  if (args.rearranged()) {  // rarer: by instructions only where a look at each vector says so
+    constexpr Rounding kThis = kRounding == Rounding::kAsWritten ? kRounding : Rounding::kOnce;
+    neighbours ? run_kernel<T, JoinRow<T>, kThis>(args, begin, end)
+               : run_kernel<T, SplitRow<T>, kThis>(args, begin, end);
   } else {
-    RotaryKernel<T, false, kRounding> kernel;
-    kernel.run(args, begin, end);
+    neighbours ? run_kernel<T, InterleavedRow<T>, kRounding>(args, begin, end)
+               : run_kernel<T, HalfRow<T>, kRounding>(args, begin, end);
   }
 }
 

@@ -48,17 +48,25 @@ struct TwoVectors {
 };
 
 // One group of pairs in a row. Members:
-//   kOrder     how the group's angles lie in the scratch
-//   kVectors   registers that a group of one row takes
-//   kCopies    scratch numbers per pair: 2 where cosine and sine are written for both partners
-//   Angles     the group's cosines and sines in registers
-//   Group      its numbers as they are read; `far` are the second partners, unused where they are
+//   kNeighboursIn, kNeighboursOut   whether partners are neighbours where they are read, and
+//   written kStreams   whether it can be written past the cache kOrder     how the group's angles
+//   lie in the scratch kVectors   registers that a group of one row takes kCopies    scratch
+//   numbers per pair: 2 where cosine and sine are written for both partners Angles     the group's
+//   cosines and sines in registers Group      its numbers as they are read; `far` are the second
+//   partners, unused where they are
 //              neighbours
 //   rotate     a Group -> out
 
+template <bool kIn, bool kOut, bool kMayStream = true>
+struct Partners {
+  static constexpr bool kNeighboursIn = kIn, kNeighboursOut = kOut, kStreams = kMayStream;
+};
+using FarPartners = Partners<false, false>;
+using NeighbouringPartners = Partners<true, true>;
+
 // a0 a1 a2 ... aN-1 (far apart) b0 b1 b2 ... bN-1
 template <typename T>
-struct HalfRow {
+struct HalfRow : FarPartners {
   static constexpr PairOrder kOrder = PairOrder::kNatural;
   static constexpr size_t kCopies = 1;
   static constexpr int kVectors = 2;
@@ -86,7 +94,7 @@ struct HalfRow {
 
 // The same with 2N pairs, read as even and odd ones.
 template <>
-struct HalfRow<BFloat16> {
+struct HalfRow<BFloat16> : FarPartners {
   static constexpr PairOrder kOrder = PairOrder::kEvenOdd;
   static constexpr size_t kCopies = 1;
   static constexpr int kVectors = 2;
@@ -118,7 +126,7 @@ struct HalfRow<BFloat16> {
 
 // The same with 2N pairs, converted as they are read.
 template <>
-struct HalfRow<Float16> {
+struct HalfRow<Float16> : FarPartners {
   static constexpr PairOrder kOrder = PairOrder::kTwice;
   static constexpr size_t kCopies = 1;
   static constexpr int kVectors = 4;
@@ -147,7 +155,7 @@ struct HalfRow<Float16> {
 
 // a0 b0 a1 b1 a2 b2 ...; scratch holds c0 c0 c1 c1 ... and -s0 s0 -s1 s1 ...
 template <typename T>
-struct InterleavedRow {
+struct InterleavedRow : NeighbouringPartners {
   static constexpr PairOrder kOrder = PairOrder::kInterleave;
   static constexpr size_t kCopies = 2;
   static constexpr int kVectors = 2;
@@ -177,7 +185,7 @@ struct InterleavedRow {
 
 // bfloat16 pairs are the halves of 32-bit lanes: no shuffle.
 template <>
-struct InterleavedRow<BFloat16> {
+struct InterleavedRow<BFloat16> : NeighbouringPartners {
   static constexpr PairOrder kOrder = PairOrder::kNatural;
   static constexpr size_t kCopies = 1;
   static constexpr int kVectors = 1;
@@ -200,6 +208,62 @@ struct InterleavedRow<BFloat16> {
     split_pairs(d, group.pairs, a, b);
     turn<BFloat16, kRounding>(d, a, b, angles.cosine, angles.sine);
     store_even_odd<kStore, kRounding == Rounding::kOnceByInstruction>(a, b, d, out);
+  }
+};
+
+// 2N pairs that are neighbours where they are read, and far apart where they are written.
+template <typename T>
+struct SplitRow : Partners<true, false> {
+  static constexpr PairOrder kOrder = PairOrder::kTwice;
+  static constexpr size_t kCopies = 1;
+  static constexpr int kVectors = 4;
+
+  template <class D>
+  using Angles = TwoVectors<D>;
+
+  template <class D>
+  struct Group {
+    hn::Vec<D> a_low, a_high, b_low, b_high;
+    HWY_INLINE void read(D d, const T* in, const T* /*far*/) {
+      load_split(d, in, a_low, b_low);
+      load_split(d, in + 2 * hn::Lanes(d), a_high, b_high);
+    }
+  };
+
+  template <Store kStore, Rounding kRounding, class D>
+  static HWY_INLINE void rotate(D d, Group<D>& group, T* out, T* far, const Angles<D>& angles) {
+    turn<T, kRounding>(d, group.a_low, group.b_low, angles.cosine1, angles.sine1);
+    turn<T, kRounding>(d, group.a_high, group.b_high, angles.cosine2, angles.sine2);
+    store_twice<kStore>(group.a_low, group.a_high, d, out);
+    store_twice<kStore>(group.b_low, group.b_high, d, far);
+  }
+};
+
+// 2N pairs that are far apart where they are read, and neighbours where they are written.
+template <typename T>
+struct JoinRow : Partners<false, true, std::is_same_v<T, BFloat16>> {
+  static constexpr PairOrder kOrder = PairOrder::kTwice;
+  static constexpr size_t kCopies = 1;
+  static constexpr int kVectors = 4;
+
+  template <class D>
+  using Angles = TwoVectors<D>;
+
+  template <class D>
+  struct Group {
+    hn::Vec<D> a_low, a_high, b_low, b_high;
+    HWY_INLINE void read(D d, const T* in, const T* far) {
+      load_twice(d, in, a_low, a_high);
+      load_twice(d, far, b_low, b_high);
+    }
+  };
+
+  template <Store kStore, Rounding kRounding, class D>
+  static HWY_INLINE void rotate(D d, Group<D>& group, T* out, T* /*far*/, const Angles<D>& angles) {
+    turn<T, kRounding>(d, group.a_low, group.b_low, angles.cosine1, angles.sine1);
+    turn<T, kRounding>(d, group.a_high, group.b_high, angles.cosine2, angles.sine2);
+    store_joined<kStore>(group.a_low, group.b_low, d, out);
+    store_joined<kStore>(group.a_high, group.b_high, d, out + 2 * hn::Lanes(d));
   }
 };
 

@@ -57,9 +57,8 @@ struct Tokens {
 };
 
 // One piece of one tensor's heads, for a block of tokens whose angles are at hand.
-template <typename T, bool kInterleaved, Rounding kRounding>
+template <typename T, class Row, Rounding kRounding>
 class RotaryRuns {
-  using Row = std::conditional_t<kInterleaved, InterleavedRow<T>, HalfRow<T>>;
   using Number = Real<T>;
   using D = RealTag<T>;
 
@@ -87,7 +86,7 @@ class RotaryRuns {
       way_ = Way::kStrided;
     } else if (in_place) {
       way_ = Way::kInPlace;
-    } else if (args.non_temporal && kStreams && can_stream()) {
+    } else if (args.non_temporal && kStreams && Row::kStreams && can_stream()) {
       way_ = Way::kStream;
     } else {
       way_ = Way::kOrdinary;
@@ -98,11 +97,13 @@ class RotaryRuns {
   HWY_ATTR void rotate() const {
     switch (way_) {
       case Way::kStrided:
-        return rotate_all<Way::kStrided, 1>();
+        if constexpr (!kRearranges) return rotate_all<Way::kStrided, 1>();
+        break;
       case Way::kInPlace:
-        return rotate_all<Way::kInPlace, kHeadsInPlace<Row>>();
+        if constexpr (!kRearranges) return rotate_all<Way::kInPlace, kHeadsInPlace<Row>>();
+        break;
       case Way::kStream:
-        return rotate_all<kStreams ? Way::kStream : Way::kOrdinary, kHeads>();
+        return rotate_all<kStreams && Row::kStreams ? Way::kStream : Way::kOrdinary, kHeads>();
       default:
         return rotate_all<Way::kOrdinary, kHeads>();
     }
@@ -111,6 +112,8 @@ class RotaryRuns {
  private:
   static constexpr bool kStreams = HWY_ARCH_X86 != 0;
   static constexpr int64_t kSize = static_cast<int64_t>(sizeof(T));
+  // Then all dims are neighbours, and written elsewhere: the caller sees to it.
+  static constexpr bool kRearranges = Row::kNeighboursIn != Row::kNeighboursOut;
 
   // kStrided: dims are no neighbours. kInPlace: they are written where they are read. Else they
   // are written elsewhere: past the cache (kStream), or into it (kOrdinary; by_lines_: into the
@@ -227,10 +230,17 @@ class RotaryRuns {
 
   int64_t row_bytes() const { return std::max<int64_t>(args_.head_dim * kSize, 1); }
 
-  // Dim of the first partner of the first pair of the i-th block of the piece.
+  // Dim of the first partner of the first pair of the i-th block of the piece, where it is written.
   int64_t first_dim(int64_t i) const {
-    return kInterleaved ? args_.start + 2 * piece_.first
-                        : args_.start + 2 * args_.half_block * (piece_.block + i) + piece_.first;
+    return Row::kNeighboursOut
+               ? args_.start + 2 * piece_.first
+               : args_.start + 2 * args_.half_block * (piece_.block + i) + piece_.first;
+  }
+
+  // Of the first block, where it is read.
+  int64_t first_in_dim() const {
+    if (!kRearranges) return first_dim(0);
+    return args_.start + (Row::kNeighboursIn ? 2 : 1) * piece_.first_pair(args_, 0);
   }
 
   // Whether what a group writes lies in whole lines.
@@ -239,7 +249,7 @@ class RotaryRuns {
     const HeadStrides& strides = tensor_.out_strides;
     const int64_t first = reinterpret_cast<int64_t>(tensor_.out) + first_dim(0) * kSize;
     const int64_t steps =
-        strides.batch | strides.token | strides.head | (kInterleaved ? 0 : args_.half_block);
+        strides.batch | strides.token | strides.head | (Row::kNeighboursOut ? 0 : args_.half_block);
     return (together | first | steps * kSize) % kLineBytes == 0;
   }
 
@@ -249,7 +259,7 @@ class RotaryRuns {
     const bool rotated = piece_.blocks * piece_.length == args_.pairs;
     const bool copied = copy_rest_ || 2 * args_.pairs == args_.head_dim;
     const int64_t parts = args_.start | 2 * args_.half_block | args_.head_dim |
-                          (kInterleaved ? 2 * args_.pairs : args_.half_block);
+                          (Row::kNeighboursOut ? 2 * args_.pairs : args_.half_block);
     const HeadStrides& strides = tensor_.out_strides;
     const int64_t target = reinterpret_cast<int64_t>(tensor_.out) |
                            (strides.batch | strides.token | strides.head) * kSize;
@@ -291,20 +301,23 @@ class RotaryRuns {
   };
 
   static constexpr int64_t kGroup = static_cast<int64_t>(group_size(D(), Row::kOrder));
-  static constexpr int64_t kGroupDims = kGroup * (kInterleaved ? 2 : 1);
+  // Neighbouring dims of a group, where they are written and read.
+  static constexpr int64_t kGroupDims = kGroup * (Row::kNeighboursOut ? 2 : 1);
+  static constexpr int64_t kGroupInDims = kGroup * (Row::kNeighboursIn ? 2 : 1);
 
   // Where a row has the pairs of the piece.
   struct Pairs {
-    int64_t first;        // dim of the first one
-    int64_t far;          // from a pair's first partner to its second one
-    int64_t blocks;       // of the pairing
-    int64_t groups_dims;  // of a block, in whole groups
-    int64_t rest;         // pairs after them
-    int64_t block_dims;   // from a block to the next
+    int64_t first, first_in;  // dim of the first one, where it is written and read
+    int64_t far, far_in;      // from a pair's first partner to its second one
+    int64_t blocks;           // of the pairing
+    int64_t groups_dims;      // of a block, in whole groups
+    int64_t rest;             // pairs after them
+    int64_t block_dims;       // from a block to the next
   };
 
   HWY_INLINE Pairs pairs() const {
-    return {first_dim(0),           args_.half_block,
+    return {first_dim(0),           first_in_dim(),
+            args_.half_block,       kRearranges ? args_.in_half_block : args_.half_block,
             piece_.blocks,          piece_.length / kGroup * kGroupDims,
             piece_.length % kGroup, 2 * args_.half_block};
   }
@@ -355,11 +368,11 @@ class RotaryRuns {
 
   // Requests what a group reads, if it begins a line.
   static HWY_INLINE void prefetch(const T* group, int64_t far, int64_t dim) {
-    constexpr int64_t kBytes = kGroupDims * kSize;
+    constexpr int64_t kBytes = kGroupInDims * kSize;
     if (kBytes < kLineBytes && dim * kSize % kLineBytes >= kBytes) return;
     for (int64_t at = 0; at < kBytes; at += kLineBytes) {
       prefetch_later(reinterpret_cast<const char*>(group) + at);
-      if (!kInterleaved) prefetch_later(reinterpret_cast<const char*>(group + far) + at);
+      if (!Row::kNeighboursIn) prefetch_later(reinterpret_cast<const char*>(group + far) + at);
     }
   }
 
@@ -369,18 +382,23 @@ class RotaryRuns {
                                               int64_t angle_beside,
                                               [[maybe_unused]] int64_t ahead) {
     const D d;
-    int64_t first = pairs.first;
+    int64_t first = pairs.first, first_in = pairs.first_in;
     for (int64_t block = 0; block < pairs.blocks; ++block) {
+      // Where a group is read that is written at `dim`.
+      const auto in_dim = [&](int64_t dim) {
+        return kRearranges ? first_in + (dim - first) / kGroupDims * kGroupInDims : dim;
+      };
       int64_t dim = first;
       for (const int64_t end = first + pairs.groups_dims; dim < end; dim += kGroupDims) {
         const typename Row::template Angles<D> shared(d, cosine, sine);
+        const int64_t from = in_dim(dim);
         // All reads before all writes: rows are often a multiple of 4 KiB apart, and processors
         // take a read at such a distance from a fresh write for a read of it.
         typename Row::template Group<D> numbers[kCount];
         unrolled<kCount>([&](auto j) POSENC_INLINED {
-          const T* const group = in[j] + dim;
-          if constexpr (kAhead) prefetch(group + ahead, pairs.far, dim - first);
-          numbers[j].read(d, group, group + pairs.far);
+          const T* const group = in[j] + from;
+          if constexpr (kAhead) prefetch(group + ahead, pairs.far_in, from - first_in);
+          numbers[j].read(d, group, group + pairs.far_in);
         });
         unrolled<kCount>([&](auto j) POSENC_INLINED {
           T* const to = out[j] + dim;
@@ -395,13 +413,14 @@ class RotaryRuns {
       if (pairs.rest != 0) {
         for (int j = 0; j < kCount; ++j) {
           const int64_t own = kOwnAngles ? j * angle_beside : 0;
-          rotate_part(in[j] + dim, 1, out[j] + dim, 1, pairs.far, pairs.rest, cosine + own,
-                      sine + own);
+          rotate_part(in[j] + in_dim(dim), 1, pairs.far_in, out[j] + dim, 1, pairs.far, pairs.rest,
+                      cosine + own, sine + own);
         }
         cosine += kGroup * static_cast<int64_t>(Row::kCopies);
         sine += kGroup * static_cast<int64_t>(Row::kCopies);
       }
       first += pairs.block_dims;
+      first_in += pairs.block_dims;
     }
   }
 
@@ -410,8 +429,9 @@ class RotaryRuns {
     const int64_t in_dim = tensor_.in_strides.dim, out_dim = tensor_.out_strides.dim;
     for (int64_t block = 0; block < piece_.blocks; ++block) {
       for (int64_t pair = 0; pair < piece_.length; pair += kGroup) {
-        const int64_t at = first_dim(block) + pair * (kInterleaved ? 2 : 1);
-        rotate_part(in + at * in_dim, in_dim, out + at * out_dim, out_dim, args_.half_block,
+        const int64_t at = first_dim(block) + pair * (Row::kNeighboursOut ? 2 : 1);
+        const int64_t far = args_.half_block;
+        rotate_part(in + at * in_dim, in_dim, far, out + at * out_dim, out_dim, far,
                     std::min(kGroup, piece_.length - pair), cosine, sine);
         cosine += kGroup * Row::kCopies;
         sine += kGroup * Row::kCopies;
@@ -430,28 +450,28 @@ class RotaryRuns {
   }
 
   // Up to one group of pairs, through a buffer: row ends, and dims that are not neighbours.
-  static HWY_ATTR void rotate_part(const T* in, int64_t in_step, T* out, int64_t out_step,
-                                   int64_t far, int64_t count, const Number* cosine,
-                                   const Number* sine) {
+  static HWY_ATTR void rotate_part(const T* in, int64_t in_step, int64_t in_far, T* out,
+                                   int64_t out_step, int64_t out_far, int64_t count,
+                                   const Number* cosine, const Number* sine) {
     const D d;
     constexpr int64_t kGroup = static_cast<int64_t>(2 * hn::MaxLanes(D()));
     HWY_ALIGN T buffer[2 * kGroup] = {};
-    // Interleaved partners stay neighbours; far ones are kGroup apart in the buffer.
-    if constexpr (kInterleaved) {
+    // Neighbouring partners stay that; far ones are kGroup apart in the buffer.
+    if constexpr (Row::kNeighboursIn) {
       read_part(in, in_step, 2 * count, buffer);
     } else {
       read_part(in, in_step, count, buffer);
-      read_part(in + far * in_step, in_step, count, buffer + kGroup);
+      read_part(in + in_far * in_step, in_step, count, buffer + kGroup);
     }
     const typename Row::template Angles<D> angles(d, cosine, sine);
     typename Row::template Group<D> group;
     group.read(d, buffer, buffer + kGroup);
     Row::template rotate<Store::kOrdinary, kRounding>(d, group, buffer, buffer + kGroup, angles);
-    if constexpr (kInterleaved) {
+    if constexpr (Row::kNeighboursOut) {
       write_part(buffer, 2 * count, out, out_step);
     } else {
       write_part(buffer, count, out, out_step);
-      write_part(buffer + kGroup, count, out + far * out_step, out_step);
+      write_part(buffer + kGroup, count, out + out_far * out_step, out_step);
     }
   }
 

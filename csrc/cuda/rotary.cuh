@@ -99,7 +99,11 @@ class RotaryBlock {
     const Index vector = first_vector + x_;
     rotates_ = vector < rotated;
     there_ = vector < static_cast<Index>(plan_.vectors);
-    dim_ = rotates_ ? rotated_dim<Index>(vector) : copied_dim<Index>(vector - rotated);
+    dim_ = rotates_ ? rotated_dim<Index>(vector, args_.half_block)
+                    : copied_dim<Index>(vector - rotated);
+    if constexpr (kRearranges) {
+      in_dim_ = rotates_ ? rotated_dim<Index>(vector, args_.in_half_block) : dim_;
+    }
   }
 
   template <typename Index>
@@ -200,8 +204,8 @@ class RotaryBlock {
   POSENC_HD Number* sines() const { return cosines() + plan_.threads_y * block_pairs_; }
 
   template <typename Index>
-  POSENC_HD int64_t rotated_dim(Index vector) const {
-    const Index pair = vector * kVector, half_block = static_cast<Index>(args_.half_block);
+  POSENC_HD int64_t rotated_dim(Index vector, int64_t half) const {
+    const Index pair = vector * kVector, half_block = static_cast<Index>(half);
     const bool later = !kInterleaved && pair >= half_block;
     return args_.start + pair + (later ? quotient<Index>(pair, half_block) * half_block : 0);
   }
@@ -229,6 +233,14 @@ class RotaryBlock {
     }
   }
 
+  // Where pairs are read, and how far apart: elsewhere than where they are written on the way of
+  // single numbers alone.
+  static constexpr bool kRearranges = kVector == 1;
+  POSENC_HD int64_t in_dim() const { return kRearranges ? in_dim_ : dim_; }
+  POSENC_HD int64_t in_half_block() const {
+    return kRearranges ? args_.in_half_block : args_.half_block;
+  }
+
   // Element strides of the dims are 1 but on the way of single numbers.
   static POSENC_HD int64_t dim_stride(const HeadStrides& strides) {
     return kVector == 1 ? strides.dim : 1;
@@ -236,12 +248,12 @@ class RotaryBlock {
 
   // Where the token's and thread's numbers of a head are, in bytes from the first of all.
   template <typename Index>
-  POSENC_HD int64_t place(const HeadStrides& strides, int64_t head) const {
+  POSENC_HD int64_t place(const HeadStrides& strides, int64_t head, int64_t dim) const {
     const auto along = [](int64_t index, int64_t stride) {
       return static_cast<Index>(index) * static_cast<Index>(stride);
     };
     const Index elements = along(batch_, strides.batch) + along(token_, strides.token) +
-                           along(head, strides.head) + along(dim_, dim_stride(strides));
+                           along(head, strides.head) + along(dim, dim_stride(strides));
     return elements * static_cast<int64_t>(sizeof(T));
   }
 
@@ -253,11 +265,12 @@ class RotaryBlock {
   };
 
   template <typename Index>
-  POSENC_HD Next first(const void* q, const HeadStrides& q_strides, const void* k,
+  POSENC_HD Next first(int64_t dim, const void* q, const HeadStrides& q_strides, const void* k,
                        const HeadStrides& k_strides) const {
     const int64_t head = group_ + first_head_;
     const int64_t apart = reinterpret_cast<int64_t>(k) - reinterpret_cast<int64_t>(q);
-    return {place<Index>(q_strides, head), apart + place<Index>(k_strides, head - plan_.q_heads)};
+    return {place<Index>(q_strides, head, dim),
+            apart + place<Index>(k_strides, head - plan_.q_heads, dim)};
   }
 
   static POSENC_HD int64_t take(Next& next, const HeadSteps& steps, bool of_q) {
@@ -275,8 +288,9 @@ class RotaryBlock {
   }
 
   // From the first number of a pair to the second.
-  POSENC_HD int64_t partner(const HeadStrides& q, const HeadStrides& k, bool of_q) const {
-    return args_.half_block * (of_q ? dim_stride(q) : dim_stride(k));
+  static POSENC_HD int64_t partner(int64_t half, const HeadStrides& q, const HeadStrides& k,
+                                   bool of_q) {
+    return half * (of_q ? dim_stride(q) : dim_stride(k));
   }
 
   // Heads are shared out over z and the head blocks, and counted through q and k.
@@ -351,7 +365,7 @@ class RotaryBlock {
 
   bool in_range_, there_, working_, rotates_;
   int block_pairs_;
-  int64_t first_pair_, batch_, token_, dim_;
+  int64_t first_pair_, batch_, token_, dim_, in_dim_;
   int64_t group_, first_head_;
 };
 
@@ -402,8 +416,8 @@ class RotaryThread : public RotaryBlock<T, kVector, kInterleaved> {
     // No index into args_.tensors that is not known to the compiler: kernel parameters would be
     // copied to memory for it.
     const RotaryTensor &q = args_.tensors[0], &k = args_.tensors[1];
-    in_ = this->template first<Index>(q.in, q.in_strides, k.in, k.in_strides);
-    out_ = this->template first<Index>(q.out, q.out_strides, k.out, k.out_strides);
+    in_ = this->template first<Index>(this->in_dim(), q.in, q.in_strides, k.in, k.in_strides);
+    out_ = this->template first<Index>(this->dim_, q.out, q.out_strides, k.out, k.out_strides);
   }
 
   template <bool kAsWritten>
@@ -422,7 +436,7 @@ class RotaryThread : public RotaryBlock<T, kVector, kInterleaved> {
         const auto x = Block::pairs_of(first_[i], second_[kInterleaved ? 0 : i]);
         Block::write(Block::template turn<kAsWritten>(x, c, s),
                      Block::at(args_.tensors[0].out, take(out_, plan_.out, of_q)),
-                     partner(q, k, of_q));
+                     partner(args_.half_block, q, k, of_q));
       }
     }
   }
@@ -438,7 +452,7 @@ class RotaryThread : public RotaryBlock<T, kVector, kInterleaved> {
       const T* const data = Block::at(args_.tensors[0].in, take(in_, plan_.in, of_q));
       first_[i] = read_word<T, kVector>(data);
       if constexpr (!kInterleaved) {
-        second_[i] = read_word<T, kVector>(data + partner(q, k, of_q));
+        second_[i] = read_word<T, kVector>(data + partner(this->in_half_block(), q, k, of_q));
       }
     }
   }
@@ -455,6 +469,7 @@ class RotaryThread : public RotaryBlock<T, kVector, kInterleaved> {
 // Whether every access of `width` numbers is aligned and lies inside its part of a head.
 inline bool fits(const RotaryArgs& args, int width, bool interleaved) {
   if (interleaved && args.half_block != 1) return false;
+  if (args.rearranged()) return false;
   const int64_t run = interleaved ? 2 * args.pairs : args.half_block;
   int64_t multiples = run | args.start | (args.head_dim - args.start - 2 * args.pairs);
   for (int i = 0; i < args.tensor_count; ++i) {

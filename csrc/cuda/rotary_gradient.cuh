@@ -114,7 +114,7 @@ class RotaryGradientThread : public RotaryBlock<T, kVector, kInterleaved> {
         const Turned y =
             Block::template turn<false>(Block::pairs_of(first_[i], second_[second]), c, s);
         Block::write(y, Block::at(args_.tensors[0].out, take(out_, plan_.out, of_q)),
-                     partner(q, k, of_q));
+                     partner(args_.half_block, q, k, of_q));
         const Turned x = Block::pairs_of(first_of_x_[i], second_of_x_[second]);
 #pragma unroll
         for (int j = 0; j < kPairs; ++j) {
@@ -244,10 +244,10 @@ class RotaryGradientThread : public RotaryBlock<T, kVector, kInterleaved> {
   POSENC_HD void take_row(int round) {
     Block::take_row(static_cast<Index>(first_row(round)) + y_);
     const RotaryTensor &q = args_.tensors[0], &k = args_.tensors[1];
-    in_ = this->template first<Index>(q.in, q.in_strides, k.in, k.in_strides);
-    out_ = this->template first<Index>(q.out, q.out_strides, k.out, k.out_strides);
-    x_at_ = this->template first<Index>(gradient_.x[0], gradient_.x_strides[0], gradient_.x[1],
-                                        gradient_.x_strides[1]);
+    in_ = this->template first<Index>(this->in_dim(), q.in, q.in_strides, k.in, k.in_strides);
+    out_ = this->template first<Index>(this->dim_, q.out, q.out_strides, k.out, k.out_strides);
+    x_at_ = this->template first<Index>(this->dim_, gradient_.x[0], gradient_.x_strides[0],
+                                        gradient_.x[1], gradient_.x_strides[1]);
   }
 
   POSENC_HD void read(int head) {
@@ -264,10 +264,11 @@ class RotaryGradientThread : public RotaryBlock<T, kVector, kInterleaved> {
       };
       const int second = kInterleaved ? 0 : i;
       read_one(Block::at(q.in, take(in_, plan_.in, of_q)),
-               partner(q.in_strides, k.in_strides, of_q), first_[i], second_[second]);
+               partner(this->in_half_block(), q.in_strides, k.in_strides, of_q), first_[i],
+               second_[second]);
       read_one(Block::at(gradient_.x[0], take(x_at_, plan_.x, of_q)),
-               partner(gradient_.x_strides[0], gradient_.x_strides[1], of_q), first_of_x_[i],
-               second_of_x_[second]);
+               partner(args_.half_block, gradient_.x_strides[0], gradient_.x_strides[1], of_q),
+               first_of_x_[i], second_of_x_[second]);
     }
   }
 

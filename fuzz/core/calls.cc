@@ -178,6 +178,7 @@ void try_rotary(Input& input) {
     }
   }
   const bool gradient = input.byte() < 60 && call.inv_freq != nullptr;
+  if (input.byte() < 80) call.out_pairing = kPairings[input.below(10)];
   RotaryArgs args;
   if (gradient) {
     const Array* const given[2] = {&x[0], &x[1]};
@@ -192,8 +193,10 @@ void try_rotary(Input& input) {
   POSENC_FUZZ_EXPECT(
       args.start >= 0 && args.pairs >= 0 && args.start + 2 * args.pairs <= args.head_dim,
       "start %lld", static_cast<long long>(args.start));
-  POSENC_FUZZ_EXPECT(args.pairs == 0 || (args.half_block >= 1 && args.pairs % args.half_block == 0),
-                     "half block %lld", static_cast<long long>(args.half_block));
+  for (const int64_t half : {args.half_block, args.in_half_block}) {
+    POSENC_FUZZ_EXPECT(args.pairs == 0 || (half >= 1 && args.pairs % half == 0), "half block %lld",
+                       static_cast<long long>(half));
+  }
   for (int i = 0; i < args.tensor_count; ++i) {
     const RotaryTensor& tensor = args.tensors[i];
     expect_rows(args, *call.in[i], tensor.in, tensor.in_strides, tensor.heads, "in");

@@ -21,8 +21,8 @@ def hint_at(error: BaseException, rotation: Rotation | TableRotation, **tensors:
     if fault is None or fault.hint:
         return
     hint = ""
-    if fault.argument == "pairing":
-        hint = pairing_hint(rotation.pairing)
+    if fault.argument in ("pairing", "out_pairing"):
+        hint = pairing_hint(getattr(rotation, fault.argument))
     elif isinstance(error, ValueError):
         hint = _full_width(fault.argument, rotation, tensors)
         hint = hint or _one_position(fault.argument, rotation, tensors)

@@ -38,9 +38,12 @@ class Rotation(NamedTuple):
     inverse: bool = False
     k_positions: Any = None
     k_start: int = -1
+    out_pairing: str | int = "same"
 
     def turned_back(self) -> Rotation:
         """The rotation the other way: the transpose."""
+        if self.out_pairing != "same":
+            return _rearranged_back(self)
         at = Rotation._fields.index("inverse")  # _replace takes several times as long
         return Rotation._make((*self[:at], not self.inverse, *self[at + 1 :]))
 
@@ -61,14 +64,24 @@ class TableRotation(NamedTuple):
     k_sin: Any = None
     k_rows: Any = None
     k_start: int = -1
+    out_pairing: str | int = "same"
 
     def turned_back(self) -> TableRotation:
         """The rotation the other way: the transpose."""
+        if self.out_pairing != "same":
+            return _rearranged_back(self)
         at = TableRotation._fields.index("inverse")  # _replace takes several times as long
         return TableRotation._make((*self[:at], not self.inverse, *self[at + 1 :]))
 
 
 AnyRotation = TypeVar("AnyRotation", bound="Rotation | TableRotation")
+
+
+def _rearranged_back(rotation: AnyRotation) -> AnyRotation:
+    record: Any = rotation
+    pairings = {"pairing": rotation.out_pairing, "out_pairing": rotation.pairing}
+    return record._replace(inverse=not rotation.inverse, **pairings)  # type: ignore[no-any-return]
+
 
 # For k, by the field for q; what stands for that of q.
 _OF_K = {
@@ -144,6 +157,7 @@ class RotationOptions(PairOptions, total=False):
     axis_map: npt.ArrayLike | torch.Tensor | None
     scale: float
     inverse: bool
+    out_pairing: str | int
     contiguous: bool
 
 
@@ -153,6 +167,7 @@ class RotationOptionsOfTwo(PairOptionsOfTwo, total=False):
     axis_map: npt.ArrayLike | torch.Tensor | None
     scale: float
     inverse: bool
+    out_pairing: str | int
     contiguous: bool
 
 
@@ -163,6 +178,7 @@ class TableRotationOptions(PairOptions, total=False):
     compute: str
     rows: npt.ArrayLike | torch.Tensor | None
     axis_map: npt.ArrayLike | torch.Tensor | None
+    out_pairing: str | int
 
 
 class TableRotationOptionsOfTwo(PairOptionsOfTwo, total=False):
@@ -172,6 +188,7 @@ class TableRotationOptionsOfTwo(PairOptionsOfTwo, total=False):
     compute: str
     rows: npt.ArrayLike | torch.Tensor | tuple[Any, Any] | None
     axis_map: npt.ArrayLike | torch.Tensor | None
+    out_pairing: str | int
 
 
 class CallOptions(TypedDict, total=False):

@@ -6,7 +6,7 @@ As in arguments.py, nothing here touches the elements of an array.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .arguments import pairing_hint, size, wrong_type, wrong_value
@@ -20,7 +20,7 @@ class RotaryView:
     tokens), h (heads), with h also g (groups of heads; h are those of a group). The dims
     ``start .. start + 2 * pairs`` of ``d`` are rotated. They form blocks of `block` dims; within a
     block dim i is paired with dim i + block / 2, and the pairs of all blocks, in order, have the
-    `pairs` frequencies.
+    `pairs` frequencies. In the result the blocks have `out_block` dims.
     """
 
     shape: tuple[int, ...]
@@ -28,6 +28,11 @@ class RotaryView:
     start: int
     pairs: int
     block: int
+    out_block: int
+
+    def turned_back(self) -> RotaryView:
+        """The view of the rotation the other way, from the blocks of the result."""
+        return replace(self, block=self.out_block, out_block=self.block)
 
     @property
     def tokens(self) -> int:
@@ -139,6 +144,7 @@ def rotary_view(
     pairs: int,
     argument: str = "x",
     angles: str = "inv_freq",
+    out_pairing: object = "same",
 ) -> RotaryView:
     """How a tensor of this shape is rotated; ValueError if the arguments do not fit it.
 
@@ -147,7 +153,9 @@ def rotary_view(
     letters = _rotary_layout(function, layout)
     if len(shape) != len(letters):
         wrong_value(function, argument, f"{len(letters)} axes ({letters})", f"shape {list(shape)}")
-    block = _block_size(function, pairing, pairs)
+    block = out_block = _block_size(function, "pairing", pairing, pairs)
+    if out_pairing != "same":
+        out_block = _block_size(function, "out_pairing", out_pairing, pairs)
     start = size(function, "rotary_start", rotary_start)
     if 2 * pairs > shape[-1]:
         kind = {"inv_freq": "frequencies", "cos": "columns"}.get(angles, "pairs")
@@ -160,7 +168,7 @@ def rotary_view(
             f"rotary_start + 2 * {pairs} frequencies <= head_dim = {shape[-1]}",
             start,
         )
-    return RotaryView(tuple(shape), letters, start, pairs, block)
+    return RotaryView(tuple(shape), letters, start, pairs, block, out_block)
 
 
 def check_frequency_axes(function: str, shape: tuple[int, ...]) -> None:
@@ -237,15 +245,16 @@ def _rotary_layout(function: str, layout: object) -> str:
     return layout
 
 
-def _block_size(function: str, pairing: object, pairs: int) -> int:
+def _block_size(function: str, argument: str, pairing: object, pairs: int) -> int:
     if pairing == "half":
         return max(2 * pairs, 2)
     if pairing == "interleaved":
         return 2
-    expected = f"'half', 'interleaved' or an even int that divides {2 * pairs}"
+    same = "'same', " if argument == "out_pairing" else ""
+    expected = f"{same}'half', 'interleaved' or an even int that divides {2 * pairs}"
     if isinstance(pairing, str):
-        wrong_value(function, "pairing", expected, repr(pairing), pairing_hint(pairing))
-    block = size(function, "pairing", pairing)
+        wrong_value(function, argument, expected, repr(pairing), pairing_hint(pairing))
+    block = size(function, argument, pairing)
     if block == 0 or block % 2 or 2 * pairs % block:
-        wrong_value(function, "pairing", expected, block)
+        wrong_value(function, argument, expected, block)
     return block if pairs else 2  # of no pairs a block may have any size, more than arrays

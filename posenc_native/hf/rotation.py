@@ -34,8 +34,9 @@ class Rotation:
     Attributes:
         order: the angles in the order of the columns that it wants: of the pairs of a head, in
             the order of `apply_rotary_tables`.
-        pairing: "half", "interleaved", a block size; "deinterleaved" takes pairs 2i, 2i + 1 and
-            gives them back as i, i + P (DeepSeek-V3). None: its dims are no pairs, see `mixed`.
+        pairing: "half", "interleaved", a block size. None: its dims are no pairs, see `mixed`.
+        out_pairing: the same of the result: DeepSeek-V3 takes pairs 2i, 2i + 1 and gives them back
+            as i, i + P.
         inverse: whether it turns the other way.
         mixed: without pairing, for every rotated dim: (a, angle of cos, b, angle of sin, sign).
         part: of a head that is wider than what is rotated: "leading", "trailing"; "whole": there
@@ -50,6 +51,7 @@ class Rotation:
 
     order: tuple[int, ...]
     pairing: str | int | None
+    out_pairing: str | int = "same"
     inverse: bool = False
     mixed: tuple[tuple[int, int, int, int, int], ...] = ()
     part: str = "whole"
@@ -62,6 +64,11 @@ class Rotation:
     def __post_init__(self) -> None:
         self.dims = len(self.mixed) if self.pairing is None else 2 * len(self.order)
         self.rows = torch.tensor(self.mixed, dtype=torch.int64).reshape(-1, 5).T
+
+    @property
+    def keeps_pairs(self) -> bool:
+        """Whether it turns pairs that stay where they are."""
+        return self.pairing is not None and self.out_pairing == "same"
 
     def layout(self, heads: tuple[Tensor, ...], table: torch.Size, dim: Any) -> str | None:
         """The layout of heads that this rotation covers; else None."""
@@ -96,14 +103,11 @@ class Rotation:
         if len(table) == 3 and table[0] == 1 and (layout[0] != "b" or shape[0] != 1):
             cos, sin = cos[0], sin[0]  # the same positions for the whole batch
         if norms is not None:
-            if pairing not in (None, "deinterleaved") and None not in norms:
+            if self.keeps_pairs and None not in norms:
                 return self._normed(heads, cos, sin, layout, inplace, norms)  # type: ignore[arg-type]
             heads = tuple(now(norm, x) for norm, x in zip(norms, heads, strict=True))
         if pairing is None:
             return tuple(self._mix(x, cos, sin, layout) for x in heads)
-        if pairing == "deinterleaved":
-            heads = tuple(torch.cat((x[..., ::2], x[..., 1::2]), dim=-1) for x in heads)
-            pairing = "half"
         over = [inplace and _may_be_overwritten(x) for x in heads]
         if len(heads) == 2 and over[0] == over[1] and _alike(*heads):
             # In place, one tensor that is both q and k would be turned twice.
@@ -128,12 +132,12 @@ class Rotation:
         if len(heads) == 2:
             return apply_rotary_qk_tables(
                 *heads, cos, sin, layout=layout, pairing=pairing, rotary_start=start,
-                inverse=self.inverse, inplace=over,
+                inverse=self.inverse, out_pairing=self.out_pairing, inplace=over,
             )  # fmt: skip
         (x,) = heads
         rotated = apply_rotary_tables(
             x, cos, sin, layout=layout, pairing=pairing, rotary_start=start, inverse=self.inverse,
-            out=x if over else None,
+            out_pairing=self.out_pairing, out=x if over else None,
         )  # fmt: skip
         return (rotated,)
 
@@ -386,23 +390,25 @@ def _as_rotation(rows: list[_Dim], angles: int) -> Rotation:
     """The rotation of pairs that gives these dims; of single dims where their angles differ."""
     pairs = len(rows) // 2
     dims = torch.arange(2 * pairs)
-    pairings: dict[str | int, tuple[Tensor, Tensor]] = {
-        "half": (dims.reshape(2, -1), dims.reshape(2, -1)),
-        "interleaved": (dims.reshape(-1, 2).T, dims.reshape(-1, 2).T),
-        "deinterleaved": (dims.reshape(-1, 2).T, dims.reshape(2, -1)),
+    places: dict[str | int, Tensor] = {
+        "half": dims.reshape(2, -1),
+        "interleaved": dims.reshape(-1, 2).T,
     }
     for blocks in (2, 3, 4):
         if len(rows) % (2 * blocks) == 0:
             in_blocks = dims.reshape(blocks, 2, -1).transpose(0, 1).flatten(1)
-            pairings[len(rows) // blocks] = in_blocks, in_blocks
-    for (pairing, (taken, given)), inverse in itertools.product(pairings.items(), (False, True)):
+            places[len(rows) // blocks] = in_blocks
+    # First those that leave pairs where they are.
+    moves = sorted(itertools.product(places, places), key=lambda move: move[0] != move[1])
+    for (pairing, out_pairing), inverse in itertools.product(moves, (False, True)):
         order = []
-        for a, b, first, second in torch.cat((taken, given)).T.tolist():
+        for a, b, first, second in torch.cat((places[pairing], places[out_pairing])).T.tolist():
             angle, sign = rows[first][1], 1 if inverse else -1
             if rows[first] == (a, angle, b, angle, sign) and (
                 rows[second] == (b, angle, a, angle, -sign)
             ):
                 order.append(angle)
         if len(order) == pairs:
-            return Rotation(tuple(order), pairing, inverse)
+            to = "same" if out_pairing == pairing else out_pairing
+            return Rotation(tuple(order), pairing, to, inverse)
     return Rotation(tuple(range(angles)), None, mixed=tuple(rows))

@@ -61,6 +61,10 @@ __all__ = [
 ]
 
 
+# Where k has nothing of its own: the fields between `inverse` and `out_pairing`.
+_SAME_FOR_K = Rotation(None, None)[Rotation._fields.index("inverse") + 1 : -1]
+
+
 @overload
 def apply_rotary(x: TensorLike, positions: Numbers | None, inv_freq: Numbers, *,
     out: OutTensor = ..., **options: Unpack[RotationOptions]) -> Tensor: ...  # fmt: skip
@@ -78,6 +82,7 @@ def apply_rotary(
     axis_map: npt.ArrayLike | torch.Tensor | None = None,
     scale: float = 1.0,
     inverse: bool = False,
+    out_pairing: str | int = "same",
     contiguous: bool = False,
     out: Any = None,
 ) -> Any:
@@ -101,6 +106,8 @@ def apply_rotary(
         axis_map: ``[P]`` ints, which position axis drives each pair.
         scale: factor of cosine and sine.
         inverse: turn the other way (the transpose; it undoes the rotation where scale is 1).
+        out_pairing: "same", or the pairing that the result has: its pairs then lie as that says.
+            ``pairing="interleaved", out_pairing="half"`` is what DeepSeek's and Megatron's MLA do.
         contiguous: True for a result in C order, which ``view`` can split and join; False for the
             strides of `x` where it is dense, as NumPy and torch do. (One flag, and not torch's
             ``memory_format`` or NumPy's ``order``: it serves both.) An `x` in another order is
@@ -124,7 +131,10 @@ def apply_rotary(
         array([[ 1.    ,  1.    ,  1.    ,  1.    ],
                [ 1.3687, -0.3012,  0.356 ,  1.3818]], dtype=float32)
     """
+    more: tuple[Any, ...] = ()
     try:
+        if out_pairing != "same":
+            more = *_SAME_FOR_K, out_pairing
         if contiguous:
             x = arguments.in_order("apply_rotary", x, out is not None)
         operations, native = None, backend.implementation
@@ -144,20 +154,35 @@ def apply_rotary(
             if out is not None and type(out) is not ndarray:
                 arguments.check_no_mask("apply_rotary", "out", out)
         if native is not None:
-            result = native.apply_rotary(
-                x, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse, out
-            )
+            if not more:
+                result = native.apply_rotary(
+                    x,
+                    positions,
+                    inv_freq,
+                    layout,
+                    pairing,
+                    rotary_start,
+                    axis_map,
+                    scale,
+                    inverse,
+                    out,
+                )
+            else:
+                result = native.apply_rotary(
+                    x, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale,
+                    inverse, *more, out,
+                )  # fmt: skip
             if operations is None:
                 return result
             if result is not NotImplemented:
                 return result
         rotation = Rotation(
-            positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse
+            positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse, *more
         )  # fmt: skip
         return operations.apply_rotary(x, rotation, out)
     except (ValueError, TypeError) as error:
         rotation = Rotation(
-            positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse
+            positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse, *more
         )
         hint_at(error, rotation, x=x)
         raise
@@ -204,6 +229,7 @@ def apply_rotary_qk(
     axis_map: npt.ArrayLike | torch.Tensor | None = None,
     scale: float = 1.0,
     inverse: bool = False,
+    out_pairing: str | int = "same",
     contiguous: bool = False,
     inplace: bool = False,
     out: tuple[Any, Any] | None = None,
@@ -221,7 +247,8 @@ def apply_rotary_qk(
         inplace: write the results to `q` and `k`.
         out: a pair ``(q_out, k_out)`` of where the results go; `q` and `k` themselves stay where
             they are.
-        inv_freq, layout, pairing, axis_map, scale, inverse, contiguous: as in `apply_rotary`.
+        inv_freq, layout, pairing, axis_map, scale, inverse, out_pairing, contiguous: as in
+            `apply_rotary`.
 
     Returns:
         ``(q, k)`` rotated; the arguments themselves if in place, `out` if it is given.
@@ -246,12 +273,12 @@ def apply_rotary_qk(
             return alone(
                 "apply_rotary_qk", apply_rotary, q, k, (positions, inv_freq), inplace, out,
                 layout=layout, pairing=pairing, rotary_start=rotary_start, axis_map=axis_map,
-                scale=scale, inverse=inverse, contiguous=contiguous,
+                scale=scale, inverse=inverse, out_pairing=out_pairing, contiguous=contiguous,
             )  # fmt: skip
-        if type(positions) is tuple or type(rotary_start) is tuple:
+        if type(positions) is tuple or type(rotary_start) is tuple or out_pairing != "same":
             positions, k_positions = positions_of_each("apply_rotary_qk", q, k, positions, layout)
             start, k_start = starts_of_each("apply_rotary_qk", rotary_start)
-            more = k_positions, k_start
+            more = k_positions, k_start, out_pairing
         if out is not None:
             to = outputs("apply_rotary_qk", out, inplace)
         if contiguous:

@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 
 __all__ = ["apply_rotary_qk_tables", "apply_rotary_tables", "rotary_tables"]
 
+# Where k has nothing of its own: the fields between `axis_map` and `out_pairing`.
+_SAME_FOR_K = TableRotation(None, None)[TableRotation._fields.index("axis_map") + 1 : -1]
+
 
 @overload
 def rotary_tables(positions: TensorLike, inv_freq: Numbers, *, axis_map: Numbers | None = ...,
@@ -133,12 +136,13 @@ def apply_rotary_tables(
     compute: str = "float32",
     rows: npt.ArrayLike | torch.Tensor | None = None,
     axis_map: npt.ArrayLike | torch.Tensor | None = None,
+    out_pairing: str | int = "same",
     out: Any = None,
 ) -> Any:
     """Rotate `x` by ready cosines and sines.
 
     Args:
-        x, layout, pairing, rotary_start, inverse, out: as in `apply_rotary`.
+        x, layout, pairing, rotary_start, inverse, out_pairing, out: as in `apply_rotary`.
         cos, sin: ``[s, P]``, ``[b, s, P]`` or ``[1, s, P]`` (``[t, P]`` for packed tokens), one
             value a pair, of any of the four float dtypes. If every head has its own, ``[b, h, s,
             P]`` or ``[1, h, s, P]`` (``[h, s, P]`` where `layout` has no b). With `rows` ``[n,
@@ -170,8 +174,8 @@ def apply_rotary_tables(
     """
     more: tuple[Any, ...] = ()
     try:
-        if rows is not None or axis_map is not None:
-            more = rows, axis_map
+        if rows is not None or axis_map is not None or out_pairing != "same":
+            more = rows, axis_map, *_SAME_FOR_K, out_pairing
         operations, native = None, backend.implementation
         if type(x) is not ndarray:
             operations = late.operations_on(x)
@@ -185,7 +189,7 @@ def apply_rotary_tables(
             if type(sin) is not ndarray:
                 sin = arguments.as_array("apply_rotary_tables", "sin", sin)
             if more:
-                more = indices_as_arrays("apply_rotary_tables", rows, axis_map)
+                more = *indices_as_arrays("apply_rotary_tables", rows, axis_map), *more[2:]
             if out is not None and type(out) is not ndarray:
                 arguments.check_no_mask("apply_rotary_tables", "out", out)
         if native is not None:
@@ -250,6 +254,7 @@ def apply_rotary_qk_tables(
     compute: str = "float32",
     rows: npt.ArrayLike | torch.Tensor | tuple[Any, Any] | None = None,
     axis_map: npt.ArrayLike | torch.Tensor | None = None,
+    out_pairing: str | int = "same",
     inplace: bool = False,
     out: tuple[Any, Any] | None = None,
 ) -> tuple[Any, Any]:
@@ -260,7 +265,7 @@ def apply_rotary_qk_tables(
         cos, sin: as in `apply_rotary_tables`, the same for `q` and `k`; or pairs, tuples ``(cos_q,
             cos_k)`` and ``(sin_q, sin_k)``: q and k then have lengths and batches of their own.
         rotary_start: as in `apply_rotary_qk`.
-        layout, pairing, inverse: as in `apply_rotary`.
+        layout, pairing, inverse, out_pairing: as in `apply_rotary`.
         compute, axis_map: as in `apply_rotary_tables`.
         rows: as in `apply_rotary_tables`, or a pair, a tuple ``(q_rows, k_rows)``, which also gives
             q and k lengths and batches of their own.
@@ -291,7 +296,7 @@ def apply_rotary_qk_tables(
             return alone(
                 "apply_rotary_qk_tables", apply_rotary_tables, q, k, (cos, sin), inplace, out,
                 layout=layout, pairing=pairing, rotary_start=rotary_start, inverse=inverse,
-                compute=compute, rows=rows, axis_map=axis_map,
+                compute=compute, rows=rows, axis_map=axis_map, out_pairing=out_pairing,
             )  # fmt: skip
         if (
             rows is not None
@@ -299,11 +304,12 @@ def apply_rotary_qk_tables(
             or type(cos) is tuple
             or type(sin) is tuple
             or type(rotary_start) is tuple
+            or out_pairing != "same"
         ):
             (cos, k_cos), (sin, k_sin) = tables_of_each("apply_rotary_qk_tables", q, cos, sin)
             start, k_start = starts_of_each("apply_rotary_qk_tables", rotary_start)
             q_rows, k_rows = rows_of_each("apply_rotary_qk_tables", q, rows)
-            more = q_rows, axis_map, k_cos, k_sin, k_rows, k_start
+            more = q_rows, axis_map, k_cos, k_sin, k_rows, k_start, out_pairing
         if out is not None:
             to = outputs("apply_rotary_qk_tables", out, inplace)
         operations, native, given = None, backend.implementation, None

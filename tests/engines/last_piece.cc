@@ -49,7 +49,7 @@ void print_rotated() {
   args.batch = 1;
   args.tokens = kRows;
   args.head_dim = 64;
-  args.pairs = args.half_block = 32;
+  args.pairs = args.half_block = args.in_half_block = 32;
   args.position_token_stride = 1;
   args.inv_freq = {inv_freq, posenc::Dtype::kFloat64, 1};
   posenc::cuda::visit_rotary_thread(args, [&](auto* type) {
@@ -86,7 +86,7 @@ void print_gradients() {
   turned.batch = 1;
   turned.tokens = kRows;
   turned.head_dim = 64;
-  turned.pairs = turned.half_block = 32;
+  turned.pairs = turned.half_block = turned.in_half_block = 32;
   turned.position_token_stride = 1;
   turned.inv_freq = {inv_freq, posenc::Dtype::kFloat64, 1};
   turned.inverse = true;

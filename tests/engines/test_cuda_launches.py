@@ -23,6 +23,9 @@ from oracle import DTYPES, assert_same_bits
 from places import CSRC
 from targets import CUDA_ON_HOST, NEEDS_CUDA_ON_HOST
 
+from posenc_native.base.norms import Norm
+from posenc_native.base.rotation import Rotation, TableRotation
+
 pytestmark = NEEDS_CUDA_ON_HOST
 
 
@@ -144,9 +147,10 @@ def test_rotations_in_any_order(dim, start, pairs, pairing, dtype):
     """Of q and k that lie in one piece of memory with v, in place and not, and from tables."""
     inv_freq = frequencies(pairs)
     cos, sin = (function(np.arange(9)[:, None] * inv_freq) for function in (np.cos, np.sin))
-    options = ("bshd", pairing, start)
-    angles = (None, inv_freq, *options, None, 1.0, False)
-    tables = (cos, sin, *options, False, "as_written")
+    options = {"layout": "bshd", "pairing": pairing, "rotary_start": start}
+    angles = Rotation(None, inv_freq, **options)
+    tables = TableRotation(cos, sin, **options, compute="as_written")
+    rearranged = angles._replace(out_pairing="interleaved" if pairing == "half" else "half")
 
     def rotate(name: str, given: tuple[Any, ...], inplace: bool) -> list[np.ndarray]:
         packed = numbers(dtype, 2, 9, 12, dim)
@@ -155,12 +159,14 @@ def test_rotations_in_any_order(dim, start, pairs, pairing, dtype):
 
     for inplace in (False, True):
         assert_order_does_not_matter(lambda i=inplace: rotate("apply_rotary_qk", angles, i))
+        assert_order_does_not_matter(lambda i=inplace: rotate("apply_rotary_qk", rearranged, i))
         assert_order_does_not_matter(lambda i=inplace: rotate("apply_rotary_qk_tables", tables, i))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("out_pairing", ["same", "interleaved"])
 @pytest.mark.parametrize("shape", [(16,), (6, 16), (2, 1, 16)])
-def test_gradients_of_angles_in_any_order(shape, dtype):
+def test_gradients_of_angles_in_any_order(shape, out_pairing, dtype):
     """Their sums too: who sums what, and in which order, is part of the plan."""
     inv_freq = np.random.default_rng(0).uniform(-1, 1, shape)
     axes = shape[:1] if len(shape) == 3 else ()
@@ -168,9 +174,9 @@ def test_gradients_of_angles_in_any_order(shape, dtype):
 
     def differentiate() -> list[np.ndarray]:
         tensors = [numbers(dtype, 2, 70, 6, 40 + i)[..., :40] for i in range(4)]
-        options = ("bshd", "half", 5, None, 1.0, False, True)
+        rotation = Rotation(positions, inv_freq, "bshd", rotary_start=5, out_pairing=out_pairing)
         of_x, *sums = CUDA_ON_HOST.rotary_backward(
-            tuple(tensors[:2]), tuple(tensors[2:]), positions, inv_freq, *options
+            tuple(tensors[:2]), tuple(tensors[2:]), *rotation, True
         )
         return [*tensors, *of_x, *sums]
 
@@ -188,21 +194,9 @@ def test_norms_and_caches_in_any_order(dim, pairs, pairing, over, dtype):
         packed = numbers(dtype, 2, 9, 12, dim)
         q, k, v = packed[:, :, :7], packed[:, :, 7:10], numbers(dtype, 2, 9, 3, 6)
         weights = numbers("float32", 7, dim), numbers(dtype, 3, dim)
-        options = (
-            None,
-            inv_freq,
-            "bshd",
-            pairing,
-            1,
-            None,
-            1.0,
-            False,
-            None,
-            -1,
-            "float32",
-            *weights,
-        )
-        options += (True, 1e-6, over, 0.5, first)
+        rotation = Rotation(None, inv_freq, "bshd", pairing, rotary_start=1)
+        norm = Norm(*weights, True, 1e-6, over, 0.5, first)
+        options = (*rotation, "float32", *norm)
         keys, values = numbers(dtype, 5, 4, 3, dim), numbers(dtype, 5, 4, 3, 6)
         slots = np.arange(18).reshape(2, 9)[:, ::-1] - 1
         caches = (keys, values, slots, "pshd", not inplace)

@@ -72,6 +72,12 @@ CALLS = {
     "apply_rotary out": lambda i: pn.apply_rotary(i.x, None, i.f, pairing="interleaved", out=i.out),
     "apply_rotary_qk": lambda i: pn.apply_rotary_qk(i.x, i.k, i.positions, i.f),
     "apply_rotary_qk in place": lambda i: pn.apply_rotary_qk(i.x, i.k, None, i.f, inplace=True),
+    "apply_rotary of pairs that move": lambda i: pn.apply_rotary(
+        i.x, i.positions, i.f, pairing="interleaved", out_pairing="half"
+    ),
+    "apply_rotary_qk of pairs that move in place": lambda i: pn.apply_rotary_qk(
+        i.x, i.k, None, i.f, out_pairing="interleaved", inplace=True
+    ),
     "apply_rotary_tables": lambda i: pn.apply_rotary_tables(i.x, i.cos, i.sin),
     "apply_rotary_tables in place": lambda i: pn.apply_rotary_tables(i.x, i.cos, i.sin, out=i.x),
     "apply_rotary_tables out": lambda i: pn.apply_rotary_tables(i.x, i.cos, i.sin, out=i.out),

@@ -180,19 +180,21 @@ inline std::string_view text(const char* function, const char* name, py::handle 
   return {data, static_cast<size_t>(size)};
 }
 
-// 'half', 'interleaved' or a block size; `storage` keeps the number's text.
-inline std::string_view pairing_text(const char* function, py::handle object,
-                                     std::string& storage) {
+// 'half', 'interleaved' or a block size, perhaps also 'same'; `storage` keeps the number's text.
+inline std::string_view pairing_text(const char* function, const char* argument, py::handle object,
+                                     bool same, std::string& storage) {
+  const auto expected = [&](const char* last) {
+    return std::string(same ? "'same', " : "") + "'half', 'interleaved' or an " + last;
+  };
   if (PyUnicode_Check(object.ptr())) {
-    const std::string_view name = text(function, "pairing", object);
-    if (name != "half" && name != "interleaved") {
-      fail_value(function, "pairing", "'half', 'interleaved' or an even block size",
-                 "'" + std::string(name) + "'");
+    const std::string_view name = text(function, argument, object);
+    if (name != "half" && name != "interleaved" && !(same && name == "same")) {
+      fail_value(function, argument, expected("even block size"), "'" + std::string(name) + "'");
     }
     return name;
   }
   if (PyBool_Check(object.ptr()) || !PyIndex_Check(object.ptr())) {
-    fail_type(function, "pairing", "'half', 'interleaved' or an int", type_name(object));
+    fail_type(function, argument, expected("int"), type_name(object));
   }
   storage = py::cast<std::string>(py::str(object));
   return storage;

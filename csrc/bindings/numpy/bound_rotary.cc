@@ -110,7 +110,7 @@ class BoundRotation {
     call.names[0] = "q";
     call.inv_freq = frequencies.pointer();
     call.layout = text(function, "layout", layout);
-    call.pairing = pairing_text(function, pairing, pairing_storage);
+    call.pairing = pairing_text(function, "pairing", pairing, false, pairing_storage);
     call.rotary_start = integer(function, "rotary_start", start);
     call.scale = number(function, "scale", scale);
     call.inverse = boolean(inverse);

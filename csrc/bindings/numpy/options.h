@@ -63,10 +63,11 @@ class CallArguments {
       if (next == end) return;
       value = numpy::text(call.function_, name, plain({&PyUnicode_Type}));
     }
-    void pairing(const char* /*name*/, std::string_view& value) {
+    void pairing(const char* name, std::string_view& value) {
       if (next == end) return;
       const py::handle object = plain({&PyUnicode_Type, &PyLong_Type});
-      value = pairing_text(call.function_, object, call.pairing_storage_);
+      value = pairing_text(call.function_, name, object, value == "same",
+                           call.pairings_[call.pairing_count_++]);
     }
     void integer(const char* name, int64_t& value) {
       if (next == end) return;
@@ -145,7 +146,8 @@ class CallArguments {
   const bool of_tensors_, records_;
   std::optional<ArrayArgument> arrays_[kMaxArrays];  // few are given
   size_t array_count_ = 0;
-  std::string pairing_storage_;
+  std::string pairings_[2];  // that are numbers
+  size_t pairing_count_ = 0;
 };
 
 }  // namespace posenc::numpy

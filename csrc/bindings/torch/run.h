@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 
 #include "bindings/torch/cuda.h"
 #include "bindings/torch/tensors.h"
@@ -34,9 +35,17 @@ inline void run([[maybe_unused]] const Call& call, const SinusoidalArgs& args) {
   cpu::write_sinusoidal(args, run_rows);
 }
 
-inline void run([[maybe_unused]] const Call& call, const RotaryArgs& args) {
+inline void run([[maybe_unused]] const Call& call, RotaryArgs args) {
 #ifdef POSENC_CUDA_ARCHITECTURES
-  if (!call.device.is_cpu()) return cuda::run(call.function, call.device.index, args);
+  if (!call.device.is_cpu()) {
+    std::optional<Tensor> copy;
+    if (args.overwrites_itself()) {
+      copy = new_tensor({args.rows() * args.row_bytes()}, ScalarType::Byte, call.device);
+      cuda::run(call.function, call.device.index,
+                args.read_from_copy(copy->data_ptr(), 0, args.rows()));
+    }
+    return cuda::run(call.function, call.device.index, args);
+  }
 #endif
   cpu::rotate(args, run_rows);
 }

@@ -34,8 +34,15 @@ void run_rotary(const RotaryArgs& args) {
 namespace posenc::cpu {
 
 // A launch is for all rows: the range that begins the call does them.
-void rotary(const RotaryArgs& args, int64_t begin, int64_t /*end*/) {
-  if (begin == 0) args.for_each_group(cuda::on_host::run_rotary);
+void rotary(const RotaryArgs& given, int64_t begin, int64_t /*end*/) {
+  if (begin != 0) return;
+  RotaryArgs args = given;
+  const bool copied = args.overwrites_itself();
+  const cuda::on_host::Workspace copy(copied ? args.rows() * args.row_bytes() : 0);
+  if (copied) {
+    args.read_from_copy(copy.data(), 0, args.rows()).for_each_group(cuda::on_host::run_rotary);
+  }
+  args.for_each_group(cuda::on_host::run_rotary);
 }
 
 }  // namespace posenc::cpu

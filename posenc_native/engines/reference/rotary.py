@@ -127,7 +127,7 @@ def rotary_backward(
     )
     cos, sin = back.cos_sin(not rotation.inverse)
     turned = [
-        _rotate(grad.astype(np.float64), cos, sin, view, by_head=frequencies.ndim > 1)
+        _rotate(grad.astype(np.float64), cos, sin, view.turned_back(), by_head=frequencies.ndim > 1)
         for grad, view in zip(grads, views, strict=True)
     ]
     own_heads = frequencies.ndim > 1 and frequencies.shape[-2] != 1
@@ -349,7 +349,7 @@ def _rotate(
     def rounded(values: FloatArray) -> FloatArray:
         return round_once(values, x.dtype).astype(np.float64) if as_written else values
 
-    half = view.block // 2
+    half, out_half = view.block // 2, view.out_block // 2
     cos, sin = (_by_block(view.align(rounded(table), by_head), half) for table in (cos, sin))
     rotated_dims = slice(view.start, view.start + 2 * view.pairs)
     part = x[..., rotated_dims]
@@ -360,7 +360,8 @@ def _rotate(
             rounded(first * cos) - rounded(second * sin),
             rounded(second * cos) + rounded(first * sin),
         )
-        rotated = np.stack(turned, axis=-2)
+        partners = [_by_block(one.reshape(*x.shape[:-1], view.pairs), out_half) for one in turned]
+        rotated = np.stack(partners, axis=-2)
     result: Array = x.copy()
     result[..., rotated_dims] = round_once(rotated.reshape(part.shape), x.dtype)
     return result
@@ -413,7 +414,7 @@ def _view(
     angles = "inv_freq" if isinstance(rotation, Rotation) else "cos"
     return rotary_view(
         function, x.shape, rotation.layout, rotation.pairing, rotation.rotary_start, pairs, name,
-        angles,
+        angles, rotation.out_pairing,
     )  # fmt: skip
 
 

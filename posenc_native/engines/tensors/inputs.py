@@ -173,34 +173,46 @@ AnyRotation = TypeVar("AnyRotation", Rotation, TableRotation)
 
 
 def of_schema(function: str, rotation: AnyRotation) -> AnyRotation:
-    """The rotation with layout, pairing and rotary_start in the types of the schema."""
-    layout, pairing, rotary_start = rotation.layout, rotation.pairing, rotation.rotary_start
+    """The rotation with layout, pairings and rotary_start in the types of the schema."""
+    layout, rotary_start, out_pairing = rotation.layout, rotation.rotary_start, rotation.out_pairing
     if not isinstance(layout, str):
         wrong_type(function, "layout", "a str", type(layout).__name__)
-    if not isinstance(pairing, str):
-        pairing = str(arguments.size(function, "pairing", pairing))
-    elif pairing not in PAIRINGS:
-        expected = "'half', 'interleaved' or an even int"
-        hint = arguments.pairing_hint(pairing)
-        wrong_value(function, "pairing", expected, repr(pairing), hint)
+    pairing = _pairing_text(function, "pairing", rotation.pairing)
+    if out_pairing != "same":
+        out_pairing = _pairing_text(function, "out_pairing", out_pairing)
     if isinstance(rotary_start, bool) or not isinstance(rotary_start, (int, np.integer)):
         wrong_type(function, "rotary_start", "an int", type(rotary_start).__name__)
     if not 0 <= rotary_start < 2**63:
         wrong_value(function, "rotary_start", "an int in 0 .. 2^63 - 1", rotary_start)
     return rotation._replace(
-        pairing=pairing, rotary_start=int(rotary_start), inverse=bool(rotation.inverse)
+        pairing=pairing,
+        rotary_start=int(rotary_start),
+        inverse=bool(rotation.inverse),
+        out_pairing=out_pairing,
     )
+
+
+def _pairing_text(function: str, argument: str, pairing: Any) -> str:
+    if not isinstance(pairing, str):
+        return str(arguments.size(function, argument, pairing))
+    if pairing not in PAIRINGS:
+        same = "'same', " if argument == "out_pairing" else ""
+        expected = f"{same}'half', 'interleaved' or an even int"
+        hint = arguments.pairing_hint(pairing)
+        wrong_value(function, argument, expected, repr(pairing), hint)
+    return pairing
 
 
 def view_of(
     function: str, name: str, x: Tensor, rotation: Rotation | TableRotation, pairs: int
 ) -> RotaryView:
     """How a tensor is rotated; the rotation comes from `of_schema`."""
-    pairing = rotation.pairing
-    if isinstance(pairing, str) and pairing.lstrip("-").isdigit():
-        pairing = int(pairing)
+    pairing, out_pairing = (
+        int(one) if isinstance(one, str) and one.lstrip("-").isdigit() else one
+        for one in (rotation.pairing, rotation.out_pairing)
+    )
     angles = "inv_freq" if isinstance(rotation, Rotation) else "cos"
     return rotary_view(
         function, tuple(x.shape), rotation.layout, pairing, rotation.rotary_start, pairs, name,
-        angles,
+        angles, out_pairing,
     )  # fmt: skip

@@ -251,6 +251,7 @@ def _of_schema_if_needed(function: str, rotation: AnyRotation) -> AnyRotation:
         and type(rotation.layout) is str
         and rotation.pairing in PAIRINGS
         and rotation.rotary_start == 0
+        and rotation.out_pairing == "same"
         and type(rotation.inverse) is bool
     ):
         return rotation
@@ -335,7 +336,7 @@ def _two_tensors(
     # Options that are the schema's defaults are left out: reading one takes torch 0.1 microseconds.
     given = 2 if rotation.layout == "bhsd" and rotation.pairing == "half" else 4
     if rotation[4:] != _DEFAULTS[type(rotation)]:
-        given = len(rotation)
+        given = len(rotation) - (rotation.out_pairing == "same")
     try:
         if not to:
             return functional(q, k, *rotation[:given])  # type: ignore[no-any-return]

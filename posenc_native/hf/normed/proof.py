@@ -168,7 +168,7 @@ class _Proof:
         for axis in form.inserted[::-1]:
             table = table.squeeze(axis)
         layout = None if rotation is None else rotation.layout(heads, table.shape, dim)
-        if rotation is None or layout is None or rotation.pairing in (None, "deinterleaved"):
+        if rotation is None or layout is None or not rotation.keeps_pairs:
             raise NotServed("that is none which a norm can be joined with")
         for probe in probes:
             probe.heads_axis = layout.index("h")

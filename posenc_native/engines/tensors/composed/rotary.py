@@ -202,7 +202,11 @@ def _turn(x: Tensor, cos: Tensor, sin: Tensor, view: RotaryView, by_head: bool =
         for table in (cos, sin)
     )
     a, b = partners.unbind(-2)
-    result = torch.stack([a * cos - b * sin, b * cos + a * sin], -2).flatten(-3).to(x.dtype)
+    rotated = torch.stack([a * cos - b * sin, b * cos + a * sin], -2)
+    if view.out_block != view.block and view.pairs:
+        rotated = rotated.movedim(-2, 0).flatten(-2).unflatten(-1, (-1, view.out_block // 2))
+        rotated = rotated.movedim(0, -2)
+    result = rotated.flatten(-3).to(x.dtype)
     if 2 * view.pairs == x.shape[-1]:
         return result
     return torch.cat([x[..., : view.start], result, x[..., end:]], -1)
