@@ -21,6 +21,7 @@ RotaryCall rotation_of(const NormRotaryCall& call) {
   for (int i = 0; i < 2; ++i) {
     rotation.in[i] = call.in[i];
     rotation.out[i] = call.out[i];
+    rotation.out_names[i] = call.out_names[i];
   }
   return rotation;
 }
@@ -242,7 +243,8 @@ void check_memory(const NormRotaryCall& call) {
               {"inv_freq", call.inv_freq},
               {"axis_map", call.axis_map},
               {"cos", call.cosine},
-              {"sin", call.sine}};
+              {"sin", call.sine},
+              {"rows", call.rows}};
   const auto check = [&](const char* name, const Array& out, const char* other_name,
                          const Array* other) {
     if (other == nullptr || other == &out || !may_overlap(out, *other)) return;
@@ -258,7 +260,9 @@ void check_memory(const NormRotaryCall& call) {
   }
   for (int i = 0; i < 2; ++i) {
     if (call.out[i] == nullptr) continue;
-    const char* const name = call.out[i] == call.in[i] ? kNames[i] : "out";
+    const char* const name = call.out[i] == call.in[i] ? kNames[i] : call.out_names[i];
+    check(name, *call.out[i], "keys", call.caches[0]);
+    check(name, *call.out[i], "values", call.caches[1]);
     check(name, *call.out[i], "v", call.v);
     check(name, *call.out[i], "slots", call.slots);
     check(name, *call.out[i], "q_weight", call.weights[0]);

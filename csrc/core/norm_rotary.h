@@ -68,9 +68,10 @@ struct NormRotaryOptionCount : RotaryOptionCount {
 // What a caller passes, before any check.
 struct NormRotaryCall : NormRotaryOptions {
   const char* function = "";
-  const Array* in[2] = {};   // q, k
-  const Array* out[2] = {};  // of k null where it goes to the cache alone
-  const Array* v = nullptr;  // null: nothing is appended
+  const Array* in[2] = {};                          // q, k
+  const Array* out[2] = {};                         // of k null where it goes to the cache alone
+  const char* out_names[2] = {"out[0]", "out[1]"};  // where out is not in
+  const Array* v = nullptr;                         // null: nothing is appended
 };
 
 // Weights of a tensor, [head, dim].

@@ -307,19 +307,29 @@ class RotaryRuns {
 
   // Where a row has the pairs of the piece.
   struct Pairs {
-    int64_t first, first_in;  // dim of the first one, where it is written and read
-    int64_t far, far_in;      // from a pair's first partner to its second one
-    int64_t blocks;           // of the pairing
-    int64_t groups_dims;      // of a block, in whole groups
-    int64_t rest;             // pairs after them
-    int64_t block_dims;       // from a block to the next
+    int64_t first;        // dim of the first one
+    int64_t far;          // from a pair's first partner to its second one
+    int64_t blocks;       // of the pairing
+    int64_t groups_dims;  // of a block, in whole groups
+    int64_t rest;         // pairs after them
+    int64_t block_dims;   // from a block to the next
   };
 
   HWY_INLINE Pairs pairs() const {
-    return {first_dim(0),           first_in_dim(),
-            args_.half_block,       kRearranges ? args_.in_half_block : args_.half_block,
+    return {first_dim(0),           args_.half_block,
             piece_.blocks,          piece_.length / kGroup * kGroupDims,
             piece_.length % kGroup, 2 * args_.half_block};
+  }
+
+  // Where a group is read that is written at `dim`, in a block that begins at `first`; and how far
+  // its second partners are. (No members of Pairs: with two more the compiler keeps it in memory.)
+  HWY_INLINE int64_t in_dim(const Pairs& pairs, int64_t first, int64_t dim) const {
+    if constexpr (!kRearranges) return dim;
+    return first_in_dim() + (first - pairs.first) + (dim - first) / kGroupDims * kGroupInDims;
+  }
+  HWY_INLINE int64_t in_far(const Pairs& pairs) const {
+    if constexpr (!kRearranges) return pairs.far;
+    return args_.in_half_block;
   }
 
   template <Way kWay, bool kAhead, bool kOwnAngles, int kCount>
@@ -377,28 +387,24 @@ class RotaryRuns {
   }
 
   template <Store kStore, bool kAhead, bool kOwnAngles, int kCount>
-  static HWY_ATTR HWY_INLINE void rotate_rows(const Pairs& pairs, const T* const* in, T* const* out,
-                                              const Number* cosine, const Number* sine,
-                                              int64_t angle_beside,
-                                              [[maybe_unused]] int64_t ahead) {
+  HWY_ATTR HWY_INLINE void rotate_rows(const Pairs& pairs, const T* const* in, T* const* out,
+                                       const Number* cosine, const Number* sine,
+                                       int64_t angle_beside, [[maybe_unused]] int64_t ahead) const {
     const D d;
-    int64_t first = pairs.first, first_in = pairs.first_in;
+    int64_t first = pairs.first;
     for (int64_t block = 0; block < pairs.blocks; ++block) {
-      // Where a group is read that is written at `dim`.
-      const auto in_dim = [&](int64_t dim) {
-        return kRearranges ? first_in + (dim - first) / kGroupDims * kGroupInDims : dim;
-      };
       int64_t dim = first;
       for (const int64_t end = first + pairs.groups_dims; dim < end; dim += kGroupDims) {
         const typename Row::template Angles<D> shared(d, cosine, sine);
-        const int64_t from = in_dim(dim);
         // All reads before all writes: rows are often a multiple of 4 KiB apart, and processors
         // take a read at such a distance from a fresh write for a read of it.
         typename Row::template Group<D> numbers[kCount];
         unrolled<kCount>([&](auto j) POSENC_INLINED {
-          const T* const group = in[j] + from;
-          if constexpr (kAhead) prefetch(group + ahead, pairs.far_in, from - first_in);
-          numbers[j].read(d, group, group + pairs.far_in);
+          const T* const group = in[j] + in_dim(pairs, first, dim);
+          if constexpr (kAhead)
+            prefetch(group + ahead, in_far(pairs),
+                     in_dim(pairs, first, dim) - in_dim(pairs, first, first));
+          numbers[j].read(d, group, group + in_far(pairs));
         });
         unrolled<kCount>([&](auto j) POSENC_INLINED {
           T* const to = out[j] + dim;
@@ -413,14 +419,13 @@ class RotaryRuns {
       if (pairs.rest != 0) {
         for (int j = 0; j < kCount; ++j) {
           const int64_t own = kOwnAngles ? j * angle_beside : 0;
-          rotate_part(in[j] + in_dim(dim), 1, pairs.far_in, out[j] + dim, 1, pairs.far, pairs.rest,
-                      cosine + own, sine + own);
+          rotate_part(in[j] + in_dim(pairs, first, dim), 1, in_far(pairs), out[j] + dim, 1,
+                      pairs.far, pairs.rest, cosine + own, sine + own);
         }
         cosine += kGroup * static_cast<int64_t>(Row::kCopies);
         sine += kGroup * static_cast<int64_t>(Row::kCopies);
       }
       first += pairs.block_dims;
-      first_in += pairs.block_dims;
     }
   }
 

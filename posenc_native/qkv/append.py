@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
+from posenc_native.base import arguments
+from posenc_native.base.pairs import outputs
 from posenc_native.base.rotation import Rotation, TableRotation
 
 from .norm import ALIKE, TABLES_ALIKE, run
@@ -54,6 +56,7 @@ def rotary_append(
     compute: str = "float32",
     return_k: bool = False,
     inplace: bool = False,
+    out: Any = None,
 ) -> Any:
     """Rotate `q` and `k`, and write `k` and `v` into caches, in one pass.
 
@@ -75,6 +78,7 @@ def rotary_append(
         positions, inv_freq, layout, pairing, rotary_start, axis_map, scale: as in `apply_rotary`.
         return_k: return the rotated `k` too: prefill attends to it.
         inplace: write the rotated `q` (and `k`, where it is returned) to the arguments.
+        out: where `q` goes, or with `return_k` a pair ``(q_out, k_out)``; without a gradient.
 
     Returns:
         `q` rotated, or ``(q, k)``. Gradients reach what is returned; what a cache holds has none.
@@ -103,7 +107,8 @@ def rotary_append(
         norm = q_weight is not None or k_weight is not None
     norms = (q_weight, k_weight, norm, eps, norm_over, weight_offset, norm_first)
     cache = (keys, values, slots, cache_layout, return_k)
-    results = run("rotary_append", Rotation, (q, k, v), rotation, compute, norms, cache, inplace)
+    to = inplace if out is None else _outputs("rotary_append", out, inplace, return_k)
+    results = run("rotary_append", Rotation, (q, k, v), rotation, compute, norms, cache, to)
     return results if return_k else results[0]
 
 
@@ -133,6 +138,7 @@ def rotary_append_tables(
     axis_map: npt.ArrayLike | torch.Tensor | None = None,
     return_k: bool = False,
     inplace: bool = False,
+    out: Any = None,
 ) -> Any:
     """As `rotary_append`, by ready cosines and sines.
 
@@ -140,7 +146,7 @@ def rotary_append_tables(
         cos, sin, rows, axis_map: as in `apply_rotary_tables`.
         q, k, v, keys, values, slots, layout, cache_layout, return_k: as in `rotary_append`.
         norm, q_weight, k_weight, eps, norm_over, weight_offset, norm_first: as there.
-        pairing, rotary_start, compute, inplace: as there.
+        pairing, rotary_start, compute, inplace, out: as there.
 
     Returns:
         `q` rotated, or ``(q, k)``.
@@ -179,7 +185,19 @@ def rotary_append_tables(
         norm = q_weight is not None or k_weight is not None
     norms = (q_weight, k_weight, norm, eps, norm_over, weight_offset, norm_first)
     cache = (keys, values, slots, cache_layout, return_k)
-    results = run(
-        "rotary_append_tables", TableRotation, (q, k, v), rotation, compute, norms, cache, inplace
-    )
+    function = "rotary_append_tables"
+    to = inplace if out is None else _outputs(function, out, inplace, return_k)
+    results = run(function, TableRotation, (q, k, v), rotation, compute, norms, cache, to)
     return results if return_k else results[0]
+
+
+def _outputs(function: str, out: Any, inplace: bool, return_k: bool) -> tuple[Any, ...]:
+    """The argument out as a tuple of as many as there are results."""
+    if return_k:
+        return outputs(function, out, inplace)
+    if inplace:
+        arguments.wrong_value(function, "inplace", "False where out says where results go", True)
+    if isinstance(out, tuple):
+        arguments.wrong_type(function, "out", "memory for q (a pair with return_k=True)", "a tuple")
+    arguments.check_no_mask(function, "out", out)
+    return (out,)

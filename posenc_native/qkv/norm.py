@@ -26,7 +26,7 @@ from numpy import ndarray
 from posenc_native.base import arguments
 from posenc_native.base.hints import hint_at
 from posenc_native.base.norms import Norm
-from posenc_native.base.pairs import indices_as_arrays, position_array
+from posenc_native.base.pairs import indices_as_arrays, outputs, position_array
 from posenc_native.base.rotation import Rotation, TableRotation
 from posenc_native.engines import backend, late
 
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
         Array,
         Number,
         Numbers,
+        OutArray,
+        OutTensor,
         Pair,
         SupportsArray,
         Tensor,
@@ -50,11 +52,13 @@ __all__ = ["norm_rotary_qk", "norm_rotary_qk_tables"]
 
 @overload
 def norm_rotary_qk(q: TensorLike, k: TensorLike, positions: Numbers | None, inv_freq: Numbers, *,
-    inplace: bool = ..., **options: Unpack[NormedRotationOptions],
+    inplace: bool = ..., out: Pair[OutTensor] | None = ...,
+    **options: Unpack[NormedRotationOptions],
 ) -> Pair[Tensor]: ...  # fmt: skip
 @overload
 def norm_rotary_qk(q: SupportsArray[Number], k: SupportsArray[Number], positions: Numbers | None,
-    inv_freq: Numbers, *, inplace: bool = ..., **options: Unpack[NormedRotationOptions],
+    inv_freq: Numbers, *, inplace: bool = ..., out: Pair[OutArray] | None = ...,
+    **options: Unpack[NormedRotationOptions],
 ) -> Pair[Array[Number]]: ...  # fmt: skip
 def norm_rotary_qk(
     q: Any,
@@ -75,6 +79,7 @@ def norm_rotary_qk(
     scale: float = 1.0,
     compute: str = "float32",
     inplace: bool = False,
+    out: tuple[Any, Any] | None = None,
 ) -> tuple[Any, Any]:
     """RMS norm and rotation of queries and keys in one pass.
 
@@ -99,10 +104,14 @@ def norm_rotary_qk(
             of their own, of which no code has tables.
         inplace: write the results to `q` and `k`. Refused where a gradient is wanted: it needs
             what would be overwritten.
+        out: a pair ``(q_out, k_out)`` of where the results go, without a gradient. Memory that is
+            kept from call to call saves a long prompt the time in which the operating system
+            provides it, which is longer than that of the call.
 
     Returns:
-        ``(q, k)``; the arguments themselves if in place. Gradients reach `q`, `k`, the weights,
-        `inv_freq` and floating `positions`; all that is kept for them are the arguments.
+        ``(q, k)``; the arguments themselves if in place, `out` if it is given. Gradients reach `q`,
+        `k`, the weights, `inv_freq` and floating `positions`; all that is kept for them are the
+        arguments.
 
     Raises:
         ValueError, TypeError: as in `apply_rotary_qk`; nothing has been written then.
@@ -119,16 +128,19 @@ def norm_rotary_qk(
     """
     rotation = (positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, False, *ALIKE)
     norm = (q_weight, k_weight, True, eps, norm_over, weight_offset, norm_first)
-    return run("norm_rotary_qk", Rotation, (q, k), rotation, compute, norm, (), inplace)
+    to = inplace if out is None else outputs("norm_rotary_qk", out, inplace)
+    return run("norm_rotary_qk", Rotation, (q, k), rotation, compute, norm, (), to)
 
 
 @overload
 def norm_rotary_qk_tables(q: TensorLike, k: TensorLike, cos: Any, sin: Any, *,
-    inplace: bool = ..., **options: Unpack[NormedTableRotationOptions],
+    inplace: bool = ..., out: Pair[OutTensor] | None = ...,
+    **options: Unpack[NormedTableRotationOptions],
 ) -> Pair[Tensor]: ...  # fmt: skip
 @overload
 def norm_rotary_qk_tables(q: SupportsArray[Number], k: SupportsArray[Number], cos: Any, sin: Any,
-    *, inplace: bool = ..., **options: Unpack[NormedTableRotationOptions],
+    *, inplace: bool = ..., out: Pair[OutArray] | None = ...,
+    **options: Unpack[NormedTableRotationOptions],
 ) -> Pair[Array[Number]]: ...  # fmt: skip
 def norm_rotary_qk_tables(
     q: Any,
@@ -149,17 +161,18 @@ def norm_rotary_qk_tables(
     rows: npt.ArrayLike | torch.Tensor | None = None,
     axis_map: npt.ArrayLike | torch.Tensor | None = None,
     inplace: bool = False,
+    out: tuple[Any, Any] | None = None,
 ) -> tuple[Any, Any]:
     """RMS norm and rotation by ready cosines and sines, in one pass.
 
     Args:
-        q, k, q_weight, k_weight, eps, norm_over, weight_offset, norm_first, compute, inplace: as in
-            `norm_rotary_qk`.
+        q, k, q_weight, k_weight, eps, norm_over, weight_offset, norm_first, compute, inplace, out:
+            as in `norm_rotary_qk`.
         cos, sin, rows, axis_map: as in `apply_rotary_tables`.
         layout, pairing, rotary_start: as in `apply_rotary`.
 
     Returns:
-        ``(q, k)``; the arguments themselves if in place. Gradients reach `q`, `k` and the weights,
+        ``(q, k)`` as `norm_rotary_qk` does. Gradients reach `q`, `k` and the weights,
         and `cos` and `sin` if they ask for them.
 
     Raises:
@@ -190,7 +203,8 @@ def norm_rotary_qk_tables(
     )
     norm = (q_weight, k_weight, True, eps, norm_over, weight_offset, norm_first)
     function = "norm_rotary_qk_tables"
-    return run(function, TableRotation, (q, k), rotation, compute, norm, (), inplace)
+    to = inplace if out is None else outputs(function, out, inplace)
+    return run(function, TableRotation, (q, k), rotation, compute, norm, (), to)
 
 
 # q and k have the same positions, or tables, and the same slice: the last fields of a rotation.
@@ -209,12 +223,13 @@ def run(
     compute: str,
     norm: tuple[Any, ...],
     cache: tuple[Any, ...],
-    inplace: bool,
+    to: bool | tuple[Any, ...],
 ) -> tuple[Any, ...]:
     """A call, by whatever computes it.
 
     kind: of the rotation. inputs: q and k, and v where it is appended. cache: the fields of a
-    `Cache`, or nothing.
+    `Cache`, or nothing. to: False for new arrays, True for those of the inputs, or a tuple of as
+    many as there are results.
     """
     try:
         operations, native, given = None, backend.implementation, inputs
@@ -224,20 +239,20 @@ def run(
                 native = operations.at_once(inputs[0])
         if operations is None:
             inputs, rotation, norm, cache = _as_arrays(
-                function, kind, inputs, rotation, norm, cache, inplace
+                function, kind, inputs, rotation, norm, cache, to is True
             )
         if native is not None:
             call = getattr(native, function)
             if kind is Rotation:
-                results = call(*inputs, *rotation, compute, *norm, *cache, inplace)
+                results = call(*inputs, *rotation, compute, *norm, *cache, to)
             else:  # whose options have it
-                results = call(*inputs, *rotation, *norm, *cache, inplace)
+                results = call(*inputs, *rotation, *norm, *cache, to)
             if operations is None:
-                return given[: len(results)] if inplace else results
+                return given[: len(results)] if to is True else results
             if results is not NotImplemented:
                 return results  # type: ignore[no-any-return]
         return operations.norm_rotary(  # type: ignore[no-any-return]
-            function, inputs, kind(*rotation), compute, Norm(*norm), cache, inplace
+            function, inputs, kind(*rotation), compute, Norm(*norm), cache, to
         )
     except (ValueError, TypeError) as error:
         hint_at(error, kind(*rotation), q=inputs[0], k=inputs[1])

@@ -50,21 +50,16 @@ class NormRotation : CallArguments<kMaxNormArrays> {
     }
   }
 
-  // q and k where they are, or to new arrays.
-  py::tuple rotate(py::handle q, py::handle k, py::handle inplace) {
-    const bool in_place = take_place(inplace, tensors::Operation::kNorm);
-    const ArrayArgument query = read("q", q, in_place), key = read("k", k, in_place);
-    return run(query, key, q, k, in_place, true);
+  // q and k to new arrays (`to` is false), where they are (true), or to those of a tuple.
+  py::tuple rotate(py::handle q, py::handle k, py::handle to) {
+    return run(q, k, to, tensors::Operation::kNorm, 2);
   }
 
   // Also into the caches; k only there, unless it is to be returned.
-  py::tuple append(py::handle q, py::handle k, py::handle v, py::handle inplace) {
-    const bool in_place = take_place(inplace, tensors::Operation::kAppend);
-    const bool with_k = call_.return_k;
-    const ArrayArgument query = read("q", q, in_place), key = read("k", k, in_place && with_k),
-                        value = input("v", v);
+  py::tuple append(py::handle q, py::handle k, py::handle v, py::handle to) {
+    const ArrayArgument value = input("v", v);
     call_.v = &value.array();
-    py::tuple results = run(query, key, q, k, in_place, with_k);
+    py::tuple results = run(q, k, to, tensors::Operation::kAppend, call_.return_k ? 2 : 1);
     written(keys_);
     written(values_);
     return results;
@@ -107,40 +102,56 @@ class NormRotation : CallArguments<kMaxNormArrays> {
   static constexpr size_t kCacheArguments = NormRotaryOptionCount(AnglesFrom::kTables, true).all -
                                             NormRotaryOptionCount(AnglesFrom::kTables, false).all;
 
-  bool take_place(py::handle inplace, tensors::Operation operation) const {
-    const bool in_place = boolean(plain(inplace, {&PyBool_Type}));
-    check_kernels(from_tables_, operation,
-                  in_place ? tensors::Form::kInPlace : tensors::Form::kNew);
-    return in_place;
-  }
-
-  ArrayArgument read(const char* name, py::handle object, bool in_place) const {
-    return in_place ? output(name, object) : input(name, object);
-  }
-
-  py::tuple run(const ArrayArgument& query, const ArrayArgument& key, py::handle q, py::handle k,
-                bool in_place, bool with_k) {
-    call_.in[0] = call_.out[0] = &query.array();
-    call_.in[1] = call_.out[1] = &key.array();
-    if (!with_k) call_.out[1] = nullptr;
-    if (in_place) {
-      run();
-      written(q);
-      if (with_k) written(k);
-      return results(query.object(), key.object(), with_k);
+  // `count`: of q and k, those that go anywhere but into a cache.
+  py::tuple run(py::handle q, py::handle k, py::handle to, tensors::Operation operation,
+                size_t count) {
+    static constexpr const char* kNames[] = {"q", "k"};
+    const py::handle given[] = {q, k};
+    const bool to_others = PyTuple_CheckExact(to.ptr());
+    const bool in_place = !to_others && boolean(plain(to, {&PyBool_Type}));
+    py::handle places[2];
+    for (size_t i = 0; i < count; ++i) {
+      if (in_place) places[i] = given[i];
+      if (to_others) places[i] = place_of(to, i, count);
     }
-    const ArrayArgument query_out = result(query);
-    const ArrayArgument key_out = with_k ? result(key) : ArrayArgument();
-    call_.out[0] = &query_out.array();
-    if (with_k) call_.out[1] = &key_out.array();
+    if (count == 1) call_.out_names[0] = "out";
+    bool all_in_place = true;
+    for (size_t i = 0; i < count; ++i) all_in_place = all_in_place && places[i].is(given[i]);
+    check_kernels(from_tables_, operation,
+                  all_in_place ? tensors::Form::kInPlace
+                  : to_others  ? tensors::Form::kOut
+                               : tensors::Form::kNew);
+    ArrayArgument in[2], out[2];
+    for (size_t i = 0; i < 2; ++i) {
+      const bool itself = i < count && places[i].is(given[i]);
+      in[i] = itself ? output(kNames[i], given[i]) : input(kNames[i], given[i]);
+      call_.in[i] = &in[i].array();
+      call_.out[i] = itself ? call_.in[i] : nullptr;
+    }
+    for (size_t i = 0; i < count; ++i) {
+      if (call_.out[i] != nullptr) continue;
+      out[i] = to_others ? output(call_.out_names[i], places[i]) : result(in[i]);
+      call_.out[i] = &out[i].array();
+    }
     run();
-    return results(query_out.object(), key_out.object(), with_k);
-  }
-
-  static py::tuple results(const py::object& q, const py::object& k, bool with_k) {
-    PyObject* const all = with_k ? PyTuple_Pack(2, q.ptr(), k.ptr()) : PyTuple_Pack(1, q.ptr());
+    for (const py::handle place : places) {
+      if (place) written(place);
+    }
+    const auto object = [&](size_t i) {
+      return (call_.out[i] == call_.in[i] ? in[i] : out[i]).object().ptr();
+    };
+    PyObject* const all =
+        count == 2 ? PyTuple_Pack(2, object(0), object(1)) : PyTuple_Pack(1, object(0));
     if (all == nullptr) throw py::error_already_set();
     return py::reinterpret_steal<py::tuple>(all);
+  }
+
+  py::handle place_of(py::handle to, size_t i, size_t count) const {
+    if (static_cast<size_t>(PyTuple_GET_SIZE(to.ptr())) != count) {
+      fail_type(call_.function, "out", count == 2 ? "a pair (q_out, k_out)" : "memory for q",
+                "another tuple");
+    }
+    return PyTuple_GET_ITEM(to.ptr(), static_cast<Py_ssize_t>(i));
   }
 
   void run() const {
@@ -162,13 +173,12 @@ using NormByTables = NormRotaryArguments<AnglesFrom::kTables, false>;
 using AppendByPositions = NormRotaryArguments<AnglesFrom::kPositions, true>;
 using AppendByTables = NormRotaryArguments<AnglesFrom::kTables, true>;
 
-py::tuple norm_rotary_qk(py::handle q, py::handle k, NormByPositions options, py::handle inplace) {
-  return NormRotation("norm_rotary_qk", q, options).rotate(q, k, inplace);
+py::tuple norm_rotary_qk(py::handle q, py::handle k, NormByPositions options, py::handle to) {
+  return NormRotation("norm_rotary_qk", q, options).rotate(q, k, to);
 }
 
-py::tuple norm_rotary_qk_tables(py::handle q, py::handle k, NormByTables options,
-                                py::handle inplace) {
-  return NormRotation("norm_rotary_qk_tables", q, options).rotate(q, k, inplace);
+py::tuple norm_rotary_qk_tables(py::handle q, py::handle k, NormByTables options, py::handle to) {
+  return NormRotation("norm_rotary_qk_tables", q, options).rotate(q, k, to);
 }
 
 py::tuple norm_rotary_backward(py::handle grad_q, py::handle grad_k, py::handle q, py::handle k,
@@ -177,13 +187,13 @@ py::tuple norm_rotary_backward(py::handle grad_q, py::handle grad_k, py::handle 
 }
 
 py::tuple rotary_append(py::handle q, py::handle k, py::handle v, AppendByPositions options,
-                        py::handle inplace) {
-  return NormRotation("rotary_append", q, options).append(q, k, v, inplace);
+                        py::handle to) {
+  return NormRotation("rotary_append", q, options).append(q, k, v, to);
 }
 
 py::tuple rotary_append_tables(py::handle q, py::handle k, py::handle v, AppendByTables options,
-                               py::handle inplace) {
-  return NormRotation("rotary_append_tables", q, options).append(q, k, v, inplace);
+                               py::handle to) {
+  return NormRotation("rotary_append_tables", q, options).append(q, k, v, to);
 }
 
 }  // namespace

@@ -27,6 +27,8 @@ constexpr const char* function_name(AnglesFrom from, bool append) {
   return from == AnglesFrom::kTables ? "norm_rotary_qk_tables" : "norm_rotary_qk";
 }
 
+enum class Result { kNew, kInPlace, kOut };
+
 // q and k, described: in[i] -> out[i], where `out` may be `in`. A second result that has no tensor
 // goes nowhere.
 struct Pair {
@@ -40,20 +42,20 @@ struct Pair {
       if (i == 1 && !with_k) {
         call.out[i] = nullptr;
       } else if (from != to) {
-        out[i] = tensors.describe("out", to[i]);
+        out[i] = tensors.describe(call.out_names[i], to[i]);
         call.out[i] = &out[i];
       }
     }
   }
 };
 
-template <AnglesFrom from, bool in_place>
+template <AnglesFrom from, Result result>
 void norm_rotary(StableIValue* values, uint64_t size, uint64_t /*results*/) {
   Stack stack(values, size);
   const Tensor in[] = {stack.take<Tensor>(), stack.take<Tensor>()};
   Options options(stack, from, false);
-  stack.all_taken();
   const auto rotate_to = [&](const Tensor* out) {
+    stack.all_taken();
     translate_errors([&] {
       const Call tensors(function_name(from, false), in[0]);
       NormRotaryCall call;
@@ -63,8 +65,11 @@ void norm_rotary(StableIValue* values, uint64_t size, uint64_t /*results*/) {
       run(tensors, check_norm_rotary(call));
     });
   };
-  if constexpr (in_place) {
+  if constexpr (result == Result::kInPlace) {
     rotate_to(in);
+  } else if constexpr (result == Result::kOut) {
+    const Tensor out[] = {stack.take<Tensor>(), stack.take<Tensor>()};
+    rotate_to(out);
   } else {
     const Tensor out[] = {new_like(in[0]), new_like(in[1])};
     rotate_to(out);
@@ -72,27 +77,36 @@ void norm_rotary(StableIValue* values, uint64_t size, uint64_t /*results*/) {
   }
 }
 
-template <AnglesFrom from, bool in_place>
+template <AnglesFrom from, Result result>
 void append(StableIValue* values, uint64_t size, uint64_t /*results*/) {
   Stack stack(values, size);
   const Tensor in[] = {stack.take<Tensor>(), stack.take<Tensor>()};
   const Tensor v = stack.take<Tensor>();
   Options options(stack, from, true);
-  stack.all_taken();
   const auto rotate_to = [&](const Tensor* out) {
+    stack.all_taken();
     translate_errors([&] {
       const Call tensors(function_name(from, true), in[0]);
       NormRotaryCall call;
       static_cast<NormRotaryOptions&>(call) = options.describe(tensors);
       call.function = tensors.function;
+      if (!call.return_k) call.out_names[0] = "out";
       const Array value = tensors.describe("v", v);
       call.v = &value;
       const Pair pair(tensors, in, out, call.return_k, call);
       run(tensors, check_norm_rotary(call));
     });
   };
-  if constexpr (in_place) {
+  if constexpr (result == Result::kInPlace) {
     rotate_to(in);
+  } else if constexpr (result == Result::kOut) {
+    const Tensor out_q = stack.take<Tensor>();
+    const OptionalTensor out_k = stack.take<OptionalTensor>();
+    const bool with_k = options.options().return_k;
+    STD_TORCH_CHECK(with_k == out_k.has_value(), function_name(from, true),
+                    ": out_k: expected a tensor where return_k is True, else None");
+    const Tensor out[] = {out_q, with_k ? *out_k : in[1]};
+    rotate_to(out);
   } else {
     const bool with_k = options.options().return_k;
     const Call tensors(function_name(from, true), in[0]);
@@ -152,20 +166,26 @@ void define(Library& m, AnglesFrom from, const std::string& suffix) {
   const std::string norm = "norm_rotary_qk" + suffix, append = "rotary_append" + suffix;
   define_one(norm + "(Tensor q, Tensor k, " + options(false) + ") -> (Tensor, Tensor)");
   define_one(norm + "_(Tensor(a!) q, Tensor(b!) k, " + options(false) + ") -> ()");
+  define_one(norm + "_out(Tensor q, Tensor k, " + options(false) +
+             ", *, Tensor(a!) out_q, Tensor(b!) out_k) -> ()");
   define_one(norm + "_backward(Tensor grad_q, Tensor grad_k, Tensor q, Tensor k, " +
              options(false) + ") -> (Tensor, Tensor, Tensor, Tensor)");
   define_one(append + "(Tensor q, Tensor k, Tensor v, " + options(true) + ") -> (Tensor, Tensor)");
   define_one(append + "_(Tensor(a!) q, Tensor(b!) k, Tensor v, " + options(true) + ") -> ()");
+  define_one(append + "_out(Tensor q, Tensor k, Tensor v, " + options(true) +
+             ", *, Tensor(e!) out_q, Tensor(f!)? out_k=None) -> ()");
 }
 
 template <AnglesFrom from>
 void implement(Library& m, const std::string& suffix) {
   const std::string norm = "norm_rotary_qk" + suffix, append_name = "rotary_append" + suffix;
-  m.impl(norm.c_str(), &norm_rotary<from, false>);
-  m.impl((norm + "_").c_str(), &norm_rotary<from, true>);
+  m.impl(norm.c_str(), &norm_rotary<from, Result::kNew>);
+  m.impl((norm + "_").c_str(), &norm_rotary<from, Result::kInPlace>);
+  m.impl((norm + "_out").c_str(), &norm_rotary<from, Result::kOut>);
   m.impl((norm + "_backward").c_str(), &norm_rotary_backward<from>);
-  m.impl(append_name.c_str(), &append<from, false>);
-  m.impl((append_name + "_").c_str(), &append<from, true>);
+  m.impl(append_name.c_str(), &append<from, Result::kNew>);
+  m.impl((append_name + "_").c_str(), &append<from, Result::kInPlace>);
+  m.impl((append_name + "_out").c_str(), &append<from, Result::kOut>);
 }
 
 }  // namespace

@@ -15,46 +15,57 @@ from posenc_native.base.rotation import Rotation, TableRotation
 from posenc_native.base.views import RotaryView, rotary_view, rounds_as_written
 
 from . import rotary
-from .checks import Array, FloatArray, check_array, check_float_array, check_writable, round_once
+from .checks import (
+    Array,
+    FloatArray,
+    check_array,
+    check_float_array,
+    check_out,
+    check_writable,
+    round_once,
+    store,
+)
 
 AnyRotation = Rotation | TableRotation
+# Where results go: to new arrays (False), over the inputs (True), or to others.
+_To = bool | tuple[Any, ...]
 
 
 def norm_rotary_qk(q: Array, k: Array, *call: Any) -> tuple[Array, Array]:
-    """q and k normed and rotated; call: a Rotation, compute, a Norm, and inplace."""
+    """q and k normed and rotated; call: a Rotation, compute, a Norm, and where to."""
     count, norms = len(Rotation._fields), len(Norm._fields)
-    *options, inplace = call
+    *options, to = call
     rotation = Rotation(*options[:count])
     norm = Norm(*options[count + 1 : count + 1 + norms])
-    return _norm_rotary("norm_rotary_qk", q, k, rotation, options[count], norm, inplace)
+    return _norm_rotary("norm_rotary_qk", q, k, rotation, options[count], norm, to)
 
 
 def norm_rotary_qk_tables(q: Array, k: Array, *call: Any) -> tuple[Array, Array]:
-    """q and k normed and rotated by tables; call: a TableRotation, a Norm, and inplace."""
+    """q and k normed and rotated by tables; call: a TableRotation, a Norm, and where to."""
     count = len(TableRotation._fields)
-    *options, inplace = call
+    *options, to = call
     rotation, norm = TableRotation(*options[:count]), Norm(*options[count:])
-    return _norm_rotary("norm_rotary_qk_tables", q, k, rotation, rotation.compute, norm, inplace)
+    return _norm_rotary("norm_rotary_qk_tables", q, k, rotation, rotation.compute, norm, to)
 
 
 def rotary_append(q: Array, k: Array, v: Array, *call: Any) -> tuple[Array, ...]:
-    """q and k rotated, k and v cached; call: a Rotation, compute, a Norm, a Cache, inplace."""
+    """q and k rotated, k and v cached; call: a Rotation, compute, a Norm, a Cache, where to."""
     count, norms = len(Rotation._fields), len(Norm._fields)
-    *options, inplace = call
+    *options, to = call
     rotation = Rotation(*options[:count])
     norm = Norm(*options[count + 1 : count + 1 + norms])
     cache = Cache(*options[count + 1 + norms :])
-    return _append("rotary_append", q, k, v, rotation, options[count], norm, cache, inplace)
+    return _append("rotary_append", q, k, v, rotation, options[count], norm, cache, to)
 
 
 def rotary_append_tables(q: Array, k: Array, v: Array, *call: Any) -> tuple[Array, ...]:
-    """The same by tables; call: a TableRotation, a Norm, a Cache, and inplace."""
+    """The same by tables; call: a TableRotation, a Norm, a Cache, and where to."""
     count, norms = len(TableRotation._fields), len(Norm._fields)
-    *options, inplace = call
+    *options, to = call
     rotation = TableRotation(*options[:count])
     norm, cache = Norm(*options[count : count + norms]), Cache(*options[count + norms :])
     function = "rotary_append_tables"
-    return _append(function, q, k, v, rotation, rotation.compute, norm, cache, inplace)
+    return _append(function, q, k, v, rotation, rotation.compute, norm, cache, to)
 
 
 def _norm_rotary(
@@ -64,16 +75,33 @@ def _norm_rotary(
     rotation: AnyRotation,
     compute: object,
     norm: Norm,
-    inplace: bool,
+    to: _To,
 ) -> tuple[Array, Array]:
     results = _turned(function, q, k, rotation, compute, norm)
-    if inplace:
-        read = _arrays_of(rotation, norm)
-        check_writable(function, "q", q, [k, *read])
-        check_writable(function, "k", k, [q, *read])
-        q[...], k[...] = results
-        return q, k
-    return results
+    outs = _outputs(function, {"q": q, "k": k}, to, 2, _arrays_of(rotation, norm))
+    return store(results[0], outs[0]), store(results[1], outs[1])
+
+
+def _outputs(
+    function: str,
+    inputs: dict[str, Array],
+    to: _To,
+    count: int,
+    read: list[Array | None],
+) -> list[Array | None]:
+    """Where q, and k if it goes anywhere, go: each where it is, or apart from all else, or new."""
+    if not to:
+        return [None] * count
+    outs: list[Array] = list(to) if isinstance(to, tuple) else list(inputs.values())[:count]
+    for i, (out, (name, x)) in enumerate(zip(outs, inputs.items(), strict=False)):
+        others = [other for other_name, other in inputs.items() if other_name != name]
+        if out is x:
+            check_writable(function, name, x, [*others, *read])
+        else:
+            called = "out" if count == 1 else f"out[{i}]"
+            apart = [*others, *read, *outs[:i]]
+            check_out(function, out, x.shape, x.dtype, apart, replaceable=x, name=called)
+    return list(outs)
 
 
 def _append(
@@ -85,7 +113,7 @@ def _append(
     compute: object,
     norm: Norm,
     cache: Cache,
-    inplace: bool,
+    to: _To,
 ) -> tuple[Array, ...]:
     rotated_q, rotated_k = _turned(function, q, k, rotation, compute, norm)
     view = rotary_view(function, k.shape, rotation.layout, "half", 0, 0, "k")
@@ -100,18 +128,12 @@ def _append(
     for name, array in caches.items():
         others = [*read, *inputs.values(), *(c for n, c in caches.items() if n != name)]
         check_writable(function, name, array, others)
-    results = {"q": rotated_q, "k": rotated_k} if cache.return_k else {"q": rotated_q}
-    if inplace:
-        for name in results:
-            others = [x for n, x in inputs.items() if n != name]
-            check_writable(function, name, inputs[name], [*read, *others])
+    results = (rotated_q, rotated_k) if cache.return_k else (rotated_q,)
+    apart = [*read, *caches.values()]
+    outs = _outputs(function, inputs, to, len(results), apart)
     _write(cache.keys, rotated_k, cache.slots, view, of_cache)
     _write(cache.values, v, cache.slots, view, of_cache)
-    if inplace:
-        for name, result in results.items():
-            inputs[name][...] = result
-        return tuple(inputs[name] for name in results)
-    return tuple(results.values())
+    return tuple(store(result, out) for result, out in zip(results, outs, strict=True))
 
 
 def _turned(

@@ -57,7 +57,9 @@ def register() -> None:
                  "rotary_qk_from_tables_out", "rotary_qk_from_tables_", "toeplitz_bias_out",
                  "add_toeplitz_bias_", "add_toeplitz_bias_out", "relative_gather_out",
                  "relative_scatter_out", "norm_rotary_qk_", "norm_rotary_qk_from_tables_",
-                 "rotary_append_", "rotary_append_from_tables_"):  # fmt: skip
+                 "norm_rotary_qk_out", "norm_rotary_qk_from_tables_out", "rotary_append_",
+                 "rotary_append_from_tables_", "rotary_append_out",
+                 "rotary_append_from_tables_out"):  # fmt: skip
         fake(name)(lambda *args, **kwargs: None)
 
     @fake("toeplitz_bias")

@@ -19,11 +19,21 @@ from .following import angles_followed, needs_grad, transformed
 from .gradients import norm_rotary as gradients
 from .inputs import composable, from_array, of_schema, same_device
 from .library import call, operators_take, ops
-from .results import check_writable, no_gradient_of, overlap, pair_results, write_result
+from .results import (
+    check_copy,
+    check_output,
+    check_writable,
+    no_gradient_of,
+    no_output_for_gradient,
+    overlap,
+    pair_results,
+)
 from .rotary import read_rotation, table_indices
 from .small import increment_version
 
 AnyRotation = Rotation | TableRotation
+# Where results go: to new tensors (False), over the inputs (True), or to others, one for each.
+_To = bool | tuple[Any, ...]
 
 
 def run(
@@ -33,14 +43,14 @@ def run(
     compute: str,
     norm: Norm,
     cache: tuple[Any, ...],
-    inplace: bool,
+    to: _To,
 ) -> tuple[Tensor, ...]:
     """`posenc_native.norm_rotary_qk` and `rotary_append`, by positions and by tables, for tensors.
 
     cache: the fields of a `Cache`, or nothing.
     """
     call = _Call(function, inputs, rotation, compute, norm)
-    return call.append(Cache(*cache), inplace) if cache else call.norm_rotary(inplace)
+    return call.append(Cache(*cache), to) if cache else call.norm_rotary(to)
 
 
 class _Call:
@@ -93,79 +103,104 @@ class _Call:
             needs_grad(first, second) if self.suffix else angles_followed(first, second)
         )
 
-    def norm_rotary(self, inplace: bool) -> tuple[Tensor, ...]:
+    def places(self, to: _To, count: int) -> tuple[Tensor, ...]:
+        """Where q, and k if it goes anywhere, go, if they may; nothing for new tensors."""
+        if not to:
+            return ()
+        function, tensors = self.function, self.tensors().values()
+        if not isinstance(to, tuple):
+            check_writable(*self.inputs[:count])
+            no_gradient_of(function, "inplace", *tensors)
+            return self.inputs[:count]
+        for i, (name, x) in enumerate(zip("qk"[:count], self.inputs[:count], strict=True)):
+            check_output(function, to[i], x, "out" if count == 1 else f"out[{i}]", name)
+        no_output_for_gradient(function, *tensors)
+        return to
+
+    def is_in_place(self, outs: tuple[Tensor, ...]) -> bool:
+        """Whether results go where the inputs are."""
+        return bool(outs) and all(out is x for out, x in zip(outs, self.inputs, strict=False))
+
+    def norm_rotary(self, to: _To) -> tuple[Tensor, ...]:
         """Q and k, normed and rotated."""
         function, (q, k) = self.function, self.inputs[:2]
         tensors = self.tensors()
-        if inplace:
-            check_writable(q, k)
-            no_gradient_of(function, "inplace", *tensors.values())
-        if self.angles_are_followed() or not operators_take(*tensors.values()):
+        outs = self.places(to, 2)
+        if self.angles_are_followed() or not operators_take(*tensors.values(), *outs):
             composable(function, **tensors)
             results = composed.norm_rotary(
                 function, q, k, self.rotation, self.as_written, self.norm
             )
             others = [x for name, x in tensors.items() if name not in "qk"]
-            return pair_results(function, q, k, results, inplace, *others)
-        if inplace:
-            operator = getattr(ops, f"norm_rotary_qk{self.suffix}_")
-            call(operator.default, q, k, *self.options)
-            increment_version((q, k))
-            return q, k
+            return pair_results(
+                function, q, k, results, (outs[0], outs[1]) if outs else False, *others
+            )
+        if outs:
+            name = f"norm_rotary_qk{self.suffix}"
+            if self.is_in_place(outs):
+                call(getattr(ops, f"{name}_").default, q, k, *self.options)
+            else:
+                operator = getattr(ops, f"{name}_out").default
+                call(operator, q, k, *self.options, out_q=outs[0], out_k=outs[1])
+            increment_version(outs)
+            return outs
         return gradients.norm_rotary_qk(self.suffix, q, k, *self.options)
 
-    def append(self, cache: Cache, inplace: bool) -> tuple[Tensor, ...]:
+    def append(self, cache: Cache, to: _To) -> tuple[Tensor, ...]:
         """Q, and k if it is wanted, normed and rotated; k and v in their caches."""
         function, (q, k, v) = self.function, self.inputs
         for name in ("keys", "values"):
-            to = getattr(cache, name)
-            if not isinstance(to, Tensor):
-                wrong_type(function, name, "a tensor, as q is", type(to).__name__)
-            if to.requires_grad and torch.is_grad_enabled():
+            one = getattr(cache, name)
+            if not isinstance(one, Tensor):
+                wrong_type(function, name, "a tensor, as q is", type(one).__name__)
+            if one.requires_grad and torch.is_grad_enabled():
                 wrong_value(function, name, "a tensor that requires no gradient", "one that does")
         check_cache_layout(function, cache.cache_layout)
         cache = cache._replace(
             slots=_slots(function, cache.slots, q), return_k=bool(cache.return_k)
         )
         tensors = {**self.tensors(), "slots": cache.slots}
-        written = {"keys": cache.keys, "values": cache.values}
-        if inplace:
-            written |= {"q": q, "k": k} if cache.return_k else {"q": q}
-            no_gradient_of(function, "inplace", *tensors.values())
-        check_writable(*written.values())
-        native = operators_take(*tensors.values(), cache.keys, cache.values)
+        check_writable(cache.keys, cache.values)
+        outs = self.places(to, 1 + cache.return_k)
+        native = operators_take(*tensors.values(), cache.keys, cache.values, *outs)
         if transformed() or not native or needs_grad(*tensors.values()):
-            return self._append_composed(cache, written, inplace)
+            return self._append_composed(cache, outs)
         options = (*self.options, *cache)
-        if inplace:
-            call(getattr(ops, f"rotary_append{self.suffix}_").default, q, k, v, *options)
-            results: tuple[Tensor, ...] = (q, k)
+        name = f"rotary_append{self.suffix}"
+        results: tuple[Tensor, ...] = outs
+        if not outs:
+            results = call(getattr(ops, name).default, q, k, v, *options)
+        elif self.is_in_place(outs):
+            call(getattr(ops, f"{name}_").default, q, k, v, *options)
         else:
-            operator = getattr(ops, f"rotary_append{self.suffix}")
-            results = call(operator.default, q, k, v, *options)
-        increment_version(tuple(written.values()))
+            out_k = outs[1] if cache.return_k else None
+            operator = getattr(ops, f"{name}_out").default
+            call(operator, q, k, v, *options, out_q=outs[0], out_k=out_k)
+        increment_version((cache.keys, cache.values, *outs))
         return results if cache.return_k else results[:1]
 
-    def _append_composed(
-        self, cache: Cache, written: dict[str, Tensor], inplace: bool
-    ) -> tuple[Tensor, ...]:
-        function, (q, k, v) = self.function, self.inputs
+    def _append_composed(self, cache: Cache, outs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        function, (_, k, v) = self.function, self.inputs
         tensors = self.tensors()
         composable(function, **tensors, slots=cache.slots, keys=cache.keys, values=cache.values)
         write = composed.append(function, k, v, self.rotation, cache)
+        written = {"keys": cache.keys, "values": cache.values}
+        for i, (name, out) in enumerate(zip("qk", outs, strict=False)):
+            other = f"out[{i}]" if cache.return_k else "out"
+            written[name if out is self.inputs[i] else other] = out
+        read = {**tensors, **written, "slots": cache.slots}
         for name, to in written.items():
-            for other, x in {**tensors, **written, "slots": cache.slots}.items():
+            for other, x in read.items():
                 if other != name and overlap(to, x):
                     wrong_value(function, name, f"no memory in common with {other}", "an overlap")
-        rotated_q, rotated_k = self.norm_rotary(inplace=False)
+        rotated = self.norm_rotary(to=False)
+        for name, out, result in zip(list(written)[2:], outs, rotated, strict=False):
+            check_copy(function, name, out, result)
         with torch.no_grad():
-            write(rotated_k.detach())
-        if inplace:
-            write_result(function, "q", q, rotated_q)
-            if cache.return_k:
-                write_result(function, "k", k, rotated_k)
-            return (q, k)[: 1 + cache.return_k]
-        return (rotated_q, rotated_k)[: 1 + cache.return_k]
+            write(rotated[1].detach())
+        if not outs:
+            return rotated[: 1 + cache.return_k]
+        return tuple(out.copy_(result) for out, result in zip(outs, rotated, strict=False))
 
 
 def _weight(function: str, argument: str, weight: Any, q: Tensor) -> Tensor | None:

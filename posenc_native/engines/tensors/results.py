@@ -67,7 +67,7 @@ def copy_out(
     apart: Tensor | None = None,
 ) -> Tensor:
     """Copy the result to `out`, which may be one of the inputs but must not overlap `apart`."""
-    _check_copy(function, "out", out, result, *inputs)
+    check_copy(function, "out", out, result, *inputs)
     if apart is not None and overlap(out, apart):
         wrong_value(function, "out", "no memory in common with the inputs", "an overlap")
     return out.copy_(result)
@@ -94,22 +94,17 @@ def pair_results(
         for i, (name, x, out) in enumerate(zip("qk", (q, k), outs, strict=True))
     ]
     for name, out, x, result in zip(names, outs, (q, k), rotated, strict=True):
-        _check_copy(function, name, out, result, x, *others)
+        check_copy(function, name, out, result, x, *others)
     for at, out, other in ((0, outs[0], k), (1, outs[1], q), (1, outs[1], outs[0])):
         if overlap(out, other):
             wrong_value(function, names[at], "no memory in common with the other", "an overlap")
     return outs[0].copy_(rotated_q), outs[1].copy_(rotated_k)
 
 
-def write_result(function: str, name: str, x: Tensor, result: Tensor) -> Tensor:
-    """Write the result over an input, by a copy."""
-    _check_copy(function, name, x, result)
-    return x.copy_(result)
-
-
-def _check_copy(
+def check_copy(
     function: str, name: str, out: Tensor, result: Tensor, *inputs: Tensor | None
 ) -> None:
+    """TypeError or ValueError unless the result may be copied to `out`, apart from the inputs."""
     if out.dtype != result.dtype:
         wrong_type(function, name, str(result.dtype), out.dtype)
     arguments.check_shape(function, name, tuple(out.shape), tuple(result.shape))

@@ -133,6 +133,11 @@ NORM_SAMPLES = {
         ("rotary_append", "_", 2, True),
     )
 }
+NORM_SAMPLES |= {
+    f"{name}_out": [(of, pair_sample(sample)) for of, sample in samples]
+    for name, samples in NORM_SAMPLES.items()
+    if not name.endswith(("_", "_backward"))
+}
 
 
 def transposed(x):

@@ -1,0 +1,215 @@
+"""out= of norm_rotary_qk and rotary_append: the same bits, in memory that the caller has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from oracle import assert_same_bits
+
+import posenc_native as pn
+
+D, S = 16, 5
+INV_FREQ = pn.rotary_frequencies(D)[0]
+TABLES = pn.rotary_tables(S, INV_FREQ)
+WEIGHT = np.linspace(0.5, 1.5, D, dtype=np.float32)
+
+
+def heads(count: int, seed: int, tokens: int = S) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((2, count, tokens, D)).astype(np.float32)
+
+
+class Inputs:
+    """q, k, v, caches and memory for results of NumPy or torch; made anew, the same numbers."""
+
+    def __init__(self, of: Any = lambda a: a, repeat: int = 1) -> None:
+        arrays = [heads(4 * repeat, 0), heads(2, 1), heads(2, 2)]
+        self.q, self.k, self.v = map(of, arrays)
+        self.q_out, self.k_out = of(np.full_like(arrays[0], -7)), of(np.full_like(arrays[1], -7))
+        self.keys, self.values = (of(np.zeros((2, 2, 9, D), np.float32)) for _ in range(2))
+        self.slots = of(np.array([[3, 0, 8, -1, 1], [0, 1, 2, 3, 4]]))
+        self.inv_freq, self.cos, self.sin = of(INV_FREQ), of(TABLES[0]), of(TABLES[1])
+        self.weight = of(WEIGHT)
+        self.all = [self.q, self.k, self.v, self.q_out, self.k_out, self.keys, self.values]
+
+
+def norm(i: Inputs, **options: Any) -> Any:
+    return pn.norm_rotary_qk(i.q, i.k, None, i.inv_freq, q_weight=i.weight, **options)
+
+
+def norm_by_tables(i: Inputs, **options: Any) -> Any:
+    return pn.norm_rotary_qk_tables(i.q, i.k, i.cos, i.sin, k_weight=i.weight, **options)
+
+
+def append(i: Inputs, **options: Any) -> Any:
+    cache = i.keys, i.values, i.slots
+    return pn.rotary_append(i.q, i.k, i.v, None, i.inv_freq, *cache, q_weight=i.weight, **options)
+
+
+def append_by_tables(i: Inputs, **options: Any) -> Any:
+    return pn.rotary_append_tables(
+        i.q, i.k, i.v, i.cos, i.sin, i.keys, i.values, i.slots, **options
+    )
+
+
+BOTH = {
+    "norm": norm,
+    "norm by tables": norm_by_tables,
+    "append": lambda i, **o: append(i, return_k=True, **o),
+    "append by tables": lambda i, **o: append_by_tables(i, return_k=True, **o),
+}
+ALONE = {"append": append, "append by tables": append_by_tables}
+
+
+def tensors(torch: Any) -> Any:
+    return lambda a: torch.tensor(np.asarray(a))
+
+
+def same(ours: Any, theirs: Any) -> None:
+    for a, b in zip(ours, theirs, strict=True):
+        assert_same_bits(np.asarray(a), np.asarray(b))
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_both(name: str, backend: str) -> None:
+    plain, given = Inputs(), Inputs()
+    expected = BOTH[name](plain)
+    results = BOTH[name](given, out=(given.q_out, given.k_out))
+    assert results[0] is given.q_out
+    assert results[1] is given.k_out
+    same(results, expected)
+    same((given.keys, given.values), (plain.keys, plain.values))
+    same((given.q, given.k, given.v), (plain.q, plain.k, plain.v))
+    # One of them where it is.
+    half = Inputs()
+    results = BOTH[name](half, out=(half.q, half.k_out))
+    assert results[0] is half.q
+    same(results, expected)
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_q_alone(name: str, backend: str) -> None:
+    plain, given = Inputs(), Inputs()
+    expected = ALONE[name](plain)
+    assert ALONE[name](given, out=given.q_out) is given.q_out
+    same([given.q_out], [expected])
+    same((given.keys, given.values), (plain.keys, plain.values))
+    assert (given.k_out == -7).all()
+    assert ALONE[name](given, out=given.q) is given.q
+    same([given.q], [expected])
+
+
+@pytest.mark.parametrize("target_call", BOTH)
+def test_on_every_target(target: str, target_call: str) -> None:
+    """Past the cache too, which results of 1 MiB are here."""
+    given, plain = Inputs(), Inputs()
+    same(BOTH[target_call](given, out=(given.q_out, given.k_out)), BOTH[target_call](plain))
+
+
+@pytest.mark.parametrize("way", ["small", "operators", "composed", "compiled"])
+@pytest.mark.parametrize("name", BOTH)
+def test_tensors(name: str, way: str) -> None:
+    torch = pytest.importorskip("torch")
+    from torch_cases import composed
+
+    repeat = 1000 if way == "operators" else 1  # small calls go to the native module
+    plain, given = (Inputs(tensors(torch), repeat) for _ in range(2))
+    expected = BOTH[name](plain)
+    versions = [x._version for x in (given.q_out, given.k_out)]
+    call = BOTH[name]
+    if way == "compiled":
+        torch.compiler.reset()
+        call = torch.compile(call, fullgraph=True)
+    if way == "composed":
+        with composed():
+            expected = call(Inputs(tensors(torch)))
+            results = call(given, out=(given.q_out, given.k_out))
+    else:
+        results = call(given, out=(given.q_out, given.k_out))
+    if way != "compiled":
+        assert results[0] is given.q_out
+        assert results[1] is given.k_out
+        assert all(
+            x._version > before
+            for x, before in zip((given.q_out, given.k_out), versions, strict=True)
+        )
+    same(results, expected)
+    same((given.q_out, given.k_out), expected)
+    if name.startswith("append") and way != "composed":
+        same((given.keys, given.values), (plain.keys, plain.values))
+
+
+@pytest.mark.parametrize("name", ALONE)
+@pytest.mark.parametrize("way", ["small", "operators", "compiled"])
+def test_q_alone_of_tensors(name: str, way: str) -> None:
+    torch = pytest.importorskip("torch")
+    plain, given = (Inputs(tensors(torch), 1000 if way == "operators" else 1) for _ in range(2))
+    expected, call = ALONE[name](plain), ALONE[name]
+    if way == "compiled":
+        torch.compiler.reset()
+        call = torch.compile(call, fullgraph=True)
+    call(given, out=given.q_out)
+    same((given.q_out, given.keys, given.values), (expected, plain.keys, plain.values))
+
+
+# Of q and k both, then of q alone: what is given, and the words of the error.
+BAD_PAIRS = {
+    "no pair": (TypeError, lambda i: i.q_out, r"out: expected a pair"),
+    "three": (TypeError, lambda i: (i.q_out, i.k_out, i.k_out), r"out: expected a pair"),
+    "none": (TypeError, lambda i: (None, i.k_out), r"out\[0\]: expected memory"),
+    "a list": (TypeError, lambda i: (i.q_out, [1.0]), r"out\[1\]: expected"),
+    "another shape": (ValueError, lambda i: (i.k_out, i.k_out), r"out\[0\]: expected"),
+    "another dtype": (TypeError, lambda i: (i.q_out, i.k_out == 0), r"out\[1\]: expected"),
+    "twice the same": (ValueError, lambda i: (i.q_out, i.q_out[:, :2]), r"out\[.\]: expected"),
+    "the other input": (ValueError, lambda i: (i.q_out, i.q[:, 1:3]), r"(out\[1\]|q): expected"),
+    "part of itself": (ValueError, lambda i: (i.q_out, i.q_out[:, 1:3]), r"out\[.\]: expected"),
+}
+BAD_PAIRS_OF_APPEND = {
+    "v": (ValueError, lambda i: (i.q_out, i.v), r"out\[1\]: expected"),
+    "keys": (ValueError, lambda i: (i.q_out, i.keys[:, :, :S]), r"(out\[1\]|keys): expected"),
+    "values": (ValueError, lambda i: (i.q_out, i.values[:, :, 2:7]), r"(out\[1\]|values): exp"),
+}
+BAD_ALONE = {
+    "a pair": (TypeError, lambda i: (i.q_out, i.k_out), "out: expected memory for q"),
+    "another shape": (ValueError, lambda i: i.k_out, "out: expected"),
+    "a list": (TypeError, lambda i: [1.0], "out: expected"),
+}
+
+
+def refused(call: Any, i: Inputs, kind: Any, out: Any, words: str, **options: Any) -> None:
+    """Refused, and nothing has been written."""
+    before = [np.array(np.asarray(x)) for x in i.all]
+    with pytest.raises(kind, match=words):
+        call(i, out=out, **options)
+    same(i.all, before)
+
+
+@pytest.mark.parametrize("kind_of_array", ["arrays", "tensors"])
+@pytest.mark.parametrize("name", BOTH)
+def test_errors(name: str, kind_of_array: str, backend: str) -> None:
+    of: Any = lambda a: a  # noqa: E731
+    if kind_of_array == "tensors":
+        of = tensors(pytest.importorskip("torch"))
+    bad = BAD_PAIRS | (BAD_PAIRS_OF_APPEND if name.startswith("append") else {})
+    for kind, make, words in bad.values():
+        i = Inputs(of)
+        refused(BOTH[name], i, kind, make(i), words)
+    i = Inputs(of)
+    words = "inplace: expected False"
+    refused(BOTH[name], i, ValueError, (i.q_out, i.k_out), words, inplace=True)
+    if name in ALONE:
+        for kind, make, words in BAD_ALONE.values():
+            i = Inputs(of)
+            refused(ALONE[name], i, kind, make(i), words)
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_no_gradient(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    i = Inputs(tensors(torch))
+    i.q.requires_grad_()
+    with pytest.raises(ValueError, match="out: expected no out where a gradient is required"):
+        BOTH[name](i, out=(i.q_out, i.k_out))
+    with torch.no_grad():
+        BOTH[name](i, out=(i.q_out, i.k_out))
