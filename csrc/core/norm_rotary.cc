@@ -228,45 +228,52 @@ void check_slots(const NormRotaryCall& call, NormRotaryArgs& args) {
   if (slots.readable && !slots.empty()) check_slot_values(call, args);
 }
 
+// An array of a call, by its name, and where it is.
+struct Named {
+  const char* name;
+  const Array* array;
+  Bounds bounds;
+
+  Named(const char* of, const Array* one)
+      : name(of), array(one), bounds(one == nullptr ? Bounds() : Bounds(*one)) {}
+};
+
 // What is written has memory of its own, apart from all that is read.
 void check_memory(const NormRotaryCall& call) {
-  const struct {
-    const char* name;
-    const Array* array;
-  } read[] = {{"q", call.in[0]},
-              {"k", call.in[1]},
-              {"v", call.v},
-              {"q_weight", call.weights[0]},
-              {"k_weight", call.weights[1]},
-              {"slots", call.slots},
-              {"positions", call.positions},
-              {"inv_freq", call.inv_freq},
-              {"axis_map", call.axis_map},
-              {"cos", call.cosine},
-              {"sin", call.sine},
-              {"rows", call.rows}};
-  const auto check = [&](const char* name, const Array& out, const char* other_name,
-                         const Array* other) {
-    if (other == nullptr || other == &out || !may_overlap(out, *other)) return;
-    fail_value(call.function, name, std::string("no memory in common with ") + other_name,
+  const Named read[] = {{"q", call.in[0]},
+                        {"k", call.in[1]},
+                        {"v", call.v},
+                        {"q_weight", call.weights[0]},
+                        {"k_weight", call.weights[1]},
+                        {"slots", call.slots},
+                        {"positions", call.positions},
+                        {"inv_freq", call.inv_freq},
+                        {"axis_map", call.axis_map},
+                        {"cos", call.cosine},
+                        {"sin", call.sine},
+                        {"rows", call.rows}};
+  const Named caches[] = {{kCacheNames[0], call.caches[0]}, {kCacheNames[1], call.caches[1]}};
+  const auto check = [&](const Named& out, const Named& other) {
+    if (other.array == nullptr || other.array == out.array || !out.bounds.meet(other.bounds) ||
+        !may_overlap(*out.array, *other.array)) {
+      return;
+    }
+    fail_value(call.function, out.name, std::string("no memory in common with ") + other.name,
                "an overlap");
   };
   for (int i = 0; i < 2; ++i) {
     if (call.caches[i] == nullptr) continue;
     const Array& cache = *call.caches[i];
     check_output(call.function, kCacheNames[i], cache, cache.shape, cache.rank, cache);
-    for (const auto& [name, array] : read) check(kCacheNames[i], cache, name, array);
-    check(kCacheNames[i], cache, kCacheNames[1 - i], call.caches[1 - i]);
+    for (const Named& one : read) check(caches[i], one);
+    check(caches[i], caches[1 - i]);
   }
+  // The rest of what a rotation reads has been looked at.
   for (int i = 0; i < 2; ++i) {
     if (call.out[i] == nullptr) continue;
-    const char* const name = call.out[i] == call.in[i] ? kNames[i] : call.out_names[i];
-    check(name, *call.out[i], "keys", call.caches[0]);
-    check(name, *call.out[i], "values", call.caches[1]);
-    check(name, *call.out[i], "v", call.v);
-    check(name, *call.out[i], "slots", call.slots);
-    check(name, *call.out[i], "q_weight", call.weights[0]);
-    check(name, *call.out[i], "k_weight", call.weights[1]);
+    const Named out(call.out[i] == call.in[i] ? kNames[i] : call.out_names[i], call.out[i]);
+    for (const Named& cache : caches) check(out, cache);
+    for (int j = 2; j < 6; ++j) check(out, read[j]);
   }
 }
 

@@ -385,9 +385,10 @@ struct NoOverlapWithOptions {
   const char* function;
   const char* out_name;
   const Array& out;
+  const Bounds bounds{out};
 
   void array(const char* name, const Array* value) const {
-    if (value != nullptr && may_overlap(out, *value)) {
+    if (value != nullptr && bounds.meet(Bounds(*value)) && may_overlap(out, *value)) {
       fail_value(function, out_name, std::string("no memory in common with ") + name, "an overlap");
     }
   }

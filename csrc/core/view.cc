@@ -13,8 +13,9 @@ bool Array::empty() const {
 }
 
 bool Array::aligned() const {
-  return dtype == Dtype::kOther || empty() ||
-         (reinterpret_cast<uintptr_t>(data) & static_cast<uintptr_t>(item_size(dtype) - 1)) == 0;
+  if (dtype == Dtype::kOther) return true;
+  const auto beyond = static_cast<uintptr_t>(item_size(dtype) - 1);
+  return (reinterpret_cast<uintptr_t>(data) & beyond) == 0 || empty();
 }
 
 std::string Error::message() const {
@@ -86,21 +87,6 @@ void check_finite_positions(std::string_view function, const Array& positions) {
     fail_value(function, "positions", "finite values of magnitude below 2^63",
                shown(static_cast<double>(data[offset])));
   });
-}
-
-// Lowest and one past the highest byte of a non-empty view.
-struct Bounds {
-  int64_t low, high;
-};
-
-Bounds bounds(const Array& array) {
-  const int64_t size = item_size(array.dtype);
-  Bounds b{reinterpret_cast<int64_t>(array.data), reinterpret_cast<int64_t>(array.data) + size};
-  for (int i = 0; i < array.rank; ++i) {
-    const int64_t extent = array.stride[i] * (array.shape[i] - 1) * size;
-    (extent < 0 ? b.low : b.high) += extent;
-  }
-  return b;
 }
 
 // One term of  sum_k stride_k * x_k = target,  low_k <= x_k <= high_k,  with stride_k > 0.
@@ -201,10 +187,20 @@ int64_t span(const Array& array) {
   return last + 1;
 }
 
+Bounds::Bounds(const Array& array) {
+  const int64_t size = item_size(array.dtype);
+  low = high = reinterpret_cast<int64_t>(array.data);
+  bool empty = false;
+  for (int i = 0; i < array.rank; ++i) {
+    const int64_t extent = array.stride[i] * (array.shape[i] - 1) * size;
+    (extent < 0 ? low : high) += extent;
+    empty = empty || array.shape[i] == 0;
+  }
+  high = empty ? low : high + size;
+}
+
 bool may_overlap(const Array& a, const Array& b) {
-  if (a.empty() || b.empty()) return false;
-  const Bounds in_a = bounds(a), in_b = bounds(b);
-  if (in_a.high <= in_b.low || in_b.high <= in_a.low) return false;
+  if (!Bounds(a).meet(Bounds(b))) return false;
   // Some byte of an element of a is some byte of an element of b:
   //   a.data + sum(stride_a * i) + byte_a = b.data + sum(stride_b * j) + byte_b
   Term terms[2 * kMaxRank + 1];

@@ -121,6 +121,18 @@ void check_output(std::string_view function, std::string_view name, const Array&
 void check_overlap(std::string_view function, std::string_view out_name, const Array& out,
                    std::string_view in_name, const Array& in);
 
+// The lowest byte of a view and one past its highest; of an empty one there is none.
+struct Bounds {
+  int64_t low = 0, high = 0;
+
+  Bounds() = default;
+  explicit Bounds(const Array& array);
+
+  bool meet(const Bounds& other) const {
+    return low < other.high && other.low < high && low < high && other.low < other.high;
+  }
+};
+
 // Whether two views name a common byte. A search over the strides decides it exactly (a bounded
 // Diophantine problem; undecided after the bound counts as yes). So q and k may be slices of one
 // packed buffer and be rotated in place.

@@ -136,12 +136,21 @@ class ConvertedFrequencies::Kept {
     const double* radians = radians_.data();
     return for_each_row(inv_freq, [&](int64_t term, int64_t head) {
       const Real* row = static_cast<const Real*>(inv_freq.data) + inv_freq.offset(term, head, 0);
-      bool equal = true;  // to the end of the row: no branch for each
-      for (int64_t pair = 0; pair < pairs; ++pair) {
-        equal &= *radians++ == static_cast<double>(row[pair * inv_freq.stride]);
-      }
-      return equal;
+      const double* const kept = radians;
+      radians += pairs;
+      return inv_freq.stride == 1 ? same_row(kept, row, std::integral_constant<int64_t, 1>(), pairs)
+                                  : same_row(kept, row, inv_freq.stride, pairs);
     });
+  }
+
+  // To the end of the row: no branch for each, and many at once where they are neighbours.
+  template <typename Real, typename Stride>
+  static bool same_row(const double* kept, const Real* row, Stride stride, int64_t pairs) {
+    bool equal = true;
+    for (int64_t pair = 0; pair < pairs; ++pair) {
+      equal &= kept[pair] == static_cast<double>(row[pair * stride]);
+    }
+    return equal;
   }
 
   int64_t shape_[3] = {-1, 0, 0};  // heads, terms, pairs

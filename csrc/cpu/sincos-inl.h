@@ -3,7 +3,9 @@
 
 #pragma once
 
+#include <algorithm>
 #include <type_traits>
+#include <utility>
 
 #include "core/angles.h"
 #include "core/phase.h"
@@ -284,6 +286,12 @@ size_t arrange_frequencies(D d, PairOrder order, const Frequencies& from, size_t
                            uint64_t* fraction, uint64_t* whole) {
   const size_t group = group_size(d, order);
   const size_t padded = (count + group - 1) / group * group;
+  if (order == PairOrder::kNatural || order == PairOrder::kTwice) {
+    const std::pair<const uint64_t*, uint64_t*> both[] = {{from.fraction, fraction},
+                                                          {from.whole, whole}};
+    for (const auto& [given, to] : both) std::fill(std::copy_n(given, count, to), to + padded, 0);
+    return padded;
+  }
   for (size_t i = 0; i < padded; ++i) {
     const size_t pair = i / group * group + pair_of_lane(d, order, i % group);
     fraction[i] = pair < count ? from.fraction[pair] : 0;

@@ -102,13 +102,20 @@ def rotary_append(
         >>> values[0, 0, :, 0]
         array([4., 5., 2., 3.], dtype=float32)
     """
-    rotation = (positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, False, *ALIKE)
+    to = inplace if out is None else _outputs("rotary_append", out, inplace, return_k)
     if norm is None:
         norm = q_weight is not None or k_weight is not None
-    norms = (q_weight, k_weight, norm, eps, norm_over, weight_offset, norm_first)
-    cache = (keys, values, slots, cache_layout, return_k)
-    to = inplace if out is None else _outputs("rotary_append", out, inplace, return_k)
-    results = run("rotary_append", Rotation, (q, k, v), rotation, compute, norms, cache, to)
+    results = run(
+        "rotary_append",
+        Rotation,
+        (
+            q, k, v,
+            positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, *ALIKE, compute,
+            q_weight, k_weight, norm, eps, norm_over, weight_offset, norm_first,
+            keys, values, slots, cache_layout, return_k,
+            to,
+        ),
+    )  # fmt: skip
     return results if return_k else results[0]
 
 
@@ -169,25 +176,21 @@ def rotary_append_tables(
         >>> bool((keys[7, 12] == q[0]).all())
         True
     """
-    rotation = (
-        cos,
-        sin,
-        layout,
-        pairing,
-        rotary_start,
-        False,
-        compute,
-        rows,
-        axis_map,
-        *TABLES_ALIKE,
-    )
-    if norm is None:
-        norm = q_weight is not None or k_weight is not None
-    norms = (q_weight, k_weight, norm, eps, norm_over, weight_offset, norm_first)
-    cache = (keys, values, slots, cache_layout, return_k)
     function = "rotary_append_tables"
     to = inplace if out is None else _outputs(function, out, inplace, return_k)
-    results = run(function, TableRotation, (q, k, v), rotation, compute, norms, cache, to)
+    if norm is None:
+        norm = q_weight is not None or k_weight is not None
+    results = run(
+        function,
+        TableRotation,
+        (
+            q, k, v,
+            cos, sin, layout, pairing, rotary_start, False, compute, rows, axis_map, *TABLES_ALIKE,
+            q_weight, k_weight, norm, eps, norm_over, weight_offset, norm_first,
+            keys, values, slots, cache_layout, return_k,
+            to,
+        ),
+    )  # fmt: skip
     return results if return_k else results[0]
 
 

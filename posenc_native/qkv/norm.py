@@ -18,7 +18,7 @@ Sources: Zhang and Sennrich 2019, "Root Mean Square Layer Normalization"; Henry 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy.typing as npt
 from numpy import ndarray
@@ -126,10 +126,17 @@ def norm_rotary_qk(
         >>> float(np.sqrt(np.mean(q**2)).round(3)), float(np.sqrt(np.mean(k**2)).round(3))
         (3.0, 1.0)
     """
-    rotation = (positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, False, *ALIKE)
-    norm = (q_weight, k_weight, True, eps, norm_over, weight_offset, norm_first)
     to = inplace if out is None else outputs("norm_rotary_qk", out, inplace)
-    return run("norm_rotary_qk", Rotation, (q, k), rotation, compute, norm, (), to)
+    return run(
+        "norm_rotary_qk",
+        Rotation,
+        (
+            q, k,
+            positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, *ALIKE, compute,
+            q_weight, k_weight, True, eps, norm_over, weight_offset, norm_first,
+            to,
+        ),
+    )  # fmt: skip
 
 
 @overload
@@ -189,117 +196,131 @@ def norm_rotary_qk_tables(
         >>> bool(np.allclose(by_tables[0], by_positions[0], atol=1e-6))
         True
     """
-    rotation = (
-        cos,
-        sin,
-        layout,
-        pairing,
-        rotary_start,
-        False,
-        compute,
-        rows,
-        axis_map,
-        *TABLES_ALIKE,
-    )
-    norm = (q_weight, k_weight, True, eps, norm_over, weight_offset, norm_first)
     function = "norm_rotary_qk_tables"
     to = inplace if out is None else outputs(function, out, inplace)
-    return run(function, TableRotation, (q, k), rotation, compute, norm, (), to)
+    return run(
+        function,
+        TableRotation,
+        (
+            q, k,
+            cos, sin, layout, pairing, rotary_start, False, compute, rows, axis_map, *TABLES_ALIKE,
+            q_weight, k_weight, True, eps, norm_over, weight_offset, norm_first,
+            to,
+        ),
+    )  # fmt: skip
 
 
-# q and k have the same positions, or tables, and the same slice: the last fields of a rotation.
-ALIKE = Rotation(None, None)[Rotation._fields.index("k_positions") :]
+# Not turned back; q and k have the same positions, or tables, and the same slice, and keep their
+# pairs: the last fields of a rotation.
+ALIKE = Rotation(None, None)[Rotation._fields.index("inverse") :]
 TABLES_ALIKE = TableRotation(None, None)[TableRotation._fields.index("k_cos") :]
 
-# As in rotary/apply.py, a small call takes as long as its own lines: options go on by position, as
-# tuples in the order of their records, and become those for code that looks into them.
+# As in rotary/apply.py, a small call takes as long as its own lines: all arguments go on in one
+# tuple, as the native module takes them, and are taken apart only for code that looks into them.
+
+
+class _Parts(NamedTuple):
+    """The arguments of a call by what they are about."""
+
+    inputs: tuple[Any, ...]  # q and k, and v where it is appended
+    rotation: Any
+    compute: str
+    norm: Norm
+    cache: tuple[Any, ...]  # the fields of a `Cache`, or nothing
+    to: bool | tuple[Any, ...]
+
+    @classmethod
+    def of(cls, kind: type[Rotation | TableRotation], call: tuple[Any, ...]) -> _Parts:
+        """Take a call apart."""
+        fields, norms = len(kind._fields), len(Norm._fields)
+        computed = kind is Rotation  # else the rotation has `compute`
+        count = 2 if len(call) == 3 + fields + computed + norms else 3
+        rotation = kind(*call[count : count + fields])
+        at = count + fields + computed
+        compute = rotation.compute if isinstance(rotation, TableRotation) else call[at - 1]
+        norm, cache = Norm(*call[at : at + norms]), call[at + norms : -1]
+        return cls(call[:count], rotation, compute, norm, cache, call[-1])
+
+    def joined(self) -> tuple[Any, ...]:
+        """The call, as it was."""
+        compute = () if isinstance(self.rotation, TableRotation) else (self.compute,)
+        return (*self.inputs, *self.rotation, *compute, *self.norm, *self.cache, self.to)
 
 
 def run(
-    function: str,
-    kind: type[Rotation | TableRotation],
-    inputs: tuple[Any, ...],
-    rotation: tuple[Any, ...],
-    compute: str,
-    norm: tuple[Any, ...],
-    cache: tuple[Any, ...],
-    to: bool | tuple[Any, ...],
+    function: str, kind: type[Rotation | TableRotation], call: tuple[Any, ...]
 ) -> tuple[Any, ...]:
     """A call, by whatever computes it.
 
-    kind: of the rotation. inputs: q and k, and v where it is appended. cache: the fields of a
-    `Cache`, or nothing. to: False for new arrays, True for those of the inputs, or a tuple of as
-    many as there are results.
+    kind: of the rotation. call: q and k, and v where it is appended; the fields of the rotation,
+    compute unless the rotation has it, those of a `Norm`, those of a `Cache` where it is appended;
+    and where results go: False for new arrays, True for those of the inputs, or a tuple of as many
+    as there are results.
     """
     try:
-        operations, native, given = None, backend.implementation, inputs
-        if not type(inputs[0]) is type(inputs[1]) is ndarray:
-            operations = late.operations_on(inputs[0])
+        operations, implementation = None, backend.implementation
+        # What answers NotImplemented where arguments have to be converted first.
+        native: Any = implementation if implementation is backend.native else None
+        if type(call[0]) is not ndarray:
+            operations = late.operations_on(call[0])
             if operations is not None:
-                native = operations.at_once(inputs[0])
-        if operations is None:
-            inputs, rotation, norm, cache = _as_arrays(
-                function, kind, inputs, rotation, norm, cache, to is True
-            )
+                native = operations.at_once(call[0])
         if native is not None:
-            call = getattr(native, function)
-            if kind is Rotation:
-                results = call(*inputs, *rotation, compute, *norm, *cache, to)
-            else:  # whose options have it
-                results = call(*inputs, *rotation, *norm, *cache, to)
-            if operations is None:
-                return given[: len(results)] if to is True else results
+            results = getattr(native, function)(*call)
             if results is not NotImplemented:
                 return results  # type: ignore[no-any-return]
-        return operations.norm_rotary(  # type: ignore[no-any-return]
-            function, inputs, kind(*rotation), compute, Norm(*norm), cache, to
-        )
+        if operations is not None:
+            return operations.norm_rotary(function, *_Parts.of(kind, call))  # type: ignore[no-any-return]
+        given = _Parts.of(kind, call)
+        results = getattr(implementation, function)(*_as_arrays(function, given).joined())
+        if given.to is True:
+            return given.inputs[: len(results)]
+        return given.to or results
     except (ValueError, TypeError) as error:
-        hint_at(error, kind(*rotation), q=inputs[0], k=inputs[1])
+        hint_at(error, _Parts.of(kind, call).rotation, q=call[0], k=call[1])
         raise
 
 
-def _as_arrays(
-    function: str,
-    kind: type[Rotation | TableRotation],
-    inputs: tuple[Any, ...],
-    rotation: tuple[Any, ...],
-    norm: tuple[Any, ...],
-    cache: tuple[Any, ...],
-    inplace: bool,
-) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]:
-    """The call with all its arrays as NumPy's."""
-    q = inputs[0]
-    if not type(q) is type(inputs[1]) is ndarray:
-        q, k = arguments.as_operands(function, q, inputs[1], inplace)
-        inputs = (q, k, *inputs[2:])
-    if cache and type(inputs[2]) is not ndarray:
-        inputs = (*inputs[:2], arguments.as_operand(function, "v", inputs[2]))
-    first, second = rotation[0], rotation[1]
-    if kind is Rotation:
-        if type(first) is not ndarray and first is not None:
-            rotation = (position_array(function, first, q), *rotation[1:])
-        if type(second) is not ndarray:
-            rotation = (rotation[0], arguments.as_frequencies(function, second), *rotation[2:])
-        if rotation[5] is not None and type(rotation[5]) is not ndarray:
-            axis_map = arguments.as_array(function, "axis_map", rotation[5])
-            rotation = (*rotation[:5], axis_map, *rotation[6:])
+def _as_arrays(function: str, call: _Parts) -> _Parts:
+    """The call with all its arrays as NumPy's own."""
+    inputs, rotation, norm, cache, to = call.inputs, call.rotation, call.norm, call.cache, call.to
+    q, k = arguments.as_operands(function, inputs[0], inputs[1], to is True)
+    inputs = (q, k, *(arguments.as_operand(function, "v", v) for v in inputs[2:]))
+    if isinstance(rotation, Rotation):
+        axis_map = rotation.axis_map
+        if axis_map is not None:
+            axis_map = arguments.as_array(function, "axis_map", axis_map)
+        positions = rotation.positions
+        if positions is not None:
+            positions = position_array(function, positions, q)
+        inv_freq = arguments.as_frequencies(function, rotation.inv_freq)
+        rotation = rotation._replace(positions=positions, inv_freq=inv_freq, axis_map=axis_map)
     else:
-        if not type(first) is type(second) is ndarray:
-            cos = arguments.as_array(function, "cos", first)
-            rotation = (cos, arguments.as_array(function, "sin", second), *rotation[2:])
-        if not rotation[7] is rotation[8] is None:
-            rotation = (*rotation[:7], *indices_as_arrays(function, *rotation[7:9]), *rotation[9:])
-    for i, name in enumerate(("q_weight", "k_weight")):
-        if norm[i] is not None and type(norm[i]) is not ndarray:
-            weight = arguments.as_array(function, name, norm[i])
-            norm = (*norm[:i], weight, *norm[i + 1 :])
-    if cache and not type(cache[0]) is type(cache[1]) is type(cache[2]) is ndarray:
-        for name, to in (("keys", cache[0]), ("values", cache[1])):
-            if not isinstance(to, ndarray):
-                expected = "a NumPy array or a torch tensor, to be written to"
-                arguments.wrong_type(function, name, expected, type(to).__name__)
-            arguments.check_no_mask(function, name, to)
-        slots = arguments.as_array(function, "slots", cache[2])
-        cache = (*cache[:2], slots, *cache[3:])
-    return inputs, rotation, norm, cache
+        cos = arguments.as_array(function, "cos", rotation.cos)
+        sin = arguments.as_array(function, "sin", rotation.sin)
+        rows, axis_map = indices_as_arrays(function, rotation.rows, rotation.axis_map)
+        rotation = rotation._replace(cos=cos, sin=sin, rows=rows, axis_map=axis_map)
+    weights: dict[str, Any] = {
+        name: arguments.as_array(function, name, weight)
+        for name in ("q_weight", "k_weight")
+        if (weight := getattr(norm, name)) is not None
+    }
+    norm = norm._replace(**weights)
+    if cache:
+        keys, values = (
+            _writable(function, *one) for one in zip(("keys", "values"), cache, strict=False)
+        )
+        cache = (keys, values, arguments.as_array(function, "slots", cache[2]), *cache[3:])
+    if isinstance(to, tuple):
+        names = ["out"] if len(to) == 1 else [f"out[{i}]" for i in range(len(to))]
+        to = tuple(_writable(function, *one) for one in zip(names, to, strict=True))
+    return _Parts(inputs, rotation, call.compute, norm, cache, to)
+
+
+def _writable(function: str, name: str, to: Any) -> Any:
+    """What is written to, as an array of NumPy's own that has the same memory."""
+    if not isinstance(to, ndarray):
+        expected = "a NumPy array or a torch tensor, to be written to"
+        arguments.wrong_type(function, name, expected, type(to).__name__)
+    arguments.check_no_mask(function, name, to)
+    return to.view(ndarray)

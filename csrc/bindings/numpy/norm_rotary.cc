@@ -39,7 +39,7 @@ class NormRotation : CallArguments<kMaxNormArrays> {
  public:
   template <typename Options>
   NormRotation(const char* function, py::handle q, Options options)
-      : CallArguments(function, q), from_tables_(Options::kFrom == AnglesFrom::kTables) {
+      : CallArguments(function, q, true), from_tables_(Options::kFrom == AnglesFrom::kTables) {
     call_.function = function;
     Reader options_reader = reader(options.arguments, options.count);
     call_.for_each(Options::kFrom, Options::kAppend, options_reader);

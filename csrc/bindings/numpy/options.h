@@ -20,9 +20,11 @@ template <size_t kMaxArrays>
 class CallArguments {
  public:
   // `x`: what is computed with, or the first of several. Arrays go with arrays, tensors with
-  // tensors.
-  CallArguments(const char* function, py::handle x)
+  // tensors. exact: all else than NumPy's own arrays is left to the caller, who converts it and
+  // asks again.
+  CallArguments(const char* function, py::handle x, bool exact = false)
       : function_(function),
+        exact_(exact),
         of_tensors_(tensors::Library::get().is_tensor(x)),
         records_(of_tensors_ && tensors::Library::get().records()) {}
   CallArguments(const CallArguments&) = delete;
@@ -99,12 +101,16 @@ class CallArguments {
   }
 
   ArrayArgument input(const char* name, py::handle object) const {
-    return of_tensors_ ? tensor(object)
-                       : ArrayArgument(function_, name, require_array(function_, name, object));
+    if (of_tensors_) return tensor(object);
+    check_exact(object);
+    return {function_, name, require_array(function_, name, object)};
   }
 
   ArrayArgument output(const char* name, py::handle object) const {
-    if (!of_tensors_) return output_array(function_, name, object);
+    if (!of_tensors_) {
+      check_exact(object);
+      return output_array(function_, name, object);
+    }
     ArrayArgument argument = tensor(object);
     tensors::Library::get().check_version(object);
     return argument;
@@ -131,7 +137,15 @@ class CallArguments {
 
  private:
   ArrayArgument option(const char* name, py::handle object) const {
-    return of_tensors_ ? tensor(object) : optional_array(function_, name, object);
+    if (of_tensors_) return tensor(object);
+    check_exact(object);
+    return optional_array(function_, name, object);
+  }
+
+  void check_exact(py::handle object) const {
+    if (exact_ && Py_TYPE(object.ptr()) != py::detail::npy_api::get().PyArray_Type_) {
+      throw tensors::Elsewhere{};
+    }
   }
 
   ArrayArgument tensor(py::handle object) const {
@@ -143,7 +157,7 @@ class CallArguments {
   }
 
   const char* const function_;
-  const bool of_tensors_, records_;
+  const bool exact_, of_tensors_, records_;
   std::optional<ArrayArgument> arrays_[kMaxArrays];  // few are given
   size_t array_count_ = 0;
   std::string pairings_[2];  // that are numbers
