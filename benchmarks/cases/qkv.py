@@ -1,7 +1,13 @@
-"""What is timed between projection and attention: norm, rotation and cache, and their backward."""
+"""What is timed between projection and attention: norm, rotation and cache, and their backward.
+
+The limit of a prefill is a copy of the packed projection: q, k and v read once, and written once.
+It is that of memory which is there. Fresh results take the time in which the operating system
+provides it on top, and in place q is read and written where it lies.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 from collections.abc import Callable, Iterator
@@ -12,6 +18,7 @@ from torch import Tensor
 
 import posenc_native as pn
 from benchmarks.clock.harness import Case, Contestant, Job, Skipped
+from benchmarks.figures.judging import AtLeast, AtMost, Rule
 from benchmarks.peers.contestants import (
     BASE,
     HEAD_DIM,
@@ -34,6 +41,21 @@ Q_HEADS, K_HEADS = 32, 8
 QWEN3 = "transformers.models.qwen3.modeling_qwen3"
 EAGER, COMPILED = "transformers (Qwen3)", "transformers (Qwen3), torch.compile"
 APART = "compiled norm, apply_rotary_qk, index_copy_"
+NORMED, PLAIN = "rotary_append, norm", "rotary_append"
+_CALL = "torch.neg"
+
+# What is to be reached. A call for one token is counted in calls of torch.neg on the same q, as in
+# decode.py.
+_PREFILL, _DECODE, _BACKWARD = (f"^before attention, {of}" for of in ("prefill", "decode", "back"))
+GOALS = (
+    Rule(f"{_PREFILL}.*float32", "out=", (AtMost(1.3),), f"^{NORMED}$"),
+    Rule(f"{_PREFILL}.*float16", "out=", (AtMost(1.5),), f"^{NORMED}$"),
+    Rule(_PREFILL, "out=", (AtMost(1.3),), f"^{PLAIN}$"),
+    Rule(_PREFILL, "out=", (AtLeast(4.0, of=APART), AtLeast(8.0, of=COMPILED)), f"^{NORMED}$"),
+    Rule(_DECODE, None, (AtMost(6.0, of=_CALL),), f"^{NORMED}$"),
+    Rule(_DECODE, None, (AtMost(3.0, of=_CALL),), "^NumPy: "),
+    Rule(_BACKWARD, None, (AtMost(1.6), AtLeast(8.0, of=COMPILED))),
+)
 
 
 class Projected:
@@ -44,6 +66,8 @@ class Projected:
         self.qkv = normal(seq * heads * HEAD_DIM, dtype).reshape(1, seq, heads, HEAD_DIM)
         self.q, self.k, self.v = self.qkv.split([Q_HEADS, K_HEADS, K_HEADS], 2)
         self.room = torch.empty_like(self.qkv)
+        self.q_out = torch.empty_like(self.q, memory_format=torch.contiguous_format).zero_()
+        self.k_out = torch.empty_like(self.k, memory_format=torch.contiguous_format).zero_()
         cache = (1, max(seq, 4096), K_HEADS, HEAD_DIM)
         self.keys, self.values = torch.zeros(cache, dtype=dtype), torch.zeros(cache, dtype=dtype)
         self.work, self.out, self.nbytes = address(self.qkv), address(self.room), self.qkv.nbytes
@@ -93,13 +117,17 @@ def _forward(options: Options, seq: int, dtype: torch.dtype, decode: bool, name:
         return q
 
     rows: list[Row] = [
-        ours("rotary_append, norm", "in place", lambda b: append(b, inplace=True, **weights)),
-        ours("rotary_append, norm", "fresh", lambda b: append(b, **weights)),
-        _unchecked(ours("rotary_append", "in place", lambda b: append(b, inplace=True))),
-        _unchecked(ours("rotary_append", "fresh", append)),
+        ours(NORMED, "in place", lambda b: append(b, inplace=True, **weights)),
+        ours(NORMED, "out=", lambda b: append(b, out=b.q_out, **weights)),
+        ours(NORMED, "fresh", lambda b: append(b, **weights)),
+        _unchecked(ours(PLAIN, "in place", lambda b: append(b, inplace=True))),
+        _unchecked(ours(PLAIN, "out=", lambda b: append(b, out=b.q_out))),
+        _unchecked(ours(PLAIN, "fresh", append)),
     ]
     if decode:
         rows.append(_numpy_row(dtype, positions, inv_freq, weight, layouts, weights))
+        neg = lambda b: torch.neg(b.q)  # noqa: E731
+        rows.append(Contestant(_CALL, "fresh", neg, "copy", yardstick=True, checked=False))
     if reason := missing("transformers", QWEN3):
         rows += [Skipped(EAGER, "fresh", reason)]
     else:
@@ -118,11 +146,23 @@ def _forward(options: Options, seq: int, dtype: torch.dtype, decode: bool, name:
             Contestant(EAGER, "fresh", lambda b: copied(b, *model(b.q, b.k)), "copy"),
             compile_row(options, COMPILED, whole, call, "copy"),
         ]
-    rows.append(_apart(options, dtype, positions, inv_freq, weight, copied))
+        if not decode:
+
+            def kept(
+                q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, out: Tensor
+            ) -> Tensor:
+                return out.copy_(whole(q, k, v, keys, values))
+
+            def call_kept(function: Callable[..., Any], b: Projected) -> Any:
+                return function(b.q, b.k, b.v, b.keys, b.values, b.q_out)
+
+            compiled = compile_row(options, COMPILED, kept, call_kept, "copy")
+            rows.append(dataclasses.replace(compiled, mode="out="))
+    rows += _apart(options, dtype, positions, inv_freq, weight, copied, decode)
     job = Job(
         lambda b: append(b, **weights),
         lambda b: b.q,
-        lambda b: b.q,
+        lambda b: b.q_out,
         # Rounded after the norm and its product too.
         2 * tolerance(dtype, positions.numpy()),
     )
@@ -169,10 +209,12 @@ def _apart(
     inv_freq: Tensor,
     weight: Tensor,
     copied: Callable[[Projected, Tensor, Tensor], Tensor],
-) -> Row:
+    decode: bool,
+) -> list[Row]:
     """Each step by itself, the norm compiled: what there is without these functions."""
+    modes = ("fresh",) if decode else ("fresh", "out=")
     if reason := not_compiled(options, True):
-        return Skipped(APART, "fresh", reason, left_out=True)
+        return [Skipped(APART, mode, reason, left_out=True) for mode in modes]
 
     def norm(q: Tensor, k: Tensor) -> tuple[Tensor, ...]:
         return tuple(
@@ -180,15 +222,24 @@ def _apart(
             for x in (q, k)
         )
 
-    compiled = torch.compile(norm, dynamic=False)
+    def norm_to(q: Tensor, k: Tensor, q_out: Tensor, k_out: Tensor) -> tuple[Tensor, ...]:
+        normed = norm(q, k)
+        return q_out.copy_(normed[0]), k_out.copy_(normed[1])
 
-    def run(b: Projected) -> Tensor:
-        q, k = compiled(b.q, b.k)
+    compiled, compiled_to = (torch.compile(one, dynamic=False) for one in (norm, norm_to))
+
+    def rest(b: Projected, q: Tensor, k: Tensor) -> Tensor:
         return copied(
             b, *pn.apply_rotary_qk(q, k, positions, inv_freq, layout="bshd", inplace=True)
         )
 
-    return Contestant(APART, "fresh", run, "copy", yardstick=True, warmups=3)
+    runs: dict[str, Callable[[Projected], Tensor]] = {
+        "fresh": lambda b: rest(b, *compiled(b.q, b.k)),
+        "out=": lambda b: rest(b, *compiled_to(b.q, b.k, b.q_out, b.k_out)),
+    }
+    return [
+        Contestant(APART, mode, runs[mode], "copy", yardstick=True, warmups=3) for mode in modes
+    ]
 
 
 class Gradients:

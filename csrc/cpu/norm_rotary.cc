@@ -28,8 +28,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 // Rows that are summed before the first of them is written: as many as hide the latency of a square
 // root and a division, and no more than the first-level cache holds.
 constexpr int kRowsTogether = 4;
-// How far ahead of the sums memory is requested.
-constexpr int64_t kNormAheadBytes = 8192;
+// How far ahead of what is written memory is requested, at least.
+constexpr int64_t kNormAheadBytes = 16384;
 
 // Where the heads of a token go in a cache, `step` apart; null: nowhere.
 template <typename T>
@@ -45,6 +45,13 @@ struct CachePlace {
   }
   T* of_head(int64_t head) const { return first == nullptr ? nullptr : first + head * head_step; }
 };
+
+// From a token to the one whose memory is requested while this one is worked on: another one, since
+// what lies between their heads may be of no interest here.
+inline int64_t tokens_ahead(const HeadStrides& strides, int64_t size) {
+  const int64_t token = std::max<int64_t>(std::abs(strides.token) * size, 1);
+  return (kNormAheadBytes + token - 1) / token * strides.token;
+}
 
 template <typename T>
 HWY_ATTR void copy_row(const T* from, int64_t from_step, T* to, int64_t to_step, int64_t count,
@@ -70,9 +77,13 @@ HWY_ATTR void append_values(const NormRotaryArgs& args, int64_t batch, int64_t t
     count *= heads;
     heads = std::min<int64_t>(heads, 1);
   }
+  const int64_t ahead = tokens_ahead(strides, static_cast<int64_t>(sizeof(T)));
   for (int64_t head = 0; head < heads; ++head) {
-    copy_row(from + head * strides.head, strides.dim, place.of_head(head), args.values.dim_stride,
-             count, args.rotary.non_temporal);
+    const T* const row = from + head * strides.head;
+    constexpr int64_t kLine = kLineBytes / static_cast<int64_t>(sizeof(T));
+    for (int64_t i = 0; i < count && strides.dim == 1; i += kLine) prefetch_later(row + ahead + i);
+    copy_row(row, strides.dim, place.of_head(head), args.values.dim_stride, count,
+             args.rotary.non_temporal);
   }
 }
 
@@ -144,6 +155,7 @@ class WholeRows {
     const Number* factor;
     int64_t factor_step;
     bool stream_out, stream_slots;
+    int64_t ahead;  // from a row to one that comes later
   };
 
   // Along memory. Where the heads of a token are neighbours, q, k and v of a token may be too.
@@ -191,6 +203,7 @@ class WholeRows {
     run.stream_slots = streams && cached &&
                        in_lines(args_.keys.data, args_.keys.row_stride | args_.keys.slot_stride |
                                                      args_.keys.head_stride);
+    run.ahead = tokens_ahead(in, kSize);
     if (along_tokens) {
       run.count = block.count;
       run.in_step = in.token;
@@ -246,18 +259,16 @@ class WholeRows {
     for (int64_t i = 0; i < run.count; i += kRowsTogether) {
       const int64_t next = i + kRowsTogether, end = std::min(next, run.count);
       const int turn = sums_here ? static_cast<int>(i / kRowsTogether % 2) : 0;
-      if (sums_here && next < run.count) {
-        find_roots(run, next, roots[1 - turn]);
-      } else if (!sums_here) {
-        request(run, i, end);
+      if (sums_here && next < run.count) find_roots(run, next, roots[1 - turn]);
+      for (int64_t j = i; j < end; ++j) {
+        request(run, j);
+        write(run, j, roots[turn][j - i]);
       }
-      for (int64_t j = i; j < end; ++j) write(run, j, roots[turn][j - i]);
     }
   }
 
   HWY_ATTR HWY_INLINE void find_roots(const Run& run, int64_t first, Number* roots) const {
     const int64_t last = run.count - 1;
-    request(run, first, std::min(first + kRowsTogether, run.count));
     LastSums<Number> sums[kRowsTogether];
     unrolled<kRowsTogether>([&](auto j) POSENC_INLINED {
       // Beyond the last row: that one again.
@@ -267,12 +278,12 @@ class WholeRows {
                                   static_cast<Number>(args_.eps), roots);
   }
 
-  HWY_INLINE void request(const Run& run, int64_t begin, int64_t end) const {
-    for (int64_t i = begin; i < end; ++i) {
-      const char* const row = reinterpret_cast<const char*>(run.in + i * run.in_step);
-      for (int64_t at = 0; at < args_.rotary.head_dim * kSize; at += kLineBytes) {
-        prefetch_later(row + kNormAheadBytes + at);
-      }
+  // Row by row: the processor has few requests at a time, and those of several rows at once would
+  // wait for each other.
+  HWY_INLINE void request(const Run& run, int64_t i) const {
+    const char* const row = reinterpret_cast<const char*>(run.in + i * run.in_step + run.ahead);
+    for (int64_t at = 0; at < args_.rotary.head_dim * kSize; at += kLineBytes) {
+      prefetch_later(row + at);
     }
   }
 
