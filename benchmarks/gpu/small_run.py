@@ -76,6 +76,10 @@ def rotary(case: RotaryCase, sizes: dict[str, int], dtype: torch.dtype, device: 
     results += [*pn.apply_rotary_qk(q, k, *given, **options, inplace=True), around(q), around(k)]
     out = unaligned(more), unaligned(x)
     results += [*pn.apply_rotary_qk(x, more, *given, **options, out=out), *map(around, out)]
+    moved = options | {"out_pairing": "half" if case.pairing != "half" else "interleaved"}
+    results += pn.apply_rotary_qk(x, more, *given, **moved)
+    view = unaligned(x)
+    results += [pn.apply_rotary(view, *given, **moved, out=view), around(view)]
     if positions is None or positions.numel():
         tokens = shape[case.layout.index("t" if "t" in case.layout else "s")]
         steps = tokens if positions is None else positions
@@ -158,13 +162,16 @@ def normed(case: RotaryCase, sizes: dict[str, int], dtype: torch.dtype, device: 
             results += rotate(q, unaligned(k), *given, **more, **norm)
             both = unaligned(q), unaligned(k)
             results += [*rotate(*both, *given, **more, **norm, inplace=True), *map(around, both)]
-            for inplace in (False, True):
+            out = torch.empty_like(q), unaligned(k)
+            results += [*rotate(q, k, *given, **more, **norm, out=out), *map(around, out[1:])]
+            for to in ({}, {"inplace": True}, {"out": out[1]}, {"out": out}):
                 keys, values = (torch.zeros(cache, dtype=dtype, device=device) for _ in range(2))
                 x = q.clone(), k.clone()
-                kept = {"cache_layout": "shd", "return_k": not inplace, "inplace": inplace}
+                both = isinstance(to.get("out", out), tuple) and "inplace" not in to
                 given_all = (*x, v, *given, keys, values, slots)
+                kept = {"cache_layout": "shd", "return_k": both, **to}
                 appended = append(*given_all, **kept, **more, **norm)
-                results += [appended] if inplace else appended
+                results += [one.clone() for one in (appended if both else [appended])]
                 results += [keys, values]
         where = (case.layout, str(case.pairing), case.rotary_start)
         said = Norm(weight, None, norm_over=over, weight_offset=0.5, norm_first=first)
