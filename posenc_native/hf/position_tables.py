@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -143,9 +143,23 @@ def _match_call(module: nn.Module, call: _Call) -> Columns | None:
                     packing=packing, ranks=ranks, inserted=inserted, axes=axes,
                 )  # fmt: skip
             if columns is not None:
-                # If the last coordinate drives no column, the call had one coordinate too many.
-                return columns if int(columns.axis.max()) == call.axes - 1 else None
+                # If the last coordinate drives no column, the call had one too many; unless the
+                # module takes no fewer, and heads are too narrow for all of them.
+                idle = int(columns.axis.max()) < call.axes - 1
+                return None if idle and _takes_fewer(module, call) else columns
     return None
+
+
+def _takes_fewer(module: nn.Module, call: _Call) -> bool:
+    """Whether the module takes positions with a coordinate less, for all that can be told."""
+    fewer = replace(call, axes=call.axes - 1)
+    if fewer.axes < 2:
+        return True
+    try:
+        fewer(type(module).forward, with_own_buffers(module), fewer.positions(_TOKENS))
+    except _Rejected:
+        return False
+    return True
 
 
 def _agrees_beyond_trained_length(

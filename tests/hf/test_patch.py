@@ -194,3 +194,24 @@ def test_left_padding_gives_a_row_its_own_positions(device: str) -> None:
         expected = model(**arguments).logits
         with hf.patch(model):
             assert distance(model(**arguments).logits, expected) < SHORT
+
+
+def test_heads_that_are_too_narrow_for_all_coordinates() -> None:
+    """Two pairs, of time and height; positions have a width all the same, which turns nothing."""
+    kind = pytest.importorskip(
+        "transformers.models.qwen3_5.modeling_qwen3_5",
+        reason="this transformers has no Qwen3.5, whose heads turn in part, by three axes",
+    )
+    configuration = transformers.Qwen3_5TextConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=4, head_dim=16,
+        num_attention_heads=4, num_key_value_heads=2, linear_num_value_heads=4,
+        linear_num_key_heads=2, linear_key_head_dim=8, linear_value_head_dim=8,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = kind.Qwen3_5TextModel(configuration).eval()
+    ids = torch.arange(7)[None]
+    with torch.no_grad():
+        own = model(ids).last_hidden_state
+        with hf.patch(model) as handle:
+            assert not handle.skipped
+            torch.testing.assert_close(model(ids).last_hidden_state, own)
