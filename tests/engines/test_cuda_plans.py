@@ -19,6 +19,9 @@ from hypothesis import strategies as st
 from oracle import DTYPES
 from targets import CUDA_ON_HOST, NEEDS_CUDA_ON_HOST
 
+from posenc_native.base.norms import Norm
+from posenc_native.base.rotation import Rotation
+
 Draw = Callable[[Any], Any]
 pytestmark = NEEDS_CUDA_ON_HOST
 
@@ -163,21 +166,8 @@ def test_norms_and_caches(gpu, data, dtype):
     over = draw(st.sampled_from(["head", "token"])) if heads < 1000 else "head"
 
     def options(positions: Any, inv_freq: np.ndarray) -> tuple[Any, ...]:
-        norm = (None, None, True, 1e-6, over, 0.0, draw(st.booleans()))
-        return (
-            positions,
-            inv_freq,
-            "bshd",
-            pairing,
-            0,
-            None,
-            1.0,
-            False,
-            None,
-            -1,
-            "float32",
-            *norm,
-        )
+        norm = Norm(norm_over=over, norm_first=draw(st.booleans()))
+        return (*Rotation(positions, inv_freq, "bshd", pairing), "float32", *norm)
 
     given_options = options(*angles(draw, pairs, heads, tokens))
     assert_within_limits(gpu, lambda: CUDA_ON_HOST.norm_rotary_qk(q, k, *given_options, True))
