@@ -245,3 +245,13 @@ def test_those_names_are_where_the_message_says():
     pytest.importorskip("matplotlib")
     for name, place in SLIPS.items():
         assert hasattr(getattr(pn, place.split(".")[1]), name)
+
+
+def test_a_hint_takes_no_layout_for_granted():
+    """Of two wrong arguments one is found first; the other one must not end its hint."""
+    memory = np.zeros(17, np.uint8)[1:]
+    positions = memory.view(np.int64)  # at no multiple of its size
+    x = np.ones((1, 16), np.float32)
+    inv_freq = pn.rotary_frequencies(16)[0]
+    with pytest.raises((ValueError, TypeError), match="apply_rotary"):
+        pn.apply_rotary(x, positions, inv_freq, layout=-1)
