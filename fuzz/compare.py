@@ -147,7 +147,6 @@ def _cut(arguments: dict[str, Any]) -> float:
 def _check_rotary(case: Case, arguments: dict[str, Any], results: tuple[Array, ...]) -> None:
     names = ["x"] if "x" in arguments else ["q", "k"]
     there = [arguments[name] is not None for name in names]  # one of q and k may be missing
-    assert [result is not None for result in results] == there
     names = list(itertools.compress(names, there))
     given = {name: arguments[name] for name in names}
     tables = "cos" in arguments
@@ -155,7 +154,6 @@ def _check_rotary(case: Case, arguments: dict[str, Any], results: tuple[Array, .
     def reference(more: dict[str, Any]) -> list[Array]:
         return list(itertools.compress(_reference(case, arguments | more), there))
 
-    results = tuple(itertools.compress(results, there))
     if arguments.get("compute") == "as_written":
         for actual, expected in zip(results, reference({}), strict=True):
             _assert_same(actual, expected)

@@ -149,11 +149,17 @@ def run(case: Case, engine: Engine, arrays: dict[int, Any]) -> Outcome:
             results = function_of(case)(**arguments)
         except Exception as error:
             return Outcome(error=error)
-    several = results if isinstance(results, tuple) else (results,)
+    several = _several(results)
     same = all(several[i] is arguments[operand.name] for i, operand in enumerate(case.written))
     if engine.of_tensors:
         return Outcome(tuple(_to_array(t) for t in several), same_objects=same)
     return Outcome(tuple(np.array(result) for result in several), same_objects=same)
+
+
+def _several(results: Any) -> tuple[Any, ...]:
+    """The results of a call; a missing q or k has none."""
+    several = results if isinstance(results, tuple) else (results,)
+    return tuple(result for result in several if result is not None)
 
 
 # --- Tensors
@@ -183,8 +189,7 @@ def adjoint_fault(case: Case, tensors: dict[int, Any]) -> str | None:
     inputs = {name: arguments.get(name) for name in LINEAR[case.function]}
     inputs = {name: x.detach().requires_grad_() for name, x in inputs.items() if x is not None}
     with prepared(Engine("operator")):
-        results = function_of(case)(**(arguments | inputs))
-        results = results if isinstance(results, tuple) else (results,)
+        results = _several(function_of(case)(**(arguments | inputs)))
         torch.manual_seed(0)
         grads = [torch.randn(y.shape, dtype=torch.float64).to(y.dtype) for y in results]
         found = torch.autograd.grad(results, list(inputs.values()), grads, allow_unused=True)

@@ -126,8 +126,11 @@ def _forward(options: Options, seq: int, dtype: torch.dtype, decode: bool, name:
     ]
     if decode:
         rows.append(_numpy_row(dtype, positions, inv_freq, weight, layouts, weights))
-        neg = lambda b: torch.neg(b.q)  # noqa: E731
-        rows.append(Contestant(_CALL, "fresh", neg, "copy", yardstick=True, checked=False))
+        rows.append(
+            Contestant(
+                _CALL, "fresh", lambda b: torch.neg(b.q), "copy", yardstick=True, checked=False
+            )
+        )
     if reason := missing("transformers", QWEN3):
         rows += [Skipped(EAGER, "fresh", reason)]
     else:

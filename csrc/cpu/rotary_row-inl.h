@@ -124,9 +124,9 @@ struct HalfRow<BFloat16> : FarPartners {
   }
 };
 
-// The same with 2N pairs, converted as they are read.
-template <>
-struct HalfRow<Float16> : FarPartners {
+// 2N pairs, converted as they are read, from neighbours or from afar, and written as either.
+template <typename T, bool kIn, bool kOut>
+struct ConvertedRow : Partners<kIn, kOut, !kOut || std::is_same_v<T, BFloat16>> {
   static constexpr PairOrder kOrder = PairOrder::kTwice;
   static constexpr size_t kCopies = 1;
   static constexpr int kVectors = 4;
@@ -137,21 +137,40 @@ struct HalfRow<Float16> : FarPartners {
   template <class D>
   struct Group {
     hn::Vec<D> a_low, a_high, b_low, b_high;
-    HWY_INLINE void read(D d, const Float16* in, const Float16* far) {
-      load_twice(d, in, a_low, a_high);
-      load_twice(d, far, b_low, b_high);
+    HWY_INLINE void read(D d, const T* in, [[maybe_unused]] const T* far) {
+      if constexpr (kIn) {
+        load_split(d, in, a_low, b_low);
+        load_split(d, in + 2 * hn::Lanes(d), a_high, b_high);
+      } else {
+        load_twice(d, in, a_low, a_high);
+        load_twice(d, far, b_low, b_high);
+      }
     }
   };
 
   template <Store kStore, Rounding kRounding, class D>
-  static HWY_INLINE void rotate(D d, Group<D>& group, Float16* out, Float16* far,
+  static HWY_INLINE void rotate(D d, Group<D>& group, T* out, [[maybe_unused]] T* far,
                                 const Angles<D>& angles) {
-    turn<Float16, kRounding>(d, group.a_low, group.b_low, angles.cosine1, angles.sine1);
-    turn<Float16, kRounding>(d, group.a_high, group.b_high, angles.cosine2, angles.sine2);
-    store_twice<kStore>(group.a_low, group.a_high, d, out);
-    store_twice<kStore>(group.b_low, group.b_high, d, far);
+    turn<T, kRounding>(d, group.a_low, group.b_low, angles.cosine1, angles.sine1);
+    turn<T, kRounding>(d, group.a_high, group.b_high, angles.cosine2, angles.sine2);
+    if constexpr (kOut) {
+      store_joined<kStore>(group.a_low, group.b_low, d, out);
+      store_joined<kStore>(group.a_high, group.b_high, d, out + 2 * hn::Lanes(d));
+    } else {
+      store_twice<kStore>(group.a_low, group.a_high, d, out);
+      store_twice<kStore>(group.b_low, group.b_high, d, far);
+    }
   }
 };
+
+template <>
+struct HalfRow<Float16> : ConvertedRow<Float16, false, false> {};
+
+// Pairs that move: neighbours where they are read, or where they are written.
+template <typename T>
+using SplitRow = ConvertedRow<T, true, false>;
+template <typename T>
+using JoinRow = ConvertedRow<T, false, true>;
 
 // a0 b0 a1 b1 a2 b2 ...; scratch holds c0 c0 c1 c1 ... and -s0 s0 -s1 s1 ...
 template <typename T>
@@ -208,62 +227,6 @@ struct InterleavedRow<BFloat16> : NeighbouringPartners {
     split_pairs(d, group.pairs, a, b);
     turn<BFloat16, kRounding>(d, a, b, angles.cosine, angles.sine);
     store_even_odd<kStore, kRounding == Rounding::kOnceByInstruction>(a, b, d, out);
-  }
-};
-
-// 2N pairs that are neighbours where they are read, and far apart where they are written.
-template <typename T>
-struct SplitRow : Partners<true, false> {
-  static constexpr PairOrder kOrder = PairOrder::kTwice;
-  static constexpr size_t kCopies = 1;
-  static constexpr int kVectors = 4;
-
-  template <class D>
-  using Angles = TwoVectors<D>;
-
-  template <class D>
-  struct Group {
-    hn::Vec<D> a_low, a_high, b_low, b_high;
-    HWY_INLINE void read(D d, const T* in, const T* /*far*/) {
-      load_split(d, in, a_low, b_low);
-      load_split(d, in + 2 * hn::Lanes(d), a_high, b_high);
-    }
-  };
-
-  template <Store kStore, Rounding kRounding, class D>
-  static HWY_INLINE void rotate(D d, Group<D>& group, T* out, T* far, const Angles<D>& angles) {
-    turn<T, kRounding>(d, group.a_low, group.b_low, angles.cosine1, angles.sine1);
-    turn<T, kRounding>(d, group.a_high, group.b_high, angles.cosine2, angles.sine2);
-    store_twice<kStore>(group.a_low, group.a_high, d, out);
-    store_twice<kStore>(group.b_low, group.b_high, d, far);
-  }
-};
-
-// 2N pairs that are far apart where they are read, and neighbours where they are written.
-template <typename T>
-struct JoinRow : Partners<false, true, std::is_same_v<T, BFloat16>> {
-  static constexpr PairOrder kOrder = PairOrder::kTwice;
-  static constexpr size_t kCopies = 1;
-  static constexpr int kVectors = 4;
-
-  template <class D>
-  using Angles = TwoVectors<D>;
-
-  template <class D>
-  struct Group {
-    hn::Vec<D> a_low, a_high, b_low, b_high;
-    HWY_INLINE void read(D d, const T* in, const T* far) {
-      load_twice(d, in, a_low, a_high);
-      load_twice(d, far, b_low, b_high);
-    }
-  };
-
-  template <Store kStore, Rounding kRounding, class D>
-  static HWY_INLINE void rotate(D d, Group<D>& group, T* out, T* /*far*/, const Angles<D>& angles) {
-    turn<T, kRounding>(d, group.a_low, group.b_low, angles.cosine1, angles.sine1);
-    turn<T, kRounding>(d, group.a_high, group.b_high, angles.cosine2, angles.sine2);
-    store_joined<kStore>(group.a_low, group.b_low, d, out);
-    store_joined<kStore>(group.a_high, group.b_high, d, out + 2 * hn::Lanes(d));
   }
 };
 

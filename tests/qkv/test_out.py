@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from oracle import assert_same_bits
+from targets import written_past_the_cache
 
 import posenc_native as pn
 
@@ -100,11 +101,16 @@ def test_q_alone(name: str, backend: str) -> None:
     same([given.q], [expected])
 
 
-@pytest.mark.parametrize("target_call", BOTH)
-def test_on_every_target(target: str, target_call: str) -> None:
-    """Past the cache too, which results of 1 MiB are here."""
-    given, plain = Inputs(), Inputs()
-    same(BOTH[target_call](given, out=(given.q_out, given.k_out)), BOTH[target_call](plain))
+@pytest.mark.parametrize("name", BOTH)
+def test_on_every_target(name: str, target: str) -> None:
+    """In the cache, and past it, as results of 1 MiB are written here."""
+    plain = Inputs(repeat=1000)
+    expected = BOTH[name](plain)
+    for threshold in (1 << 40, 1 << 20):
+        given = Inputs(repeat=1000)
+        with written_past_the_cache(threshold):
+            same(BOTH[name](given, out=(given.q_out, given.k_out)), expected)
+        same((given.keys, given.values), (plain.keys, plain.values))
 
 
 @pytest.mark.parametrize("way", ["small", "operators", "composed", "compiled"])
@@ -122,8 +128,9 @@ def test_tensors(name: str, way: str) -> None:
         torch.compiler.reset()
         call = torch.compile(call, fullgraph=True)
     if way == "composed":
+        plain = Inputs(tensors(torch))
         with composed():
-            expected = call(Inputs(tensors(torch)))
+            expected = call(plain)
             results = call(given, out=(given.q_out, given.k_out))
     else:
         results = call(given, out=(given.q_out, given.k_out))
@@ -136,8 +143,7 @@ def test_tensors(name: str, way: str) -> None:
         )
     same(results, expected)
     same((given.q_out, given.k_out), expected)
-    if name.startswith("append") and way != "composed":
-        same((given.keys, given.values), (plain.keys, plain.values))
+    same((given.keys, given.values), (plain.keys, plain.values))
 
 
 @pytest.mark.parametrize("name", ALONE)

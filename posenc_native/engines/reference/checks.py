@@ -13,6 +13,8 @@ from posenc_native.base.arguments import wrong_type, wrong_value
 
 Array = npt.NDArray[Any]
 FloatArray = npt.NDArray[np.float64]
+# Where results go: to new arrays (False), over the inputs (True), or to others.
+To = bool | tuple[Any, ...]
 
 
 def round_once(values: FloatArray, dtype: np.dtype[Any]) -> Array:
@@ -112,6 +114,31 @@ def check_writable(
         )
     if any(other is not None and np.shares_memory(array, other) for other in inputs):
         wrong_value(function, argument, "no partial overlap with an input", "shared memory")
+
+
+def check_outputs(
+    function: str,
+    inputs: dict[str, Array],
+    to: To,
+    read: Sequence[Array | None],
+    count: int = 2,
+) -> Sequence[Array | None]:
+    """Where the results of the first `count` inputs go: each where it is, or apart from all else.
+
+    Of new arrays there is None.
+    """
+    if not to:
+        return [None] * count
+    outs = to if isinstance(to, tuple) else tuple(inputs.values())[:count]
+    for i, (out, (name, x)) in enumerate(zip(outs, inputs.items(), strict=False)):
+        others = [other for other_name, other in inputs.items() if other_name != name]
+        if out is x:
+            check_writable(function, name, x, [*others, *read])
+        else:
+            called = "out" if count == 1 else f"out[{i}]"
+            apart = [*others, *read, *outs[:i]]
+            check_out(function, out, x.shape, x.dtype, apart, replaceable=x, name=called)
+    return outs
 
 
 def _same_memory(a: Array, b: Array) -> bool:

@@ -18,17 +18,16 @@ from . import rotary
 from .checks import (
     Array,
     FloatArray,
+    To,
     check_array,
     check_float_array,
-    check_out,
+    check_outputs,
     check_writable,
     round_once,
     store,
 )
 
 AnyRotation = Rotation | TableRotation
-# Where results go: to new arrays (False), over the inputs (True), or to others.
-_To = bool | tuple[Any, ...]
 
 
 def norm_rotary_qk(q: Array, k: Array, *call: Any) -> tuple[Array, Array]:
@@ -75,33 +74,11 @@ def _norm_rotary(
     rotation: AnyRotation,
     compute: object,
     norm: Norm,
-    to: _To,
+    to: To,
 ) -> tuple[Array, Array]:
     results = _turned(function, q, k, rotation, compute, norm)
-    outs = _outputs(function, {"q": q, "k": k}, to, 2, _arrays_of(rotation, norm))
+    outs = check_outputs(function, {"q": q, "k": k}, to, _arrays_of(rotation, norm))
     return store(results[0], outs[0]), store(results[1], outs[1])
-
-
-def _outputs(
-    function: str,
-    inputs: dict[str, Array],
-    to: _To,
-    count: int,
-    read: list[Array | None],
-) -> list[Array | None]:
-    """Where q, and k if it goes anywhere, go: each where it is, or apart from all else, or new."""
-    if not to:
-        return [None] * count
-    outs: list[Array] = list(to) if isinstance(to, tuple) else list(inputs.values())[:count]
-    for i, (out, (name, x)) in enumerate(zip(outs, inputs.items(), strict=False)):
-        others = [other for other_name, other in inputs.items() if other_name != name]
-        if out is x:
-            check_writable(function, name, x, [*others, *read])
-        else:
-            called = "out" if count == 1 else f"out[{i}]"
-            apart = [*others, *read, *outs[:i]]
-            check_out(function, out, x.shape, x.dtype, apart, replaceable=x, name=called)
-    return list(outs)
 
 
 def _append(
@@ -113,7 +90,7 @@ def _append(
     compute: object,
     norm: Norm,
     cache: Cache,
-    to: _To,
+    to: To,
 ) -> tuple[Array, ...]:
     rotated_q, rotated_k = _turned(function, q, k, rotation, compute, norm)
     view = rotary_view(function, k.shape, rotation.layout, "half", 0, 0, "k")
@@ -130,7 +107,7 @@ def _append(
         check_writable(function, name, array, others)
     results = (rotated_q, rotated_k) if cache.return_k else (rotated_q,)
     apart = [*read, *caches.values()]
-    outs = _outputs(function, inputs, to, len(results), apart)
+    outs = check_outputs(function, inputs, to, apart, len(results))
     _write(cache.keys, rotated_k, cache.slots, view, of_cache)
     _write(cache.values, v, cache.slots, view, of_cache)
     return tuple(store(result, out) for result, out in zip(results, outs, strict=True))

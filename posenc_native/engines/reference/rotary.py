@@ -35,7 +35,7 @@ from .checks import (
     check_float_array,
     check_inv_freq,
     check_out,
-    check_writable,
+    check_outputs,
     position_array,
     round_once,
     store,
@@ -98,7 +98,9 @@ def apply_rotary_qk(q: Array, k: Array, *call: Any) -> tuple[Array, Array]:
     for i, one in enumerate(of_each(rotation) if apart(rotation) else [rotation]):
         with of_pair(rotation, i):
             angles.append(_angles(function, one, views[i], frequencies, q.dtype))
-    outs = _outputs(function, q, k, to, [read for one in angles for read in one.read])
+    outs = check_outputs(
+        function, {"q": q, "k": k}, to, [read for one in angles for read in one.read]
+    )
     tables = [one.cos_sin(rotation.inverse) for one in angles]
     by_head = frequencies.ndim > 1
     rotated_q = _rotate(q, *tables[0], views[0], by_head=by_head)
@@ -191,7 +193,9 @@ def apply_rotary_qk_tables(q: Array, k: Array, *call: Any) -> tuple[Array, Array
     for i, (one, view) in enumerate(zip(rotations, views, strict=True)):
         with of_pair(rotation, i):
             tables.append(_tables_of_tokens(function, one, view))
-    outs = _outputs(function, q, k, to, [read for one in rotations for read in _read_by(one)])
+    outs = check_outputs(
+        function, {"q": q, "k": k}, to, [read for one in rotations for read in _read_by(one)]
+    )
     rotated_q, rotated_k = (
         of_one.turn(x, view) for x, of_one, view in zip((q, k), tables, views, strict=True)
     )
@@ -201,23 +205,6 @@ def apply_rotary_qk_tables(q: Array, k: Array, *call: Any) -> tuple[Array, Array
 def _read_by(rotation: TableRotation) -> list[Array | None]:
     """The arrays that must not be written to."""
     return [rotation.cos, rotation.sin, rotation.rows, rotation.axis_map]
-
-
-def _outputs(
-    function: str, q: Array, k: Array, to: bool | tuple[Array, Array], read: list[Array | None]
-) -> tuple[Array | None, Array | None]:
-    """Where q and k go, None for new arrays: each where it is, or apart from all else."""
-    if not to:
-        return None, None
-    if not isinstance(to, tuple):
-        to = q, k
-    for i, (name, x, other) in enumerate((("q", q, k), ("k", k, q))):
-        if to[i] is x:
-            check_writable(function, name, x, [other, *read])
-        else:
-            apart = [other, *read, *([to[0]] if i else [])]
-            check_out(function, to[i], x.shape, x.dtype, apart, replaceable=x, name=f"out[{i}]")
-    return to
 
 
 class _Angles(NamedTuple):
