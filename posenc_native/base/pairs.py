@@ -33,6 +33,11 @@ def outputs(function: str, out: Any, inplace: bool, missing: int | None = None) 
     return out
 
 
+def missing_one(q: Any, k: Any) -> int | None:
+    """Which of q (0) and k (1) is None; None where neither or both are."""
+    return None if (q is None) == (k is None) else int(k is None)
+
+
 def alone(
     function: str,
     rotate: Callable[..., Any],

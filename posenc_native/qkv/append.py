@@ -61,7 +61,8 @@ def rotary_append(
     """Rotate `q` and `k`, and write `k` and `v` into caches, in one pass.
 
     Args:
-        q, k: as in `apply_rotary_qk`.
+        q, k: as in `apply_rotary_qk`. Without queries, as where cross-attention fills its cache, q
+            is None, and so it is in the result.
         v: values, of the shape of `k` but for the width of its heads; copied bit for bit.
         keys, values: the caches, arrays or tensors like `k` and `v` that are written to, of their
             dtype. Their memory is apart from that of `q`, `k` and `v`, and from each other's.
@@ -102,7 +103,7 @@ def rotary_append(
         >>> values[0, 0, :, 0]
         array([4., 5., 2., 3.], dtype=float32)
     """
-    to = inplace if out is None else _outputs("rotary_append", out, inplace, return_k)
+    to = inplace if out is None else _outputs("rotary_append", q, out, inplace, return_k)
     if norm is None:
         norm = q_weight is not None or k_weight is not None
     results = run(
@@ -177,7 +178,7 @@ def rotary_append_tables(
         True
     """
     function = "rotary_append_tables"
-    to = inplace if out is None else _outputs(function, out, inplace, return_k)
+    to = inplace if out is None else _outputs(function, q, out, inplace, return_k)
     if norm is None:
         norm = q_weight is not None or k_weight is not None
     results = run(
@@ -194,10 +195,12 @@ def rotary_append_tables(
     return results if return_k else results[0]
 
 
-def _outputs(function: str, out: Any, inplace: bool, return_k: bool) -> tuple[Any, ...]:
+def _outputs(function: str, q: Any, out: Any, inplace: bool, return_k: bool) -> tuple[Any, ...]:
     """The argument out as a tuple of as many as there are results."""
     if return_k:
-        return outputs(function, out, inplace)
+        return outputs(function, out, inplace, None if q is not None else 0)
+    if q is None:
+        arguments.wrong_type(function, "out", "None, as q is", type(out).__name__)
     if inplace:
         arguments.wrong_value(function, "inplace", "False where out says where results go", True)
     if isinstance(out, tuple):

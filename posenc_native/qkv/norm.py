@@ -24,9 +24,10 @@ import numpy.typing as npt
 from numpy import ndarray
 
 from posenc_native.base import arguments
+from posenc_native.base.errors import blame, fault_of
 from posenc_native.base.hints import hint_at
 from posenc_native.base.norms import Norm
-from posenc_native.base.pairs import indices_as_arrays, outputs, position_array
+from posenc_native.base.pairs import indices_as_arrays, missing_one, outputs, position_array
 from posenc_native.base.rotation import Rotation, TableRotation
 from posenc_native.engines import backend, late
 
@@ -60,6 +61,28 @@ def norm_rotary_qk(q: SupportsArray[Number], k: SupportsArray[Number], positions
     inv_freq: Numbers, *, inplace: bool = ..., out: Pair[OutArray] | None = ...,
     **options: Unpack[NormedRotationOptions],
 ) -> Pair[Array[Number]]: ...  # fmt: skip
+@overload
+def norm_rotary_qk(q: TensorLike, k: None, positions: Numbers | None, inv_freq: Numbers, *,
+    inplace: bool = ..., out: tuple[OutTensor, None] | None = ...,
+    **options: Unpack[NormedRotationOptions],
+) -> tuple[Tensor, None]: ...  # fmt: skip
+@overload
+def norm_rotary_qk(q: None, k: TensorLike, positions: Numbers | None, inv_freq: Numbers, *,
+    inplace: bool = ..., out: tuple[None, OutTensor] | None = ...,
+    **options: Unpack[NormedRotationOptions],
+) -> tuple[None, Tensor]: ...  # fmt: skip
+@overload
+def norm_rotary_qk(q: SupportsArray[Number], k: None, positions: Numbers | None,
+    inv_freq: Numbers, *,
+    inplace: bool = ..., out: tuple[OutArray, None] | None = ...,
+    **options: Unpack[NormedRotationOptions],
+) -> tuple[Array[Number], None]: ...  # fmt: skip
+@overload
+def norm_rotary_qk(q: None, k: SupportsArray[Number], positions: Numbers | None,
+    inv_freq: Numbers, *,
+    inplace: bool = ..., out: tuple[None, OutArray] | None = ...,
+    **options: Unpack[NormedRotationOptions],
+) -> tuple[None, Array[Number]]: ...  # fmt: skip
 def norm_rotary_qk(
     q: Any,
     k: Any,
@@ -85,6 +108,8 @@ def norm_rotary_qk(
 
     Args:
         q, k: as in `apply_rotary_qk`. The whole head is normed, whatever slice of it is rotated.
+            One of them may be None, and is then in the result: of cross-attention, where q and k
+            differ in length, each has a call of its own.
         q_weight, k_weight: weights of any of the four float dtypes. ``[D]`` or, of every head its
             own, ``[H, D]``; with ``norm_over="token"`` ``[H, D]`` or ``[H * D]``. None for none.
         eps: added to the mean of the squares.
@@ -126,7 +151,7 @@ def norm_rotary_qk(
         >>> float(np.sqrt(np.mean(q**2)).round(3)), float(np.sqrt(np.mean(k**2)).round(3))
         (3.0, 1.0)
     """
-    to = inplace if out is None else outputs("norm_rotary_qk", out, inplace)
+    to = inplace if out is None else outputs("norm_rotary_qk", out, inplace, missing_one(q, k))
     return run(
         "norm_rotary_qk",
         Rotation,
@@ -149,6 +174,26 @@ def norm_rotary_qk_tables(q: SupportsArray[Number], k: SupportsArray[Number], co
     *, inplace: bool = ..., out: Pair[OutArray] | None = ...,
     **options: Unpack[NormedTableRotationOptions],
 ) -> Pair[Array[Number]]: ...  # fmt: skip
+@overload
+def norm_rotary_qk_tables(q: TensorLike, k: None, cos: Any, sin: Any, *,
+    inplace: bool = ..., out: tuple[OutTensor, None] | None = ...,
+    **options: Unpack[NormedTableRotationOptions],
+) -> tuple[Tensor, None]: ...  # fmt: skip
+@overload
+def norm_rotary_qk_tables(q: None, k: TensorLike, cos: Any, sin: Any, *,
+    inplace: bool = ..., out: tuple[None, OutTensor] | None = ...,
+    **options: Unpack[NormedTableRotationOptions],
+) -> tuple[None, Tensor]: ...  # fmt: skip
+@overload
+def norm_rotary_qk_tables(q: SupportsArray[Number], k: None, cos: Any, sin: Any, *,
+    inplace: bool = ..., out: tuple[OutArray, None] | None = ...,
+    **options: Unpack[NormedTableRotationOptions],
+) -> tuple[Array[Number], None]: ...  # fmt: skip
+@overload
+def norm_rotary_qk_tables(q: None, k: SupportsArray[Number], cos: Any, sin: Any, *,
+    inplace: bool = ..., out: tuple[None, OutArray] | None = ...,
+    **options: Unpack[NormedTableRotationOptions],
+) -> tuple[None, Array[Number]]: ...  # fmt: skip
 def norm_rotary_qk_tables(
     q: Any,
     k: Any,
@@ -197,7 +242,7 @@ def norm_rotary_qk_tables(
         True
     """
     function = "norm_rotary_qk_tables"
-    to = inplace if out is None else outputs(function, out, inplace)
+    to = inplace if out is None else outputs(function, out, inplace, missing_one(q, k))
     return run(
         function,
         TableRotation,
@@ -255,8 +300,10 @@ def run(
     kind: of the rotation. call: q and k, and v where it is appended; the fields of the rotation,
     compute unless the rotation has it, those of a `Norm`, those of a `Cache` where it is appended;
     and where results go: False for new arrays, True for those of the inputs, or a tuple of as many
-    as there are results.
+    as there are results. A q or k that is None is in the results.
     """
+    if call[0] is None or call[1] is None:
+        return _run_alone(function, kind, call)
     try:
         operations, implementation = None, backend.implementation
         # What answers NotImplemented where arguments have to be converted first.
@@ -279,6 +326,50 @@ def run(
     except (ValueError, TypeError) as error:
         hint_at(error, _Parts.of(kind, call).rotation, q=call[0], k=call[1])
         raise
+
+
+def _run_alone(
+    function: str, kind: type[Rotation | TableRotation], call: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    """A call without q or without k: the missing one has no heads."""
+    given = _Parts.of(kind, call)
+    i = missing_one(*given.inputs[:2])
+    if i is None or (i == 1 and given.cache):
+        argument, expected = ("k", "keys to be written") if given.cache else ("q", "q, k or both")
+        arguments.wrong_type(
+            function, argument, expected, "None" if given.cache else "None for both"
+        )
+    layout = given.rotation.layout
+    inputs = list(given.inputs)
+    inputs[i] = _no_heads(function, "qk"[1 - i], inputs[1 - i], layout)
+    norm = given.norm._replace(q_weight=None) if i == 0 else given.norm._replace(k_weight=None)
+    to = given.to
+    if isinstance(to, tuple):
+        to = tuple(inputs[i] if one is None else one for one in to)
+    try:
+        whole = given._replace(inputs=tuple(inputs), norm=norm, to=to)
+        results = run(function, kind, whole.joined())
+    except (ValueError, TypeError) as error:  # about the one that is there
+        fault = fault_of(error)
+        if fault is not None and fault.argument == "qk"[i]:
+            blame(error, argument="qk"[1 - i])
+        raise
+    return tuple(None if j == i else one for j, one in enumerate(results))
+
+
+def _no_heads(function: str, name: str, x: Any, layout: Any) -> Any:
+    """A view of x that has none of its heads; x itself where the layout does not fit it."""
+    if late.operations_on(x) is None:
+        x = arguments.as_operand(function, name, x)
+    heads = layout.find("h") if isinstance(layout, str) else x.ndim
+    if heads < 0:
+        arguments.wrong_value(
+            function, "layout", "letters with h where q or k is None", repr(layout)
+        )
+    if heads >= x.ndim:
+        return x
+    none = x[(slice(None),) * heads + (slice(0, 0),)]
+    return none if type(none) is ndarray else none.detach()
 
 
 def _as_arrays(function: str, call: _Parts) -> _Parts:
