@@ -358,7 +358,7 @@ def _run_alone(
 
 
 def _no_heads(function: str, name: str, x: Any, layout: Any) -> Any:
-    """A view of x that has none of its heads; x itself where the layout does not fit it."""
+    """What x is without its heads, no number; x itself where the layout does not fit it."""
     if late.operations_on(x) is None:
         x = arguments.as_operand(function, name, x)
     heads = layout.find("h") if isinstance(layout, str) else x.ndim
@@ -368,8 +368,9 @@ def _no_heads(function: str, name: str, x: Any, layout: Any) -> Any:
         )
     if heads >= x.ndim:
         return x
-    none = x[(slice(None),) * heads + (slice(0, 0),)]
-    return none if type(none) is ndarray else none.detach()
+    if type(x) is ndarray:
+        return x[(slice(None),) * heads + (slice(0, 0),)]
+    return x.new_empty((*x.shape[:heads], 0, *x.shape[heads + 1 :]))
 
 
 def _as_arrays(function: str, call: _Parts) -> _Parts:

@@ -14,6 +14,7 @@ import functools
 import importlib.util
 import multiprocessing
 import os
+import sys
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -103,12 +104,13 @@ def _module(path: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(os.path.basename(path).removesuffix(".py"), path)
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
 def _serve(pipe: Connection, rank: int, count: int, store: str) -> None:
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
     torch.distributed.init_process_group(

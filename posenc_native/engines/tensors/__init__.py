@@ -3,31 +3,32 @@
     small       small calls on the CPU: the NumPy module reads the tensors, past the dispatcher
     library     the operators, CPU and CUDA; gradients/ differentiates them
     composed/   other devices, transforms of torch.func, set_backend("reference")
+    sharded/    DTensors, taken apart (taken_apart.py looks for them)
 
 The public functions call those here when they meet a tensor (engines/late.py).
 """
 
 from torch import Tensor
 
-from . import batching, fakes, library
+from . import batching, fakes, library, relative, rotary, sinusoids
+from . import norm_rotary as qkv
 from .inputs import diagonals_tensor
-from .norm_rotary import run as norm_rotary
-from .relative import (
-    add_toeplitz_bias,
-    diagonal_sums,
-    relative_gather,
-    relative_scatter,
-    toeplitz_bias,
-)
-from .rotary import (
-    apply_rotary,
-    apply_rotary_qk,
-    apply_rotary_qk_tables,
-    apply_rotary_tables,
-    rotary_tables,
-)
-from .sinusoids import add_sinusoidal, sinusoidal
 from .small import at_once, is_dynamo_compiling
+from .taken_apart import taken_apart
+
+apply_rotary = taken_apart(rotary.apply_rotary, "rotary", "rotate")
+apply_rotary_tables = taken_apart(rotary.apply_rotary_tables, "rotary", "rotate")
+apply_rotary_qk = taken_apart(rotary.apply_rotary_qk, "rotary", "rotate_two")
+apply_rotary_qk_tables = taken_apart(rotary.apply_rotary_qk_tables, "rotary", "rotate_two")
+rotary_tables = taken_apart(rotary.rotary_tables, "rotary", "rotary_tables")
+norm_rotary = taken_apart(qkv.run, "norm_rotary", "norm_rotary")
+sinusoidal = taken_apart(sinusoids.sinusoidal, "sinusoids", "sinusoidal")
+add_sinusoidal = taken_apart(sinusoids.add_sinusoidal, "sinusoids", "add_sinusoidal")
+toeplitz_bias = taken_apart(relative.toeplitz_bias, "relative", "toeplitz_bias")
+add_toeplitz_bias = taken_apart(relative.add_toeplitz_bias, "relative", "add_toeplitz_bias")
+diagonal_sums = taken_apart(relative.diagonal_sums, "relative", "diagonal_sums")
+relative_gather = taken_apart(relative.relative_gather, "relative", "relative_gather")
+relative_scatter = taken_apart(relative.relative_scatter, "relative", "relative_scatter")
 
 __all__ = [
     "Tensor",

@@ -1,0 +1,220 @@
+"""Along which of its axes a DTensor is cut, where the part of this rank is, what belongs to it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+
+from posenc_native.base.arguments import wrong_type, wrong_value
+from posenc_native.engines.tensors.following import needs_grad
+from posenc_native.engines.tensors.small import increment_version
+
+# The names of a tensor's axes. One that is two others in C order has the names of both: "g h".
+Names = tuple[str, ...]
+
+# Up to here a result is made by torch.empty_like, which is a third of from_local; beyond, memory
+# is what counts, and the operators ask for it better.
+_SMALL_BYTES = 1 << 20
+
+
+class NotThePart(ValueError):
+    """An argument that does not fit the whole of x; why, the operation says of the whole."""
+
+    def __str__(self) -> str:
+        return "an argument that does not fit a DTensor"
+
+
+class Cut:
+    """How a DTensor lies over its mesh.
+
+    by: for each dimension of the mesh the name of the axis that it cuts, or "".
+    """
+
+    def __init__(self, x: DTensor, names: Names, may: Names) -> None:
+        """may: the axes along which a cut stays; along others x is gathered."""
+        if len(names) != x.ndim:
+            raise NotThePart
+        self.mesh = x.device_mesh
+        self.names = names
+        self.sizes: dict[str, int] = dict(zip(names, x.shape, strict=True))
+        # A subclass of Shard has its parts in another order.
+        cuts = [names[p.dim] if type(p) is Shard else "" for p in x.placements]
+        self.by: Names = tuple(name if name in may else "" for name in cuts)
+        self.device = x.device
+
+    def span(self, name: str) -> tuple[int, int]:
+        """Where the part begins along an axis, and how long it is."""
+        begin, count = 0, self.sizes[name]
+        for dim, cut in enumerate(self.by):
+            if cut == name:
+                ranks = self.mesh.size(dim)
+                chunk = -(-count // ranks)  # as torch.chunk has them
+                before = min(self.mesh.get_local_rank(dim) * chunk, count)
+                begin, count = begin + before, min(chunk, count - before)
+        return begin, count
+
+    def is_cut(self, *names: str) -> bool:
+        """Whether x is cut along one of these axes."""
+        return any(name in self.by for name in names)
+
+    def placements(self, names: Names, shape: torch.Size | None = None) -> tuple[Any, ...]:
+        """Of a tensor with such axes, of which those of size 1 are for all."""
+        axes = [
+            name if shape is None or shape[i] == self.sizes.get(name) else None
+            for i, name in enumerate(names)
+        ]
+        return tuple(
+            Shard(axes.index(cut)) if cut and cut in axes else Replicate() for cut in self.by
+        )
+
+    def local(self, x: DTensor) -> Tensor:
+        """The part of x, from which the cut was read."""
+        placements = self.placements(self.names)
+        if tuple(x.placements) != placements:
+            x = x.redistribute(placements=placements)
+        return x.to_local()
+
+    def part(self, t: Any, names: Names) -> Any:
+        """What of another argument belongs to the part of x.
+
+        A plain tensor is the whole of it.
+        """
+        if t is None:
+            return None
+        if t.ndim != len(names):
+            raise NotThePart
+        for axis, name in enumerate(names):
+            if " " in name:
+                return self._part_of_two(t, names, axis)
+        for size, name in zip(t.shape, names, strict=True):
+            if name in self.sizes and size not in (1, self.sizes[name]):
+                raise NotThePart
+        placements = self.placements(names, t.shape)
+        if not isinstance(t, DTensor):
+            if not needs_grad(t):
+                for axis, name in enumerate(names):
+                    if self.is_cut(name) and t.shape[axis] == self.sizes[name]:
+                        t = t.narrow(axis, *self.span(name))
+                return t
+            t = whole(t, self.mesh)
+        elif t.device_mesh != self.mesh:
+            raise NotThePart
+        if tuple(t.placements) != placements:
+            t = t.redistribute(placements=placements)
+        if not needs_grad(t):
+            return t.to_local()
+        # Where x is cut and t is not, each rank has the gradient of its part alone.
+        shared = [
+            Partial() if cut and isinstance(p, Replicate) else p
+            for cut, p in zip(self.by, placements, strict=True)
+        ]
+        return t.to_local(grad_placements=shared)
+
+    def _part_of_two(self, t: Tensor, names: Names, axis: int) -> Any:
+        """`part` of a tensor of which one axis is two axes of x in C order."""
+        two = tuple(names[axis].split())
+        sizes = tuple(self.sizes[name] for name in two)
+        if t.shape[axis] == 1:
+            opened = t.unflatten(axis, (1, 1))
+        elif t.shape[axis] == sizes[0] * sizes[1]:
+            opened = t.unflatten(axis, sizes)
+        else:
+            raise NotThePart
+        part = self.part(opened, (*names[:axis], *two, *names[axis + 1 :]))
+        return part.flatten(axis, axis + 1)
+
+    def join(self, part: Tensor, names: Names, *, summed: Names = ()) -> DTensor:
+        """The DTensor that a result is the part of; over cuts along `summed` it is to be added."""
+        shape = torch.Size(
+            self.sizes.get(name, size) for name, size in zip(names, part.shape, strict=True)
+        )
+        placements = [
+            Partial() if cut and cut in summed else placement
+            for cut, placement in zip(self.by, self.placements(names), strict=True)
+        ]
+        return DTensor.from_local(
+            part, self.mesh, placements, run_check=False, shape=shape, stride=_strides(part, shape)
+        )
+
+    def room(self, x: DTensor) -> DTensor | None:
+        """Memory for a small result that is like x; None where a result has to be joined."""
+        if torch.compiler.is_compiling() or tuple(x.placements) != self.placements(self.names):
+            return None
+        if x.nbytes > _SMALL_BYTES:
+            return None
+        return torch.empty_like(x)  # type: ignore[return-value]
+
+    def cut_as(self, by: Names) -> Cut:
+        """The same tensor cut along other axes."""
+        if not {*by} <= {"", *self.names}:
+            raise NotThePart
+        other = copy.copy(self)
+        other.by = by
+        return other
+
+    def place(
+        self, function: str, argument: str, out: Any, like: str, expected: str | None = None
+    ) -> Tensor:
+        """The part of a DTensor that is to be written to.
+
+        Raises:
+            TypeError, ValueError: what is no DTensor, or is placed unlike the result.
+        """
+        if not isinstance(out, DTensor):
+            wrong_type(function, argument, f"a DTensor, as {like} is", type(out).__name__)
+        wanted = self.placements(self.names)
+        if out.device_mesh != self.mesh or tuple(out.placements) != wanted:
+            if expected is None:
+                expected = f"a DTensor placed as the result is, {shown(wanted)}"
+            wrong_value(function, argument, expected, shown(out.placements))
+        with torch.no_grad():
+            return out.to_local()
+
+
+def whole(t: Tensor, mesh: Any) -> DTensor:
+    """A plain tensor as the DTensor that it stands for: on each rank the same."""
+    if isinstance(t, DTensor):
+        return t
+    return DTensor.from_local(t, mesh, [Replicate()] * mesh.ndim, run_check=False)
+
+
+def mesh_of(*values: Any) -> Any:
+    """The mesh of the first DTensor among them."""
+    return next(dtensors(values)).device_mesh
+
+
+def dtensors(values: Any) -> Iterator[DTensor]:
+    """All DTensors, those in tuples too."""
+    for value in values:
+        if isinstance(value, DTensor):
+            yield value
+        elif isinstance(value, tuple):
+            yield from dtensors(value)
+
+
+def overwritten(*outs: Tensor) -> None:
+    """Let autograd know: what was written to are the parts."""
+    if not torch.compiler.is_compiling():
+        increment_version(outs)
+
+
+def _strides(part: Tensor, shape: torch.Size) -> tuple[int, ...]:
+    """Of the whole in the memory order of a part."""
+    order = list(range(part.ndim))
+    if not part.is_contiguous():
+        order.sort(key=part.stride().__getitem__, reverse=True)
+    strides, step = [0] * part.ndim, 1
+    for axis in reversed(order):
+        strides[axis] = step
+        step *= max(shape[axis], 1)
+    return tuple(strides)
+
+
+def shown(placements: Any) -> str:
+    """Placements as errors have them."""
+    return f"[{', '.join(map(str, placements))}]"

@@ -1,0 +1,238 @@
+"""Biases by distance of DTensors: cut along batch, heads, queries and keys; entries are whole.
+
+The entry of query i and key j is start + j - i: of a part, whose first query and key are others,
+
+    start - (first query) + (first key) + j - i
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posenc_native.engines.tensors import relative as plain
+from posenc_native.engines.tensors.following import needs_grad
+from posenc_native.engines.tensors.inputs import integer_tensor
+from posenc_native.engines.tensors.results import no_output_for_gradient
+
+from .cut import Cut, Names, NotThePart, mesh_of, overwritten, whole
+
+Lengths = tuple[int, ...]
+
+
+def toeplitz_bias(
+    diagonals: Any,
+    q_len: Lengths,
+    k_len: Lengths,
+    start: Lengths | None,
+    q_offset: Any,
+    dtype: Any,
+    out: Any,
+) -> Tensor:
+    """The bias is cut as the diagonals are, along their batch and heads."""
+    function = "toeplitz_bias"
+    diagonals = whole(diagonals, mesh_of((diagonals, q_offset, out)))
+    leading = _leading(diagonals.ndim - len(q_len))
+    entries = _entries(len(q_len))
+    batch: Names = () if q_offset is None else ("b0",)
+    if q_offset is not None:
+        q_offset = integer_tensor(function, "q_offset", q_offset, diagonals.device)
+        batch = _leading(q_offset.ndim + 1)[:-1]
+    cut = Cut(diagonals, (*leading, *entries), leading)
+    if batch and len(leading) == 1:  # the batch is that of q_offset
+        local_offset = cut.part(q_offset, tuple(f"n{i}" for i in range(q_offset.ndim)))
+    else:
+        local_offset = cut.part(q_offset, batch) if batch else None
+    names = (*(batch or leading[:-1]), "h", "q", "k")
+    place = None
+    if out is not None:
+        of_out = Cut(whole(out, cut.mesh), names, names[:-2])
+        if of_out.by != cut.by:
+            raise NotThePart
+        place = of_out.place(function, "out", out, "diagonals")
+        no_output_for_gradient(function, diagonals)
+    part = plain.toeplitz_bias(
+        cut.local(diagonals), q_len, k_len, start, local_offset, dtype, place
+    )
+    if out is None:
+        return cut.join(part, names)
+    overwritten(out)
+    return out  # type: ignore[no-any-return]
+
+
+def add_toeplitz_bias(
+    scores: Any,
+    diagonals: Any,
+    q_len: Lengths,
+    k_len: Lengths,
+    start: Lengths | None,
+    q_offset: Any,
+    out: Any,
+) -> Tensor:
+    """Scores stay cut as they are; tokens in a grid are gathered."""
+    function = "add_toeplitz_bias"
+    scores = whole(scores, mesh_of((scores, diagonals, q_offset)))
+    cut, grid = _of_matrices(scores, q_len, k_len, start)
+    leading = diagonals.ndim - len(q_len)
+    if not 1 <= leading <= scores.ndim - 2:
+        raise NotThePart
+    own = cut.part(diagonals, (*cut.names[-2 - leading : -2], *_entries(len(q_len))))
+    offset = _offset_part(function, cut, q_offset)
+    read = [t for t in (scores, diagonals) if isinstance(t, Tensor)]
+    if out is None:
+        result = plain.add_toeplitz_bias(cut.local(scores), own, *grid, offset, None)
+        return cut.join(result, cut.names)
+    if out is scores and needs_grad(*read):
+        whole_sum = add_toeplitz_bias(scores, diagonals, q_len, k_len, start, q_offset, None)
+        return scores.copy_(whole_sum)  # type: ignore[no-any-return]
+    no_output_for_gradient(function, *read)
+    place = cut.place(function, "out", out, "scores")
+    with torch.no_grad():
+        x = place if out is scores else cut.local(scores)
+        plain.add_toeplitz_bias(x, own, *grid, offset, place)
+    overwritten(out)
+    return out  # type: ignore[no-any-return]
+
+
+def diagonal_sums(
+    grad: Any,
+    shape: tuple[int, ...],
+    q_len: Lengths,
+    k_len: Lengths,
+    start: Lengths | None,
+    q_offset: Any,
+) -> Tensor:
+    """Sums over axes that are cut are Partial; kept ones stay cut."""
+    grad = whole(grad, mesh_of((grad, q_offset)))
+    cut, grid = _of_matrices(grad, q_len, k_len, start)
+    kept = len(shape) - len(q_len)
+    names = cut.names[len(cut.names) - 2 - kept : -2]
+    heads = tuple(cut.span(name)[1] for name in names)
+    offset = _offset_part("diagonal_sums", cut, q_offset)
+    sums = plain.diagonal_sums(cut.local(grad), (*heads, *shape[kept:]), *grid, offset)
+    summed = tuple(name for name in cut.names if name not in names)
+    return cut.join(sums, (*names, *_entries(len(q_len))), summed=summed)
+
+
+def relative_gather(
+    x: Any,
+    index: Any,
+    k_len: int,
+    start: int | None,
+    q_offset: Any,
+    missing: int | None,
+    content: Any,
+    scale: float,
+    out: Any,
+) -> Tensor:
+    """Cut as x is, along batch, heads and queries; its columns are whole."""
+    function = "relative_gather"
+    x = whole(x, mesh_of((x, index, q_offset, content, out)))
+    cut = _of_rows(x, "w")
+    names = (*cut.names[:-1], "k")
+    own = cut.part(content, names)
+    read = [t for t in (x, content) if t is not None]
+    place = None
+    if out is not None:
+        if out is content and needs_grad(*read):
+            result = relative_gather(
+                x, index, k_len, start, q_offset, missing, content, scale, None
+            )
+            return content.copy_(result)  # type: ignore[no-any-return]
+        no_output_for_gradient(function, *read)
+        of_out = Cut(whole(out, cut.mesh), names, names[:-1])
+        if of_out.by != cut.by:
+            raise NotThePart
+        place = of_out.place(function, "out", out, "x")
+        if out is content:
+            own = place
+    part = plain.relative_gather(
+        cut.local(x), *_columns(function, cut, index, k_len, start, q_offset), missing, own, scale,
+        place,
+    )  # fmt: skip
+    if out is None:
+        return cut.join(part, names)
+    overwritten(out)
+    return out  # type: ignore[no-any-return]
+
+
+def relative_scatter(
+    grad: Any,
+    index: Any,
+    width: int,
+    start: int | None,
+    q_offset: Any,
+    missing: int | None,
+    scale: float,
+    out: Any,
+) -> Tensor:
+    """Cut as grad is, along batch, heads and queries; keys are gathered: their sum is rounded."""
+    function = "relative_scatter"
+    grad = whole(grad, mesh_of((grad, index, q_offset, out)))
+    cut = _of_rows(grad, "k")
+    names = (*cut.names[:-1], "w")
+    own_index, keys, first, offset = _columns(function, cut, index, width, start, q_offset)
+    place = None
+    if out is not None:
+        no_output_for_gradient(function, grad)
+        of_out = Cut(whole(out, cut.mesh), names, names[:-1])
+        if of_out.by != cut.by:
+            raise NotThePart
+        place = of_out.place(function, "out", out, "grad")
+    part = plain.relative_scatter(
+        cut.local(grad), own_index, keys, first, offset, missing, scale, place
+    )
+    if out is None:
+        return cut.join(part, names)
+    overwritten(out)
+    return out  # type: ignore[no-any-return]
+
+
+def _leading(count: int) -> Names:
+    """The axes before the last: of a batch, and heads."""
+    return (*(f"b{axis}" for axis in range(count - 1)), "h")[:count] if count > 0 else ()
+
+
+def _entries(axes: int) -> Names:
+    return tuple(f"e{axis}" for axis in range(axes))
+
+
+def _of_matrices(
+    x: Any, q_len: Lengths, k_len: Lengths, start: Lengths | None
+) -> tuple[Cut, tuple[Lengths, Lengths, Lengths | None]]:
+    """The cut of [..., H, q_len, k_len], and the lengths and start of the part."""
+    names = (*_leading(x.ndim - 2), "q", "k")
+    grid = len(q_len) > 1
+    cut = Cut(x, names, names[:-2] if grid else names)
+    if grid or not cut.is_cut("q", "k"):
+        return cut, (q_len, k_len, start)
+    (first_query, queries), (first_key, keys) = cut.span("q"), cut.span("k")
+    first = q_len[0] - 1 if start is None else start[0]
+    return cut, ((queries,), (keys,), (first - first_query + first_key,))
+
+
+def _of_rows(x: Any, last: str) -> Cut:
+    names = (*_leading(x.ndim - 2), "q", last)
+    return Cut(x, names, names[:-1])
+
+
+def _offset_part(function: str, cut: Cut, q_offset: Any) -> Any:
+    """q_offset has the first of the leading axes."""
+    if q_offset is None:
+        return None
+    given = integer_tensor(function, "q_offset", q_offset, cut.device)
+    return cut.part(given, cut.names[: given.ndim])
+
+
+def _columns(
+    function: str, cut: Cut, index: Any, count: int, start: int | None, q_offset: Any
+) -> tuple[Any, int, int | None, Any]:
+    """index, k_len or width, start and q_offset of the part."""
+    given = integer_tensor(function, "index", index, cut.device)
+    own = None if given is None else cut.part(given, ("e0",))
+    offset = _offset_part(function, cut, q_offset)
+    if cut.is_cut("q"):
+        start = (cut.sizes["q"] - 1 if start is None else start) - cut.span("q")[0]
+    return own, count, start, offset

@@ -1,0 +1,77 @@
+"""Every operation on DTensors, cut in every way, beside the same operation on whole tensors."""
+
+from __future__ import annotations
+
+import pytest
+from processes import run
+
+pytest.importorskip("torch")
+
+import sharded_errors
+from sharded_calls import CASES
+from sharded_compare import compare, compare_wrongly
+from sharded_modules import MODULES
+
+NAMES = [*CASES, *MODULES]
+# torch.compile takes seconds a case: the others are slow tests.
+COMPILED = ["apply_rotary_qk, of rows"]
+
+
+def compared(count: int, shape: tuple[int, ...], names: list[str], *ways: str) -> int:
+    """How many comparisons there were, on each of the ranks; failing where one is wrong."""
+    found = run(count, compare, shape, names, ways)
+    wrong = {what for one, _ in found for what in one}
+    assert not wrong, "\n".join(sorted(wrong))
+    return min(count for _, count in found)
+
+
+def test_on_two_ranks() -> None:
+    assert compared(2, (2,), NAMES, "gradients", "in place") > 40 * len(NAMES)
+
+
+def test_on_a_mesh_of_two_axes() -> None:
+    """Uneven parts, and empty ones."""
+    assert compared(4, (2, 2), NAMES, "gradients", "in place") > 40 * len(NAMES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [(4,), (2, 2), (1, 4)], ids=str)
+def test_on_four_ranks(shape: tuple[int, ...]) -> None:
+    count = compared(4, shape, NAMES, "gradients", "in place", "most")
+    assert count > (40 if len(shape) == 1 else 200) * len(NAMES)
+
+
+def test_compiled() -> None:
+    assert compared(2, (2,), COMPILED, "gradients", "in place", "compile") > 30 * len(COMPILED)
+
+
+@pytest.mark.slow
+def test_all_compiled() -> None:
+    assert compared(2, (2,), list(CASES), "gradients", "in place", "compile") > 30 * len(CASES)
+
+
+@pytest.mark.slow
+def test_compiled_with_code() -> None:
+    assert compared(2, (2,), COMPILED, "gradients", "in place", "compile", "inductor") > 30
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["apply_rotary_qk, counted", "apply_rotary_qk, of rows", "add_toeplitz_bias", "add_sinusoidal"],
+)
+def test_parts_that_begin_elsewhere_are_noticed(name: str) -> None:
+    for wrong in run(2, compare_wrongly, name):
+        assert any("values" in what for what in wrong)
+        assert all("cuts ('',)" not in what for what in wrong)
+
+
+@pytest.mark.parametrize("name", sharded_errors.ERRORS)
+def test_errors(name: str) -> None:
+    wrong = {what for one in run(2, sharded_errors.compare_error, name) for what in one}
+    assert not wrong, "\n".join(sorted(wrong))
+
+
+@pytest.mark.parametrize("name", sharded_errors.TWICE)
+def test_second_derivatives(name: str) -> None:
+    wrong = {what for one in run(2, sharded_errors.compare_second, name) for what in one}
+    assert not wrong, "\n".join(sorted(wrong))

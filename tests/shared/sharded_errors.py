@@ -1,0 +1,169 @@
+"""Calls of DTensors that are errors, and second derivatives, on each rank."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from sharded_calls import INV_FREQ, B, D, H, K, S, randn
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
+
+import posenc_native as pn
+
+
+class Inputs:
+    """q, k and scores cut along one axis, and whole."""
+
+    def __init__(self, dim: int) -> None:
+        torch.manual_seed(0)
+        self.mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+        self.placements = [Shard(dim)]
+        self.plain = {"q": randn(B, H, 2 * S, D), "k": randn(B, K, 2 * S, D)}
+        self.q, self.k = (self.cut(x) for x in self.plain.values())
+
+    def cut(self, x: Tensor, *placements: Any) -> DTensor:
+        own = list(placements) or self.placements
+        return distribute_tensor(x.clone(), self.mesh, own)
+
+
+def _in_place(x: Inputs, placements: list[Any]) -> Any:
+    q = DTensor.from_local(x.plain["q"], x.mesh, placements, run_check=False)
+    return pn.apply_rotary_qk(q, x.k, None, INV_FREQ, inplace=True)
+
+
+# The axis that is cut, the call, and what is said.
+ERRORS: dict[str, tuple[int, Callable[[Inputs], Any], type[Exception], str]] = {
+    "positions of a part": (
+        2,
+        lambda x: pn.apply_rotary_qk(x.q, x.k, torch.arange(S), INV_FREQ),
+        ValueError,
+        r"apply_rotary_qk: positions: expected shape \[s\] = \[10\], .* got \[5\]; .*from_local",
+    ),
+    "tables of a part": (
+        2,
+        lambda x: pn.apply_rotary_tables(x.q, *pn.rotary_tables(torch.arange(S), INV_FREQ)),
+        ValueError,
+        r"apply_rotary_tables: cos: expected .* got \[5, 8\]; .*DTensor.from_local",
+    ),
+    "frequencies of a part": (
+        1,
+        lambda x: pn.apply_rotary(x.q, None, torch.rand(H // 2, D // 2)),
+        ValueError,
+        r"apply_rotary: inv_freq: expected .*; .*DTensor.from_local",
+    ),
+    "heads in pieces, in place": (
+        3,
+        lambda x: pn.apply_rotary_qk(x.q, x.k, None, INV_FREQ, inplace=True),
+        ValueError,
+        r"apply_rotary_qk: q: expected a DTensor placed as the result is, \[R\], got \[S\(3\)\]",
+    ),
+    "a sum that is to be made, in place": (
+        2,
+        lambda x: _in_place(x, [Partial()]),
+        ValueError,
+        r"apply_rotary_qk: q: expected a DTensor placed as the result is, \[R\], got \[P",
+    ),
+    "a plain out": (
+        2,
+        lambda x: pn.apply_rotary(x.q, None, INV_FREQ, out=x.plain["q"]),
+        TypeError,
+        r"apply_rotary: out: expected a DTensor, as x is, got Tensor",
+    ),
+    "an out that is placed elsewhere": (
+        2,
+        lambda x: pn.apply_rotary(x.q, None, INV_FREQ, out=x.cut(x.plain["q"], Shard(1))),
+        ValueError,
+        r"apply_rotary: out: expected a DTensor placed .*, \[S\(2\)\], got \[S\(1\)\]",
+    ),
+    "a wrong k, in place": (
+        2,
+        lambda x: pn.apply_rotary_qk(
+            x.q, x.cut(randn(B, K, 2 * S, D + 2), Shard(1)), None, INV_FREQ, inplace=True
+        ),
+        ValueError,
+        r"apply_rotary_qk: k: expected",
+    ),
+    "a layout of other axes": (
+        2,
+        lambda x: pn.apply_rotary(x.q, None, INV_FREQ, layout="bsd"),
+        ValueError,
+        r"apply_rotary: x: expected",
+    ),
+    "diagonals of a part": (
+        1,
+        lambda x: pn.add_toeplitz_bias(x.q, torch.zeros(H // 2, 2 * S + D - 1)),
+        ValueError,
+        r"add_toeplitz_bias: diagonals: expected leading axes, heads last, that are .*from_local",
+    ),
+    "a plain cache": (
+        1,
+        lambda x: pn.rotary_append(
+            x.q, x.k, x.k, None, INV_FREQ, *torch.zeros(2, B, K, 20, D), torch.arange(2 * S)
+        ),
+        TypeError,
+        r"rotary_append: keys: expected a DTensor, as k is, got Tensor",
+    ),
+    "a gradient in place, of a norm": (
+        2,
+        lambda x: pn.norm_rotary_qk(x.q.requires_grad_(), x.k, None, INV_FREQ, inplace=True),
+        ValueError,
+        r"norm_rotary_qk: inplace: expected False where a gradient is required",
+    ),
+}
+
+
+def compare_error(name: str) -> list[str]:
+    """What is wrong with how a call fails: its kind, its words, and what it has written."""
+    dim, call, kind, words = ERRORS[name]
+    x = Inputs(dim)
+    wrong = []
+    try:
+        call(x)
+        wrong.append("no error")
+    except Exception as error:
+        if type(error) is not kind or not re.match(words, str(error)):
+            wrong.append(f"{type(error).__name__}: {error}")
+    for given, plain in zip((x.q, x.k), x.plain.values(), strict=True):
+        if not torch.equal(given.detach().full_tensor(), plain):
+            wrong.append("something has been written")
+    return wrong
+
+
+TWICE: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "rotation": lambda q, k: pn.apply_rotary_qk(q, k, None, INV_FREQ),
+    "norm": lambda q, k: pn.norm_rotary_qk(q, k, None, INV_FREQ),
+    "bias": lambda q, k: (
+        pn.add_toeplitz_bias(q, torch.linspace(0, 1, 2 * S + D - 1).expand(H, -1)),
+        pn.add_sinusoidal(k),
+    ),
+}
+
+
+def compare_second(name: str) -> list[str]:
+    """The derivative of a gradient by what it was made of, beside that of whole tensors."""
+    wrong = []
+    for dim in range(3):
+        x = Inputs(dim)
+        weights = [randn(*one.shape) for one in x.plain.values()]
+
+        def second(q: Tensor, k: Tensor, grads: list[Tensor], name: str = name) -> Any:
+            q.requires_grad_()
+            k.requires_grad_()
+            results = [one**2 for one in TWICE[name](q, k)]
+            first = torch.autograd.grad(results, [q, k], grads, create_graph=True)
+            return torch.autograd.grad([one**2 for one in first], [q, *grads], grads)
+
+        plain = [w.clone().requires_grad_() for w in weights]
+        expected = second(*(one.clone() for one in x.plain.values()), plain)
+        cut = [x.cut(w).requires_grad_() for w in weights]
+        found = second(x.q, x.k, cut)
+        for i, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
+            if not torch.equal(ours.full_tensor(), theirs):
+                wrong.append(f"axis {dim}: derivative {i}")
+            if list(ours.placements) != [Shard(dim)]:
+                wrong.append(f"axis {dim}: derivative {i} is placed {ours.placements}")
+    return wrong
