@@ -396,6 +396,7 @@ def combine(x: Any, encoding: Any, *, how: str = "add", x_scale: float = 1.0) ->
         x = arguments.as_operand(function, "x", x)
     arguments.check_dtype(function, "x", x.dtype, arguments.FLOAT_DTYPES)
     arrays = Arrays(function, x.dtype, x.device if is_tensor(x) else None, x=x, encoding=encoding)
+    x = arrays.floats("x", x)
     arguments.check_name(function, "how", how, COMBINATIONS)
     x_scale = arguments.factor(function, "x_scale", x_scale, x.dtype)
     encoding = arrays.real(arrays.floats("encoding", encoding))

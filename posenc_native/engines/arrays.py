@@ -32,6 +32,8 @@ class Arrays:
 
             self.xp = torch
             device = self._common_device(tensors, None if device is None else torch.device(device))
+        sharded = [t for t in tensors.values() if type(t).__name__ == "DTensor"]
+        self._mesh: Any = sharded[0].device_mesh if sharded else None
         self.device = device
         self.int64: Any = self.xp.int64
         self.float64: Any = self.xp.float64
@@ -50,13 +52,13 @@ class Arrays:
         if type(count) is int:  # not one that torch.export keeps open
             arguments.check_byte_count(self.function, (count,), 8)
         if self.is_torch:
-            return self.xp.arange(count, device=self.device)
+            return self._beside(self.xp.arange(count, device=self.device))
         return np.arange(count, dtype=np.int64)
 
     def constant(self, values: list[float]) -> Any:
         """A list of numbers, float64."""
         if self.is_torch:
-            return self.xp.tensor(values, dtype=self.float64, device=self.device)
+            return self._beside(self.xp.tensor(values, dtype=self.float64, device=self.device))
         return np.array(values, np.float64)
 
     def one(self, argument: str, value: Any) -> Any:
@@ -68,7 +70,7 @@ class Arrays:
             return abs(given.reshape(()))
         number = arguments.positive_number(self.function, argument, value)
         if self.is_torch:
-            return self.xp.full((), number, dtype=self.float64, device=self.device)
+            return self._beside(self.xp.full((), number, dtype=self.float64, device=self.device))
         return np.float64(number)
 
     def positions(self, argument: str, value: Any) -> Any:
@@ -128,7 +130,9 @@ class Arrays:
 
     def index(self, values: npt.NDArray[np.int64]) -> Any:
         """An array of integers, to look up by."""
-        return self.xp.tensor(values, device=self.device) if self.is_torch else values
+        if not self.is_torch:
+            return values
+        return self._beside(self.xp.tensor(values, device=self.device))
 
     def rounded(self, values: Any) -> Any:
         """The values in the dtype of the result."""
@@ -167,7 +171,7 @@ class Arrays:
     def steps(self, steps: list[int], values: Any) -> Any:
         """How many of the ascending steps are at or below each value, int64."""
         if self.is_torch:
-            bounds = self.xp.tensor(steps, device=self.device)
+            bounds = self._beside(self.xp.tensor(steps, device=self.device))
             return self.xp.searchsorted(bounds, values.contiguous(), side="right")
         return np.asarray(np.searchsorted(np.array(steps), values, side="right"), np.int64)
 
@@ -177,13 +181,21 @@ class Arrays:
         with np.errstate(over="ignore"):  # gives infinity, as in torch
             return values.astype(dtype)
 
+    def _beside(self, tensor: Any) -> Any:
+        """A tensor beside DTensors: the same on each rank, which torch wants to be told."""
+        if self._mesh is None:
+            return tensor
+        from .tensors.sharded.cut import whole
+
+        return whole(tensor, self._mesh)
+
     def _read(self, argument: str, value: Any, dtypes: tuple[str, ...]) -> Any:
         if is_tensor(value):
             arguments.check_dtype(self.function, argument, value.dtype, dtypes)
-            return value
+            return self._beside(value)
         array = arguments.as_array(self.function, argument, value)
         arguments.check_dtype(self.function, argument, array.dtype, dtypes)
-        return self.xp.tensor(array, device=self.device) if self.is_torch else array
+        return self._beside(self.xp.tensor(array, device=self.device)) if self.is_torch else array
 
     def _common_device(self, tensors: dict[str, Any], device: Any) -> Any:
         """The one device of all tensors, and the one given, if any; "cuda" is any GPU."""

@@ -119,13 +119,26 @@ def in_place_function(
                     "a leaf Variable that requires grad is being used in an in-place operation."
                 )
             # A Function over views may have one output only.
-            if inputs == 1 or all(x._base is None for x in tensors):
+            if (inputs == 1 and _may_be_written(args[0])) or all(x._base is None for x in tensors):
                 return function.apply(*args)  # type: ignore[attr-defined]
+        # torch's own copy refuses before it writes, where a Function finds out when it has written.
         if inputs == 1:
             return args[0].copy_(functional(*args))
         return tuple(x.copy_(y) for x, y in zip(tensors, functional(*args), strict=True))
 
     return apply
+
+
+# Whether a view came out of a Function, of `split` and the like, or of no_grad; torch has no public
+# name for it.
+_creation_meta = getattr(torch._C._autograd, "_get_creation_meta", None)
+
+
+def _may_be_written(x: Tensor) -> bool:
+    """Whether autograd lets a Function overwrite this tensor, as far as can be told."""
+    if x._base is None:
+        return True
+    return _creation_meta is not None and _creation_meta(x).name == "DEFAULT"
 
 
 def one_tensor(

@@ -42,10 +42,13 @@ class Cut:
         self.mesh = x.device_mesh
         self.names = names
         self.sizes: dict[str, int] = dict(zip(names, x.shape, strict=True))
-        # A subclass of Shard has its parts in another order.
-        cuts = [names[p.dim] if type(p) is Shard else "" for p in x.placements]
-        self.by: Names = tuple(name if name in may else "" for name in cuts)
         self.device = x.device
+        # A subclass of Shard has its parts in another order.
+        kept = []
+        for placement in x.placements:
+            name = names[placement.dim] if type(placement) is Shard else ""
+            kept.append(name if name in may else "")
+        self.by: Names = tuple(kept)
 
     def span(self, name: str) -> tuple[int, int]:
         """Where the part begins along an axis, and how long it is."""
@@ -64,13 +67,13 @@ class Cut:
 
     def placements(self, names: Names, shape: torch.Size | None = None) -> tuple[Any, ...]:
         """Of a tensor with such axes, of which those of size 1 are for all."""
-        axes = [
-            name if shape is None or shape[i] == self.sizes.get(name) else None
-            for i, name in enumerate(names)
-        ]
-        return tuple(
-            Shard(axes.index(cut)) if cut and cut in axes else Replicate() for cut in self.by
-        )
+        own: list[Any] = []
+        for cut in self.by:
+            axis = names.index(cut) if cut and cut in names else -1
+            if axis >= 0 and shape is not None and shape[axis] != self.sizes[cut]:
+                axis = -1
+            own.append(Replicate() if axis < 0 else Shard(axis))
+        return tuple(own)
 
     def local(self, x: DTensor) -> Tensor:
         """The part of x, from which the cut was read."""
@@ -94,7 +97,6 @@ class Cut:
         for size, name in zip(t.shape, names, strict=True):
             if name in self.sizes and size not in (1, self.sizes[name]):
                 raise NotThePart
-        placements = self.placements(names, t.shape)
         if not isinstance(t, DTensor):
             if not needs_grad(t):
                 for axis, name in enumerate(names):
@@ -104,6 +106,7 @@ class Cut:
             t = whole(t, self.mesh)
         elif t.device_mesh != self.mesh:
             raise NotThePart
+        placements = self.placements(names, t.shape)
         if tuple(t.placements) != placements:
             t = t.redistribute(placements=placements)
         if not needs_grad(t):
@@ -143,9 +146,9 @@ class Cut:
 
     def room(self, x: DTensor) -> DTensor | None:
         """Memory for a small result that is like x; None where a result has to be joined."""
-        if torch.compiler.is_compiling() or tuple(x.placements) != self.placements(self.names):
+        if torch.compiler.is_compiling() or x.nbytes > _SMALL_BYTES:
             return None
-        if x.nbytes > _SMALL_BYTES:
+        if tuple(x.placements) != self.placements(self.names):
             return None
         return torch.empty_like(x)  # type: ignore[return-value]
 

@@ -82,6 +82,12 @@ def add_toeplitz_bias(
     offset = _offset_part(function, cut, q_offset)
     read = [t for t in (scores, diagonals) if isinstance(t, Tensor)]
     if out is None:
+        room = None if needs_grad(*read) else cut.room(scores)
+        if room is not None:
+            with torch.no_grad():
+                to = room.to_local()
+                plain.add_toeplitz_bias(scores.to_local(), own, *grid, offset, to)
+                return room
         result = plain.add_toeplitz_bias(cut.local(scores), own, *grid, offset, None)
         return cut.join(result, cut.names)
     if out is scores and needs_grad(*read):

@@ -17,6 +17,7 @@ from posenc_native.engines.tensors.inputs import (
     position_tensor,
 )
 from posenc_native.engines.tensors.results import no_output_for_gradient
+from posenc_native.engines.tensors.small import at_once
 from posenc_native.engines.tensors.taken_apart import without_memory
 
 from .cut import Cut, Names, NotThePart, mesh_of, overwritten, whole
@@ -151,8 +152,13 @@ def _rotate_parts(
         own = part_of(function, cuts[0], rotation, cuts[1])
         if places is None:
             return operation(*parts, own, False)
-        in_place = places[0] is parts[0] and places[1] is parts[1]
-        return operation(*parts, own, in_place or tuple(places))
+        to = (places[0] is parts[0] and places[1] is parts[1]) or tuple(places)
+        native = at_once(parts[0])
+        if native is not None:  # a small call: as the public functions do
+            rotated = getattr(native, function)(*parts, *own, to)
+            if rotated is not NotImplemented:
+                return rotated
+        return operation(*parts, own, to)
     function, operation = _of_one(rotation)
     return tuple(
         operation(parts[i], part_of(function, cuts[i], one), None if places is None else places[i])
@@ -187,7 +193,7 @@ def _by_positions(function: str, cut: Cut, rotation: Rotation, k_cut: Cut | None
     def positions_of(one: Any, by: Cut) -> Any:
         if one is None:
             tokens = _tokens(by)
-            if not by.is_cut(tokens):
+            if tokens not in by.by:
                 return None
             begin, count = by.span(tokens)
             return torch.arange(begin, begin + count, device=by.device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from posenc_native.engines.tensors import sinusoids as plain
@@ -68,6 +69,11 @@ def add_sinusoidal(
         positions = position_tensor(function, count, x.device) + begin
     read = [t for t in (x, positions) if t is not None]
     if out is None:
+        room = None if needs_grad(*read) else cut.room(x)
+        if room is not None:
+            with torch.no_grad():
+                plain.add_sinusoidal(x.to_local(), positions, *numbers, room.to_local())
+                return room
         return cut.join(plain.add_sinusoidal(cut.local(x), positions, *numbers, None), names)
     if out is x and needs_grad(*read):
         return x.copy_(add_sinusoidal(x, positions, *numbers, None))  # type: ignore[no-any-return]
