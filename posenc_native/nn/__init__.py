@@ -6,6 +6,8 @@ state_dict could save.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from posenc_native.base.optional import absent, install_command
 from posenc_native.engines import late
 
@@ -38,6 +40,9 @@ from .sinusoidal import (
 )
 from .windows import SwinRelativeBias, SwinV2RelativeBias
 
+if TYPE_CHECKING:
+    from .parallel import HeadParallel as HeadParallel
+
 late.torch_operations()  # not inside torch.compile, where a first call might import it too late
 
 __all__ = [
@@ -66,3 +71,11 @@ __all__ = [
     "ToeplitzBias",
     "XPos",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "HeadParallel":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from .parallel import HeadParallel
+
+    return HeadParallel

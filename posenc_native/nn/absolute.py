@@ -17,6 +17,7 @@ from posenc_native.absolute.encodings import (
 from posenc_native.base import arguments
 from posenc_native.base.calls import call_arguments
 
+from .initial import initialize
 from .placement import device_of, precision_of
 
 
@@ -162,9 +163,15 @@ class LinearPositionalEncoding(PositionalEncoding):
         super().__init__(d_model, dropout, how=how, x_scale=x_scale, batch_first=batch_first)
         self.dim: int = arguments.size("LinearPositionalEncoding", "dim", dim)
         scale = arguments.finite_number("LinearPositionalEncoding", "scale", scale)
+        self.first_scale = scale
         self.scale: float | nn.Parameter = scale
         if learned:
             self.scale = nn.Parameter(torch.full((self.dim,), scale))
+
+    def reset_parameters(self) -> None:
+        """Give a learned factor the value that it began with."""
+        if isinstance(self.scale, nn.Parameter):
+            initialize(self.scale, torch.full((self.dim,), self.first_scale))
 
     def encoding(
         self, positions: int | Tensor, device: Any = None, dtype: torch.dtype | None = None

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from posenc_native.base import arguments
 from posenc_native.base.calls import call_arguments
+from posenc_native.base.heads import Heads, heads_of, shown_heads
 from posenc_native.relative.alibi import alibi_diagonals, alibi_slopes
 from posenc_native.relative.bias import add_toeplitz_bias, toeplitz_bias
 from posenc_native.relative.kernels import fire_bias, kerple_diagonals, sandwich_diagonals
 from posenc_native.relative.tables import clipped_diagonals, t5_diagonals
 
 from .checks import check_scores, positive_size
-from .placement import device_of
+from .initial import drawn, initialize, reset_layers
+from .placement import device_of, local_heads, own_heads
 
 
 class ToeplitzBias(nn.Module):
@@ -87,6 +89,9 @@ class ALiBi(ToeplitzBias):
         symmetric: False for ``slope * (key - query)``, the causal form, which rises over future
             keys and wants a causal mask.
         learned: the slopes are parameters.
+        heads: which of them are here, where tensor parallelism gives each rank some: a range or
+            slice of consecutive ones, or (rank, ranks) for an equal share. Scores then have these
+            heads alone.
 
     Raises:
         ValueError, TypeError: as in `posenc_native.add_toeplitz_bias`.
@@ -100,15 +105,31 @@ class ALiBi(ToeplitzBias):
         tensor([[-1.5000, -1.0000, -0.5000,  0.0000]])
     """
 
-    def __init__(self, num_heads: int, *, symmetric: bool = True, learned: bool = False) -> None:
+    head_axes: ClassVar[dict[str, int]] = {"slopes": 0}  # axes of heads, by parameter
+
+    def __init__(
+        self,
+        num_heads: int,
+        *,
+        symmetric: bool = True,
+        learned: bool = False,
+        heads: Heads = None,
+    ) -> None:
         super().__init__()
-        slopes = alibi_slopes(num_heads)
-        self.num_heads: int = len(slopes)
+        self.num_heads: int = arguments.head_count("ALiBi", "num_heads", num_heads)
+        self.heads: range = heads_of("ALiBi", heads, self.num_heads)
         self.symmetric = symmetric
-        self.slopes: nn.Parameter | None = (
-            nn.Parameter(torch.tensor(slopes, dtype=torch.float32)) if learned else None
-        )
+        self.slopes: nn.Parameter | None = None
+        if learned:
+            self.slopes = nn.Parameter(torch.empty(len(self.heads)))
+            self.reset_parameters()
         self.diagonals(1, 1)  # raises for a `symmetric` that is no bool
+
+    def reset_parameters(self) -> None:
+        """Give learned slopes the values of `posenc_native.alibi_slopes`."""
+        if self.slopes is not None:
+            slopes = torch.tensor(alibi_slopes(self.num_heads), dtype=torch.float32)
+            initialize(self.slopes, own_heads(self, self.slopes, slopes, 0))
 
     def diagonals(
         self, q_len: int, k_len: int, q_offset: int | Tensor | None = None, device: Any = None
@@ -116,7 +137,8 @@ class ALiBi(ToeplitzBias):
         """``[H, q_len + k_len - 1]``, or ``[B, H, ...]`` for q_offset ``[B]``."""
         values: Tensor = alibi_diagonals(
             self.num_heads, q_len, k_len, symmetric=self.symmetric, q_offset=q_offset,
-            slopes=self.slopes, device=device_of(self, device),
+            slopes=None if self.slopes is None else local_heads(self, self.slopes),
+            heads=self.heads, device=device_of(self, device),
         )  # fmt: skip
         return values
 
@@ -124,7 +146,7 @@ class ALiBi(ToeplitzBias):
         """The call, for print(model)."""
         return call_arguments(
             type(self), num_heads=self.num_heads, symmetric=self.symmetric,
-            learned=self.slopes is not None,
+            learned=self.slopes is not None, heads=shown_heads(self.heads, self.num_heads),
         )  # fmt: skip
 
 
@@ -136,6 +158,9 @@ class Kerple(ToeplitzBias):
     Args:
         num_heads: H.
         kind: "log" or "power".
+        heads: which of them are here, where tensor parallelism gives each rank some: a range or
+            slice of consecutive ones, or (rank, ranks) for an equal share. Scores then have these
+            heads alone.
 
     Raises:
         ValueError, TypeError: as in `posenc_native.kerple_diagonals`.
@@ -149,27 +174,40 @@ class Kerple(ToeplitzBias):
         torch.Size([2, 4, 8, 8])
     """
 
-    def __init__(self, num_heads: int, *, kind: str = "log") -> None:
+    head_axes: ClassVar[dict[str, int]] = {"r1": 0, "r2": 0}
+
+    def __init__(self, num_heads: int, *, kind: str = "log", heads: Heads = None) -> None:
         super().__init__()
         if kind not in ("log", "power"):
             arguments.wrong_value("Kerple", "kind", "'log' or 'power'", repr(kind))
         self.kind = kind
-        num_heads = arguments.size("Kerple", "num_heads", num_heads)
-        self.r1: nn.Parameter = nn.Parameter(torch.rand(num_heads) * 2)
-        self.r2: nn.Parameter = nn.Parameter(torch.rand(num_heads) * (1 if kind == "log" else 2))
+        self.num_heads: int = arguments.size("Kerple", "num_heads", num_heads)
+        self.heads: range = heads_of("Kerple", heads, self.num_heads)
+        self.r1: nn.Parameter = nn.Parameter(torch.empty(len(self.heads)))
+        self.r2: nn.Parameter = nn.Parameter(torch.empty(len(self.heads)))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw r1 in 0 .. 2 and r2 in 0 .. 1 (0 .. 2 for a power), as the code of the paper."""
+        for parameter, most in ((self.r1, 2), (self.r2, 1 if self.kind == "log" else 2)):
+            whole = drawn(torch.rand, parameter, self.num_heads) * most
+            initialize(parameter, own_heads(self, parameter, whole, 0))
 
     def diagonals(
         self, q_len: int, k_len: int, q_offset: int | Tensor | None = None, device: Any = None
     ) -> Tensor:
         """``[H, q_len + k_len - 1]``, or ``[B, H, ...]`` for q_offset ``[B]``."""
-        r1 = self.r1.clamp(min=0.01)
-        r2 = self.r2.clamp(min=0.01, max=None if self.kind == "log" else 2.0)
+        r1 = local_heads(self, self.r1).clamp(min=0.01)
+        r2 = local_heads(self, self.r2).clamp(min=0.01, max=None if self.kind == "log" else 2.0)
         values: Tensor = kerple_diagonals(r1, r2, q_len, k_len, kind=self.kind, q_offset=q_offset)
         return values
 
     def extra_repr(self) -> str:
         """The call, for print(model)."""
-        return call_arguments(type(self), num_heads=self.r1.shape[0], kind=self.kind)
+        return call_arguments(
+            type(self), num_heads=self.num_heads, kind=self.kind,
+            heads=shown_heads(self.heads, self.num_heads),
+        )  # fmt: skip
 
 
 class Sandwich(ToeplitzBias):
@@ -178,6 +216,9 @@ class Sandwich(ToeplitzBias):
     Args:
         num_heads: H.
         dim, base: of the sinusoidal encoding.
+        heads: which of them are here, where tensor parallelism gives each rank some: a range or
+            slice of consecutive ones, or (rank, ranks) for an equal share. Scores then have these
+            heads alone.
 
     Source: Chi et al. 2023, "Dissecting Transformer Length Extrapolation via the Lens of Receptive
     Field Analysis".
@@ -189,9 +230,14 @@ class Sandwich(ToeplitzBias):
         torch.Size([2, 4, 8, 8])
     """
 
-    def __init__(self, num_heads: int, *, dim: int = 128, base: float = 10000.0) -> None:
+    head_axes: ClassVar[dict[str, int]] = {}
+
+    def __init__(
+        self, num_heads: int, *, dim: int = 128, base: float = 10000.0, heads: Heads = None
+    ) -> None:
         super().__init__()
         self.num_heads: int = arguments.size("Sandwich", "num_heads", num_heads)
+        self.heads: range = heads_of("Sandwich", heads, self.num_heads)
         self.dim: int = arguments.even_size("Sandwich", "dim", dim)
         self.base: float = arguments.positive_number("Sandwich", "base", base)
 
@@ -201,13 +247,16 @@ class Sandwich(ToeplitzBias):
         """``[H, q_len + k_len - 1]``, or ``[B, H, ...]`` for q_offset ``[B]``."""
         values: Tensor = sandwich_diagonals(
             self.num_heads, q_len, k_len, dim=self.dim, base=self.base, q_offset=q_offset,
-            device=device_of(self, device),
+            heads=self.heads, device=device_of(self, device),
         )  # fmt: skip
         return values
 
     def extra_repr(self) -> str:
         """The call, for print(model)."""
-        return call_arguments(type(self), num_heads=self.num_heads, dim=self.dim, base=self.base)
+        return call_arguments(
+            type(self), num_heads=self.num_heads, dim=self.dim, base=self.base,
+            heads=shown_heads(self.heads, self.num_heads),
+        )  # fmt: skip
 
 
 class T5RelativeBias(ToeplitzBias):
@@ -218,6 +267,9 @@ class T5RelativeBias(ToeplitzBias):
         num_buckets: rows of the table.
         max_distance: from here on distances share a bucket.
         bidirectional: True in encoders; False in decoders, where future keys share bucket 0.
+        heads: which of them are here, where tensor parallelism gives each rank some: a range or
+            slice of consecutive ones, or (rank, ranks) for an equal share. Scores then have these
+            heads alone.
 
     The parameter ``weight`` ``[num_buckets, H]`` is ``relative_attention_bias.weight`` of
     transformers' models.
@@ -234,37 +286,47 @@ class T5RelativeBias(ToeplitzBias):
         torch.Size([2, 4, 8, 8])
     """
 
+    head_axes: ClassVar[dict[str, int]] = {"weight": 1}
+
     def __init__(
         self,
         num_heads: int,
         num_buckets: int = 32,
         max_distance: int = 128,
         bidirectional: bool = True,
+        heads: Heads = None,
     ) -> None:
         super().__init__()
         self.max_distance: int = max_distance
         self.bidirectional: bool = bidirectional
-        num_heads = arguments.size("T5RelativeBias", "num_heads", num_heads)
+        self.num_heads: int = arguments.size("T5RelativeBias", "num_heads", num_heads)
+        self.heads: range = heads_of("T5RelativeBias", heads, self.num_heads)
         num_buckets = arguments.size("T5RelativeBias", "num_buckets", num_buckets)
-        self.weight: nn.Parameter = nn.Parameter(torch.randn(num_buckets, num_heads) * 0.02)
+        self.weight: nn.Parameter = nn.Parameter(torch.empty(num_buckets, len(self.heads)))
+        self.reset_parameters()
         self.diagonals(1, 1)  # raises for an impossible configuration
+
+    def reset_parameters(self) -> None:
+        """Draw the table normally, with standard deviation 0.02."""
+        whole = drawn(torch.randn, self.weight, self.weight.shape[0], self.num_heads) * 0.02
+        initialize(self.weight, own_heads(self, self.weight, whole, 1))
 
     def diagonals(
         self, q_len: int, k_len: int, q_offset: int | Tensor | None = None, device: Any = None
     ) -> Tensor:
         """``[H, q_len + k_len - 1]``, or ``[B, H, ...]`` for q_offset ``[B]``."""
         values: Tensor = t5_diagonals(
-            self.weight, q_len, k_len, bidirectional=self.bidirectional,
+            local_heads(self, self.weight), q_len, k_len, bidirectional=self.bidirectional,
             max_distance=self.max_distance, q_offset=q_offset,
         )  # fmt: skip
         return values
 
     def extra_repr(self) -> str:
         """The call, for print(model)."""
-        buckets, heads = self.weight.shape
         return call_arguments(
-            type(self), num_heads=heads, num_buckets=buckets, max_distance=self.max_distance,
-            bidirectional=self.bidirectional,
+            type(self), num_heads=self.num_heads, num_buckets=self.weight.shape[0],
+            max_distance=self.max_distance, bidirectional=self.bidirectional,
+            heads=shown_heads(self.heads, self.num_heads),
         )  # fmt: skip
 
 
@@ -275,6 +337,9 @@ class ClippedRelativeBias(ToeplitzBias):
         num_heads: H.
         left: the farthest key before the query with a number of its own.
         right: the farthest after it; by default `left`.
+        heads: which of them are here, where tensor parallelism gives each rank some: a range or
+            slice of consecutive ones, or (rank, ranks) for an equal share. Scores then have these
+            heads alone.
 
     Example:
         >>> import torch
@@ -283,30 +348,42 @@ class ClippedRelativeBias(ToeplitzBias):
         torch.Size([2, 4, 8, 8])
     """
 
-    def __init__(self, num_heads: int, left: int, right: int | None = None) -> None:
+    head_axes: ClassVar[dict[str, int]] = {"weight": 1}
+
+    def __init__(
+        self, num_heads: int, left: int, right: int | None = None, *, heads: Heads = None
+    ) -> None:
         super().__init__()
-        num_heads = arguments.size("ClippedRelativeBias", "num_heads", num_heads)
+        self.num_heads: int = arguments.size("ClippedRelativeBias", "num_heads", num_heads)
+        self.heads: range = heads_of("ClippedRelativeBias", heads, self.num_heads)
         self.left: int = arguments.size("ClippedRelativeBias", "left", left)
         right = self.left if right is None else right
         width = self.left + arguments.size("ClippedRelativeBias", "right", right) + 1
-        self.weight: nn.Parameter = nn.Parameter(torch.randn(width, num_heads) * 0.02)
+        self.weight: nn.Parameter = nn.Parameter(torch.empty(width, len(self.heads)))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the table normally, with standard deviation 0.02."""
+        whole = drawn(torch.randn, self.weight, self.weight.shape[0], self.num_heads) * 0.02
+        initialize(self.weight, own_heads(self, self.weight, whole, 1))
 
     def diagonals(
         self, q_len: int, k_len: int, q_offset: int | Tensor | None = None, device: Any = None
     ) -> Tensor:
         """``[H, q_len + k_len - 1]``, or ``[B, H, ...]`` for q_offset ``[B]``."""
         values: Tensor = clipped_diagonals(
-            self.weight, q_len, k_len, left=self.left, q_offset=q_offset
+            local_heads(self, self.weight), q_len, k_len, left=self.left, q_offset=q_offset
         )
         return values
 
     def extra_repr(self) -> str:
         """The call, for print(model)."""
-        width, heads = self.weight.shape
-        right = width - 1 - self.left
+        right = self.weight.shape[0] - 1 - self.left
         return call_arguments(
-            type(self), num_heads=heads, left=self.left, right=None if right == self.left else right
-        )
+            type(self), num_heads=self.num_heads, left=self.left,
+            right=None if right == self.left else right,
+            heads=shown_heads(self.heads, self.num_heads),
+        )  # fmt: skip
 
 
 class FIRE(nn.Module):
@@ -346,8 +423,15 @@ class FIRE(nn.Module):
         self.network: nn.Sequential = nn.Sequential(
             nn.Linear(1, hidden), nn.ReLU(), nn.Linear(hidden, num_heads)
         )
-        self.c: nn.Parameter = nn.Parameter(torch.tensor(arguments.positive_number("FIRE", "c", c)))
+        self.first_c: float = arguments.positive_number("FIRE", "c", c)
+        self.c: nn.Parameter = nn.Parameter(torch.tensor(self.first_c))
         self.threshold_scale: nn.Parameter = nn.Parameter(torch.tensor(1.0))
+
+    def reset_parameters(self) -> None:
+        """Give c and the scale of the threshold, and the network, first values."""
+        reset_layers(self.network)
+        initialize(self.c, torch.tensor(self.first_c))
+        initialize(self.threshold_scale, torch.tensor(1.0))
 
     def forward(self, scores: Tensor, q_offset: int | Tensor | None = None) -> Tensor:
         """Scores with the bias added."""

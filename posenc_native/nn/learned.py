@@ -19,6 +19,7 @@ from posenc_native.engines.tensors.recurrent import recurrent as _recurrent  # n
 from posenc_native.sinusoids.tables import sinusoidal
 
 from .absolute import PositionalEncoding
+from .initial import initialize
 from .placement import precision_of
 
 
@@ -88,9 +89,11 @@ class LearnedPositionalEncoding(PositionalEncoding):
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Give the table its first values."""
-        _INITIAL_TABLES[self.init](self)
+        whole = torch.empty(self.weight.shape, device=self.weight.device)
+        _INITIAL_TABLES[self.init](self, whole)
         if self.padding_idx is not None:
-            self.weight[self.padding_idx].zero_()
+            whole[self.padding_idx].zero_()
+        initialize(self.weight, whole)
 
     def encoding(
         self, positions: int | Tensor, device: Any = None, dtype: torch.dtype | None = None
@@ -124,20 +127,20 @@ class LearnedPositionalEncoding(PositionalEncoding):
         }  # fmt: skip
 
 
-def _truncated_normal(module: LearnedPositionalEncoding) -> None:
-    nn.init.trunc_normal_(module.weight, std=module.std, a=-2 * module.std, b=2 * module.std)
+def _truncated_normal(module: LearnedPositionalEncoding, table: Tensor) -> None:
+    nn.init.trunc_normal_(table, std=module.std, a=-2 * module.std, b=2 * module.std)
 
 
-def _sinusoidal_rows(module: LearnedPositionalEncoding) -> None:
-    positions = torch.arange(-module.offset, module.num_positions, device=module.weight.device)
-    module.weight.copy_(sinusoidal(positions, module.d_model, dtype=torch.float32))
+def _sinusoidal_rows(module: LearnedPositionalEncoding, table: Tensor) -> None:
+    positions = torch.arange(-module.offset, module.num_positions, device=table.device)
+    table.copy_(sinusoidal(positions, module.d_model, dtype=torch.float32))
 
 
 _INITIAL_TABLES: dict[str, Any] = {
-    "normal": lambda module: nn.init.normal_(module.weight, std=module.std),
+    "normal": lambda module, table: nn.init.normal_(table, std=module.std),
     "truncated_normal": _truncated_normal,
-    "uniform": lambda module: nn.init.uniform_(module.weight),
-    "zeros": lambda module: nn.init.zeros_(module.weight),
+    "uniform": lambda _, table: nn.init.uniform_(table),
+    "zeros": lambda _, table: nn.init.zeros_(table),
     "sinusoidal": _sinusoidal_rows,
 }
 
@@ -197,18 +200,22 @@ class RecurrentPositionalEncoding(PositionalEncoding):
         self.weight_hh: nn.Parameter = nn.Parameter(torch.empty(3 * width, width))
         self.bias_ih: nn.Parameter = nn.Parameter(torch.empty(3 * width))
         self.bias_hh: nn.Parameter = nn.Parameter(torch.empty(3 * width))
+        self._draw()
         self.output: nn.Linear | None = (
             nn.Linear(width, self.d_model) if width != self.d_model else None
         )
-        self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Draw all uniformly in +-1 / sqrt(hidden), as torch.nn.GRU does; the start too."""
-        bound = 1 / math.sqrt(max(len(self.start), 1))
-        for parameter in (self.start, self.weight_hh, self.bias_ih, self.bias_hh):
-            nn.init.uniform_(parameter, -bound, bound)
+        self._draw()
         if self.output is not None:
             self.output.reset_parameters()
+
+    def _draw(self) -> None:
+        bound = 1 / math.sqrt(max(len(self.start), 1))
+        for parameter in (self.start, self.weight_hh, self.bias_ih, self.bias_hh):
+            whole = torch.empty(parameter.shape, device=parameter.device)
+            initialize(parameter, nn.init.uniform_(whole, -bound, bound))
 
     def states(self, count: int, state: Tensor | None = None) -> Tensor:
         """``[count, hidden]`` float32 (float64 for float64 parameters): `count` more states.

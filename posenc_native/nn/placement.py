@@ -1,4 +1,4 @@
-"""On which device and in which precision a module computes."""
+"""On which device, in which precision and with which heads a module computes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["device_of", "precision_of"]
+__all__ = ["device_of", "local_heads", "own_heads", "precision_of"]
 
 
 def device_of(module: nn.Module, device: Any) -> torch.device:
@@ -22,3 +22,26 @@ def device_of(module: nn.Module, device: Any) -> torch.device:
 def precision_of(x: Tensor) -> torch.dtype:
     """The dtype in which an encoding of x is computed: float32, or float64 where x has it."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def local_heads(module: nn.Module, parameter: Tensor) -> Tensor:
+    """The parameter, of one that `HeadParallel` has cut its local heads.
+
+    A DTensor that somebody else has cut (FSDP, outside of forward) stays what it is.
+    """
+    mesh = getattr(module, "head_mesh", None)
+    if mesh is None or type(parameter).__name__ != "DTensor":
+        return parameter
+    sharded: Any = parameter
+    if sharded.device_mesh != mesh:
+        return parameter
+    part: Tensor = sharded.to_local()
+    return part
+
+
+def own_heads(module: nn.Module, parameter: Tensor, whole: Tensor, axis: int) -> Tensor:
+    """Of values for all heads those of the parameter: all of a DTensor, else the module's."""
+    if whole.shape == parameter.shape:
+        return whole
+    heads: Any = module.heads
+    return whole.narrow(axis, heads.start, len(heads))

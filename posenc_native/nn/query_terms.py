@@ -18,6 +18,7 @@ from posenc_native.relative.lookup import relative_gather, relative_scatter
 from posenc_native.sinusoids.tables import sinusoidal
 
 from .checks import positive_size
+from .initial import initialize
 from .placement import device_of
 
 
@@ -86,6 +87,12 @@ class RelativePositionalEncoding(nn.Module):
         self.linear_pos: nn.Linear = nn.Linear(d_model, num_heads * width, bias=False)
         self.pos_bias_u: nn.Parameter = nn.Parameter(torch.zeros(num_heads, width))
         self.pos_bias_v: nn.Parameter = nn.Parameter(torch.zeros(num_heads, width))
+
+    def reset_parameters(self) -> None:
+        """Draw the linear layer; u and v begin as zeros."""
+        self.linear_pos.reset_parameters()
+        for bias in (self.pos_bias_u, self.pos_bias_v):
+            nn.init.zeros_(bias)
 
     def table(
         self,
@@ -211,8 +218,13 @@ class ShawRelativePosition(nn.Module):
         shape = (self.left + self.right + 1, head_dim)
         self.key_table: nn.Parameter = nn.Parameter(torch.empty(shape))
         self.value_table: nn.Parameter | None = nn.Parameter(torch.empty(shape)) if values else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the tables uniformly, as Xavier."""
         for table in self.parameters():
-            nn.init.xavier_uniform_(table)
+            whole = torch.empty(table.shape, device=table.device)
+            initialize(table, nn.init.xavier_uniform_(whole))
 
     def _index(self, q_len: int, k_len: int, q_offset: int | None, device: torch.device) -> Tensor:
         offset = _first_query_position("ShawRelativePosition", q_offset, q_len, k_len)

@@ -13,11 +13,15 @@ from torch import Tensor, nn
 
 from posenc_native.base import arguments
 from posenc_native.base.calls import call_arguments
+from posenc_native.base.heads import Heads, heads_of, shown_heads
 from posenc_native.base.views import check_frequency_axes
 from posenc_native.rotary.apply import apply_rotary_qk
 from posenc_native.rotary.rotary import Rotary
 from posenc_native.rotary.supports import rotary_in
 from posenc_native.rotary.xpos import apply_xpos, xpos_tables
+
+from .initial import initialize
+from .placement import local_heads, own_heads
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -202,6 +206,7 @@ class LearnedRotaryEmbedding(nn.Module):
             with frequencies of their own, ``[A, H, P]`` for positions of several axes (mixed
             frequencies); default those of `posenc_native.Rotary` with `base`.
         num_heads: with it the default frequencies are ``[num_heads, P]``, the same in every head.
+        heads: which of the heads that have frequencies of their own are here, as in `ALiBi`.
         base, rotary_dim: of the default frequencies.
         pairing, axis_map, rotary_start, scale: as in `posenc_native.apply_rotary`.
 
@@ -241,35 +246,58 @@ class LearnedRotaryEmbedding(nn.Module):
         axis_map: npt.ArrayLike | None = None,
         rotary_start: int = 0,
         scale: float = 1.0,
+        heads: Heads = None,
     ) -> None:
         super().__init__()
         function = "LearnedRotaryEmbedding"
         if inv_freq is None:
-            plain = Rotary(head_dim, base=base, rotary_dim=rotary_dim).inv_freq
-            initial = torch.tensor(plain, dtype=torch.float32)
+            initial = Rotary(head_dim, base=base, rotary_dim=rotary_dim).inv_freq
             if num_heads is not None:
-                initial = initial.repeat(arguments.size(function, "num_heads", num_heads), 1)
+                initial = np.tile(initial, (arguments.size(function, "num_heads", num_heads), 1))
+            device = None
         else:
             if (num_heads, base, rotary_dim) != (None, 10000.0, None):
                 got = "inv_freq and one of them"
                 arguments.wrong_value(function, "num_heads, base, rotary_dim", "no inv_freq", got)
-            given = inv_freq if isinstance(inv_freq, Tensor) else torch.tensor(np.array(inv_freq))
-            initial = given.detach().to(torch.float32).clone()
-            check_frequency_axes(function, tuple(initial.shape))
+            device = inv_freq.device if isinstance(inv_freq, Tensor) else None
+            if isinstance(inv_freq, Tensor):
+                inv_freq = inv_freq.detach().double().cpu().numpy()
+            initial = np.array(inv_freq)
+            check_frequency_axes(function, initial.shape)
         # For its checks of the slice, the pairing and the axis_map.
         self._like = Rotary(
             head_dim, inv_freq=[0.0] * initial.shape[-1], pairing=pairing, axis_map=axis_map,
             rotary_start=rotary_start, scale=scale,
         )  # fmt: skip
         self.head_dim: int = self._like.head_dim
-        self.inv_freq: nn.Parameter = nn.Parameter(initial)
+        self._initial = initial.astype(np.float32)
+        # Heads that have frequencies of their own.
+        self.num_heads: int = initial.shape[-2] if initial.ndim > 1 else 0
+        self.heads: range = heads_of(function, heads, self.num_heads)
+        shape = (*initial.shape[:-2], len(self.heads), initial.shape[-1])
+        self.inv_freq: nn.Parameter = nn.Parameter(
+            torch.empty(
+                shape if self.num_heads else initial.shape, dtype=torch.float32, device=device
+            )
+        )
+        self.reset_parameters()
+
+    @property
+    def head_axes(self) -> dict[str, int]:
+        """The axis of heads, by parameter."""
+        return {"inv_freq": -2} if self.num_heads else {}
+
+    def reset_parameters(self) -> None:
+        """Give the frequencies the values that they began with."""
+        whole = torch.from_numpy(self._initial.copy())
+        initialize(self.inv_freq, own_heads(self, self.inv_freq, whole, -2))
 
     def forward(
         self, q: Tensor, k: Tensor, positions: Tensor | None = None, layout: str = "bhsd"
     ) -> tuple[Tensor, Tensor]:
         """q and k, rotated."""
         self._like._check_width("LearnedRotaryEmbedding", "q", q)
-        inv_freq: Tensor = self.inv_freq
+        inv_freq = local_heads(self, self.inv_freq)
         if inv_freq.dtype not in (torch.float32, torch.float64):
             inv_freq = inv_freq.float()
         _, axis_map = self._like._torch(q.device)
@@ -297,7 +325,7 @@ class LearnedRotaryEmbedding(nn.Module):
         axes = None if like.axis_map is None else tuple(like.axis_map.tolist())
         options = call_arguments(
             type(self), pairing=like.pairing, axis_map=axes, rotary_start=like.rotary_start,
-            scale=like.scale,
+            scale=like.scale, heads=shown_heads(self.heads, self.num_heads),
         )  # fmt: skip
         shape = list(self.inv_freq.shape)
         return f"{self.head_dim}, inv_freq=<{shape}>" + (f", {options}" if options else "")

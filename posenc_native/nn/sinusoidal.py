@@ -14,6 +14,7 @@ from posenc_native.sinusoids.spec import SinusoidalSpec
 from posenc_native.sinusoids.tables import add_sinusoidal, sinusoidal
 
 from .absolute import PositionalEncoding
+from .initial import initialize, reset_layers
 from .placement import device_of, precision_of
 
 
@@ -76,9 +77,15 @@ class SinusoidalPositionalEncoding(PositionalEncoding):
         self.d_model, self.base, self.shift, self.scale = parameters
         self.layout = layout
         alpha = arguments.finite_number(function, "alpha", alpha)
+        self._first_alpha = alpha
         self.alpha: float | Tensor = (
             nn.Parameter(torch.full((1,), alpha)) if learned_alpha else alpha
         )
+
+    def reset_parameters(self) -> None:
+        """Give a learned alpha the value that it began with."""
+        if isinstance(self.alpha, nn.Parameter):
+            initialize(self.alpha, torch.full((1,), self._first_alpha))
 
     def encoding(
         self, positions: int | Tensor, device: Any = None, dtype: torch.dtype | None = None
@@ -169,6 +176,11 @@ class SinusoidalEmbedding(nn.Module):
             first = arguments.finite_number(function, "learned_scale", learned_scale)
             self.scale, self._first_scale = nn.Parameter(torch.full((1,), first)), first
 
+    def reset_parameters(self) -> None:
+        """Give a learned scale the value that it began with."""
+        if self.scale is not None and self._first_scale is not None:
+            initialize(self.scale, torch.full((1,), self._first_scale))
+
     def forward(
         self,
         positions: Any,
@@ -229,6 +241,11 @@ class TimestepEmbedding(nn.Module):
         self.mlp: nn.Sequential = nn.Sequential(
             nn.Linear(frequency_dim, dim), nn.SiLU(), nn.Linear(dim, dim)
         )
+
+    def reset_parameters(self) -> None:
+        """Give the layers first values."""
+        self.sinusoids.reset_parameters()
+        reset_layers(self.mlp)
 
     def forward(self, timesteps: Tensor) -> Tensor:
         """``mlp(sinusoids)``."""
@@ -308,8 +325,8 @@ class FourierFeatures(nn.Module):
 
     def reset_parameters(self) -> None:
         """Draw new frequencies."""
-        with torch.no_grad():
-            self.weight.normal_(0.0, self.std)
+        whole = torch.empty(self.weight.shape, device=self.weight.device)
+        initialize(self.weight, whole.normal_(0.0, self.std))
 
     def forward(self, x: Tensor) -> Tensor:
         """``amplitude * (sin, cos)(2 pi W x)``."""

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from posenc_native.base import arguments
 from posenc_native.base.calls import call_arguments
+from posenc_native.base.heads import Heads, heads_of, shown_heads
 from posenc_native.relative.bias import add_toeplitz_bias, toeplitz_bias
 from posenc_native.relative.windows import swin_diagonals, swin_v2_coordinates
 
 from .biases import add_bias
 from .checks import positive_size
+from .initial import initialize, reset_layers
+from .placement import local_heads, own_heads
 
 
 class SwinRelativeBias(nn.Module):
@@ -26,6 +30,7 @@ class SwinRelativeBias(nn.Module):
             class token, to it, and from it to itself.
 
     The parameter ``relative_position_bias_table`` is that of Swin's and BEiT's checkpoints.
+        heads: which of them are here, as in `ALiBi`.
 
     Shape:
         scores ``[..., H, N, N]`` for the N patches (and the class token) of a window.
@@ -42,20 +47,37 @@ class SwinRelativeBias(nn.Module):
         torch.Size([2, 4, 49, 49])
     """
 
+    head_axes: ClassVar[dict[str, int]] = {"relative_position_bias_table": 1}
+
     def __init__(
-        self, num_heads: int, window: int | tuple[int, int], *, class_token: bool = False
+        self,
+        num_heads: int,
+        window: int | tuple[int, int],
+        *,
+        class_token: bool = False,
+        heads: Heads = None,
     ) -> None:
         super().__init__()
-        num_heads = arguments.size("SwinRelativeBias", "num_heads", num_heads)
+        self.num_heads: int = arguments.size("SwinRelativeBias", "num_heads", num_heads)
+        self.heads: range = heads_of("SwinRelativeBias", heads, self.num_heads)
         self.window: tuple[int, ...] = _window_sizes("SwinRelativeBias", window)
         self.class_token = class_token
         rows = math.prod(2 * size - 1 for size in self.window) + 3 * class_token
-        self.relative_position_bias_table: nn.Parameter = nn.Parameter(torch.zeros(rows, num_heads))
-        nn.init.trunc_normal_(self.relative_position_bias_table, std=0.02)
+        self.relative_position_bias_table: nn.Parameter = nn.Parameter(
+            torch.empty(rows, len(self.heads))
+        )
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the table normally, with standard deviation 0.02, as Swin's code does."""
+        table = self.relative_position_bias_table
+        whole = torch.empty(table.shape[0], self.num_heads, device=table.device)
+        nn.init.trunc_normal_(whole, std=0.02)
+        initialize(table, own_heads(self, table, whole, 1))
 
     def diagonals(self) -> Tensor:
         """``[H, 2 * rows - 1, 2 * columns - 1]``, of the patches."""
-        table = self.relative_position_bias_table
+        table = local_heads(self, self.relative_position_bias_table)
         patches: Tensor = swin_diagonals(table[:-3] if self.class_token else table, self.window)
         return patches
 
@@ -78,7 +100,8 @@ class SwinRelativeBias(nn.Module):
         #   -------+---------------------
         #   to it  | patches
         count = patches.shape[-1]
-        rows = self.relative_position_bias_table[-3:].to(patches.dtype)[:, :, None, None]
+        table = local_heads(self, self.relative_position_bias_table)
+        rows = table[-3:].to(patches.dtype)[:, :, None, None]
         from_class, to_class, itself = rows.unbind()
         first = torch.cat([itself, from_class.expand(-1, 1, count)], -1)
         others = torch.cat([to_class.expand(-1, count, 1), patches], -1)
@@ -86,10 +109,10 @@ class SwinRelativeBias(nn.Module):
 
     def extra_repr(self) -> str:
         """The call, for print(model)."""
-        heads = self.relative_position_bias_table.shape[1]
         return call_arguments(
-            type(self), num_heads=heads, window=self.window, class_token=self.class_token
-        )
+            type(self), num_heads=self.num_heads, window=self.window, class_token=self.class_token,
+            heads=shown_heads(self.heads, self.num_heads),
+        )  # fmt: skip
 
 
 class SwinV2RelativeBias(nn.Module):
@@ -140,6 +163,10 @@ class SwinV2RelativeBias(nn.Module):
         )
         # Raises for windows that do not fit together.
         swin_v2_coordinates(self.window, self.pretrained_window)
+
+    def reset_parameters(self) -> None:
+        """Give the network first values."""
+        reset_layers(self.continuous_position_bias_mlp)
 
     def diagonals(self) -> Tensor:
         """``[H, 2 * rows - 1, 2 * columns - 1]``."""

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_value
 from posenc_native.base.constants import constant_without_tensors
+from posenc_native.base.heads import Heads, heads_of
 from posenc_native.engines.arrays import Arrays
 
 from .distances import wide_distances_of
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
         """Keywords of diagonals, without a tensor."""
 
         symmetric: bool
+        heads: Heads
         q_offset: Plain | None
         slopes: Plain | None
 
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
         """Keywords of diagonals."""
 
         symmetric: bool
+        heads: Heads
         q_offset: Numbers | None
         slopes: Numbers | None
 
@@ -63,12 +66,14 @@ if TYPE_CHECKING:
         """Keywords of diagonals beside slopes."""
 
         symmetric: bool
+        heads: Heads
         q_offset: Numbers | None
 
     class AlibiOfOffsets(OfTorch, total=False):
         """Keywords of diagonals beside an offset."""
 
         symmetric: bool
+        heads: Heads
         slopes: Numbers | None
 
     class ColumnsOfNumPy(OfNumPy, total=False):
@@ -87,7 +92,9 @@ if TYPE_CHECKING:
 
 
 @constant_without_tensors
-def alibi_slopes(num_heads: int, *, max_bias: float = 8.0) -> npt.NDArray[np.float64]:
+def alibi_slopes(
+    num_heads: int, *, max_bias: float = 8.0, heads: Heads = None
+) -> npt.NDArray[np.float64]:
     """Slopes of ALiBi, one a head: the reference rule, for any number of heads.
 
     A power of two n has ``2 ** (-max_bias * (h + 1) / n)``. Other numbers take the slopes of the
@@ -97,9 +104,11 @@ def alibi_slopes(num_heads: int, *, max_bias: float = 8.0) -> npt.NDArray[np.flo
     Args:
         num_heads: H.
         max_bias: minus the exponent of the last slope; 8 in the paper, ``alibi_bias_max`` in MPT.
+        heads: of all H those that are wanted, where tensor parallelism gives each rank some: a
+            range or slice of consecutive ones, or (rank, ranks) for an equal share.
 
     Returns:
-        float64 ``[H]``.
+        float64 ``[H]``, or as many as `heads` are.
 
     Raises:
         ValueError: num_heads < 0 or > 65,536, max_bias <= 0.
@@ -115,7 +124,9 @@ def alibi_slopes(num_heads: int, *, max_bias: float = 8.0) -> npt.NDArray[np.flo
     function = "alibi_slopes"
     count = arguments.head_count(function, "num_heads", num_heads)
     bias = arguments.positive_number(function, "max_bias", max_bias)
-    return np.array([2.0**-exponent for exponent in _slope_exponents(count, bias)], np.float64)
+    own = heads_of(function, heads, count)
+    exponents = _slope_exponents(count, bias)[own.start : own.stop]
+    return np.array([2.0**-exponent for exponent in exponents], np.float64)
 
 
 @overload
@@ -142,6 +153,7 @@ def alibi_diagonals(
     symmetric: bool = True,
     q_offset: int | npt.ArrayLike | torch.Tensor | None = None,
     slopes: npt.ArrayLike | torch.Tensor | None = None,
+    heads: Heads = None,
     dtype: Any = None,
     device: Any = None,
 ) -> Any:
@@ -154,6 +166,7 @@ def alibi_diagonals(
             diagonal: for causal attention only. Keys of the future get a bonus then, which the
             causal mask has to take away.
         slopes: None for `alibi_slopes`, or ``[H]`` or ``[B, H]``. Gradients reach a tensor.
+        heads: as in `alibi_slopes`; slopes are then those of these heads.
         dtype, device: of the result; see the head of posenc_native.relative.
 
     Returns:
@@ -175,7 +188,7 @@ def alibi_diagonals(
     function = "alibi_diagonals"
     arrays = Arrays(function, dtype, device, q_offset=q_offset, slopes=slopes)
     symmetric = arrays.flag("symmetric", symmetric)
-    weights = _slopes(arrays, num_heads, slopes)
+    weights = _slopes(arrays, num_heads, slopes, heads=heads)
     distances = wide_distances_of(arrays, q_len, k_len, q_offset)
     check_batches(function, "slopes", weights, distances)
     values = 0.0 - abs(distances) if symmetric else distances  # distance 0 is worth 0, not -0
@@ -259,10 +272,19 @@ def _slope_exponents(num_heads: int, max_bias: float) -> list[float]:
     return exponents + [max_bias * (2 * h + 1) / (2 * below) for h in range(num_heads - below)]
 
 
-def _slopes(arrays: Arrays, num_heads: int, slopes: Any, as_trained: bool = False) -> Any:
+def _slopes(
+    arrays: Arrays, num_heads: int, slopes: Any, as_trained: bool = False, heads: Any = None
+) -> Any:
     """The slopes in float64, [H] or [B, H]; as_trained: float32 powers of a float32 base."""
     function = arrays.function
     count = arguments.head_count(function, "num_heads", num_heads)
+    if heads is not None:
+        own = heads_of(function, heads, count)
+        if slopes is None:
+            return arrays.constant(
+                [2.0**-e for e in _slope_exponents(count, 8.0)][own.start : own.stop]
+            )
+        count = len(own)
     if slopes is not None:
         given = arrays.parameter("slopes", slopes)
         if given.ndim not in (1, 2) or given.shape[-1] != count:

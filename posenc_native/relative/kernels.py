@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_type, wrong_value
+from posenc_native.base.heads import Heads, heads_of
 from posenc_native.engines.arrays import Arrays
 from posenc_native.sinusoids.tables import sinusoidal
 
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
 
         dim: int
         base: float
+        heads: Heads
         q_offset: Plain | None
 
     class Sandwich(OfTorch, total=False):
@@ -70,6 +72,7 @@ if TYPE_CHECKING:
 
         dim: int
         base: float
+        heads: Heads
         q_offset: Numbers | None
 
 
@@ -167,6 +170,7 @@ def sandwich_diagonals(
     dim: int = 128,
     base: float = 10000.0,
     q_offset: int | npt.ArrayLike | torch.Tensor | None = None,
+    heads: Heads = None,
     dtype: Any = None,
     device: Any = None,
 ) -> Any:
@@ -180,6 +184,7 @@ def sandwich_diagonals(
         q_len, k_len, q_offset: see the head of posenc_native.relative.
         dim: width of the sinusoidal rows, even; whatever the width of the model is.
         base: as in `sinusoidal`.
+        heads: as in `alibi_slopes`.
         dtype, device: of the result; see the head of posenc_native.relative.
 
     Returns:
@@ -206,7 +211,7 @@ def sandwich_diagonals(
     distances = distances_of(arrays, q_len, k_len, q_offset)
     rows = sinusoidal(distances, width, base=base, layout="cos_sin", dtype=arrays.float64)
     products = rows[..., : width // 2].sum(-1)
-    weights = arrays.constant([count / (8 * (h + 1)) for h in range(count)])
+    weights = arrays.constant([count / (8 * (h + 1)) for h in heads_of(function, heads, count)])
     return arrays.rounded(weights[:, None] * products[..., None, :])
 
 

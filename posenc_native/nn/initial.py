@@ -1,0 +1,37 @@
+"""First values of parameters, wherever these are: on a device, sharded over several."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["drawn", "initialize", "reset_layers"]
+
+
+@torch.no_grad()
+def initialize(parameter: Tensor, values: Tensor) -> None:
+    """Write the values, the whole of them, into a parameter; of a DTensor rank 0 has the say."""
+    target: Any = parameter
+    if type(target).__name__ == "DTensor":
+        from torch.distributed.tensor import distribute_tensor
+
+        values = distribute_tensor(
+            values.to(target.dtype), target.device_mesh, list(target.placements)
+        )
+    target.copy_(values)
+
+
+def drawn(random: Any, parameter: nn.Parameter, *shape: int) -> Tensor:
+    """``random(shape)``, as torch.rand and torch.randn are, on the parameter's device."""
+    values: Tensor = random(*shape, device=parameter.device)
+    return values
+
+
+def reset_layers(network: nn.Module) -> None:
+    """Give torch's layers within new values, in their order."""
+    for layer in network.modules():
+        reset = getattr(layer, "reset_parameters", None)
+        if reset is not None:
+            reset()
