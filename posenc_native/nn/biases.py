@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from posenc_native.base import arguments
 from posenc_native.base.calls import call_arguments
-from posenc_native.base.heads import Heads, heads_of, shown_heads
 from posenc_native.relative.alibi import alibi_diagonals, alibi_slopes
 from posenc_native.relative.bias import add_toeplitz_bias, toeplitz_bias
+from posenc_native.relative.heads import Heads, heads_of, shown_heads
 from posenc_native.relative.kernels import fire_bias, kerple_diagonals, sandwich_diagonals
 from posenc_native.relative.tables import clipped_diagonals, t5_diagonals
 

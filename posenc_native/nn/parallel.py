@@ -12,7 +12,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from torch.distributed.tensor.parallel.style import ParallelStyle
 
 from posenc_native.base.arguments import wrong_type, wrong_value
-from posenc_native.base.heads import heads_of
+from posenc_native.relative.heads import heads_of
 
 __all__ = ["HeadParallel"]
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from posenc_native.base import arguments
 from posenc_native.base.calls import call_arguments
-from posenc_native.base.heads import Heads, heads_of, shown_heads
 from posenc_native.base.views import check_frequency_axes
+from posenc_native.relative.heads import Heads, heads_of, shown_heads
 from posenc_native.rotary.apply import apply_rotary_qk
 from posenc_native.rotary.rotary import Rotary
 from posenc_native.rotary.supports import rotary_in

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from posenc_native.base import arguments
 from posenc_native.base.calls import call_arguments
-from posenc_native.base.heads import Heads, heads_of, shown_heads
 from posenc_native.relative.bias import add_toeplitz_bias, toeplitz_bias
+from posenc_native.relative.heads import Heads, heads_of, shown_heads
 from posenc_native.relative.windows import swin_diagonals, swin_v2_coordinates
 
 from .biases import add_bias

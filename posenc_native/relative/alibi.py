@@ -14,8 +14,8 @@ import numpy.typing as npt
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_value
 from posenc_native.base.constants import constant_without_tensors
-from posenc_native.base.heads import Heads, heads_of
 from posenc_native.engines.arrays import Arrays
+from posenc_native.relative.heads import Heads, heads_of
 
 from .distances import wide_distances_of
 

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_type, wrong_value
-from posenc_native.base.heads import Heads, heads_of
 from posenc_native.engines.arrays import Arrays
+from posenc_native.relative.heads import Heads, heads_of
 from posenc_native.sinusoids.tables import sinusoidal
 
 from .bias import toeplitz_bias

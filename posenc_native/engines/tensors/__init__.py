@@ -3,7 +3,7 @@
     small       small calls on the CPU: the NumPy module reads the tensors, past the dispatcher
     library     the operators, CPU and CUDA; gradients/ differentiates them
     composed/   other devices, transforms of torch.func, set_backend("reference")
-    sharded/    DTensors, taken apart (taken_apart.py looks for them)
+    sharded/    DTensors, taken apart (sharded/taken_apart.py looks for them)
 
 The public functions call those here when they meet a tensor (engines/late.py).
 """
@@ -13,8 +13,8 @@ from torch import Tensor
 from . import batching, fakes, library, relative, rotary, sinusoids
 from . import norm_rotary as qkv
 from .inputs import diagonals_tensor
+from .sharded.taken_apart import taken_apart
 from .small import at_once, is_dynamo_compiling
-from .taken_apart import taken_apart
 
 apply_rotary = taken_apart(rotary.apply_rotary, "rotary", "rotate")
 apply_rotary_tables = taken_apart(rotary.apply_rotary_tables, "rotary", "rotate")

@@ -3,6 +3,7 @@
     x, cut along some of its axes ──► the part of this rank ──► operation ──► a DTensor, cut as x is
     positions, frequencies ... ──► what belongs to that part    (engines/tensors)
 
+    taken_apart     which operations meet them; no other file is imported before one did
     cut             along which axes a DTensor is cut, where the part is, what belongs to it
     rotary  norm_rotary  sinusoids  relative       what the axes of a family's arguments are
 
@@ -16,5 +17,3 @@ All of it is public torch. A strategy registered with torch would leave a k unro
 is placed unlike q, could not give `positions=None` an offset, and would not help plain tensors
 beside DTensors: these are the whole value, on each rank the same.
 """
-
-# Imported only when a DTensor has been seen: taken_apart.py. torch.distributed takes a while.

@@ -14,19 +14,14 @@ from posenc_native.base.arguments import wrong_type, wrong_value
 from posenc_native.engines.tensors.following import needs_grad
 from posenc_native.engines.tensors.small import increment_version
 
+from .errors import NotThePart
+
 # The names of a tensor's axes. One that is two others in C order has the names of both: "g h".
 Names = tuple[str, ...]
 
 # Up to here a result is made by torch.empty_like, which is a third of from_local; beyond, memory
 # is what counts, and the operators ask for it better.
 _SMALL_BYTES = 1 << 20
-
-
-class NotThePart(ValueError):
-    """An argument that does not fit the whole of x; why, the operation says of the whole."""
-
-    def __str__(self) -> str:
-        return "an argument that does not fit a DTensor"
 
 
 class Cut:

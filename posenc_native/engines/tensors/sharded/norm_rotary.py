@@ -19,9 +19,9 @@ from posenc_native.engines.tensors.following import needs_grad
 from posenc_native.engines.tensors.inputs import integer_tensor
 from posenc_native.engines.tensors.norm_rotary import run as plain_run
 from posenc_native.engines.tensors.results import no_gradient_of, no_output_for_gradient
-from posenc_native.engines.tensors.taken_apart import without_memory
 
-from .cut import Cut, NotThePart, mesh_of, overwritten, shown, whole
+from .cut import Cut, mesh_of, overwritten, shown, whole
+from .errors import NotThePart, without_memory
 from .rotary import cut_of, part_of, tensors_of, token_names
 
 

@@ -18,9 +18,9 @@ from posenc_native.engines.tensors.inputs import (
 )
 from posenc_native.engines.tensors.results import no_output_for_gradient
 from posenc_native.engines.tensors.small import at_once
-from posenc_native.engines.tensors.taken_apart import without_memory
 
-from .cut import Cut, Names, NotThePart, mesh_of, overwritten, whole
+from .cut import Cut, Names, mesh_of, overwritten, whole
+from .errors import NotThePart, without_memory
 
 AnyRotation = TypeVar("AnyRotation", Rotation, TableRotation)
 

@@ -12,7 +12,8 @@ from posenc_native.engines.tensors.following import needs_grad
 from posenc_native.engines.tensors.inputs import position_tensor
 from posenc_native.engines.tensors.results import no_output_for_gradient
 
-from .cut import Cut, Names, NotThePart, mesh_of, overwritten, whole
+from .cut import Cut, Names, mesh_of, overwritten, whole
+from .errors import NotThePart
 
 
 def sinusoidal(

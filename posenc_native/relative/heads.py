@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import arguments
-from .arguments import wrong_type, wrong_value
+from posenc_native.base import arguments
+from posenc_native.base.arguments import wrong_type, wrong_value
 
 Heads = range | slice | tuple[int, int] | None
 
