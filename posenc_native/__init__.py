@@ -42,6 +42,7 @@ from .models.weights import (
     permute_qk,
     permute_state_dict,
 )
+from .positions.context_parallel import ContextParallel, context_parallel_positions
 from .positions.grids import (
     add_unrotated_tokens,
     augment_coordinates,
@@ -49,12 +50,7 @@ from .positions.grids import (
     image_coordinates,
     packed_grid_positions,
 )
-from .positions.rows import (
-    context_parallel_positions,
-    packed_positions,
-    packed_segments,
-    padded_positions,
-)
+from .positions.rows import packed_positions, packed_segments, padded_positions
 from .positions.vision_language import vision_language_positions
 from .qkv.append import rotary_append, rotary_append_tables
 from .qkv.norm import norm_rotary_qk, norm_rotary_qk_tables
@@ -94,6 +90,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "ContextParallel",
     "FullWidthRotary",
     "GridCoordinates",
     "PairingEvidence",

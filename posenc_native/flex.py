@@ -9,10 +9,15 @@ attention with a relative encoding, and no ``[q_len, k_len]`` matrix anywhere.
 
 flex_attention scales the inner products before score_mod, as models with these biases do (T5 has no
 scale: ``scale=1.0``).
+
+A score_mod is called with the places of a query and a key in q and k. Where these are parts of a
+row (context parallelism) or in another order, their positions have to be said: torch, which
+rewrites mask_mod for that, leaves score_mod as it is.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -49,6 +54,8 @@ def toeplitz_score_mod(
     *,
     q_offset: int | Tensor = 0,
     origin: Lengths | None = None,
+    q_positions: Tensor | None = None,
+    k_positions: Tensor | None = None,
 ) -> ScoreMod:
     """Adds what `posenc_native.add_toeplitz_bias` adds.
 
@@ -56,6 +63,9 @@ def toeplitz_score_mod(
         diagonals: ``[H, entries]`` or ``[B, H, entries]``; for tokens in a grid, one axis of
             entries for each of the grid. Gradients reach it where flex_attention supports that.
         q_len, k_len, q_offset, origin: as in `posenc_native.toeplitz_bias`.
+        q_positions, k_positions: integers ``[queries]`` and ``[keys]``, which of the q_len queries
+            and k_len keys are those of flex_attention's q and k; None where they are all of them.
+            See `posenc_native.ContextParallel`, ``positions`` and ``gathered_positions``.
 
     Returns:
         A score_mod.
@@ -88,11 +98,15 @@ def toeplitz_score_mod(
                        offsets)  # fmt: skip
     # One flat axis of entries: a look-up by as few indices as possible.
     flat = diagonals.flatten(heads)
+    queries = _positions(function, "q_positions", q_positions, math.prod(rows), diagonals.device)
+    keys = _positions(function, "k_positions", k_positions, math.prod(columns), diagonals.device)
 
     def score_mod(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        query = q if queries is None else queries[q]
+        key = k if keys is None else keys[k]
         entry: Any = 0
         for axis in range(rank):
-            i, j = q, k
+            i, j = query, key
             for size in rows[axis + 1 :]:
                 i = i // size
             for size in columns[axis + 1 :]:
@@ -116,6 +130,8 @@ def gather_score_mod(
     scale: float = 1.0,
     q_offset: int | Tensor = 0,
     origin: int | None = None,
+    q_positions: Tensor | None = None,
+    k_positions: Tensor | None = None,
 ) -> ScoreMod:
     """Adds what `posenc_native.relative_gather` looks up: ``score + scale * x[b, h, q, column]``.
 
@@ -124,6 +140,9 @@ def gather_score_mod(
         index, k_len, q_offset, origin: as in `posenc_native.relative_gather`; columns that are not
             there (an index outside 0 .. width - 1, or none for the distance) add nothing.
         scale: factor of x.
+        q_positions, k_positions: integers ``[q_len]`` and ``[keys]``, where the queries of x and
+            the keys are, in a row of which k_len and origin are told. With q_positions the entry
+            of distance 0 has to be said: q_len - 1 of the whole row where index is one for it.
 
     Returns:
         A score_mod.
@@ -147,17 +166,24 @@ def gather_score_mod(
     queries, width = x.shape[-2:]
     keys = length(function, "k_len", k_len)
     scale = factor(function, "scale", scale, x.dtype)
+    if q_positions is not None and origin is None:
+        wrong_value(function, "origin", "the entry of distance 0, beside q_positions", None)
     columns, start, offsets = index_and_entry(function, index, queries, keys, q_offset, origin)
     first = queries - 1 if start is None else start
     offsets = _batch_offsets(function, offsets, x.device)
+    rows = queries if q_positions is None else first + 1  # of the whole row
+    q_at = _positions(function, "q_positions", q_positions, rows, x.device)
+    k_at = _positions(function, "k_positions", k_positions, keys, x.device)
+    if q_at is not None and tuple(q_at.shape) != (queries,):
+        wrong_value(function, "q_positions", f"shape [{queries}], as x has rows", list(q_at.shape))
     if columns is not None:
         columns = _integers(function, "index", columns, x.device)
         if columns.ndim != 1:
             wrong_value(function, "index", "shape [q_len + k_len - 1]", list(columns.shape))
-        _check_windows(function, "index", columns.shape[0], queries, keys, first, offsets)
+        _check_windows(function, "index", columns.shape[0], rows, keys, first, offsets)
 
     def score_mod(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        column = first + k - q
+        column = first + (k if k_at is None else k_at[k]) - (q if q_at is None else q_at[q])
         if offsets is not None:
             column = column - (offsets[b] if offsets.ndim else offsets)
         if columns is not None:
@@ -182,6 +208,24 @@ def _integers(function: str, argument: str, value: Any, device: torch.device) ->
         value = torch.as_tensor(np.array(value))
     wide: Tensor = value.to(device, torch.int64)
     return wide
+
+
+def _positions(
+    function: str, argument: str, value: Any, size: int, device: torch.device
+) -> Tensor | None:
+    """Positions 0 .. size - 1, as far as values can be looked at."""
+    if value is None:
+        return None
+    given = _integers(function, argument, value, device)
+    if given.ndim != 1:
+        wrong_value(function, argument, "one axis", f"shape {list(given.shape)}")
+    if given.numel() and concrete(given):
+        low, high = int(given.min()), int(given.max())
+        if low < 0 or high >= size:
+            wrong_value(function, argument, f"positions 0 .. {size - 1}", f"{low} .. {high}")
+        return given
+    # Values that could not be checked must not lead out of the entries.
+    return given.clamp(0, max(size - 1, 0))
 
 
 def _batch_offsets(function: str, q_offset: Any, device: torch.device) -> Tensor | None:

@@ -2,7 +2,7 @@
 
     sequences packed in a row       `packed_positions`, `packed_segments`     [t]
     rows with padding               `padded_positions`                        [b, s]
-    a shard of a long row           `context_parallel_positions`              [s / ranks]
+    a part of a row, on many devices  `ContextParallel`                       [s / ranks]
     patches of an image, a video    `grid_positions`, `packed_grid_positions` [A, s]
     the same as coordinates         `image_coordinates`, `augment_coordinates`
     text, images and videos         `vision_language_positions`               [3, b, s]

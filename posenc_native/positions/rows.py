@@ -1,4 +1,4 @@
-"""Positions of the tokens of rows: packed, padded, cut for context parallelism."""
+"""Positions of the tokens of rows: packed, padded."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from posenc_native.base.arguments import wrong_type, wrong_value
 from posenc_native.base.constants import constant_without_tensors
 from posenc_native.engines.arrays import Arrays
 
+from .orders import packed_tokens, share_of
 from .values import seen_values, shown_values
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from posenc_native.base.kinds import (
         Array,
         ArrayOrTensor,
-        Device,
         Integers,
         Plain,
         Tensor,
@@ -28,22 +28,28 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "context_parallel_positions",
     "packed_positions",
     "packed_segments",
     "padded_positions",
 ]
 
-_SHARD_ORDERS = ("contiguous", "zigzag", "striped")
-
 
 @overload
-def packed_positions(cu_seqlens: Plain, total: int, *, start: Plain = ...) -> Array[np.int64]: ...
+def packed_positions(cu_seqlens: Plain, total: int, *, start: Plain = ..., rank: int = ...,
+                     ranks: int = ..., order: str = ...) -> Array[np.int64]: ...  # fmt: skip
 @overload
-def packed_positions(cu_seqlens: Integers, total: int, *,
-                     start: Integers = ...) -> ArrayOrTensor: ...  # fmt: skip
+def packed_positions(cu_seqlens: Integers, total: int, *, start: Integers = ..., rank: int = ...,
+                     ranks: int = ..., order: str = ...) -> ArrayOrTensor: ...  # fmt: skip
 @constant_without_tensors
-def packed_positions(cu_seqlens: Integers, total: int, *, start: Integers = 0) -> Any:
+def packed_positions(
+    cu_seqlens: Integers,
+    total: int,
+    *,
+    start: Integers = 0,
+    rank: int = 0,
+    ranks: int = 1,
+    order: str = "zigzag",
+) -> Any:
     """Positions of sequences that are packed one after another: each counts from its start.
 
     Args:
@@ -52,28 +58,34 @@ def packed_positions(cu_seqlens: Integers, total: int, *, start: Integers = 0) -
         total: t, the number of tokens; the length of the axis in ``q``. Tokens after the last
             sequence (padding) count from 0, too.
         start: the first position, one for all or ``[n]``: tokens that are in a cache already.
+        rank, ranks, order: only the tokens that a rank holds under context parallelism, as
+            `ContextParallel.packed` has them.
 
     Returns:
-        int64 ``[t]``.
+        int64 ``[t / ranks]``.
 
     Raises:
-        ValueError: shapes that do not fit; bounds that do not ascend from 0 to `total` at most,
-            where their values can be seen: in NumPy, and on the CPU while torch does not trace.
+        ValueError: shapes that do not fit; bounds that do not ascend from 0 to `total` at most, or
+            sequences that the ranks cannot share, where their values can be seen: in NumPy, and on
+            the CPU while torch does not trace.
         TypeError: arguments that are not integers.
 
     Example:
         >>> import posenc_native as pn
         >>> pn.packed_positions([0, 3, 5], 6)
         array([0, 1, 2, 0, 1, 0])
+        >>> pn.packed_positions([0, 4, 12], 12, rank=0, ranks=2)
+        array([0, 3, 0, 1, 6, 7])
     """
     function = "packed_positions"
     arrays = Arrays(function, cu_seqlens=cu_seqlens, start=start)
-    bounds = _bounds(arrays, cu_seqlens, total)
-    tokens, segment = _segments(arrays, bounds, total)
-    first = first_positions(arrays, start, bounds.shape[0] - 1)
-    if not isinstance(first, int):
-        first = arrays.xp.concatenate([first, arrays.arange(1)])[segment]  # 0 after the last
-    return tokens - bounds[segment] + first
+    share = share_of(function, rank, ranks, order)
+    bounds = packed_bounds(arrays, cu_seqlens, total)
+    if share.ranks == 1:
+        tokens, segments = _segments(arrays, bounds, total)
+    else:
+        tokens, segments, _ = packed_tokens(arrays, bounds, total, share)
+    return positions_within(arrays, bounds, tokens, segments, start)
 
 
 @overload
@@ -99,7 +111,7 @@ def packed_segments(cu_seqlens: npt.ArrayLike | TensorLike, total: int) -> Any:
         array([0, 0, 0, 1, 1, 2])
     """
     arrays = Arrays("packed_segments", cu_seqlens=cu_seqlens)
-    return _segments(arrays, _bounds(arrays, cu_seqlens, total), total)[1]
+    return _segments(arrays, packed_bounds(arrays, cu_seqlens, total), total)[1]
 
 
 @constant_without_tensors
@@ -133,65 +145,9 @@ def padded_positions(
     arrays = Arrays(function, attention_mask=attention_mask, start=start)
     there = token_mask(arrays, attention_mask)
     first = first_positions(arrays, start, there.shape[0])
-    count = there.cumsum(-1) - 1 + (first if isinstance(first, int) else first[:, None])
+    # torch's DTensors add along another axis where it is counted from the end.
+    count = there.cumsum(there.ndim - 1) - 1 + (first if isinstance(first, int) else first[:, None])
     return arrays.xp.where(there, count, plain_integer(function, "padding", padding))
-
-
-@overload
-def context_parallel_positions(length: int, rank: int, ranks: int, *, order: str = ...,
-                               device: None = ...) -> Array[np.int64]: ...  # fmt: skip
-@overload
-def context_parallel_positions(length: int, rank: int, ranks: int, *, order: str = ...,
-                               device: Device) -> Tensor: ...  # fmt: skip
-@constant_without_tensors
-def context_parallel_positions(
-    length: int, rank: int, ranks: int, *, order: str = "zigzag", device: Any = None
-) -> Any:
-    """Positions that a rank holds where a row is sharded over ranks (context parallelism).
-
-    Args:
-        length: of the whole row; a multiple of ranks, of 2 * ranks for "zigzag".
-        rank, ranks: which shard, and of how many.
-        order: "contiguous": rank r has the r-th part. "zigzag": of 2 * ranks parts it has the r-th
-            and the r-th from the end, so that causal attention costs every rank the same (ring
-            attention in Megatron-LM, torch, TransformerEngine). "striped": every token whose
-            position is r modulo ranks.
-        device: a torch device makes it a tensor.
-
-    Returns:
-        int64 ``[length / ranks]``. Positions of packed rows or of several axes are sharded by it:
-        ``positions[..., result]``.
-
-    Raises:
-        ValueError: a length that is no such multiple, a rank that is not below ranks, an unknown
-            order.
-        TypeError: arguments that are not integers.
-
-    Source: Liu et al. 2023, "Ring Attention"; Brandon et al. 2023, "Striped Attention".
-
-    Example:
-        >>> import posenc_native as pn
-        >>> pn.context_parallel_positions(8, 0, 2)
-        array([0, 1, 6, 7])
-    """
-    function = "context_parallel_positions"
-    arrays = Arrays(function, None, device)
-    ranks = arguments.size(function, "ranks", ranks)
-    rank = arguments.size(function, "rank", rank)
-    if rank >= ranks:
-        wrong_value(function, "rank", f"an int below ranks = {ranks}", rank)
-    arguments.check_name(function, "order", order, _SHARD_ORDERS)
-    length = arguments.length(function, "length", length)
-    parts = 2 * ranks if order == "zigzag" else ranks
-    if length % parts:
-        wrong_value(function, "length", f"a multiple of {parts}", length)
-    part = length // parts
-    place = arrays.arange(part)
-    if order == "striped":
-        return place * ranks + rank
-    if order == "contiguous":
-        return place + rank * part
-    return arrays.xp.concatenate([place + rank * part, place + (parts - 1 - rank) * part])
 
 
 def first_positions(arrays: Arrays, start: Any, count: int) -> Any:
@@ -203,7 +159,16 @@ def first_positions(arrays: Arrays, start: Any, count: int) -> Any:
     return first
 
 
-def _bounds(arrays: Arrays, cu_seqlens: Any, total: int) -> Any:
+def positions_within(arrays: Arrays, bounds: Any, tokens: Any, segments: Any, start: Any) -> Any:
+    """Positions of tokens of a packed row, each in its sequence, which begins at start."""
+    first = first_positions(arrays, start, bounds.shape[0] - 1)
+    if not isinstance(first, int):
+        first = arrays.xp.concatenate([first, arrays.arange(1)])[segments]  # 0 after the last
+    return tokens - bounds[segments] + first
+
+
+def packed_bounds(arrays: Arrays, cu_seqlens: Any, total: int) -> Any:
+    """The argument cu_seqlens, int64 [n + 1]."""
     bounds = arrays.integers("cu_seqlens", cu_seqlens, arguments.INTEGER_DTYPES)
     if bounds.ndim != 1 or bounds.shape[0] == 0:
         wrong_value(arrays.function, "cu_seqlens", "shape [n + 1]", list(bounds.shape))

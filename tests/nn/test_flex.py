@@ -146,6 +146,36 @@ def test_compiled_flex_attention(make, name):
         close(actual, attention(q, k, v, attn_mask=bias))
 
 
+@pytest.mark.parametrize("order", ["contiguous", "zigzag", "striped"])
+@pytest.mark.parametrize("kind", ["diagonals", "grid", "index", "shift"])
+def test_parts_of_a_row(kind, order):
+    """Context parallelism: each rank has its queries and the keys of all, in the ranks' order."""
+    length, ranks = 24, 4
+    x = random((B, H, length, 2 * length - 1), seed=3)
+    index = torch.arange(2 * length - 1) % 5 if kind == "index" else None
+    diagonals = random((H, 7, 11) if kind == "grid" else (H, 2 * length - 1), seed=4)
+    q, k, v = (random((B, H, length, D), seed=i) for i in range(3))
+    if kind in ("diagonals", "grid"):
+        lengths = ((4, 6), (4, 6)) if kind == "grid" else (length, length)
+        bias = pn.toeplitz_bias(diagonals, *lengths)
+    else:
+        bias = pn.relative_gather(x, index, length)
+    expected = attention(q, k, v, attn_mask=bias)
+    for rank in range(ranks):
+        part = pn.ContextParallel(rank, ranks, order)
+        rows = part.positions(length, device="cpu")
+        columns = part.gathered_positions(length, device="cpu")
+        positions = {"q_positions": rows, "k_positions": columns}
+        if kind in ("diagonals", "grid"):
+            mod = flex.toeplitz_score_mod(diagonals, *lengths, **positions)
+        else:
+            mod = flex.gather_score_mod(
+                x[:, :, rows], index, length, origin=length - 1, **positions
+            )
+        own = flex_attention(q[:, :, rows], k[:, :, columns], v[:, :, columns], score_mod=mod)
+        close(own, expected[:, :, rows])
+
+
 @pytest.mark.parametrize(
     "make", [lambda: pnn.T5RelativeBias(H), lambda: pnn.ALiBi(H, learned=True)]
 )
@@ -209,6 +239,12 @@ BAD = [
     (TYPE, "q_offset", lambda: lay(random((H, 30)), origin=9, q_offset=OFFSETS.float())),
     (VALUE, "k_len", lambda: lay(q_len=(2, 3))),
     (TYPE, "q_len", lambda: lay(q_len=6.0)),
+    (VALUE, "q_positions", lambda: lay(q_positions=torch.tensor([0, Q_LEN]))),
+    (VALUE, "k_positions", lambda: lay(k_positions=torch.tensor([-1]))),
+    (VALUE, "k_positions", lambda: lay(k_positions=torch.tensor([[1]]))),
+    (TYPE, "k_positions", lambda: lay(k_positions=torch.tensor([1.0]))),
+    (VALUE, "origin", lambda: gather(q_positions=torch.arange(Q_LEN))),
+    (VALUE, "q_positions", lambda: gather(q_positions=torch.arange(2), origin=5)),
     (TYPE, "x", lambda: gather(X.numpy())),
     (VALUE, "x", lambda: gather(X[0])),
     (TYPE, "index", lambda: gather(index=INDEX.float())),

@@ -204,30 +204,6 @@ def test_padded_positions_of_transformers():
     np.testing.assert_array_equal(ours, expected)
 
 
-def test_zigzag_shards_are_those_of_torch():
-    torch = module("torch")
-    balancer = module(
-        "torch.distributed.tensor.experimental._context_parallel._load_balancer"
-    )._HeadTailLoadBalancer
-    for ranks in (1, 2, 3, 4):
-        length = 2 * ranks * 5
-        theirs = balancer(length, ranks, torch.device("cpu"))._generate_indices(restore=False)
-        ours = [pn.context_parallel_positions(length, r, ranks, device="cpu") for r in range(ranks)]
-        np.testing.assert_array_equal(torch.cat(ours), theirs.reshape(-1))
-
-
-@pytest.mark.parametrize("order", ["contiguous", "zigzag", "striped"])
-def test_shards_have_every_position_once(order):
-    shards = [pn.context_parallel_positions(48, r, 4, order=order) for r in range(4)]
-    np.testing.assert_array_equal(np.sort(np.concatenate(shards)), np.arange(48))
-    expected = {
-        "contiguous": np.arange(12) + 12,
-        "zigzag": [*range(6, 12), *range(36, 42)],
-        "striped": np.arange(1, 48, 4),
-    }[order]
-    np.testing.assert_array_equal(shards[1], expected)
-
-
 # --- Grids
 
 

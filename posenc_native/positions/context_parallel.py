@@ -1,0 +1,309 @@
+"""Rows cut over ranks (context parallelism): who holds which tokens, keys and distances."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
+
+import numpy as np
+
+from posenc_native.base import arguments
+from posenc_native.base.arguments import is_tensor, wrong_value
+from posenc_native.base.constants import constant_without_tensors
+from posenc_native.engines.arrays import Arrays
+
+from .orders import packed_tokens, share_of, shared_length
+from .rows import packed_bounds, positions_within
+
+if TYPE_CHECKING:
+    from posenc_native.base.kinds import Array, Device, Integers, Tensor
+
+__all__ = ["ContextParallel", "context_parallel_positions"]
+
+
+@overload
+def context_parallel_positions(length: int, rank: int, ranks: int, *, order: str = ...,
+                               device: None = ...) -> Array[np.int64]: ...  # fmt: skip
+@overload
+def context_parallel_positions(length: int, rank: int, ranks: int, *, order: str = ...,
+                               device: Device) -> Tensor: ...  # fmt: skip
+@constant_without_tensors
+def context_parallel_positions(
+    length: int, rank: int, ranks: int, *, order: str = "zigzag", device: Any = None
+) -> Any:
+    """Positions that a rank holds where a row is sharded over ranks (context parallelism).
+
+    Args:
+        length: of the whole row; a multiple of ranks, of 2 * ranks for "zigzag" and "head_tail".
+        rank, ranks: which shard, and of how many.
+        order: "contiguous": rank r has the r-th part. "zigzag": of 2 * ranks parts it has the r-th
+            and the r-th from the end, so that causal attention costs every rank the same (ring
+            attention in Megatron-LM, torch, TransformerEngine). "striped": every token whose
+            position is r modulo ranks. "head_tail" is "zigzag" but for packed rows.
+        device: a torch device makes it a tensor.
+
+    Returns:
+        int64 ``[length / ranks]``. Positions of several axes are sharded by it:
+        ``positions[..., result]``. `ContextParallel` has the same and what else depends on it.
+
+    Raises:
+        ValueError: a length that is no such multiple, a rank that is not below ranks, an unknown
+            order.
+        TypeError: arguments that are not integers.
+
+    Source: Liu et al. 2023, "Ring Attention"; Brandon et al. 2023, "Striped Attention".
+
+    Example:
+        >>> import posenc_native as pn
+        >>> pn.context_parallel_positions(8, 0, 2)
+        array([0, 1, 6, 7])
+    """
+    function = "context_parallel_positions"
+    share = share_of(function, rank, ranks, order)
+    length = shared_length(function, "length", length, share)
+    return _concatenated(Arrays(function, None, device), share.chunks(length))
+
+
+@constant_without_tensors
+def _gathered_positions(length: int, ranks: int, order: str, *, device: Any = None) -> Any:
+    function = "ContextParallel.gathered_positions"
+    shares = [share_of(function, rank, ranks, order) for rank in range(ranks)]
+    length = shared_length(function, "length", length, shares[0])
+    chunks = [chunk for share in shares for chunk in share.chunks(length)]
+    return _concatenated(Arrays(function, None, device), chunks)
+
+
+class PackedPart(NamedTuple):
+    """The tokens of a packed row that are on a rank, in its order.
+
+    indices: where in the row they are, ``[t / ranks]``: ``x[part.indices]`` are theirs.
+    positions: in their sequences.
+    segments: which sequence each belongs to, as `posenc_native.packed_segments` counts them.
+    cu_seqlens: ``[n + 1]``, where the sequences begin and the last one ends on this rank.
+    """
+
+    indices: Any
+    positions: Any
+    segments: Any
+    cu_seqlens: Any
+
+
+class Rectangle(NamedTuple):
+    """Scores of evenly spaced queries and keys, in a step of ring attention.
+
+    queries, keys: slices of the last two axes of the scores of that step.
+    diagonals: slice of the entries, of a bias for the whole row, that these scores need.
+    first_query, first_key: the positions of their first tokens.
+    """
+
+    queries: slice
+    keys: slice
+    diagonals: slice
+    first_query: int
+    first_key: int
+
+
+@dataclass(frozen=True)
+class ContextParallel:
+    """One rank's part of the rows that context parallelism cuts: said once, for q, k and biases.
+
+    Attention along a row that lies on several devices knows tokens by their place in the part; a
+    position encoding needs their place in the row. All of it is a matter of lengths, so nothing is
+    read from a device, and torch.compile and torch.export take it whole.
+
+    Args:
+        rank, ranks: which part, and of how many: ``mesh.get_local_rank()`` and ``mesh.size()`` of
+            the dimension that cuts rows.
+        order: which tokens a rank holds.
+
+            ============  ====================================  ===================================
+            order         a row                                 packed rows (`packed`)
+            ============  ====================================  ===================================
+            contiguous    the r-th of `ranks` parts             the same, whatever is packed
+            zigzag        of 2 * ranks parts the r-th and the   the same of each sequence
+                          r-th from the end
+            head_tail     the same                              each sequence put in that order over
+                                                                all ranks, then the r-th of `ranks`
+                                                                parts
+            striped       r, r + ranks, r + 2 * ranks, ...      the same, whatever is packed
+            ============  ====================================  ===================================
+
+            "zigzag" is what Megatron-LM and TransformerEngine do; of single rows also torch, whose
+            context_parallel turns to "contiguous" without a word where 2 * ranks does not divide
+            the length. "head_tail" is torch's balancer by documents; "contiguous" torch without
+            load balancing.
+
+    Raises:
+        ValueError: a rank that is not below ranks, an unknown order; in the methods lengths that
+            the ranks cannot share.
+        TypeError: numbers that are not integers.
+
+    Source: Liu et al. 2023, "Ring Attention"; Brandon et al. 2023, "Striped Attention"; the orders
+    of packed rows: ``thd`` of TransformerEngine, ``_PerDocumentHeadTailLoadBalancer`` of torch.
+
+    Example:
+        >>> import numpy as np
+        >>> import posenc_native as pn
+        >>> part = pn.ContextParallel(rank=0, ranks=2)
+        >>> part.positions(8)
+        array([0, 1, 6, 7])
+        >>> part.shard(np.arange(80, 88), 0)  # what comes as a whole
+        array([80, 81, 86, 87])
+        >>> keys = part.of_rank(1)
+        >>> part.restore(np.concatenate([part.positions(8), keys.positions(8)]), 0)
+        array([0, 1, 2, 3, 4, 5, 6, 7])
+    """
+
+    rank: int
+    ranks: int
+    order: str = "zigzag"
+
+    def __post_init__(self) -> None:
+        share_of("ContextParallel", self.rank, self.ranks, self.order)
+
+    def of_rank(self, rank: int) -> ContextParallel:
+        """The part of another rank: whose keys are here in a step of ring attention."""
+        return ContextParallel(rank, self.ranks, self.order)
+
+    def positions(self, length: int, *, device: Any = None) -> Any:
+        """Positions of this part of a row, int64 ``[length / ranks]``.
+
+        length: of the whole row. device: a torch device makes it a tensor. Positions that come as a
+        whole, and those of several axes, are cut by `shard`.
+        """
+        return context_parallel_positions(
+            length, self.rank, self.ranks, order=self.order, device=device
+        )
+
+    def gathered_positions(self, length: int, *, device: Any = None) -> Any:
+        """Positions of all parts one after another, int64 ``[length]``: of keys all-gathered."""
+        return _gathered_positions(length, self.ranks, self.order, device=device)
+
+    def shard(self, x: Any, axis: int) -> Any:
+        """This part of a whole row: tokens, or positions ``[3, b, s]``, along one of its axes."""
+        xp, axis = _module_and_axis("ContextParallel.shard", x, axis)
+        share = share_of("ContextParallel", self.rank, self.ranks, self.order)
+        length = shared_length("ContextParallel.shard", f"x.shape[{axis}]", x.shape[axis], share)
+        before = (slice(None),) * axis
+        chunks = [x[before + (chunk,)] for chunk in share.chunks(length)]  # noqa: RUF005
+        return chunks[0] if len(chunks) == 1 else xp.concatenate(chunks, axis)
+
+    def restore(self, x: Any, axis: int) -> Any:
+        """The whole row in its order, of all parts one after another (all-gathered)."""
+        xp, axis = _module_and_axis("ContextParallel.restore", x, axis)
+        device = x.device if is_tensor(x) else None
+        order = self.gathered_positions(x.shape[axis], device=device)
+        back = xp.argsort(order)
+        return x.index_select(axis, back) if is_tensor(x) else np.take(x, back, axis)
+
+    def packed(self, cu_seqlens: Integers, total: int, *, start: Integers = 0) -> PackedPart:
+        """This part of a packed row: where its tokens are, their positions, its own cu_seqlens.
+
+        Args:
+            cu_seqlens, total, start: of the whole row, as in `posenc_native.packed_positions`.
+                For "zigzag" and "head_tail" each sequence, and the rest after the last one, must be
+                a multiple of 2 * ranks long.
+
+        Returns:
+            ``(indices, positions, segments, cu_seqlens)``, int64.
+
+        Raises:
+            ValueError, TypeError: as `posenc_native.packed_positions`.
+
+        Example:
+            >>> import posenc_native as pn
+            >>> part = pn.ContextParallel(rank=0, ranks=2).packed([0, 4, 12], 12)
+            >>> part.indices
+            array([ 0,  3,  4,  5, 10, 11])
+            >>> part.positions
+            array([0, 3, 0, 1, 6, 7])
+            >>> part.cu_seqlens
+            array([0, 2, 6])
+        """
+        function = "ContextParallel.packed"
+        arrays = Arrays(function, cu_seqlens=cu_seqlens, start=start)
+        share = share_of(function, self.rank, self.ranks, self.order)
+        bounds = packed_bounds(arrays, cu_seqlens, total)
+        indices, segments, own_bounds = packed_tokens(arrays, bounds, total, share)
+        positions = positions_within(arrays, bounds, indices, segments, start)
+        return PackedPart(indices, positions, segments, own_bounds)
+
+    def rectangles(self, length: int, keys: int) -> list[Rectangle]:
+        """How a bias of the whole row lies over the scores of this part and the keys of a rank.
+
+        Such scores are rectangles in which queries and keys are evenly spaced: four for "zigzag",
+        else one. Over each, ``diagonals[..., rectangle.diagonals]`` is an ordinary bias by
+        distance; an index of columns is cut alike.
+
+        Args:
+            length: of the whole row.
+            keys: the rank whose keys they are.
+
+        Returns:
+            Rectangles with the slices ``queries`` and ``keys`` of the scores' last axes, the slice
+            ``diagonals``, and ``first_query`` and ``first_key``, the positions they begin at.
+
+        Raises:
+            ValueError: a length that the ranks cannot share, a rank that is not there.
+
+        Example:
+            >>> import numpy as np
+            >>> import posenc_native as pn
+            >>> diagonals = pn.alibi_diagonals(pn.alibi_slopes(1), 8, 8)
+            >>> scores = np.zeros((1, 4, 4), np.float32)  # queries 0 1 6 7, keys 2 3 4 5
+            >>> for r in pn.ContextParallel(0, 2).rectangles(8, keys=1):
+            ...     part = scores[:, r.queries, r.keys]
+            ...     part[:] = pn.add_toeplitz_bias(part, diagonals[:, r.diagonals])
+            >>> (scores[0] * 256).astype(int)
+            array([[-2, -3, -4, -5],
+                   [-1, -2, -3, -4],
+                   [-4, -3, -2, -1],
+                   [-5, -4, -3, -2]])
+        """
+        function = "ContextParallel.rectangles"
+        share = share_of(function, self.rank, self.ranks, self.order)
+        length = shared_length(function, "length", length, share)
+        with_keys = share_of(function, keys, self.ranks, self.order).chunks(length)
+        found = []
+        for i, queries in enumerate(share.chunks(length)):
+            for j, key_chunk in enumerate(with_keys):
+                found.append(_rectangle(length, i, queries, j, key_chunk))
+        return found
+
+
+def _rectangle(length: int, i: int, queries: slice, j: int, keys: slice) -> Rectangle:
+    """Of the i-th chunk of queries and the j-th of keys; all chunks are equally long."""
+    rows = range(queries.start, queries.stop, queries.step or 1)
+    columns = range(keys.start, keys.stop, keys.step or 1)
+    count, step = len(rows), rows.step
+    # Entry length - 1 is distance 0; the first one needed is that of the last query, first key.
+    first = length - 1 + columns.start - (rows.start + (count - 1) * step)
+    entries = max(2 * count - 1, 0)
+    return Rectangle(
+        slice(i * count, (i + 1) * count),
+        slice(j * count, (j + 1) * count),
+        slice(first, first + (entries - 1) * step + 1, step) if entries else slice(0, 0, 1),
+        rows.start,
+        columns.start,
+    )
+
+
+def _concatenated(arrays: Arrays, chunks: list[slice]) -> Any:
+    """The positions in chunks of a row."""
+    runs = []
+    for chunk in chunks:
+        numbers = range(chunk.start, chunk.stop, chunk.step or 1)
+        runs.append(arrays.arange(len(numbers)) * numbers.step + numbers.start)
+    return arrays.xp.concatenate(runs)
+
+
+def _module_and_axis(function: str, x: Any, axis: int) -> tuple[Any, int]:
+    """What computes with x, and the axis counted from the first."""
+    arrays = Arrays(function, x=x)
+    if not is_tensor(x) and not isinstance(x, np.ndarray):
+        arguments.wrong_type(function, "x", "an array or a tensor", type(x).__name__)
+    if isinstance(axis, bool) or not isinstance(axis, (int, np.integer)):
+        arguments.wrong_type(function, "axis", "an int", type(axis).__name__)
+    if not -x.ndim <= axis < x.ndim:
+        wrong_value(function, "axis", f"an axis of x, which has {x.ndim}", axis)
+    return arrays.xp, int(axis) % x.ndim
