@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import is_tensor, wrong_type, wrong_value
-from posenc_native.engines.arrays import Arrays
+from posenc_native.engines.arrays import Arrays, of_wholes
 
 if TYPE_CHECKING:
     import torch
@@ -281,6 +281,7 @@ def _no_such_row(position: int, offset: int, count: int) -> None:
     wrong_value("learned_positions", "positions", expected, position)
 
 
+@of_wholes
 def recurrent_positions(
     count: int, state: Any, weight: Any, bias_ih: Any, bias_hh: Any, *, dtype: Any = None
 ) -> ArrayOrTensor:

@@ -6,7 +6,10 @@ methods of `Arrays` are what differs.
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +18,34 @@ from posenc_native.base import arguments
 from posenc_native.base.arguments import is_tensor, is_torch_dtype, wrong_type, wrong_value
 
 from . import late
+
+AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
+
+
+def of_wholes(function: AnyFunction) -> AnyFunction:
+    """The function, of DTensors too: every rank computes all of it, from the whole of each.
+
+    For small functions of which torch cannot cut what they are made of.
+    """
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if "torch.distributed.tensor" not in sys.modules:  # who has not imported them has none
+            return function(*args, **kwargs)
+        values = (*args, *kwargs.values())
+        if not any(type(value).__name__ == "DTensor" for value in values):
+            return function(*args, **kwargs)
+        from .tensors.sharded.cut import gathered, mesh_of, whole
+
+        mesh = mesh_of(values)
+        wholes = {name: gathered(value, mesh) for name, value in kwargs.items()}
+        results = function(*(gathered(value, mesh) for value in args), **wholes)
+        if not isinstance(results, tuple):
+            return whole(results, mesh)
+        joined = [whole(result, mesh) for result in results]
+        return type(results)._make(joined) if hasattr(results, "_make") else tuple(joined)
+
+    return call  # type: ignore[return-value]
 
 
 class Arrays:
@@ -171,8 +202,13 @@ class Arrays:
     def steps(self, steps: list[int], values: Any) -> Any:
         """How many of the ascending steps are at or below each value, int64."""
         if self.is_torch:
-            bounds = self._beside(self.xp.tensor(steps, device=self.device))
-            return self.xp.searchsorted(bounds, values.contiguous(), side="right")
+            bounds = self.xp.tensor(steps, device=self.device)
+            if self._mesh is None:
+                return self.xp.searchsorted(bounds, values.contiguous(), side="right")
+            from .tensors.sharded.cut import elementwise
+
+            # torch has no rule for it.
+            return elementwise(lambda x: self.xp.searchsorted(bounds, x, side="right"), values)
         return np.asarray(np.searchsorted(np.array(steps), values, side="right"), np.int64)
 
     def _cast(self, values: Any, dtype: Any) -> Any:
@@ -185,9 +221,9 @@ class Arrays:
         """A tensor beside DTensors: the same on each rank, which torch wants to be told."""
         if self._mesh is None:
             return tensor
-        from .tensors.sharded.cut import whole
+        from .tensors.sharded.cut import summed
 
-        return whole(tensor, self._mesh)
+        return summed(tensor, self._mesh)
 
     def _read(self, argument: str, value: Any, dtypes: tuple[str, ...]) -> Any:
         if is_tensor(value):

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from posenc_native.base import arguments
 from posenc_native.base.calls import call_arguments
+from posenc_native.engines.tensors.sharded.taken_apart import taken_apart
 from posenc_native.relative.alibi import alibi_diagonals, alibi_slopes
 from posenc_native.relative.bias import add_toeplitz_bias, toeplitz_bias
 from posenc_native.relative.heads import Heads, heads_of, shown_heads
@@ -474,4 +475,12 @@ def add_bias(function: str, scores: Tensor, bias: Tensor, inplace: bool = False)
         arguments.wrong_value(function, "scores", f"shape [{letters}]", list(scores.shape))
     if batch:
         bias = bias.unflatten(0, (-1, *(1,) * (scores.ndim - 4)))
+    result: Tensor = _sum(scores, bias, inplace)
+    return result
+
+
+def _add(scores: Tensor, bias: Tensor, inplace: bool) -> Tensor:
     return scores.add_(bias) if inplace else (scores + bias).to(scores.dtype)
+
+
+_sum = taken_apart(_add, "matrices", "add_bias")

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from posenc_native.base import arguments
 from posenc_native.base.calls import call_arguments
 from posenc_native.engines.tensors.following import tracing
+from posenc_native.engines.tensors.sharded.taken_apart import beside, taken_apart
 from posenc_native.relative.columns import clipped_index
 from posenc_native.relative.distances import first_query, relative_positions
 from posenc_native.relative.entries import signed_integer
@@ -20,6 +21,8 @@ from posenc_native.sinusoids.tables import sinusoidal
 from .checks import positive_size
 from .initial import initialize
 from .placement import device_of
+
+_product = taken_apart(torch.matmul, "matrices", "matmul")
 
 
 class RelativePositionalEncoding(nn.Module):
@@ -146,8 +149,8 @@ class RelativePositionalEncoding(nn.Module):
         q_offset = _first_query_position("RelativePositionalEncoding", q_offset, q_len, k_len)
         rows = self.linear_pos(self.table(q_len, k_len, q_offset, device=q.device))
         rows = rows.unflatten(-1, (heads, width)).movedim(0, -1)  # [H, head_dim, distances]
-        content = (q + self.pos_bias_u[:, None]) @ k.mT
-        positions = (q + self.pos_bias_v[:, None]) @ rows
+        content = _product(q + beside(q, self.pos_bias_u[:, None]), k.mT)
+        positions = _product(q + beside(q, self.pos_bias_v[:, None]), rows)
         scores: Tensor = relative_gather(
             positions,
             None,
@@ -240,7 +243,7 @@ class ShawRelativePosition(nn.Module):
         """
         _check_vectors("ShawRelativePosition", self.key_table.shape[1], None, q=q, k=k)
         index = self._index(q.shape[-2], k.shape[-2], q_offset, q.device)
-        content, positions = q @ k.mT, q @ self.key_table.mT
+        content, positions = _product(q, k.mT), _product(q, self.key_table.mT)
         scores: Tensor = relative_gather(
             positions, index, k.shape[-2], content=content, scale=self.scale,
             out=_reusable(content, positions),
@@ -249,13 +252,13 @@ class ShawRelativePosition(nn.Module):
 
     def attend(self, probabilities: Tensor, v: Tensor, q_offset: int | None = None) -> Tensor:
         """``[..., H, q_len, head_dim]``: the weighted values, with those of the table."""
-        out = probabilities @ v
+        out: Tensor = _product(probabilities, v)
         if self.value_table is None:
             return out
         q_len, k_len = probabilities.shape[-2:]
         index = self._index(q_len, k_len, q_offset, v.device)
         columns: Tensor = relative_scatter(probabilities, index, self.value_table.shape[0])
-        return out + columns @ self.value_table
+        return out + _product(columns, self.value_table)  # type: ignore[no-any-return]
 
     def extra_repr(self) -> str:
         """The call, for print(model)."""

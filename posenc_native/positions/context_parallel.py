@@ -10,7 +10,7 @@ import numpy as np
 from posenc_native.base import arguments
 from posenc_native.base.arguments import is_tensor, wrong_value
 from posenc_native.base.constants import constant_without_tensors
-from posenc_native.engines.arrays import Arrays
+from posenc_native.engines.arrays import Arrays, of_wholes
 
 from .orders import packed_tokens, share_of, shared_length
 from .rows import packed_bounds, positions_within
@@ -181,21 +181,23 @@ class ContextParallel:
 
     def shard(self, x: Any, axis: int) -> Any:
         """This part of a whole row: tokens, or positions ``[3, b, s]``, along one of its axes."""
-        xp, axis = _module_and_axis("ContextParallel.shard", x, axis)
+        xp, x, axis = _of_axis("ContextParallel.shard", x, axis)
         share = share_of("ContextParallel", self.rank, self.ranks, self.order)
         length = shared_length("ContextParallel.shard", f"x.shape[{axis}]", x.shape[axis], share)
         before = (slice(None),) * axis
         chunks = [x[before + (chunk,)] for chunk in share.chunks(length)]  # noqa: RUF005
         return chunks[0] if len(chunks) == 1 else xp.concatenate(chunks, axis)
 
+    @of_wholes
     def restore(self, x: Any, axis: int) -> Any:
         """The whole row in its order, of all parts one after another (all-gathered)."""
-        xp, axis = _module_and_axis("ContextParallel.restore", x, axis)
+        xp, x, axis = _of_axis("ContextParallel.restore", x, axis)
         device = x.device if is_tensor(x) else None
         order = self.gathered_positions(x.shape[axis], device=device)
         back = xp.argsort(order)
         return x.index_select(axis, back) if is_tensor(x) else np.take(x, back, axis)
 
+    @of_wholes
     def packed(self, cu_seqlens: Integers, total: int, *, start: Integers = 0) -> PackedPart:
         """This part of a packed row: where its tokens are, their positions, its own cu_seqlens.
 
@@ -249,16 +251,16 @@ class ContextParallel:
         Example:
             >>> import numpy as np
             >>> import posenc_native as pn
-            >>> diagonals = pn.alibi_diagonals(pn.alibi_slopes(1), 8, 8)
+            >>> diagonals = pn.alibi_diagonals(1, 8, 8)  # falls by 1 / 256 a token
             >>> scores = np.zeros((1, 4, 4), np.float32)  # queries 0 1 6 7, keys 2 3 4 5
             >>> for r in pn.ContextParallel(0, 2).rectangles(8, keys=1):
-            ...     part = scores[:, r.queries, r.keys]
-            ...     part[:] = pn.add_toeplitz_bias(part, diagonals[:, r.diagonals])
-            >>> (scores[0] * 256).astype(int)
-            array([[-2, -3, -4, -5],
-                   [-1, -2, -3, -4],
-                   [-4, -3, -2, -1],
-                   [-5, -4, -3, -2]])
+            ...     some = scores[:, r.queries, r.keys]
+            ...     some = pn.add_toeplitz_bias(some, diagonals[:, r.diagonals], out=some)
+            >>> scores[0] * 256
+            array([[-2., -3., -4., -5.],
+                   [-1., -2., -3., -4.],
+                   [-4., -3., -2., -1.],
+                   [-5., -4., -3., -2.]], dtype=float32)
         """
         function = "ContextParallel.rectangles"
         share = share_of(function, self.rank, self.ranks, self.order)
@@ -297,13 +299,12 @@ def _concatenated(arrays: Arrays, chunks: list[slice]) -> Any:
     return arrays.xp.concatenate(runs)
 
 
-def _module_and_axis(function: str, x: Any, axis: int) -> tuple[Any, int]:
-    """What computes with x, and the axis counted from the first."""
+def _of_axis(function: str, x: Any, axis: Any) -> tuple[Any, Any, int]:
+    """What computes with x, x as an array or a tensor, and the axis counted from the first."""
     arrays = Arrays(function, x=x)
-    if not is_tensor(x) and not isinstance(x, np.ndarray):
-        arguments.wrong_type(function, "x", "an array or a tensor", type(x).__name__)
+    x = x if arrays.is_torch else arguments.as_array(function, "x", x)
     if isinstance(axis, bool) or not isinstance(axis, (int, np.integer)):
         arguments.wrong_type(function, "axis", "an int", type(axis).__name__)
     if not -x.ndim <= axis < x.ndim:
         wrong_value(function, "axis", f"an axis of x, which has {x.ndim}", axis)
-    return arrays.xp, int(axis) % x.ndim
+    return arrays.xp, x, int(axis) % x.ndim

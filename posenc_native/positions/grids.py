@@ -12,7 +12,7 @@ import numpy.typing as npt
 from posenc_native.base import arguments
 from posenc_native.base.arguments import is_tensor, wrong_type, wrong_value
 from posenc_native.base.constants import constant_without_tensors
-from posenc_native.engines.arrays import Arrays
+from posenc_native.engines.arrays import Arrays, of_wholes
 
 from .values import seen_values
 
@@ -133,6 +133,7 @@ def positive_size(function: str, argument: str, value: object) -> int:
 
 
 @constant_without_tensors
+@of_wholes
 def packed_grid_positions(
     grid_sizes: Integers, total: int, *, merge_size: int = 1, time: bool = False
 ) -> ArrayOrTensor:
@@ -349,6 +350,7 @@ def augment_coordinates(
 
 
 @constant_without_tensors
+@of_wholes
 def add_unrotated_tokens(positions: Any, *, before: int = 0, after: int = 0) -> ArrayOrTensor:
     """Positions with tokens around them that rotary leaves as they are: their position is 0.
 

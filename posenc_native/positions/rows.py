@@ -10,7 +10,7 @@ import numpy.typing as npt
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_type, wrong_value
 from posenc_native.base.constants import constant_without_tensors
-from posenc_native.engines.arrays import Arrays
+from posenc_native.engines.arrays import Arrays, of_wholes
 
 from .orders import packed_tokens, share_of
 from .values import seen_values, shown_values
@@ -41,6 +41,7 @@ def packed_positions(cu_seqlens: Plain, total: int, *, start: Plain = ..., rank:
 def packed_positions(cu_seqlens: Integers, total: int, *, start: Integers = ..., rank: int = ...,
                      ranks: int = ..., order: str = ...) -> ArrayOrTensor: ...  # fmt: skip
 @constant_without_tensors
+@of_wholes
 def packed_positions(
     cu_seqlens: Integers,
     total: int,
@@ -93,6 +94,7 @@ def packed_segments(cu_seqlens: TensorLike, total: int) -> Tensor: ...
 @overload
 def packed_segments(cu_seqlens: npt.ArrayLike, total: int) -> Array[np.int64]: ...
 @constant_without_tensors
+@of_wholes
 def packed_segments(cu_seqlens: npt.ArrayLike | TensorLike, total: int) -> Any:
     """Which of the packed sequences each token belongs to; tokens after the last are of number n.
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_value
 from posenc_native.base.constants import constant_without_tensors
-from posenc_native.engines.arrays import Arrays
+from posenc_native.engines.arrays import Arrays, of_wholes
 
 from .grids import nth_of, places_of, read_grids
 from .rows import plain_integer, token_mask
@@ -27,6 +27,7 @@ __all__ = [
 
 
 @constant_without_tensors
+@of_wholes
 def vision_language_positions(
     token_types: npt.ArrayLike | torch.Tensor,
     image_grids: npt.ArrayLike | torch.Tensor | None = None,

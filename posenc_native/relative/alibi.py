@@ -14,7 +14,7 @@ import numpy.typing as npt
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_value
 from posenc_native.base.constants import constant_without_tensors
-from posenc_native.engines.arrays import Arrays
+from posenc_native.engines.arrays import Arrays, of_wholes
 from posenc_native.relative.heads import Heads, heads_of
 
 from .distances import wide_distances_of
@@ -145,6 +145,7 @@ def alibi_diagonals(num_heads: int, q_len: int, k_len: int, *, dtype: TorchDtype
 def alibi_diagonals(num_heads: int, q_len: int, k_len: int, *, dtype: Dtype = ...,
     device: Device, **options: Unpack[Alibi]) -> Tensor: ...  # fmt: skip
 @constant_without_tensors
+@of_wholes
 def alibi_diagonals(
     num_heads: int,
     q_len: int,
@@ -200,6 +201,7 @@ def alibi_columns(num_heads: int, k_len: int, **options: Unpack[ColumnsOfNumPy])
 @overload
 def alibi_columns(num_heads: int, k_len: int, **options: Unpack[Columns]) -> ArrayOrTensor: ...
 @constant_without_tensors
+@of_wholes
 def alibi_columns(
     num_heads: int,
     k_len: int,

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_type, wrong_value
-from posenc_native.engines.arrays import Arrays
+from posenc_native.engines.arrays import Arrays, of_wholes
 from posenc_native.relative.heads import Heads, heads_of
 from posenc_native.sinusoids.tables import sinusoidal
 
@@ -218,6 +218,7 @@ def sandwich_diagonals(
 # --- FIRE
 
 
+@of_wholes
 def fire_bias(
     q_len: int,
     k_len: int,

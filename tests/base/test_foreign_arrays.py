@@ -49,6 +49,9 @@ def identity(x: Any) -> Any:
 
 
 CALLS: dict[str, tuple[Any, ...]] = {
+    "ContextParallel.shard": (lambda x: pn.ContextParallel(0, 2).shard(x, 0), normal(8, 2)),
+    "ContextParallel.packed": (
+        lambda x: tuple(pn.ContextParallel(0, 2).packed(x, 12)), np.array([0, 4, 12])),
     "Rotary": (lambda inv_freq, axis_map: pn.Rotary(8, inv_freq=inv_freq, axis_map=axis_map).apply(
         Q, np.array([POSITIONS, POSITIONS + 1])), INV_FREQ, np.array([0, 1, 0, 1])),
     "Rotary()": (ROPE, Q, K, POSITIONS),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,8 @@ PROGRAMS = (
     "time_series.py",
     "export.py",
 )
+# What torchrun starts on several processes.
+DISTRIBUTED = ("ring_attention.py", "sharded_training")
 
 
 def run(folder: Path, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -42,6 +45,18 @@ def output(folder: Path, program: str, *arguments: str) -> str:
     return result.stdout
 
 
+def on_four_processes(folder: Path, program: str, *arguments: str) -> str:
+    """What is printed; a port that is free, since tests run beside each other."""
+    need("torch")
+    start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
+    result = subprocess.run(
+        [sys.executable, *start, str(EXAMPLES / program), *arguments],
+        cwd=folder, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
 def error_line(folder: Path, program: str, *arguments: str) -> str:
     result = run(folder, program, *arguments)
     assert result.returncode == 1
@@ -53,9 +68,11 @@ def test_every_example_is_listed_and_tested() -> None:
     readme = (EXAMPLES / "README.md").read_text(encoding="utf-8")
     there = {path.name for path in EXAMPLES.iterdir()} - {"README.md", "data", "results"}
     there -= {"__pycache__", ".mypy_cache", ".ruff_cache"}
-    assert there == set(PROGRAMS)
+    assert there == {*PROGRAMS, *DISTRIBUTED}
     for program in PROGRAMS:
         assert f"python examples/{program}" in readme
+    for program in DISTRIBUTED:
+        assert f"torchrun --nproc-per-node 4 examples/{program}" in readme
 
 
 # --- which_encoding -------------------------------------------------------------------------------
@@ -317,3 +334,50 @@ def test_export(tmp_path: Path, quick: bool) -> None:
     line = error_line(tmp_path, "export.py", "--folder", "nowhere", "--quick")
     assert line.startswith("export: ")
     assert "nowhere" in line
+
+
+# --- On several processes -------------------------------------------------------------------------
+
+
+def test_ring_attention_is_that_of_one_process(tmp_path: Path) -> None:
+    lines = on_four_processes(tmp_path, "ring_attention.py", "--quick").splitlines()
+    assert [line.split("  ")[0] for line in lines] == [
+        "ring, contiguous", "ring, zigzag", "ring, striped", "Ulysses",
+    ]  # fmt: skip
+    assert all("4 processes, 64 tokens: off by" in line for line in lines)
+
+
+def test_sharded_training_is_that_of_one_process(tmp_path: Path) -> None:
+    head, one, *plans = on_four_processes(tmp_path, "sharded_training", "--quick").splitlines()
+    assert head.endswith("off by at most")
+    assert one.startswith("one process")
+    assert len(plans) == 3
+    losses = [float(loss) for loss in one.split()[2:-1]]
+    assert losses[-1] < losses[0] - 0.5  # it learns
+    for plan in plans:
+        assert f"{losses[-1]:.6f}" in plan
+
+
+@pytest.mark.parametrize("program", DISTRIBUTED)
+def test_started_alone_they_say_how_to_start_them(tmp_path: Path, program: str) -> None:
+    need("torch")
+    assert "start it with: torchrun --nproc-per-node 4" in error_line(tmp_path, program)
+
+
+def test_sharded_training_sees_losses_that_differ(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need("torch")
+    monkeypatch.syspath_prepend(str(EXAMPLES / "sharded_training"))
+    names = ("model", "plans")
+    before = {name: sys.modules.pop(name, None) for name in names}
+    try:
+        report = runpy.run_path(str(EXAMPLES / "sharded_training" / "__main__.py"))["report"]
+    finally:
+        for name in names:
+            sys.modules.pop(name, None)
+        sys.modules.update({name: module for name, module in before.items() if module is not None})
+    report({"one process": [1.0, 0.5], "other": [1.0, 0.5 + 1e-14]})
+    for off in (1e-9, float("nan")):
+        with pytest.raises(SystemExit, match="other: expected losses within"):
+            report({"one process": [1.0, 0.5], "other": [1.0, 0.5 + off]})

@@ -246,7 +246,7 @@ def errors():
         (ValueError, "length: expected a multiple of 4", lambda: part.gathered_positions(6)),
         (ValueError, r"x.shape\[0\]: expected a multiple of 4", lambda: part.shard(x, 0)),
         (ValueError, "shard: axis: expected an axis of x", lambda: part.shard(x, 1)),
-        (TypeError, "restore: x: expected an array", lambda: part.restore([1, 2], 0)),
+        (TypeError, "restore: axis: expected an int", lambda: part.restore(x, 0.0)),
         (ValueError, "packed: total: expected a multiple of 4",
          lambda: part.packed([0, 4], 6)),
         (ValueError, "packed: cu_seqlens: expected sequences, and a rest, of multiples of 4",

@@ -5,11 +5,11 @@ Their parameters are plain tensors: the whole of them, on each rank the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from sharded_calls import INV_FREQ, QK, B, Case, D, H, S, q_and_k, randn, rows
+from sharded_calls import INV_FREQ, QK, B, Case, D, H, S, Tensors, q_and_k, randn, rows
 
 import posenc_native as pn
 from posenc_native import nn as pnn
@@ -29,10 +29,10 @@ def module(make: Callable[[], torch.nn.Module]) -> Any:
     return call
 
 
-def scores(make: Callable[[], torch.nn.Module]) -> Case:
+def scores(make: Callable[[], torch.nn.Module], in_place: Sequence[str] = ("scores",)) -> Case:
     return Case(
         lambda: {"scores": randn(B, H, S, S)}, SCORES, module(make), free="bhqk",
-        in_place=["scores"],
+        in_place=in_place,
     )  # fmt: skip
 
 
@@ -45,11 +45,24 @@ def turned(make: Callable[[], torch.nn.Module]) -> Case:
 
 
 def scored(make: Callable[[], torch.nn.Module]) -> Case:
-    """Inner products of q and k: sums over d, which torch makes of what it gathers as it likes."""
+    """Inner products of q and k: sums over d, which torch makes of as many as are there."""
     return Case(
         lambda: {"q": randn(B, H, S, D), "k": randn(B, H, S, D)}, QK, module(make), free="bh",
         sums=True,
     )  # fmt: skip
+
+
+def numbers(tensors: Tensors, axes: str, call: Callable[..., Any], free: str = "") -> Case:
+    """Integers from integers: of what torch cannot cut every rank computes the whole."""
+    return Case(
+        lambda: tensors, dict.fromkeys(tensors, axes),
+        lambda **given: call(*given.values()), free=free, gradients=False,
+    )  # fmt: skip
+
+
+def attend(p: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    torch.manual_seed(3)
+    return pnn.ShawRelativePosition(D, 2).attend(p, v)
 
 
 ROPE = pn.Rotary(D)
@@ -76,6 +89,44 @@ MODULES: dict[str, Case] = {
     "Sandwich": scores(lambda: pnn.Sandwich(H)),
     "T5RelativeBias": scores(lambda: pnn.T5RelativeBias(H)),
     "ClippedRelativeBias": scores(lambda: pnn.ClippedRelativeBias(H, 3)),
+    "alibi_diagonals, slopes": Case(
+        lambda: {"slopes": torch.rand(H)}, {"slopes": "h"},
+        lambda slopes: pn.alibi_diagonals(H, S, S, slopes=slopes), free="",
+    ),
+    "relative_position_bucket": numbers(
+        {"relative": torch.arange(-6, 6).view(3, 4)}, "mn", pn.relative_position_bucket, free="mn"
+    ),
+    "padded_positions": numbers(
+        {"mask": torch.tensor([[0, 1, 1], [1, 1, 0], [1, 1, 1]])}, "bs", pn.padded_positions,
+        free="b",
+    ),
+    "packed_positions": numbers(
+        {"cu_seqlens": torch.tensor([0, 3, 5])}, "n", lambda cu_seqlens: pn.packed_positions(
+            cu_seqlens, 6
+        ),
+    ),
+    "ContextParallel.packed": numbers(
+        {"cu_seqlens": torch.tensor([0, 4, 12])}, "n",
+        lambda cu_seqlens: tuple(pn.ContextParallel(1, 2).packed(cu_seqlens, 12)),
+    ),
+    "add_unrotated_tokens": numbers(
+        {"positions": torch.arange(10).view(2, 5)}, "As",
+        lambda positions: pn.add_unrotated_tokens(positions, before=1),
+    ),
+    "vision_language_positions": numbers(
+        {"types": torch.tensor([[0, 1, 1, 1, 1, 1, 1, 0]])}, "bs",
+        lambda types: pn.vision_language_positions(types, [[1, 4, 6]]),
+    ),
+    "FIRE": scores(lambda: pnn.FIRE(H), in_place=()),
+    "RelativePositionalEncoding": scored(lambda: pnn.RelativePositionalEncoding(H * D, H)),
+    "ShawRelativePosition": scored(lambda: pnn.ShawRelativePosition(D, 2)),
+    "ShawRelativePosition.attend": Case(
+        lambda: {"p": randn(B, H, S, S), "v": randn(B, H, S, D)}, {"p": "bhqk", "v": "bhkd"},
+        attend, free="bh", sums=True,
+    ),
+    "LearnedPositionalEncoding": absolute(
+        lambda: pnn.LearnedPositionalEncoding(S, D, dropout=0.0)
+    ),
     "SinusoidalPositionalEncoding": absolute(
         lambda: pnn.SinusoidalPositionalEncoding(D, dropout=0.0)
     ),

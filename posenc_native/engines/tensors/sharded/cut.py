@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -179,6 +179,30 @@ def whole(t: Tensor, mesh: Any) -> DTensor:
     if isinstance(t, DTensor):
         return t
     return DTensor.from_local(t, mesh, [Replicate()] * mesh.ndim, run_check=False)
+
+
+def summed(t: Tensor, mesh: Any) -> DTensor:
+    """`whole`; of a sum that is still to be made, made."""
+    t = whole(t, mesh)
+    if not any(p.is_partial() for p in t.placements):
+        return t
+    return t.redistribute(placements=[Replicate() if p.is_partial() else p for p in t.placements])
+
+
+def gathered(value: Any, mesh: Any) -> Any:
+    """The whole of a DTensor, as a plain tensor of which every rank computes the same."""
+    if not isinstance(value, DTensor):
+        return value
+    return value.redistribute(placements=[Replicate()] * mesh.ndim).to_local()
+
+
+def elementwise(function: Callable[[Tensor], Tensor], x: DTensor) -> DTensor:
+    """A function of each element by itself, of the parts of x."""
+    part = function(x.to_local().contiguous())
+    stride = _strides(part, x.shape)
+    return DTensor.from_local(
+        part, x.device_mesh, x.placements, run_check=False, shape=x.shape, stride=stride
+    )
 
 
 def mesh_of(*values: Any) -> Any:

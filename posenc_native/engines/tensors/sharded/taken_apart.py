@@ -30,6 +30,15 @@ def taken_apart(operation: Callable[..., Any], family: str, rule: str) -> Callab
     return run
 
 
+def beside(x: Tensor, t: Tensor) -> Tensor:
+    """t as torch computes with it and x: where x is a DTensor, the DTensor that t stands for."""
+    if not _any_dtensor((x,)):
+        return t
+    from .cut import mesh_of, whole
+
+    return whole(t, mesh_of((x,)))
+
+
 def _any_dtensor(values: Any) -> bool:
     for value in values:
         kind = type(value)
@@ -41,10 +50,11 @@ def _any_dtensor(values: Any) -> bool:
 
 
 def _run(operation: Callable[..., Any], family: str, rule: str, args: tuple[Any, ...]) -> Any:
-    from . import norm_rotary, relative, rotary, sinusoids
+    from . import matrices, norm_rotary, relative, rotary, sinusoids
 
     rules = {
-        "norm_rotary": norm_rotary, "relative": relative, "rotary": rotary, "sinusoids": sinusoids,
+        "matrices": matrices, "norm_rotary": norm_rotary, "relative": relative, "rotary": rotary,
+        "sinusoids": sinusoids,
     }  # fmt: skip
     try:
         return getattr(rules[family], rule)(*args)

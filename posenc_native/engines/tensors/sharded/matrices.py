@@ -1,0 +1,38 @@
+"""What modules ask torch for, of DTensors that are cut unevenly too: torch refuses some of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from posenc_native.engines.tensors.following import needs_grad
+
+from .cut import Cut, Names, mesh_of, overwritten, whole
+
+
+def matmul(a: Any, b: Any) -> Tensor:
+    """``a [..., m, d] @ b [..., d, n]``, cut as a is along all but d; b may have fewer axes."""
+    mesh = mesh_of((a, b))
+    a = whole(a, mesh)
+    leading: Names = tuple(f"n{axis}" for axis in range(a.ndim - 2))
+    cut = Cut(a, (*leading, "m", "d"), (*leading, "m"))
+    own = cut.part(b, (*leading[a.ndim - b.ndim :], "d", "n"))
+    return cut.join(cut.local(a) @ own, (*leading, "m", "n"))
+
+
+def add_bias(scores: Any, bias: Any, inplace: bool) -> Tensor:
+    """scores plus a bias that broadcasts over them, cut as the scores are."""
+    mesh = mesh_of((scores, bias))
+    scores = whole(scores, mesh)
+    names: Names = tuple(f"n{axis}" for axis in range(scores.ndim))
+    cut = Cut(scores, names, names)
+    own = cut.part(bias, names[scores.ndim - bias.ndim :])
+    if not inplace:
+        return cut.join((cut.local(scores) + own).to(scores.dtype), names)
+    place = cut.place("add_bias", "scores", scores, "scores")
+    if needs_grad(scores, bias):
+        return scores.copy_(add_bias(scores, bias, False))  # type: ignore[no-any-return]
+    place.add_(own)
+    overwritten(scores)
+    return scores  # type: ignore[no-any-return]
