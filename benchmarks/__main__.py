@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import ctypes
 import dataclasses
+import functools
 import itertools
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from benchmarks.cases.goals import RULES
 from benchmarks.clock import harness, progress
 from benchmarks.figures import judging, records, report, summary
 from benchmarks.peers import contestants
-from benchmarks.studies import accuracy
+from benchmarks.studies import accuracy, many_devices
 
 
 def _fix_thresholds_of_malloc() -> None:
@@ -106,11 +108,20 @@ def main(arguments: list[str] | None = None) -> None:
         )
         if all(text in name for text in wanted)
     ]
-    with_accuracy = all(text in "accuracy" for text in wanted)
+    studies: dict[str, Callable[[], Sequence[Any]]] = {
+        "accuracy": accuracy.accuracy,
+        "many_devices": functools.partial(many_devices.costs, min(rounds, many_devices.ROUNDS)),
+    }
+    studies = {
+        name: study
+        for name, study in studies.items()
+        if all(text in name.replace("_", " ") for text in wanted)
+    }
     if options.list:
-        print("\n".join([name for _, name, _ in chosen] + ["accuracy"] * with_accuracy))
+        names = [name.replace("_", " ") for name in studies]
+        print("\n".join([name for _, name, _ in chosen] + names))
         return
-    if not (chosen or with_accuracy):
+    if not (chosen or studies):
         sys.exit(
             f"python -m benchmarks: no case has {' and '.join(wanted)} in its name; see --list"
         )
@@ -137,7 +148,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(f"python -m benchmarks: {path}: {error}")
     print(report.machine_text(machine), flush=True)
     pause = 0.0 if options.quick else harness.OPENMP_SPIN
-    with progress.Progress(len(chosen) * rounds + with_accuracy) as shown:
+    with progress.Progress(len(chosen) * rounds + len(studies)) as shown:
         for number, name, build in chosen:
             shown.begin(name)
             torch.set_num_threads(number)
@@ -150,11 +161,11 @@ def main(arguments: list[str] | None = None) -> None:
             shown.say(report.as_text(judged["cases"][0]))
             if path is not None:
                 records.write(_part(path), records.merged(recorded, figures))
-        if with_accuracy:
-            shown.begin("accuracy")
-            figures["accuracy"] = [dataclasses.asdict(row) for row in accuracy.accuracy()]
-            figures["accuracy_recorded"] = records.origin(machine, rounds)
-            shown.say(report.accuracy_text(figures["accuracy"]))
+        for name, study in studies.items():
+            shown.begin(name.replace("_", " "))
+            figures[name] = [dataclasses.asdict(row) for row in study()]
+            figures[f"{name}_recorded"] = records.origin(machine, rounds)
+            shown.say(report.STUDIES[name](figures[name]))
             shown.advance()
     if figures["cases"]:
         print(report.goals_text(judging.judged(figures, RULES)["cases"]))

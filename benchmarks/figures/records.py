@@ -41,9 +41,14 @@ def _with_origins(figures: Figures) -> Figures:
     own = origin(figures["machine"], figures["rounds"])
     cases = [{**case, "recorded": case.get("recorded", own)} for case in figures["cases"]]
     filled = {**figures, "cases": cases}
-    if "accuracy" in figures:
-        filled["accuracy_recorded"] = figures.get("accuracy_recorded", own)
+    for study in _studies(figures):
+        filled[f"{study}_recorded"] = figures.get(f"{study}_recorded", own)
     return filled
+
+
+def _studies(figures: Figures) -> list[str]:
+    """What was measured beside the cases."""
+    return [study for study in report.STUDIES if study in figures]
 
 
 def _conditions(figures: Figures) -> tuple[Any, ...]:
@@ -79,11 +84,11 @@ def origins_text(figures: Figures) -> str:
         return f"{of['date'][:10]}, {where}{of['rounds']} rounds"
 
     counts = Counter(words(case["recorded"]) for case in figures["cases"])
-    of_accuracy = words(figures["accuracy_recorded"]) if "accuracy" in figures else ""
-    lines = [
-        f"recorded {when}: {counts[when]} cases{', accuracy' if when == of_accuracy else ''}"
-        for when in sorted({*counts, of_accuracy} - {""})
-    ]
+    of_study = {study: words(figures[f"{study}_recorded"]) for study in _studies(figures)}
+    lines = []
+    for when in sorted({*counts, *of_study.values()}):
+        then = [study.replace("_", " ") for study, of in of_study.items() if of == when]
+        lines.append(", ".join([f"recorded {when}: {counts[when]} cases", *then]))
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -138,8 +143,7 @@ def text(figures: Figures) -> str:
     shown = judging.judged(figures, RULES)
     parts = [report.machine_text(figures["machine"]) + origins_text(figures)]
     parts += [report.as_text(case) for case in shown["cases"]]
-    if "accuracy" in figures:
-        parts.append(report.accuracy_text(figures["accuracy"]))
+    parts += [report.STUDIES[study](figures[study]) for study in _studies(figures)]
     parts.append(report.goals_text(shown["cases"]))
     parts.append(summary.page(figures, columns_beside(figures), RULES))
     return "\n".join(parts)

@@ -8,6 +8,7 @@ import platform
 import re
 import statistics
 import subprocess
+from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -295,6 +296,60 @@ def accuracy_text(rows: list[dict[str, Any]]) -> str:
             cells = ("-" if error is None else f"{error:.1e}" for error in errors)
             lines.append(f"    {peer:<38}" + "".join(f"{cell:>13}" for cell in cells))
     return "\n".join(lines) + "\n"
+
+
+# By what a call on DTensors may take longer than the same call on what is local, on one process.
+OVER_LOCAL = 150e-6
+
+
+def many_devices_text(rows: list[dict[str, Any]]) -> str:
+    """A table of CPU times: operations and cuts in rows, numbers of processes in columns."""
+    processes = sorted({row["processes"] for row in rows})
+    by_call: dict[tuple[str, str], dict[int, dict[str, Any]]] = {}
+    for row in rows:
+        by_call.setdefault((row["operation"], row["cut"]), {})[row["processes"]] = row
+    lines = [
+        "many devices: CPU time of a small call on DTensors over the same on local parts, and",
+        "collectives of a call; in brackets torch.neg on a DTensor",
+        f"  {'':<34}" + "".join(f"{f'{n} process' + 'es' * (n > 1):>34}" for n in processes),
+    ]
+    for (operation, cut), of in by_call.items():
+        cells = [
+            f"{row['local'] * 1e6:7.1f} + {(row['distributed'] - row['local']) * 1e6:6.1f} us "
+            f"({row['of_torch'] * 1e6:5.1f}), {row['collectives']}"
+            for row in (of[n] for n in processes)
+        ]
+        lines.append(f"  {f'{operation}, {cut} cut':<34}" + "".join(f"{c:>34}" for c in cells))
+    gathered = {(row["operation"], row["cut"]) for row in rows if row["collectives"]}
+    over = [
+        row
+        for row in rows
+        if row["processes"] == 1
+        and (row["operation"], row["cut"]) not in gathered
+        and _over_local(row) > OVER_LOCAL
+    ]
+    limit = f"at most {OVER_LOCAL * 1e6:.0f} us over local on one process"
+    verdict = "missed by " + _named(over) if over else "met"
+    lines.append(f"  goal, {limit}, where nothing is gathered: {verdict}")
+    return "\n".join(lines) + "\n"
+
+
+def _over_local(row: dict[str, Any]) -> float:
+    seconds: float = row["distributed"] - row["local"]
+    return seconds
+
+
+def _named(rows: list[dict[str, Any]]) -> str:
+    return "; ".join(
+        f"{row['operation']}, {row['cut']} cut: {_over_local(row) * 1e6:.0f}" for row in rows
+    )
+
+
+# What is measured beside the cases, by its name among the figures.
+STUDIES: dict[str, Callable[[list[dict[str, Any]]], str]] = {
+    "accuracy": accuracy_text,
+    "many_devices": many_devices_text,
+}
 
 
 def instructions_text(description: dict[str, Any]) -> str:

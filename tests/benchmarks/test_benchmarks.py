@@ -18,6 +18,7 @@ pytest.importorskip("ml_dtypes")
 import posenc_native as pn  # noqa: E402
 from benchmarks.cases import biases, gathers, toeplitz  # noqa: E402
 from benchmarks.clock import harness, limits  # noqa: E402
+from benchmarks.figures import report  # noqa: E402
 from benchmarks.studies import fresh  # noqa: E402
 from posenc_native import nn as pnn  # noqa: E402
 
@@ -100,9 +101,10 @@ def test_a_quick_run_fills_in_every_row(tmp_path):
 
     assert figures["quick"] is True
     assert {"date", "commit", "cpu", "cores", "caches", "packages"} <= figures["machine"].keys()
-    assert [*(case["case"] for case in figures["cases"]), "accuracy"] == names
+    assert [*(case["case"] for case in figures["cases"]), "accuracy", "many devices"] == names
     assert {name.partition(",")[0] for name in names} == {
         "accuracy",
+        "many devices",
         "before attention",
         "rotary",
         "rotary backward",
@@ -173,6 +175,13 @@ def test_a_quick_run_fills_in_every_row(tmp_path):
         of = [row for row in figures["accuracy"] if row["quantity"] == quantity]
         assert sum(row["peer"] == "posenc_native" for row in of) == len(positions)
         assert sum(row["peer"] == "plain torch" for row in of) == len(positions)
+
+    assert {row["processes"] for row in figures["many_devices"]} == {1, 2}
+    for row in figures["many_devices"]:
+        assert finite_and_positive(row["local"], row["distributed"], row["of_torch"])
+        # One process gathers nothing from others; batch, tokens and heads stay where they are.
+        assert bool(row["collectives"]) == (row["cut"] == "d" and row["processes"] == 2), row
+    assert report.many_devices_text(figures["many_devices"]) in text
 
 
 def test_a_part_is_merged_into_what_is_recorded(tmp_path):

@@ -105,6 +105,24 @@ def test_errors_are_a_table_of_peers_and_positions():
     assert "skipped: No module named 'c'" in text
 
 
+def test_costs_of_dtensors_are_judged_where_nothing_is_gathered():
+    def cost(operation, cut, processes, over, collectives=0):
+        return {
+            "operation": operation, "cut": cut, "processes": processes, "local": 1e-5,
+            "distributed": 1e-5 + over, "of_torch": 2e-5, "collectives": collectives,
+        }  # fmt: skip
+
+    rows = [cost("rotate", "b", n, 1e-4) for n in (1, 2)]
+    rows += [cost("rotate", "d", 1, 9e-4), cost("rotate", "d", 2, 9e-4, 2)]
+    text = report.many_devices_text(rows)
+    assert text.splitlines()[-1].endswith("goal, at most 150 us over local on one process, where "
+                                          "nothing is gathered: met")  # fmt: skip
+    (line,) = (line for line in text.splitlines() if "rotate, d cut" in line)
+    assert line.split()[-1] == "2"
+    slow = report.many_devices_text([*rows, cost("norm", "b", 1, 2e-4), cost("norm", "b", 2, 2e-4)])
+    assert slow.splitlines()[-1].endswith("missed by norm, b cut: 200")
+
+
 def test_progress_is_quiet_without_a_terminal(capsys):
     with Progress(3) as progress:
         progress.begin("a case")

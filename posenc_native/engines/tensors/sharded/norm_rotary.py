@@ -15,10 +15,12 @@ from torch.distributed.tensor import DTensor
 from posenc_native.base.arguments import wrong_type, wrong_value
 from posenc_native.base.caches import Cache, check_cache_layout
 from posenc_native.base.norms import Norm
+from posenc_native.base.rotation import Rotation
 from posenc_native.engines.tensors.following import needs_grad
 from posenc_native.engines.tensors.inputs import integer_tensor
 from posenc_native.engines.tensors.norm_rotary import run as plain_run
 from posenc_native.engines.tensors.results import no_gradient_of, no_output_for_gradient
+from posenc_native.engines.tensors.small import at_once
 
 from .cut import Cut, mesh_of, overwritten, shown, whole
 from .errors import NotThePart, without_memory
@@ -46,11 +48,15 @@ def norm_rotary(
     if cache:
         call = _Append(function, whole_inputs, rotation, norm, Cache(*cache))
     places = call.places(to)
+    followed = torch.is_grad_enabled() and needs_grad(*read)
+    rooms = () if to or followed else call.rooms()
     if to:  # all is checked before anything is written
         given = (function, inputs, rotation, compute, norm, cache, False)
         plain_run(*without_memory(given))
-    with torch.set_grad_enabled(torch.is_grad_enabled() and needs_grad(*read)):
-        parts = call.run(compute, places)
+    with torch.set_grad_enabled(followed):
+        parts = call.run(compute, tuple(room.to_local() for room in rooms) or places)
+    if rooms:
+        return rooms
     if to:
         outs = to if isinstance(to, tuple) else inputs
         overwritten(*outs[: len(places)])
@@ -69,6 +75,7 @@ class _Call:
         self.rotation = rotation
         self.norm = norm
         self.in_place = False
+        self.results = 2
         whole_axes = "gdh" if norm.norm_over == "token" else "gd"
         self.cuts = [cut_of(x, rotation.layout, whole_axes) for x in inputs]
 
@@ -82,6 +89,12 @@ class _Call:
                 zip("qk", self.cuts, self.inputs, outs, strict=False)
             )
         )
+
+    def rooms(self) -> tuple[DTensor, ...]:
+        """Memory for small results; () where they have to be joined."""
+        outs = zip(self.cuts[: self.results], self.inputs, strict=False)
+        rooms = tuple(room for cut, x in outs if (room := cut.room(x)) is not None)
+        return rooms if len(rooms) == self.results else ()
 
     def parts(self, places: tuple[Tensor, ...]) -> list[Tensor]:
         """Those of the inputs; where one is written to, it is that place itself."""
@@ -115,7 +128,7 @@ class _Call:
     ) -> tuple[Tensor, ...]:
         own = part_of(self.function, self.cuts[there[0]], self.rotation)
         to = self.in_place or places or False
-        return plain_run(self.function, pair, own, compute, self.norm_of(*there), (), to)
+        return _of_parts(self.function, pair, own, compute, self.norm_of(*there), (), to)
 
     def norm_of(self, *there: int) -> Norm:
         """The norm, with the weights of q (0) and of k (1) where they are there."""
@@ -160,13 +173,12 @@ class _Append(_Call):
             wrong_value(function, "values", expected, shown(cache.values.placements))
         self.cuts = [cut.cut_as(by) for cut in self.cuts]
         self.cache = cache._replace(keys=written[0], values=written[1])
-        self.return_k = cache.return_k
+        self.results = 1 + bool(cache.return_k)
         self.given = cache
 
     def places(self, to: Any) -> tuple[Tensor, ...]:
         """Those of q, and of k where it is returned."""
-        places = super().places(to)
-        return places[: 1 + bool(self.return_k)]
+        return super().places(to)[: self.results]
 
     def run(self, compute: str, places: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """The parts of q, and of k where it is returned; those of the caches are written."""
@@ -175,12 +187,30 @@ class _Append(_Call):
         slots = integer_tensor(self.function, "slots", self.cache.slots, of_k.device)
         own = self.cache._replace(slots=of_k.part(slots, token_names(of_k, slots, 0)))
         rotation = part_of(self.function, self.cuts[0], self.rotation)
-        results = plain_run(
+        results = _of_parts(
             self.function, parts, rotation, compute, self.norm_of(0, 1), tuple(own),
             self.in_place or places or False,
         )  # fmt: skip
         overwritten(self.given.keys, self.given.values)
         return results
+
+
+def _of_parts(
+    function: str,
+    inputs: tuple[Tensor, ...],
+    rotation: Any,
+    compute: str,
+    norm: Norm,
+    cache: tuple[Any, ...],
+    to: Any,
+) -> tuple[Tensor, ...]:
+    native = at_once(inputs[0])
+    if native is not None:  # a small call: as the public functions do
+        computed = (compute,) if isinstance(rotation, Rotation) else ()
+        results: Any = getattr(native, function)(*inputs, *rotation, *computed, *norm, *cache, to)
+        if results is not NotImplemented:
+            return results  # type: ignore[no-any-return]
+    return plain_run(function, inputs, rotation, compute, norm, cache, to)
 
 
 def _weight(weight: Any, cut: Cut) -> Any:
