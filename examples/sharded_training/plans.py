@@ -9,10 +9,8 @@ from model import Row, Transformer
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
-    PrepareModuleInputOutput,
     RowwiseParallel,
     parallelize_module,
 )
@@ -72,20 +70,12 @@ class Placed:
 
 def share_heads(model: Transformer, mesh: Any) -> None:
     """Tensor parallelism: projections by columns and rows, encodings by heads."""
-    by_heads = (Shard(2), Shard(2))  # q and k, [b, s, h, d]
     plan = {
         "attention.q": ColwiseParallel(),
         "attention.k": ColwiseParallel(),
         "attention.v": ColwiseParallel(),
-        # All heads share the weights of the norm. Told that q and k are parts, the operation sums
-        # the weights' gradients over them.
-        "attention.rope": PrepareModuleInputOutput(
-            input_layouts=by_heads,
-            desired_input_layouts=by_heads,
-            output_layouts=by_heads,
-            desired_output_layouts=by_heads,
-            use_local_output=True,
-        ),
+        # All heads share the weights of the norm: their gradients are summed.
+        "attention.rope": pnn.HeadParallel(),
         "attention.t5": pnn.HeadParallel(),
         "attention.out": RowwiseParallel(),
         "up": ColwiseParallel(),

@@ -18,7 +18,7 @@ from posenc_native.relative.tables import clipped_diagonals, t5_diagonals
 
 from .checks import check_scores, positive_size
 from .initial import drawn, initialize, reset_layers
-from .placement import device_of, local_heads, own_heads
+from .placement import device_of, local_heads, local_network, own_heads
 
 
 class ToeplitzBias(nn.Module):
@@ -106,7 +106,7 @@ class ALiBi(ToeplitzBias):
         tensor([[-1.5000, -1.0000, -0.5000,  0.0000]])
     """
 
-    head_axes: ClassVar[dict[str, int]] = {"slopes": 0}  # axes of heads, by parameter
+    head_axes: ClassVar[dict[str, int | None]] = {"slopes": 0}  # axes of heads, by parameter
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class Kerple(ToeplitzBias):
         torch.Size([2, 4, 8, 8])
     """
 
-    head_axes: ClassVar[dict[str, int]] = {"r1": 0, "r2": 0}
+    head_axes: ClassVar[dict[str, int | None]] = {"r1": 0, "r2": 0}
 
     def __init__(self, num_heads: int, *, kind: str = "log", heads: Heads = None) -> None:
         super().__init__()
@@ -231,7 +231,7 @@ class Sandwich(ToeplitzBias):
         torch.Size([2, 4, 8, 8])
     """
 
-    head_axes: ClassVar[dict[str, int]] = {}
+    head_axes: ClassVar[dict[str, int | None]] = {}
 
     def __init__(
         self, num_heads: int, *, dim: int = 128, base: float = 10000.0, heads: Heads = None
@@ -287,7 +287,7 @@ class T5RelativeBias(ToeplitzBias):
         torch.Size([2, 4, 8, 8])
     """
 
-    head_axes: ClassVar[dict[str, int]] = {"weight": 1}
+    head_axes: ClassVar[dict[str, int | None]] = {"weight": 1}
 
     def __init__(
         self,
@@ -349,7 +349,7 @@ class ClippedRelativeBias(ToeplitzBias):
         torch.Size([2, 4, 8, 8])
     """
 
-    head_axes: ClassVar[dict[str, int]] = {"weight": 1}
+    head_axes: ClassVar[dict[str, int | None]] = {"weight": 1}
 
     def __init__(
         self, num_heads: int, left: int, right: int | None = None, *, heads: Heads = None
@@ -428,6 +428,11 @@ class FIRE(nn.Module):
         self.c: nn.Parameter = nn.Parameter(torch.tensor(self.first_c))
         self.threshold_scale: nn.Parameter = nn.Parameter(torch.tensor(1.0))
 
+    head_axes: ClassVar[dict[str, int | None]] = {
+        "network.0.weight": None, "network.0.bias": None, "network.2.weight": 0,
+        "network.2.bias": 0, "c": None, "threshold_scale": None,
+    }  # fmt: skip
+
     def reset_parameters(self) -> None:
         """Give c and the scale of the threshold, and the network, first values."""
         reset_layers(self.network)
@@ -447,9 +452,11 @@ class FIRE(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> Tensor:
         """The bias itself, ``[H, q_len, k_len]``, or ``[B, H, ...]`` for q_offset ``[B]``."""
+        c, scale = (local_heads(self, x) for x in (self.c, self.threshold_scale))
+        weight = self.network[0].weight
         values: Tensor = fire_bias(
-            q_len, k_len, self.network, c=self.c, threshold=self.threshold * self.threshold_scale,
-            q_offset=q_offset,
+            q_len, k_len, local_network(self, self.network), c=c, threshold=self.threshold * scale,
+            q_offset=q_offset, dtype=weight.dtype, device=weight.device,
         )  # fmt: skip
         return values if dtype is None else values.to(dtype)
 

@@ -15,6 +15,7 @@ from posenc_native.base.norms import NORMS
 from posenc_native.qkv.norm import norm_rotary_qk
 
 from .checks import positive_size
+from .placement import local_heads
 from .rotary import RotaryEmbedding
 
 if TYPE_CHECKING:
@@ -114,6 +115,15 @@ class NormRotaryEmbedding(RotaryEmbedding):
                 setattr(self, name, nn.Parameter(torch.empty(*of_heads, self.rope.head_dim)))
         self.reset_parameters()
 
+    @property
+    def head_axes(self) -> dict[str, int | None]:
+        """The axis of heads, by parameter; None where all share it."""
+        if self.norm_over == "token":
+            expected = "'head', or queries and keys that are DTensors: the mean is over all heads"
+            arguments.wrong_value("HeadParallel", "norm_over", expected, self.norm_over)
+        axis = None if self.heads is None else 0
+        return {"q_weight": axis, "k_weight": axis}
+
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Give the weights the values that change nothing: 1 - weight_offset."""
@@ -136,8 +146,12 @@ class NormRotaryEmbedding(RotaryEmbedding):
         if contiguous:
             q, k = (arguments.in_order(function, x, inplace) for x in (q, k))
         inv_freq, axis_map = rope._of(q)
+        q_weight, k_weight = (
+            None if weight is None else local_heads(self, weight)
+            for weight in (self.q_weight, self.k_weight)
+        )
         return norm_rotary_qk(
-            q, k, positions, inv_freq, q_weight=self.q_weight, k_weight=self.k_weight, eps=self.eps,
+            q, k, positions, inv_freq, q_weight=q_weight, k_weight=k_weight, eps=self.eps,
             norm_over=self.norm_over, weight_offset=self.weight_offset, norm_first=self.norm_first,
             layout=layout, pairing=rope.pairing, rotary_start=rope.rotary_start, axis_map=axis_map,
             scale=rope.scale, inplace=inplace,

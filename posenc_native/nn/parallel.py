@@ -1,4 +1,4 @@
-"""Tensor parallelism: modules that own heads, with a part of their heads on each rank.
+"""Tensor parallelism: modules with a part of the heads on each rank.
 
 Imported when it is asked for: a torch may lack torch.distributed, which takes a while to import.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch import nn
-from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel.style import ParallelStyle
 
 from posenc_native.base.arguments import wrong_type, wrong_value
@@ -18,18 +18,20 @@ __all__ = ["HeadParallel"]
 
 
 class HeadParallel(ParallelStyle):
-    """Shard a module that owns heads by them, for ``parallelize_module``.
+    """Let a module compute with the heads that a rank has, for ``parallelize_module``.
 
-    For `ALiBi`, `T5RelativeBias`, `Kerple`, `Sandwich`, `ClippedRelativeBias`, `SwinRelativeBias`
-    and `LearnedRotaryEmbedding` with frequencies by head, beside projections that are
-    ``ColwiseParallel``: each rank then has local heads, and its scores are local tensors.
-    Parameters become DTensors that are cut along their heads; the module computes with the local
-    ones, as if it had been made with ``heads=(rank, ranks)``. Modules whose heads are all alike
-    (rotary, sinusoidal, Shaw's) need nothing.
+    For modules with parameters, and those whose heads differ, beside projections that are
+    ``ColwiseParallel``: each rank then has local heads, and its queries, keys and scores are local
+    tensors. Parameters become DTensors. What heads have of their own (slopes, tables, frequencies,
+    the last layer of a network) is cut along them, and the module computes as if it had been made
+    with ``heads=(rank, ranks)``; what they share (the weights of `NormRotaryEmbedding`, Shaw's
+    tables, the first layer of `FIRE`) is there as a whole, and its gradient is summed over the
+    ranks. Modules without parameters whose heads are all alike (rotary, sinusoidal) need nothing.
 
     Raises:
-        TypeError: a module that owns no heads.
-        ValueError: ranks that do not divide its heads; a mesh of several dimensions.
+        TypeError: a module of which heads have nothing.
+        ValueError: ranks that do not divide its heads; a mesh of several dimensions; a norm over
+            all heads of a token, which needs them all (queries and keys that are DTensors).
 
     Example:
         >>> from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
@@ -37,26 +39,42 @@ class HeadParallel(ParallelStyle):
         >>> plan = {
         ...     "q_proj": ColwiseParallel(), "k_proj": ColwiseParallel(),
         ...     "v_proj": ColwiseParallel(), "o_proj": RowwiseParallel(),
-        ...     "bias": pnn.HeadParallel(),
+        ...     "rope": pnn.HeadParallel(), "bias": pnn.HeadParallel(),
         ... }  # for parallelize_module(attention, mesh, plan)
     """
 
     def _apply(self, module: nn.Module, device_mesh: Any) -> nn.Module:
         function, owner = "HeadParallel", type(module).__name__
-        axes: dict[str, int] | None = getattr(module, "head_axes", None)
+        axes: dict[str, int | None] | None = getattr(module, "head_axes", None)
         if axes is None:
             wrong_type(function, "module", "one that owns heads, as T5RelativeBias does", owner)
         if device_mesh.ndim != 1:
             wrong_value(function, "device_mesh", "one dimension", f"{device_mesh.ndim} of them")
         whole: Any = module
-        if len(whole.heads) != whole.num_heads:
-            wrong_value(function, "module", "one with all of its heads", f"heads={whole.heads}")
-        share = (device_mesh.get_local_rank(), device_mesh.size())
-        whole.heads = heads_of(owner, share, whole.num_heads)
+        if hasattr(whole, "num_heads"):
+            if len(whole.heads) != whole.num_heads:
+                got = f"heads={whole.heads}"
+                wrong_value(function, "module", "one with all of its heads", got)
+            share = (device_mesh.get_local_rank(), device_mesh.size())
+            whole.heads = heads_of(owner, share, whole.num_heads)
         whole.head_mesh = device_mesh
         for name, axis in axes.items():
-            given = getattr(module, name, None)
-            if isinstance(given, nn.Parameter):
-                cut = distribute_tensor(given.detach(), device_mesh, [Shard(axis % given.ndim)])
-                module.register_parameter(name, nn.Parameter(cut, given.requires_grad))
+            _take(module, name, axis, device_mesh)
         return module
+
+
+def _take(module: nn.Module, name: str, axis: int | None, mesh: Any) -> None:
+    """Make a parameter a DTensor, cut along its axis of heads, if it has one."""
+    layer, _, own = name.rpartition(".")
+    holder = module.get_submodule(layer)
+    given = getattr(holder, own, None)
+    if not isinstance(given, nn.Parameter):
+        return
+    placement: Any = Replicate()
+    if axis is not None:
+        placement = Shard(axis % given.ndim)
+        if given.shape[axis] % mesh.size():
+            expected = f"a multiple of {mesh.size()} ranks along axis {placement.dim}"
+            wrong_value(type(module).__name__, name, expected, list(given.shape))
+    cut = distribute_tensor(given.detach(), mesh, [placement])
+    holder.register_parameter(own, nn.Parameter(cut, given.requires_grad))

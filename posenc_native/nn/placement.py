@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["device_of", "local_heads", "own_heads", "precision_of"]
+__all__ = ["device_of", "local_heads", "local_network", "own_heads", "precision_of"]
 
 
 def device_of(module: nn.Module, device: Any) -> torch.device:
@@ -25,9 +26,11 @@ def precision_of(x: Tensor) -> torch.dtype:
 
 
 def local_heads(module: nn.Module, parameter: Tensor) -> Tensor:
-    """The parameter, of one that `HeadParallel` has cut its local heads.
+    """The parameter; where `HeadParallel` has taken it, what the local heads have of it.
 
-    A DTensor that somebody else has cut (FSDP, outside of forward) stays what it is.
+    One that all heads share is there as a whole: its gradient is summed over the ranks, of which
+    each has that of its heads. A DTensor that somebody else has cut (FSDP, outside of forward)
+    stays what it is.
     """
     mesh = getattr(module, "head_mesh", None)
     if mesh is None or type(parameter).__name__ != "DTensor":
@@ -35,8 +38,19 @@ def local_heads(module: nn.Module, parameter: Tensor) -> Tensor:
     sharded: Any = parameter
     if sharded.device_mesh != mesh:
         return parameter
-    part: Tensor = sharded.to_local()
+    from torch.distributed.tensor import Partial
+
+    own = [Partial() if p.is_replicate() else p for p in sharded.placements]
+    part: Tensor = sharded.to_local(grad_placements=own)
     return part
+
+
+def local_network(module: nn.Module, network: nn.Module) -> Callable[[Tensor], Tensor]:
+    """A network of the module's, with `local_heads` of its parameters."""
+    if getattr(module, "head_mesh", None) is None:
+        return network
+    own = {name: local_heads(module, p) for name, p in network.named_parameters()}
+    return lambda x: torch.func.functional_call(network, own, (x,))
 
 
 def own_heads(module: nn.Module, parameter: Tensor, whole: Tensor, axis: int) -> Tensor:

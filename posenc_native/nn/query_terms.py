@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from posenc_native.sinusoids.tables import sinusoidal
 
 from .checks import positive_size
 from .initial import initialize
-from .placement import device_of
+from .placement import device_of, local_heads, local_network
 
 _product = taken_apart(torch.matmul, "matrices", "matmul")
 
@@ -91,6 +91,10 @@ class RelativePositionalEncoding(nn.Module):
         self.pos_bias_u: nn.Parameter = nn.Parameter(torch.zeros(num_heads, width))
         self.pos_bias_v: nn.Parameter = nn.Parameter(torch.zeros(num_heads, width))
 
+    head_axes: ClassVar[dict[str, int | None]] = {
+        "pos_bias_u": 0, "pos_bias_v": 0, "linear_pos.weight": 0,
+    }  # fmt: skip
+
     def reset_parameters(self) -> None:
         """Draw the linear layer; u and v begin as zeros."""
         self.linear_pos.reset_parameters()
@@ -143,14 +147,16 @@ class RelativePositionalEncoding(nn.Module):
         q_offset: position of the first query among the keys; by default ``k_len - q_len``, for
             keys that begin with a memory or a cache.
         """
-        heads, width = self.pos_bias_u.shape
+        bias_u, bias_v = (local_heads(self, x) for x in (self.pos_bias_u, self.pos_bias_v))
+        heads, width = bias_u.shape
         _check_vectors("RelativePositionalEncoding", width, heads, q=q, k=k)
         q_len, k_len = q.shape[-2], k.shape[-2]
         q_offset = _first_query_position("RelativePositionalEncoding", q_offset, q_len, k_len)
-        rows = self.linear_pos(self.table(q_len, k_len, q_offset, device=q.device))
+        to_rows = local_network(self, self.linear_pos)
+        rows = to_rows(self.table(q_len, k_len, q_offset, device=q.device))
         rows = rows.unflatten(-1, (heads, width)).movedim(0, -1)  # [H, head_dim, distances]
-        content = _product(q + beside(q, self.pos_bias_u[:, None]), k.mT)
-        positions = _product(q + beside(q, self.pos_bias_v[:, None]), rows)
+        content = _product(q + beside(q, bias_u[:, None]), k.mT)
+        positions = _product(q + beside(q, bias_v[:, None]), rows)
         scores: Tensor = relative_gather(
             positions,
             None,
@@ -223,6 +229,8 @@ class ShawRelativePosition(nn.Module):
         self.value_table: nn.Parameter | None = nn.Parameter(torch.empty(shape)) if values else None
         self.reset_parameters()
 
+    head_axes: ClassVar[dict[str, int | None]] = {"key_table": None, "value_table": None}
+
     def reset_parameters(self) -> None:
         """Draw the tables uniformly, as Xavier."""
         for table in self.parameters():
@@ -243,7 +251,7 @@ class ShawRelativePosition(nn.Module):
         """
         _check_vectors("ShawRelativePosition", self.key_table.shape[1], None, q=q, k=k)
         index = self._index(q.shape[-2], k.shape[-2], q_offset, q.device)
-        content, positions = _product(q, k.mT), _product(q, self.key_table.mT)
+        content, positions = _product(q, k.mT), _product(q, local_heads(self, self.key_table).mT)
         scores: Tensor = relative_gather(
             positions, index, k.shape[-2], content=content, scale=self.scale,
             out=_reusable(content, positions),
@@ -258,7 +266,7 @@ class ShawRelativePosition(nn.Module):
         q_len, k_len = probabilities.shape[-2:]
         index = self._index(q_len, k_len, q_offset, v.device)
         columns: Tensor = relative_scatter(probabilities, index, self.value_table.shape[0])
-        return out + _product(columns, self.value_table)  # type: ignore[no-any-return]
+        return out + _product(columns, local_heads(self, self.value_table))  # type: ignore[no-any-return]
 
     def extra_repr(self) -> str:
         """The call, for print(model)."""

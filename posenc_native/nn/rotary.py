@@ -283,9 +283,9 @@ class LearnedRotaryEmbedding(nn.Module):
         self.reset_parameters()
 
     @property
-    def head_axes(self) -> dict[str, int]:
-        """The axis of heads, by parameter."""
-        return {"inv_freq": -2} if self.num_heads else {}
+    def head_axes(self) -> dict[str, int | None]:
+        """The axis of heads, by parameter; None where all share it."""
+        return {"inv_freq": -2 if self.num_heads else None}
 
     def reset_parameters(self) -> None:
         """Give the frequencies the values that they began with."""

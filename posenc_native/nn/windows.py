@@ -17,7 +17,7 @@ from posenc_native.relative.windows import swin_diagonals, swin_v2_coordinates
 from .biases import add_bias
 from .checks import positive_size
 from .initial import initialize, reset_layers
-from .placement import local_heads, own_heads
+from .placement import local_heads, local_network, own_heads
 
 
 class SwinRelativeBias(nn.Module):
@@ -47,7 +47,7 @@ class SwinRelativeBias(nn.Module):
         torch.Size([2, 4, 49, 49])
     """
 
-    head_axes: ClassVar[dict[str, int]] = {"relative_position_bias_table": 1}
+    head_axes: ClassVar[dict[str, int | None]] = {"relative_position_bias_table": 1}
 
     def __init__(
         self,
@@ -164,6 +164,11 @@ class SwinV2RelativeBias(nn.Module):
         # Raises for windows that do not fit together.
         swin_v2_coordinates(self.window, self.pretrained_window)
 
+    head_axes: ClassVar[dict[str, int | None]] = {
+        f"continuous_position_bias_mlp.{name}": axis
+        for name, axis in (("0.weight", None), ("0.bias", None), ("2.weight", 0))
+    }
+
     def reset_parameters(self) -> None:
         """Give the network first values."""
         reset_layers(self.continuous_position_bias_mlp)
@@ -174,7 +179,8 @@ class SwinV2RelativeBias(nn.Module):
         coordinates = swin_v2_coordinates(
             self.window, self.pretrained_window, dtype=weight.dtype, device=weight.device
         )
-        table = self.continuous_position_bias_mlp(coordinates).flatten(0, -2)
+        network = local_network(self, self.continuous_position_bias_mlp)
+        table = network(coordinates).flatten(0, -2)
         diagonals: Tensor = swin_diagonals(16 * torch.sigmoid(table), self.window)
         return diagonals
 
