@@ -41,7 +41,7 @@ SETTINGS = {
     # The fixtures choose a backend or a target for all examples of a test alike.
     "suppress_health_check": [hypothesis.HealthCheck.function_scoped_fixture],
 }
-hypothesis.settings.register_profile("repeat", max_examples=100, derandomize=True, **SETTINGS)
+hypothesis.settings.register_profile("repeat", max_examples=30, derandomize=True, **SETTINGS)
 hypothesis.settings.register_profile("explore", max_examples=1500, **SETTINGS)
 hypothesis.settings.register_profile("few", max_examples=15, derandomize=True, **SETTINGS)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))

@@ -44,6 +44,19 @@ WIDTH_LIMIT = 2**16  # dims with a frequency each, by formula: 70 digits, 5 micr
 HEAD_LIMIT = 2**16  # heads with a number each, by formula; models have up to 256
 
 
+def one_of(shape: Any, allowed: Any) -> bool:
+    """Whether a shape, or a size, is one of those.
+
+    Not `in`: torch.compile finds no length in a tuple of lengths that it keeps open.
+    """
+    if not isinstance(shape, tuple):
+        return any(shape == size for size in allowed)
+    return any(
+        len(shape) == len(each) and all(n == m for n, m in zip(shape, each, strict=True))
+        for each in allowed
+    )
+
+
 def wrong_value(
     function: str, argument: str, expected: str, got: object, hint: str = ""
 ) -> NoReturn:

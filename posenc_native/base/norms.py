@@ -98,7 +98,7 @@ def weight_shape(
     by_head = (heads, dims)
     allowed = {"head": [(dims,), by_head], "token": [by_head, (heads * dims,)]}[norm_over]
     shape = tuple(weight.shape)
-    if shape not in allowed:
+    if not arguments.one_of(shape, allowed):
         names = {"head": "[D] or [H, D]", "token": "[H, D] or [H * D]"}[norm_over]
         sizes = " or ".join(str(list(each)) for each in allowed)
         wrong_value(function, argument, f"shape {names} = {sizes}", list(shape))

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .arguments import pairing_hint, size, wrong_type, wrong_value
+from .arguments import one_of, pairing_hint, size, wrong_type, wrong_value
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class RotaryView:
         if self.batch is not None:
             letters += ["1, s", "b, s"]
             allowed += [(*before, rows, self.tokens, *after) for rows in (1, self.batch)]
-        if tuple(shape) not in allowed:
+        if not one_of(tuple(shape), allowed):
             names = [
                 f"[{', '.join([*'A' * len(before), axes, *'P' * len(after)])}]" for axes in letters
             ]
@@ -100,12 +100,12 @@ class RotaryView:
             return False
         *batch, heads, tokens, pairs = shape[len(before) :]
         if (tokens, pairs) != (self.tokens, self.pairs) or (
-            batched and batch[0] not in (1, self.batch)
+            batched and not one_of(batch[0], (1, self.batch))
         ):
             axes = "A, " * by_axis + "b, " * batched + "h, s, P"
             sizes = [*before, *[self.batch] * batched, self.heads, self.tokens, self.pairs]
             wrong_value(function, argument, f"shape [{axes}] = {sizes}", list(shape))
-        if heads not in (1, self.heads):
+        if not one_of(heads, (1, self.heads)):
             expected = f"tables for {self.heads} heads, or the same for all"
             wrong_value(function, argument, expected, f"shape {list(shape)}")
         return True
@@ -182,7 +182,7 @@ def check_frequency_heads(
 ) -> None:
     """ValueError unless inv_freq is the same for all heads, or has one row for each of every x."""
     for name, view in views.items():
-        if len(shape) > 1 and shape[-2] not in (1, view.heads):
+        if len(shape) > 1 and not one_of(shape[-2], (1, view.heads)):
             expected = f"frequencies for {view.heads} heads of {name}, or the same for all"
             wrong_value(function, "inv_freq", expected, f"shape {list(shape)}")
 

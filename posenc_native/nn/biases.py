@@ -425,8 +425,9 @@ class FIRE(nn.Module):
             nn.Linear(1, hidden), nn.ReLU(), nn.Linear(hidden, num_heads)
         )
         self.first_c: float = arguments.positive_number("FIRE", "c", c)
-        self.c: nn.Parameter = nn.Parameter(torch.tensor(self.first_c))
-        self.threshold_scale: nn.Parameter = nn.Parameter(torch.tensor(1.0))
+        # One number each, with an axis: FSDP2 refuses parameters without.
+        self.c: nn.Parameter = nn.Parameter(torch.tensor([self.first_c]))
+        self.threshold_scale: nn.Parameter = nn.Parameter(torch.tensor([1.0]))
 
     head_axes: ClassVar[dict[str, int | None]] = {
         "network.0.weight": None, "network.0.bias": None, "network.2.weight": 0,
@@ -436,8 +437,18 @@ class FIRE(nn.Module):
     def reset_parameters(self) -> None:
         """Give c and the scale of the threshold, and the network, first values."""
         reset_layers(self.network)
-        initialize(self.c, torch.tensor(self.first_c))
-        initialize(self.threshold_scale, torch.tensor(1.0))
+        initialize(self.c, torch.tensor([self.first_c]))
+        initialize(self.threshold_scale, torch.tensor([1.0]))
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        """Numbers without an axis fit."""
+        for name in ("c", "threshold_scale"):
+            given = state_dict.get(prefix + name)
+            if isinstance(given, Tensor) and not given.ndim:
+                state_dict[prefix + name] = given.reshape(1)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def forward(self, scores: Tensor, q_offset: int | Tensor | None = None) -> Tensor:
         """Scores with the bias added."""
@@ -476,7 +487,7 @@ def add_bias(function: str, scores: Tensor, bias: Tensor, inplace: bool = False)
     """
     batch = tuple(bias.shape[:-3])
     if tuple(scores.shape[-3:]) != tuple(bias.shape[-3:]) or (
-        batch and (scores.ndim < 4 or batch not in (tuple(scores.shape[:1]), (1,)))
+        batch and (scores.ndim < 4 or not arguments.one_of(batch, (tuple(scores.shape[:1]), (1,))))
     ):
         letters = ", ".join(map(str, (*batch, "...", *bias.shape[-3:])))
         arguments.wrong_value(function, "scores", f"shape [{letters}]", list(scores.shape))

@@ -30,8 +30,21 @@ def drawn(random: Any, parameter: nn.Parameter, *shape: int) -> Tensor:
 
 
 def reset_layers(network: nn.Module) -> None:
-    """Give torch's layers within new values, in their order."""
+    """Give torch's layers within new values, in their order.
+
+    Those of linear layers are drawn whole, wherever the weights are: torch draws for each part of a
+    DTensor, and on the CPU gives parts the same numbers.
+    """
     for layer in network.modules():
+        if isinstance(layer, nn.Linear):
+            weight = layer.weight
+            fresh = nn.Linear(
+                layer.in_features, layer.out_features, layer.bias is not None,
+                device=weight.device, dtype=weight.dtype,
+            )  # fmt: skip
+            for name, values in fresh.named_parameters():
+                initialize(getattr(layer, name), values)
+            continue
         reset = getattr(layer, "reset_parameters", None)
         if reset is not None:
             reset()

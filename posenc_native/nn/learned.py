@@ -19,7 +19,7 @@ from posenc_native.engines.tensors.recurrent import recurrent as _recurrent  # n
 from posenc_native.sinusoids.tables import sinusoidal
 
 from .absolute import PositionalEncoding
-from .initial import initialize
+from .initial import initialize, reset_layers
 from .placement import precision_of
 
 
@@ -209,7 +209,7 @@ class RecurrentPositionalEncoding(PositionalEncoding):
         """Draw all uniformly in +-1 / sqrt(hidden), as torch.nn.GRU does; the start too."""
         self._draw()
         if self.output is not None:
-            self.output.reset_parameters()
+            reset_layers(self.output)
 
     def _draw(self) -> None:
         bound = 1 / math.sqrt(max(len(self.start), 1))

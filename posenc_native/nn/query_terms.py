@@ -19,7 +19,7 @@ from posenc_native.relative.lookup import relative_gather, relative_scatter
 from posenc_native.sinusoids.tables import sinusoidal
 
 from .checks import positive_size
-from .initial import initialize
+from .initial import initialize, reset_layers
 from .placement import device_of, local_heads, local_network
 
 _product = taken_apart(torch.matmul, "matrices", "matmul")
@@ -97,7 +97,7 @@ class RelativePositionalEncoding(nn.Module):
 
     def reset_parameters(self) -> None:
         """Draw the linear layer; u and v begin as zeros."""
-        self.linear_pos.reset_parameters()
+        reset_layers(self.linear_pos)
         for bias in (self.pos_bias_u, self.pos_bias_v):
             nn.init.zeros_(bias)
 

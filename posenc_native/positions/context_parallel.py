@@ -9,6 +9,7 @@ import numpy as np
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import is_tensor, wrong_value
+from posenc_native.base.calls import call
 from posenc_native.base.constants import constant_without_tensors
 from posenc_native.engines.arrays import Arrays, of_wholes
 
@@ -103,7 +104,7 @@ class Rectangle(NamedTuple):
     first_key: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ContextParallel:
     """One rank's part of the rows that context parallelism cuts: said once, for q, k and biases.
 
@@ -159,7 +160,12 @@ class ContextParallel:
     order: str = "zigzag"
 
     def __post_init__(self) -> None:
-        share_of("ContextParallel", self.rank, self.ranks, self.order)
+        share = share_of("ContextParallel", self.rank, self.ranks, self.order)
+        for name, value in share._asdict().items():  # NumPy's integers become ints
+            object.__setattr__(self, name, value)
+
+    def __repr__(self) -> str:
+        return call(self, rank=self.rank, ranks=self.ranks, order=self.order)
 
     def of_rank(self, rank: int) -> ContextParallel:
         """The part of another rank: whose keys are here in a step of ring attention."""

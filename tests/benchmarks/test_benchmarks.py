@@ -92,6 +92,7 @@ def finite_and_positive(*figures):
     return all(math.isfinite(figure) and figure > 0 for figure in figures)
 
 
+@pytest.mark.slow
 def test_a_quick_run_fills_in_every_row(tmp_path):
     path = tmp_path / "figures.json"
     arguments = ("--quick", "--rounds", "2", "--threads", "1")

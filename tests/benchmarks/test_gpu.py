@@ -713,6 +713,7 @@ KINDS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_two_dry_calls_with_a_kit_reach_every_step_and_are_merged(the_kit, tmp_path, make_gpu):
     given = ("--dry-run", "--kit", the_kit, "--out", tmp_path / "out")
     first = make_gpu(*given, "--steps", "small run,times", "--filter", "decode, 1 x")

@@ -30,8 +30,9 @@ def test_on_two_ranks() -> None:
 
 
 def test_on_a_mesh_of_two_axes() -> None:
-    """Uneven parts, and empty ones."""
-    assert compared(4, (2, 2), NAMES, "gradients", "in place") > 40 * len(NAMES)
+    """Uneven parts, and empty ones; all operations are among the slow tests."""
+    some = NAMES[::4]
+    assert compared(4, (2, 2), some, "gradients", "in place") > 40 * len(some)
 
 
 @pytest.mark.slow
@@ -69,6 +70,15 @@ def test_parts_that_begin_elsewhere_are_noticed(name: str) -> None:
 def test_errors(name: str) -> None:
     wrong = {what for one in run(2, sharded_errors.compare_error, name) for what in one}
     assert not wrong, "\n".join(sorted(wrong))
+
+
+def test_other_meshes() -> None:
+    """q and k are turned each by itself; what has to lie beside other tensors is refused."""
+    assert run(4, sharded_errors.compare_meshes) == [[]] * 4
+
+
+def test_a_plain_tensor_in_place_beside_one_that_is_followed() -> None:
+    assert run(2, sharded_errors.compare_plain_in_place) == [[], []]
 
 
 @pytest.mark.parametrize("name", sharded_errors.TWICE)

@@ -10,7 +10,7 @@ from processes import run
 torch = pytest.importorskip("torch")
 
 import torch.distributed.checkpoint as dcp  # noqa: E402
-from attention import BIASES, HEADS, TOKENS, attention, tokens  # noqa: E402
+from attention import BIASES, HEADS, SHARED, TOKENS, attention, tokens  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method  # noqa: E402
@@ -45,7 +45,7 @@ def sharded_step(name: str) -> list[str]:
     return wrong
 
 
-@pytest.mark.parametrize("name", BIASES)
+@pytest.mark.parametrize("name", [*BIASES, *SHARED])
 def test_step_of_sharded_layers(name: str) -> None:
     """ALiBi is a module without parameters."""
     assert run(2, sharded_step, name) == [[], []]
@@ -74,6 +74,10 @@ def from_meta() -> list[str]:
     wrong = []
     for name, make in {
         **BIASES,
+        **SHARED,
+        "Transformer-XL": lambda: pnn.RelativePositionalEncoding(16, 4),
+        "Swin v2": lambda: pnn.SwinV2RelativeBias(4, 3, hidden=8),
+        "GRU": lambda: pnn.RecurrentPositionalEncoding(8, hidden=4),
         "Learned": lambda: pnn.LearnedPositionalEncoding(6, 8, padding_idx=1),
         "frequencies": lambda: pnn.LearnedRotaryEmbedding(16, num_heads=4),
     }.items():

@@ -123,6 +123,7 @@ def test_each_mistake_is_named_with_its_page(name: str, mistaken: tuple[int, str
     assert MISTAKES[name][1] in "\n".join(of_page)
 
 
+@pytest.mark.slow
 def test_a_mistake_that_is_still_there_fails_again(tmp_path: Path) -> None:
     first = build(tmp_path, {"page": "# Page\n\n[there](nowhere.md)\n"}, [])
     assert first[0] != 0

@@ -23,7 +23,7 @@ from hf_every import hidden_states, modeling_files, small_models  # noqa: E402
 
 from posenc_native import hf  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.slow]
 
 NORM = r"(q|k|query|key|qk)_(layer_?)?norm"
 FULL = {"layer_types": ["full_attention"] * 2}

@@ -58,7 +58,7 @@ def test_an_entry_that_is_read_is_not_named():
 
 
 def test_a_file_full_of_them_gives_a_short_list():
-    assert len(explain({**LLAMA, **{f"rope_{i}": i for i in range(10**5)}}).unread) == 32
+    assert len(explain({**LLAMA, **{f"rope_{i}": i for i in range(10**4)}}).unread) == 32
 
 
 @pytest.mark.parametrize(

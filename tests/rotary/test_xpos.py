@@ -474,3 +474,18 @@ def test_in_place_of_tensors_is_checked_first():
     assert torch.equal(q, expected[0])
     assert not torch.equal(q, before)
     assert torch.equal(k, expected[1])
+
+
+def test_compiled_with_open_lengths():
+    """A length that is the width of a head, or a part of it, is none of these for torch.compile."""
+    torch = pytest.importorskip("torch")
+    inv_freq = torch.from_numpy(pn.rotary_frequencies(16)[0])
+
+    def turn(q, k):
+        return pn.apply_xpos(q, k, None, inv_freq)
+
+    turn(torch.zeros(1, 1, 2, 16), torch.zeros(1, 1, 2, 16))  # the first use is eager
+    fast = torch.compile(turn, fullgraph=True, dynamic=True, backend="aot_eager")
+    for tokens in (8, 10, 16):
+        q, k = torch.randn(2, 2, 3, tokens, 16).unbind()
+        torch.testing.assert_close(fast(q, k), turn(q, k), rtol=0, atol=0)

@@ -19,6 +19,10 @@ BIASES: dict[str, Any] = {
 }
 
 
+# Not all of its parameters are by head.
+SHARED: dict[str, Any] = {"FIRE": lambda: pnn.FIRE(HEADS)}
+
+
 class Attention(nn.Module):
     """Its heads are as many as the projections give: all, or those of a rank."""
 
@@ -46,7 +50,7 @@ class Attention(nn.Module):
 
 def attention(name: str, learned: bool = False) -> Attention:
     torch.manual_seed(4)
-    return Attention(BIASES[name](), learned)
+    return Attention((BIASES | SHARED)[name](), learned)
 
 
 def tokens() -> Tensor:

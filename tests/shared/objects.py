@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 import posenc_native as pn
 
 try:
@@ -26,6 +28,8 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "GridCoordinates": lambda: pn.GridCoordinates(first=0.5, extent=(1.0, 2.0)),
     "SinusoidalSpec": lambda: pn.SinusoidalSpec(dim=8, layout="sin_cos", shift=1),
     "SinusoidalSpec of a preset": lambda: pn.SinusoidalSpec.from_preset("detr", 8, normalize=True),
+    "ContextParallel": lambda: pn.ContextParallel(1, 4),
+    "ContextParallel, striped": lambda: pn.ContextParallel(np.int64(1), 4, "striped"),
     "PairingEvidence": lambda: pn.PairingEvidence("half", {"half": 4.0, "interleaved": 0.5}),
 }  # fmt: skip
 

@@ -208,6 +208,14 @@ CASES: dict[str, Case] = {
         ),
         free="h",
     ),
+    "toeplitz_bias, q_offset, an axis for the batch": Case(
+        lambda: {"diagonals": randn(1, H, 40), "q_offset": torch.arange(B) * 2},
+        {"diagonals": "1he"},
+        lambda diagonals, q_offset: pn.toeplitz_bias(
+            diagonals, S, S + 2, q_offset=q_offset, origin=15
+        ),
+        free="h",
+    ),
     "add_toeplitz_bias": Case(
         lambda: {"scores": randn(B, H, S, S + 2), "diagonals": randn(H, 2 * S + 1)},
         {"scores": "bhqk"},

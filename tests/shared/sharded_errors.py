@@ -10,7 +10,7 @@ import torch
 from sharded_calls import INV_FREQ, B, D, H, K, S, randn
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
 import posenc_native as pn
 
@@ -107,6 +107,61 @@ ERRORS: dict[str, tuple[int, Callable[[Inputs], Any], type[Exception], str]] = {
         TypeError,
         r"rotary_append: keys: expected a DTensor, as k is, got Tensor",
     ),
+    # What fits as a part, on some ranks or on all.
+    "frequencies of q's heads for fewer heads of k": (
+        1,
+        lambda x: pn.apply_rotary_qk(x.q, x.cut(randn(B, 2, 2 * S, D)), None, torch.rand(4, 8)),
+        ValueError,
+        r"apply_rotary_qk: inv_freq: expected frequencies for 2 heads of k",
+    ),
+    "other lengths without positions": (
+        2,
+        lambda x: pn.apply_rotary_qk(x.q, x.cut(randn(B, K, S, D), Replicate()), None, INV_FREQ),
+        ValueError,
+        r"apply_rotary_qk: k: expected",
+    ),
+    "a batch that ends in another part": (
+        0,
+        lambda x: pn.apply_rotary_qk(
+            x.q, x.cut(randn(B - 1, K, 2 * S, D)), None, INV_FREQ, inplace=True
+        ),
+        ValueError,
+        r"apply_rotary_qk: k: expected",
+    ),
+    "too few entries for the last queries, in place": (
+        2,
+        lambda x: pn.add_toeplitz_bias(x.q, torch.zeros(H, 20), origin=2 * S - 3, out=x.q),
+        ValueError,
+        r"add_toeplitz_bias: diagonals: expected entries",
+    ),
+    "a cache of more heads": (
+        1,
+        lambda x: pn.rotary_append(
+            x.q,
+            x.k,
+            x.k,
+            None,
+            INV_FREQ,
+            *(x.cut(torch.zeros(B, K + 1, 20, D)) for _ in "kv"),
+            torch.arange(2 * S),
+        ),
+        ValueError,
+        r"rotary_append: keys: expected",
+    ),
+    "a slot that no cache has": (
+        1,
+        lambda x: pn.rotary_append(
+            x.q,
+            x.k,
+            x.k,
+            None,
+            INV_FREQ,
+            *(x.cut(torch.zeros(B, K, 20, D)) for _ in "kv"),
+            torch.arange(2 * S) + 15,
+        ),
+        ValueError,
+        r"rotary_append: slots: expected -1, or slots 0 .. 19, got",
+    ),
     "a gradient in place, of a norm": (
         2,
         lambda x: pn.norm_rotary_qk(x.q.requires_grad_(), x.k, None, INV_FREQ, inplace=True),
@@ -130,6 +185,58 @@ def compare_error(name: str) -> list[str]:
     for given, plain in zip((x.q, x.k), x.plain.values(), strict=True):
         if not torch.equal(given.detach().full_tensor(), plain):
             wrong.append("something has been written")
+    return wrong
+
+
+def compare_meshes() -> list[str]:
+    """Four ranks: q cut over one dimension of a mesh, k or caches over the other."""
+    first, second = (init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))[n] for n in "ab")
+    torch.manual_seed(0)
+    wrong = []
+    for dim in (0, 1, 2):
+        q, k = randn(4, H, 2 * S, D), randn(4, H, 2 * S, D)
+        keys, values = torch.zeros(2, 4, H, 2 * S, D)
+        cut_q = distribute_tensor(q, first, [Shard(dim)])
+        cut_k = distribute_tensor(k, second, [Shard(dim)])
+        for name, call in {
+            "rotation": lambda q, k: pn.apply_rotary_qk(q, k, None, INV_FREQ),
+            "norm": lambda q, k: pn.norm_rotary_qk(q, k, None, INV_FREQ),
+        }.items():
+            pairs = zip(call(cut_q, cut_k), call(q, k), strict=True)
+            if not all(torch.equal(ours.full_tensor(), theirs) for ours, theirs in pairs):
+                wrong.append(f"{name}, axis {dim}")
+        caches = [distribute_tensor(x, mesh, [Shard(1)]) for x, mesh in
+                  ((keys, first), (values, second))]  # fmt: skip
+        for given in (cut_q, cut_k):
+            try:
+                pn.rotary_append(given, given, given, None, INV_FREQ, *caches, torch.arange(2 * S))
+                wrong.append(f"append, axis {dim}: no error")
+            except ValueError as error:
+                if "expected a DTensor on the mesh of keys" not in str(error):
+                    wrong.append(str(error))
+        try:
+            pn.apply_rotary(cut_q, distribute_tensor(torch.arange(2 * S), second, [Replicate()]),
+                            INV_FREQ)  # fmt: skip
+            wrong.append("positions: no error")
+        except ValueError as error:
+            if "tensors of a call share a mesh" not in str(error):
+                wrong.append(str(error))
+    return wrong
+
+
+def compare_plain_in_place() -> list[str]:
+    """A plain k beside a q that is followed: both are overwritten."""
+    x = Inputs(2)
+    q, k = (x.plain[name].clone() for name in "qk")
+    weight = torch.ones((), requires_grad=True)
+    wanted = pn.apply_rotary_qk(q, k, None, INV_FREQ)
+    cut_q, plain_k = x.cut(q) * weight, k.clone()
+    results = pn.apply_rotary_qk(cut_q, plain_k, None, INV_FREQ, inplace=True)
+    wrong = [] if results[0] is cut_q and results[1] is plain_k else ["other results"]
+    if not torch.equal(results[0].detach().full_tensor(), wanted[0]):
+        wrong.append("q")
+    if not torch.equal(plain_k, wanted[1]):
+        wrong.append("k")
     return wrong
 
 

@@ -197,6 +197,7 @@ def gradients(model, function, *inputs):
     return [loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))]
 
 
+@pytest.mark.slow
 @each_dynamic
 @pytest.mark.parametrize("inplace", [False, True], ids=["functional", "in place"])
 def test_a_model_trains_compiled_by_inductor(inplace, dynamic, device):

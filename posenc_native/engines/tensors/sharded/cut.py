@@ -35,6 +35,8 @@ class Cut:
         if len(names) != x.ndim:
             raise NotThePart
         self.mesh = x.device_mesh
+        if self.mesh.get_coordinate() is None:
+            raise NotThePart(f"this rank is not in {self.mesh}")
         self.names = names
         self.sizes: dict[str, int] = dict(zip(names, x.shape, strict=True))
         self.device = x.device
@@ -44,6 +46,10 @@ class Cut:
             name = names[placement.dim] if type(placement) is Shard else ""
             kept.append(name if name in may else "")
         self.by: Names = tuple(kept)
+
+    def lies_as(self, other: Cut) -> bool:
+        """Whether another tensor is cut along the same axes, over the same devices."""
+        return self.by == other.by and self.mesh == other.mesh
 
     def span(self, name: str) -> tuple[int, int]:
         """Where the part begins along an axis, and how long it is."""
@@ -90,7 +96,8 @@ class Cut:
             if " " in name:
                 return self._part_of_two(t, names, axis)
         for size, name in zip(t.shape, names, strict=True):
-            if name in self.sizes and size not in (1, self.sizes[name]):
+            # Not `in`: of lengths that torch.compile keeps open it finds none.
+            if name in self.sizes and size != 1 and size != self.sizes[name]:
                 raise NotThePart
         if not isinstance(t, DTensor):
             if not needs_grad(t):
@@ -100,7 +107,7 @@ class Cut:
                 return t
             t = whole(t, self.mesh)
         elif t.device_mesh != self.mesh:
-            raise NotThePart
+            raise NotThePart(_meshes(t, self.mesh))
         placements = self.placements(names, t.shape)
         if tuple(t.placements) != placements:
             t = t.redistribute(placements=placements)
@@ -166,7 +173,10 @@ class Cut:
         if not isinstance(out, DTensor):
             wrong_type(function, argument, f"a DTensor, as {like} is", type(out).__name__)
         wanted = self.placements(self.names)
-        if out.device_mesh != self.mesh or tuple(out.placements) != wanted:
+        if out.device_mesh != self.mesh:
+            wrong_value(function, argument, f"a DTensor on the mesh of {like}, {self.mesh}",
+                        out.device_mesh)  # fmt: skip
+        if tuple(out.placements) != wanted:
             if expected is None:
                 expected = f"a DTensor placed as the result is, {shown(wanted)}"
             wrong_value(function, argument, expected, shown(out.placements))
@@ -217,6 +227,10 @@ def dtensors(values: Any) -> Iterator[DTensor]:
             yield value
         elif isinstance(value, tuple):
             yield from dtensors(value)
+
+
+def _meshes(t: DTensor, mesh: Any) -> str:
+    return f"a DTensor on {t.device_mesh} beside one on {mesh}: tensors of a call share a mesh"
 
 
 def overwritten(*outs: Tensor) -> None:

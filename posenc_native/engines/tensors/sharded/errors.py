@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,10 +13,59 @@ from posenc_native.base.errors import add_hint, fault_of
 
 
 class NotThePart(ValueError):
-    """An argument that does not fit the whole of x; why, the operation says of the whole."""
+    """What cannot be taken apart. Of shapes that do not fit the operation on the whole says why."""
 
-    def __str__(self) -> str:
-        return "an argument that does not fit a DTensor"
+    def __init__(self, why: str = "an argument does not fit a DTensor") -> None:
+        super().__init__(why)
+
+
+# Calls whose shapes were found to fit, and how many of them are kept.
+_FINE: set[Any] = set()
+_KEPT = 4096
+
+
+def check_whole(operation: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    """The errors that the operation raises for the shapes that the caller knows.
+
+    A part may fit where the whole does not, or on some ranks alone; the others would go on, write,
+    and wait for this one. Looked at once for each combination of shapes.
+    """
+    try:
+        call = (operation, _shown(args))
+        if call in _FINE:
+            return
+    except TypeError:  # what has no hash
+        call = None
+    try:
+        operation(*without_memory(args))
+    except (ValueError, TypeError) as error:
+        raise _with_hint(error) from None
+    except Exception:  # what does not run without values is checked on the parts
+        return
+    if call is not None:
+        if len(_FINE) >= _KEPT:
+            _FINE.clear()
+        _FINE.add(call)
+
+
+def _shown(value: Any) -> Any:
+    """What of an argument may decide whether a call is right, and can be looked up."""
+    if isinstance(value, Tensor):
+        return value.shape, value.dtype
+    if isinstance(value, tuple):
+        return tuple([_shown(item) for item in value])
+    if isinstance(value, np.ndarray):
+        return value.shape, value.dtype, value.tobytes() if value.size < _KEPT else id(value)
+    if isinstance(value, list):
+        return _shown(tuple(value))
+    return type(value), value
+
+
+def _with_hint(error: Exception) -> Exception:
+    add_hint(
+        error, "a tensor that is no DTensor is the whole; DTensor.from_local makes one of a part"
+    )
+    return error
 
 
 def error_of_the_whole(
@@ -26,10 +76,10 @@ def error_of_the_whole(
         return error
     try:
         operation(*without_memory(args))
-    except (ValueError, TypeError) as about:
-        hint = "a tensor that is no DTensor is the whole; DTensor.from_local makes one of a part"
-        add_hint(about, hint)
-        return about
+    except NotImplementedError:  # it does not run without values
+        return error
+    except Exception as about:
+        return _with_hint(about)
     return error
 
 

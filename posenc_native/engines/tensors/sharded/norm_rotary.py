@@ -23,7 +23,7 @@ from posenc_native.engines.tensors.results import no_gradient_of, no_output_for_
 from posenc_native.engines.tensors.small import at_once
 
 from .cut import Cut, mesh_of, overwritten, shown, whole
-from .errors import NotThePart, without_memory
+from .errors import NotThePart
 from .rotary import cut_of, part_of, tensors_of, token_names
 
 
@@ -50,9 +50,6 @@ def norm_rotary(
     places = call.places(to)
     followed = torch.is_grad_enabled() and needs_grad(*read)
     rooms = () if to or followed else call.rooms()
-    if to:  # all is checked before anything is written
-        given = (function, inputs, rotation, compute, norm, cache, False)
-        plain_run(*without_memory(given))
     with torch.set_grad_enabled(followed):
         parts = call.run(compute, tuple(room.to_local() for room in rooms) or places)
     if rooms:
@@ -109,7 +106,7 @@ class _Call:
     def run(self, compute: str, places: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """The parts of the results. Q and k that are cut in different ways are two calls."""
         q, k = self.parts(places)
-        if self.cuts[0].by == self.cuts[1].by:
+        if self.cuts[0].lies_as(self.cuts[1]):
             return self._run((q, k), (0, 1), compute, places)
         no_q, no_k = _without_heads(k, self.cuts[1]), _without_heads(q, self.cuts[0])
         of_q = (places[0], no_k) if places else ()
@@ -168,6 +165,10 @@ class _Append(_Call):
             cut.place(function, name, getattr(cache, name), "k", "a DTensor cut along b or h")
             for name, cut in zip(("keys", "values"), caches, strict=True)
         ]
+        mesh = caches[0].mesh
+        for name, cut in zip(("values", *"qkv"), (caches[1], *self.cuts), strict=False):
+            if cut.mesh != mesh:
+                wrong_value(function, name, f"a DTensor on the mesh of keys, {mesh}", cut.mesh)
         if caches[1].by != by:
             expected = f"placements as keys, {shown(cache.keys.placements)}"
             wrong_value(function, "values", expected, shown(cache.values.placements))

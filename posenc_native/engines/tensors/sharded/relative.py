@@ -41,8 +41,12 @@ def toeplitz_bias(
     if q_offset is not None:
         q_offset = integer_tensor(function, "q_offset", q_offset, diagonals.device)
         batch = _leading(q_offset.ndim + 1)[:-1]
-    cut = Cut(diagonals, (*leading, *entries), leading)
-    if batch and len(leading) == 1:  # the batch is that of q_offset
+    # The batch is that of q_offset, unless the diagonals have one.
+    of_offset = bool(batch) and all(n == 1 for n in diagonals.shape[: len(leading) - 1])
+    if of_offset:
+        leading = (*(f"one{axis}" for axis in range(len(leading) - 1)), "h")
+    cut = Cut(diagonals, (*leading, *entries), ("h",) if of_offset else leading)
+    if of_offset:
         local_offset = cut.part(q_offset, tuple(f"n{i}" for i in range(q_offset.ndim)))
     else:
         local_offset = cut.part(q_offset, batch) if batch else None

@@ -20,7 +20,7 @@ from posenc_native.engines.tensors.results import no_output_for_gradient
 from posenc_native.engines.tensors.small import at_once
 
 from .cut import Cut, Names, mesh_of, overwritten, whole
-from .errors import NotThePart, without_memory
+from .errors import NotThePart
 
 AnyRotation = TypeVar("AnyRotation", Rotation, TableRotation)
 
@@ -50,24 +50,22 @@ def rotate(x: Any, rotation: Any, out: Any) -> Tensor:
 
 def rotate_two(q: Any, k: Any, rotation: Any, to: Any) -> tuple[Tensor, Tensor]:
     """`apply_rotary_qk` and `apply_rotary_qk_tables`."""
-    function, operation = _of_two(rotation)
+    function, _ = _of_two(rotation)
     mesh = mesh_of((q, k, rotation))
     both = whole(q, mesh), whole(k, mesh)
     cuts = [cut_of(x, rotation.layout) for x in both]
     learned = needs_grad(*tensors_of(q, k, rotation))
     outs = both if to is True else to or ()
     if outs and learned:
-        if outs[0] is not q or outs[1] is not k:
+        if to is not True and (outs[0] is not q or outs[1] is not k):
             no_output_for_gradient(function, *tensors_of(q, k, rotation))
-        rotated_q, rotated_k = rotate_two(q, k, rotation, False)
-        return q.copy_(rotated_q), k.copy_(rotated_k)
+        rotated = rotate_two(q, k, rotation, False)
+        return _overwrite(q, rotated[0]), _overwrite(k, rotated[1])
     if outs:
         places = [
             cut.place(function, name if out is x else f"out[{i}]", out, name)
             for i, (name, cut, x, out) in enumerate(zip("qk", cuts, both, outs, strict=True))
         ]
-        if cuts[0].by != cuts[1].by:  # both are checked before one is written
-            operation(*without_memory((q, k, rotation)), False)
         with torch.no_grad():
             parts = [
                 place if out is x else cut.local(x)
@@ -147,7 +145,7 @@ def _rotate_parts(
     cuts: list[Cut], parts: list[Tensor], rotation: Any, places: list[Tensor] | None
 ) -> Any:
     """The parts of q and k rotated: in one call, unless they are cut in different ways."""
-    if cuts[0].by == cuts[1].by:
+    if cuts[0].lies_as(cuts[1]):
         function, operation = _of_two(rotation)
         own = part_of(function, cuts[0], rotation, cuts[1])
         if places is None:
@@ -164,6 +162,12 @@ def _rotate_parts(
         operation(parts[i], part_of(function, cuts[i], one), None if places is None else places[i])
         for i, one in enumerate(of_each(rotation))
     )
+
+
+def _overwrite(x: Any, rotated: Any) -> Tensor:
+    """x with other values; one that is plain beside a DTensor gets the whole of them."""
+    result: Tensor = x.copy_(rotated if isinstance(x, DTensor) else rotated.full_tensor())
+    return result
 
 
 def _tokens(cut: Cut) -> str:

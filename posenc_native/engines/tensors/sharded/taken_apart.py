@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .errors import error_of_the_whole
+from .errors import check_whole, error_of_the_whole
 
 _DISTRIBUTED = "torch.distributed.tensor"
 
@@ -56,6 +56,8 @@ def _run(operation: Callable[..., Any], family: str, rule: str, args: tuple[Any,
         "matrices": matrices, "norm_rotary": norm_rotary, "relative": relative, "rotary": rotary,
         "sinusoids": sinusoids,
     }  # fmt: skip
+    if not torch.compiler.is_compiling():
+        check_whole(operation, args)
     try:
         return getattr(rules[family], rule)(*args)
     except (ValueError, TypeError) as error:
