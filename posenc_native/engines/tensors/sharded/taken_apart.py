@@ -1,9 +1,8 @@
-"""Which operations meet DTensors: these are taken apart and plain tensors go on."""
+"""Which operations meet DTensors: these are taken apart, and plain tensors go on."""
 
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,18 +11,19 @@ from torch import Tensor
 
 from .errors import check_whole, error_of_the_whole
 
-_DISTRIBUTED = "torch.distributed.tensor"
+# What most arguments are: a call on plain tensors is to pay nothing that shows.
+_PLAIN = frozenset({Tensor, type(None), int, float, bool, str, torch.dtype})
 
 
 def taken_apart(operation: Callable[..., Any], family: str, rule: str) -> Callable[..., Any]:
     """The operation, of DTensors too: <family>.py has the rule, of the same arguments."""
 
+    # Only rotations and norms have tensors in tuples.
+    plain = _PLAIN if family in ("rotary", "norm_rotary") else _PLAIN | {tuple}
+
     @functools.wraps(operation)
     def run(*args: Any) -> Any:
-        # Who has not imported them has none.
-        if not torch.compiler.is_compiling() and _DISTRIBUTED not in sys.modules:
-            return operation(*args)
-        if not _any_dtensor(args):
+        if plain.issuperset(map(type, args)) or not _any_dtensor(args):
             return operation(*args)
         return _run(operation, family, rule, args)
 
@@ -42,7 +42,7 @@ def beside(x: Tensor, t: Tensor) -> Tensor:
 def _any_dtensor(values: Any) -> bool:
     for value in values:
         kind = type(value)
-        if kind is Tensor or value is None:
+        if kind in _PLAIN:
             continue
         if kind.__name__ == "DTensor" or (isinstance(value, tuple) and _any_dtensor(value)):
             return True
