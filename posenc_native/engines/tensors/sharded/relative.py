@@ -96,6 +96,7 @@ def add_toeplitz_bias(
         result = plain.add_toeplitz_bias(cut.local(scores), own, *grid, offset, None)
         return cut.join(result, cut.names)
     if out is scores and needs_grad(*read):
+        cut.place(function, "out", out, "scores")
         whole_sum = add_toeplitz_bias(scores, diagonals, q_len, k_len, start, q_offset, None)
         return scores.copy_(whole_sum)  # type: ignore[no-any-return]
     no_output_for_gradient(function, *read)

@@ -33,6 +33,7 @@ def rotate(x: Any, rotation: Any, out: Any) -> Tensor:
     own = part_of(function, cut, rotation)
     if out is not None:
         if out is x and needs_grad(x):
+            cut.place(function, "out", out, "x")
             return x.copy_(rotate(x, rotation, None))  # type: ignore[no-any-return]
         no_output_for_gradient(function, *tensors_of(x, rotation))
         place = cut.place(function, "out", out, "x")
@@ -59,6 +60,8 @@ def rotate_two(q: Any, k: Any, rotation: Any, to: Any) -> tuple[Tensor, Tensor]:
     if outs and learned:
         if to is not True and (outs[0] is not q or outs[1] is not k):
             no_output_for_gradient(function, *tensors_of(q, k, rotation))
+        for name, cut, x in zip("qk", cuts, both, strict=True):
+            cut.place(function, name, x, name)
         rotated = rotate_two(q, k, rotation, False)
         return _overwrite(q, rotated[0]), _overwrite(k, rotated[1])
     if outs:

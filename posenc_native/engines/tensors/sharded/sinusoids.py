@@ -77,6 +77,7 @@ def add_sinusoidal(
                 return room
         return cut.join(plain.add_sinusoidal(cut.local(x), positions, *numbers, None), names)
     if out is x and needs_grad(*read):
+        cut.place(function, "out", out, "x")
         return x.copy_(add_sinusoidal(x, positions, *numbers, None))  # type: ignore[no-any-return]
     no_output_for_gradient(function, *read)
     place = cut.place(function, "out", out, "x")
