@@ -35,6 +35,12 @@ def _in_place(x: Inputs, placements: list[Any]) -> Any:
     return pn.apply_rotary_qk(q, x.k, None, INV_FREQ, inplace=True)
 
 
+def _append(x: Inputs, heads: int, slots: Tensor) -> Any:
+    """Into caches of so many heads and 20 slots."""
+    caches = (x.cut(torch.zeros(B, heads, 20, D)) for _ in "kv")
+    return pn.rotary_append(x.q, x.k, x.k, None, INV_FREQ, *caches, slots)
+
+
 # The axis that is cut, the call, and what is said.
 ERRORS: dict[str, tuple[int, Callable[[Inputs], Any], type[Exception], str]] = {
     "positions of a part": (
@@ -136,29 +142,13 @@ ERRORS: dict[str, tuple[int, Callable[[Inputs], Any], type[Exception], str]] = {
     ),
     "a cache of more heads": (
         1,
-        lambda x: pn.rotary_append(
-            x.q,
-            x.k,
-            x.k,
-            None,
-            INV_FREQ,
-            *(x.cut(torch.zeros(B, K + 1, 20, D)) for _ in "kv"),
-            torch.arange(2 * S),
-        ),
+        lambda x: _append(x, K + 1, torch.arange(2 * S)),
         ValueError,
         r"rotary_append: keys: expected",
     ),
     "a slot that no cache has": (
         1,
-        lambda x: pn.rotary_append(
-            x.q,
-            x.k,
-            x.k,
-            None,
-            INV_FREQ,
-            *(x.cut(torch.zeros(B, K, 20, D)) for _ in "kv"),
-            torch.arange(2 * S) + 15,
-        ),
+        lambda x: _append(x, K, torch.arange(2 * S) + 15),
         ValueError,
         r"rotary_append: slots: expected -1, or slots 0 .. 19, got",
     ),

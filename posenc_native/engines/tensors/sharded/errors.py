@@ -22,6 +22,8 @@ class NotThePart(ValueError):
 # Calls whose shapes were found to fit, and how many of them are kept.
 _FINE: set[Any] = set()
 _KEPT = 4096
+# Elements of an array that are read to look a call up: frequencies, maps of axes.
+_READ = 4096
 
 
 def check_whole(operation: Callable[..., Any], args: tuple[Any, ...]) -> None:
@@ -34,7 +36,7 @@ def check_whole(operation: Callable[..., Any], args: tuple[Any, ...]) -> None:
         call = (operation, _shown(args))
         if call in _FINE:
             return
-    except TypeError:  # what has no hash
+    except TypeError:  # what has no hash, or is long
         call = None
     try:
         operation(*without_memory(args))
@@ -55,7 +57,9 @@ def _shown(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple([_shown(item) for item in value])
     if isinstance(value, np.ndarray):
-        return value.shape, value.dtype, value.tobytes() if value.size < _KEPT else id(value)
+        if value.size > _READ:
+            raise TypeError("too long to be looked up")
+        return value.shape, value.dtype, value.tobytes()
     if isinstance(value, list):
         return _shown(tuple(value))
     return type(value), value
