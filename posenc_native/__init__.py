@@ -31,6 +31,7 @@ from .absolute.encodings import (
     recurrent_positions,
 )
 from .absolute.resampling import resample_positions
+from .base.vocabulary import name_hint
 from .configuration import show_config
 from .engines.backend import get_num_threads, set_backend, set_num_threads
 from .models.layers import nope_layers
@@ -194,6 +195,8 @@ if not TYPE_CHECKING:
         rooms = [room for room in _OPTIONAL if f'"{name}"' in _exported(room)]
         if rooms and not name.startswith("_"):
             text += f"; posenc_native.{rooms[0]} has it: posenc_native.{rooms[0]}.{name}"
+        elif said := name_hint(name):
+            text += f"; {said}"
         raise AttributeError(text, name=name, obj=sys.modules[__name__])
 
     def _exported(room):

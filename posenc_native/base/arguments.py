@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from .errors import Fault, error_of
+from .errors import Fault, error_of, names_like
 
 FLOAT_DTYPES = ("float16", "bfloat16", "float32", "float64")
 
@@ -247,7 +247,12 @@ def as_dtype(function: str, dtype: object) -> np.dtype[Any]:
     try:
         return np.dtype(dtype)  # type: ignore[call-overload, no-any-return]
     except TypeError:
-        wrong_type(function, "dtype", f"one of {', '.join(FLOAT_DTYPES)}", repr(dtype))
+        known: tuple[str, ...] = FLOAT_DTYPES
+        hint = ""
+        if dtype == "bfloat16":  # NumPy has none of its own
+            known = tuple(name for name in known if name != dtype)
+            hint = "import ml_dtypes for NumPy's bfloat16, or write dtype=torch.bfloat16"
+        wrong_type(function, "dtype", f"one of {', '.join(known)}", repr(dtype), hint)
 
 
 def is_tensor(value: object) -> bool:
@@ -299,9 +304,7 @@ def check_known_name(
     if not isinstance(name, str):
         wrong_type(function, argument, "a str", type(name).__name__)
     if name not in names:
-        import difflib
-
-        near = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.4)
+        near = names_like(name, names, cutoff=0.4)
         expected = f"one of the {len(names)} names of {listed}"
         if near:
             expected = f"one of {', '.join(near)} or others of {listed}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
@@ -45,6 +45,17 @@ def fault_of(error: BaseException) -> Fault | None:
     """The fault of an error about an argument of this library, None of any other error."""
     fault = getattr(error, "fault", None)
     return fault if isinstance(fault, Fault) else None
+
+
+def names_like(name: str, names: Iterable[str], cutoff: float = 0.6) -> list[str]:
+    """At most three names that may have been meant: those in the name, else the nearest."""
+    text = name.lower()
+    within = sorted((each for each in names if each in text), key=len, reverse=True)
+    if within:  # meta-llama/Llama-3.1-8B
+        return within[:3]
+    import difflib
+
+    return difflib.get_close_matches(text, [*names], n=3, cutoff=cutoff)
 
 
 def add_hint(error: BaseException, hint: str) -> None:

@@ -23,6 +23,8 @@ def hint_at(error: BaseException, rotation: Rotation | TableRotation, **tensors:
     hint = ""
     if fault.argument in ("pairing", "out_pairing"):
         hint = pairing_hint(getattr(rotation, fault.argument))
+    elif fault.argument == "layout":
+        hint = _layout_hint(rotation.layout)
     elif isinstance(error, ValueError):
         hint = _full_width(fault.argument, rotation, tensors)
         hint = hint or _one_position(fault.argument, rotation, tensors)
@@ -92,6 +94,18 @@ def _tokens(layout: object, tensors: dict[str, Any]) -> int | None:
     return shape[at] if shape and 0 <= at < len(shape) else None
 
 
+def _layout_hint(layout: object) -> str:
+    """The layout that a name is but for capitals and spaces, or with n for heads."""
+    if not isinstance(layout, str):
+        return ""
+    text = layout.lower().replace(" ", "").replace("n", "h")
+    try:
+        rotary_view("", (1,) * len(text), text, "half", 0, 0)
+    except (ValueError, TypeError):
+        return ""
+    return f'layout="{text}"?'
+
+
 _MISPLACED = ("positions", "cos", "sin", "inv_freq", "x", "q", "k")
 
 
@@ -106,7 +120,9 @@ def _another_layout(argument: str, rotation: Any, tensors: dict[str, Any]) -> st
         3: ["hsd", "thd", "bsd"],
         2: ["sd"],
     }[rank]
-    fitting = [at for at in layouts if at != rotation.layout and _fits(rotation, shapes, at)]
+    if _fits(rotation, shapes, rotation.layout):
+        return ""  # something else is wrong: a value
+    fitting = [at for at in layouts if _fits(rotation, shapes, at)]
     usual = [at for at in fitting if at in ("bhsd", "bshd")] or fitting
     return f'layout="{usual[0]}"?' if len(usual) == 1 else ""
 
@@ -146,9 +162,12 @@ def _fits(rotation: Any, shapes: dict[str, Any], layout: str) -> bool:
             first.check_tokens("", name, shape, before=before, after=after)
     except (ValueError, TypeError, IndexError):
         return False
-    # Without a shape that says where tokens or heads are, any layout of the rank would do. (k does
-    # not say it: where its length is another, it would seem to have swapped heads and tokens.)
-    return bool(given) or frequencies[:-1] not in ((), (1,))
+    if given or frequencies[:-1] not in ((), (1,)):
+        return True
+    # Nothing else says where tokens or heads are. Only heads of k that are shared by those of q do:
+    # where k has another length, as many would seem to be heads.
+    heads = [view.heads for view in views.values()]
+    return len(heads) == 2 and 0 < heads[1] < heads[0] and heads[0] % heads[1] == 0
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:

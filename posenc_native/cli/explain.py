@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from posenc_native.models.presets import rotary_presets
 from posenc_native.rotary.explain import explain
 from posenc_native.rotary.explanation import Explanation
 from posenc_native.rotary.rotary import Rotary
 
 from . import terminal
 from .options import output_file, reading_config
-from .parser import CommandError, add_command
+from .parser import CommandError, UsageError, add_command
 from .plot import FORMATS, show
 
 _DESCRIPTION = """\
@@ -52,6 +53,12 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
+    if str(options.path) in rotary_presets() and not options.path.exists():
+        raise UsageError(
+            f"{options.path}: a preset, which has no config.json to explain. To draw it: "
+            f"`plot frequencies --preset {options.path}`. To read its facts in Python: "
+            f"`rotary_presets()[{str(options.path)!r}]`"
+        )
     with reading_config(options.path):
         found = explain(options.path)
     _print(found)

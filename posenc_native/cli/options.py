@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from posenc_native.base.arguments import FLOAT_DTYPES, SINUSOIDAL_LAYOUTS, WIDTH_LIMIT
-from posenc_native.base.errors import fault_of
+from posenc_native.base.errors import fault_of, names_like
 from posenc_native.models.presets import rotary_presets
 from posenc_native.rotary.rotary import Rotary
 from posenc_native.sinusoids.presets import sinusoidal_presets
@@ -98,9 +98,7 @@ def _assignment(text: str) -> tuple[str, Any]:
 def _preset(text: str) -> str:
     known = {**rotary_presets(), **sinusoidal_presets()}
     if text not in known:
-        import difflib
-
-        like = difflib.get_close_matches(text, known) or [n for n in known if text.lower() in n]
+        like = names_like(text, known, cutoff=0.4)
         expected = f"a preset like {', '.join(like)}" if like else "one of --list-presets"
         raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
     return text

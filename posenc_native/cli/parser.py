@@ -74,6 +74,9 @@ def unknown(parser: argparse.ArgumentParser, words: Sequence[str]) -> str:
     """What is said of words that no option takes: those like them that there are."""
     said = f"unrecognized arguments: {' '.join(words)}"
     names = [name for action in parser._actions for name in action.option_strings]
+    ours = [word for word in words if word.partition("=")[0] in names]
+    if ours:  # they were typed before the command
+        return f"{said} (write them after the command: `{parser.prog} {' '.join(ours)}`)"
     like = [near for word in words for near in _near(word.partition("=")[0], names)]
     return f"{said} (did you mean {' or '.join(dict.fromkeys(like))}?)" if like else said
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from posenc_native.base.optional import absent, install_command
+from posenc_native.base.vocabulary import name_hint
 from posenc_native.engines import late
 
 if absent("torch"):
@@ -75,7 +76,9 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name != "HeadParallel":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        said = name_hint(name)
+        text = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(f"{text}; {said}" if said else text)
     from .parallel import HeadParallel
 
     return HeadParallel

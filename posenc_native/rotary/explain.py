@@ -7,10 +7,11 @@ different ways: most reports of "the model is a little worse there" are one of t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
+from posenc_native.base.vocabulary import MISSING, takes_words, unknown_keywords
 from posenc_native.models.config import Configuration, LayerGroup
 from posenc_native.models.unread import unread_entries
 from posenc_native.spectra.scaling import rotary_frequencies, softmax_correction
@@ -21,7 +22,8 @@ from .rotary import Rotary
 from .words import number, times, turn_text
 
 
-def explain(config: Any) -> Explanation:
+@takes_words
+def explain(config: Any, **unknown: NoReturn) -> Explanation:
     """Say in plain words how a model rotates, and where engines are known to differ on it.
 
     Args:
@@ -50,6 +52,8 @@ def explain(config: Any) -> Explanation:
           10,000), one turn every 6.3 positions to one every 6,283.
           No scaling: frequencies and cosines are used as they are.
     """
+    if unknown or config is MISSING:
+        unknown_keywords("explain", unknown, explain)
     model = Configuration.read(config, "explain")
     groups = model.groups()
     explained = tuple(_explained(model, group, len(groups)) for group in groups)

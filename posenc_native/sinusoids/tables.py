@@ -12,13 +12,14 @@ together (spec.py); presets.py has those of other projects by name.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import as_dtype, as_operand, is_tensor, is_torch_dtype
+from posenc_native.base.vocabulary import MISSING, takes_words, unknown_keywords
 from posenc_native.engines import backend, late, reference
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ def sinusoidal(positions: npt.ArrayLike, dim: int, *, dtype: Dtype = ..., device
 @overload
 def sinusoidal(positions: npt.ArrayLike, dim: int, *, dtype: NumPyDtype = ..., device: None = ...,
                out: OutArray = ..., **options: Unpack[Waves]) -> Array[Any]: ...  # fmt: skip
+@takes_words
 def sinusoidal(
     positions: npt.ArrayLike | TensorLike,
     dim: int,
@@ -87,6 +89,7 @@ def sinusoidal(
     dtype: Any = None,
     device: Any = None,
     out: Any = None,
+    **unknown: NoReturn,
 ) -> Any:
     """Table of sines and cosines, exact at every position.
 
@@ -129,6 +132,8 @@ def sinusoidal(
         array([[0.    , 1.    , 0.    , 1.    ],
                [0.8415, 0.5403, 0.01  , 1.    ]], dtype=float32)
     """
+    if unknown or positions is MISSING or dim is MISSING:
+        unknown_keywords("sinusoidal", unknown, sinusoidal)
     if device is not None or is_tensor(positions) or is_tensor(out) or is_torch_dtype(dtype):
         return late.torch_operations().sinusoidal(
             positions, dim, base, layout, shift, scale, dtype, device, out
@@ -148,6 +153,7 @@ def add_sinusoidal(x: TensorLike, positions: Numbers | None = ..., *, out: OutTe
 @overload
 def add_sinusoidal(x: SupportsArray[Number], positions: Numbers | None = ..., *,
     out: OutArray = ..., **options: Unpack[AddedWaves]) -> Array[Number]: ...  # fmt: skip
+@takes_words
 def add_sinusoidal(
     x: Any,
     positions: npt.ArrayLike | torch.Tensor | None = None,
@@ -159,6 +165,7 @@ def add_sinusoidal(
     shift: float = 0.0,
     scale: float = 1.0,
     out: Any = None,
+    **unknown: NoReturn,
 ) -> Any:
     """``x * x_scale + alpha * table`` in one pass; the table is never in memory.
 
@@ -186,6 +193,8 @@ def add_sinusoidal(
         array([[[1.    , 1.5   , 1.    , 1.5   ],
                 [1.4207, 1.2702, 1.005 , 1.5   ]]], dtype=float32)
     """
+    if unknown or x is MISSING:
+        unknown_keywords("add_sinusoidal", unknown, add_sinusoidal)
     if type(x) is not np.ndarray:
         operations = late.operations_on(x)
         if operations is not None:

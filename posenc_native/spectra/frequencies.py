@@ -5,12 +5,14 @@ from __future__ import annotations
 import decimal
 from decimal import Decimal
 from functools import lru_cache
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from posenc_native.base import arguments
 from posenc_native.base.constants import constant_without_tensors
+from posenc_native.base.vocabulary import MISSING, takes_words, unknown_keywords
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -23,7 +25,10 @@ TWO_PI = Decimal(
 
 
 @constant_without_tensors
-def frequencies(dim: int, base: float = 10000.0, *, shift: float = 0.0) -> FloatArray:
+@takes_words
+def frequencies(
+    dim: int, base: float = 10000.0, *, shift: float = 0.0, **unknown: NoReturn
+) -> FloatArray:
     """Frequencies of a sinusoidal encoding.
 
     Args:
@@ -48,6 +53,8 @@ def frequencies(dim: int, base: float = 10000.0, *, shift: float = 0.0) -> Float
     ``get_timestep_embedding`` of diffusers.
     """
     function = "frequencies"
+    if unknown or dim is MISSING:
+        unknown_keywords(function, unknown, frequencies)
     arguments.width(function, "dim", dim)
     return np.array(
         rounded_frequencies(*arguments.frequency_parameters(function, dim, base, shift))
@@ -55,7 +62,10 @@ def frequencies(dim: int, base: float = 10000.0, *, shift: float = 0.0) -> Float
 
 
 @constant_without_tensors
-def wavelengths(dim: int, base: float = 10000.0, *, shift: float = 0.0) -> FloatArray:
+@takes_words
+def wavelengths(
+    dim: int, base: float = 10000.0, *, shift: float = 0.0, **unknown: NoReturn
+) -> FloatArray:
     """Wavelengths of a sinusoidal encoding, positions a turn.
 
     Args and errors are those of `frequencies`.
@@ -67,6 +77,8 @@ def wavelengths(dim: int, base: float = 10000.0, *, shift: float = 0.0) -> Float
         >>> wavelengths(4)
         array([  6.28318531, 628.31853072])
     """
+    if unknown or dim is MISSING:
+        unknown_keywords("wavelengths", unknown, wavelengths)
     arguments.width("wavelengths", "dim", dim)
     exact = checked_frequencies("wavelengths", dim, base, shift)
     with decimal.localcontext(EXACT):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from posenc_native.base import arguments
+from posenc_native.base import arguments, vocabulary
 from posenc_native.base.arguments import wrong_type, wrong_value
 from posenc_native.base.constants import constant_without_tensors
 
@@ -25,12 +25,14 @@ if TYPE_CHECKING:
 
 
 @constant_without_tensors
+@vocabulary.takes_words
 def rotary_frequencies(
     rotary_dim: int,
     base: float = 10000.0,
     scaling: Mapping[str, Any] | None = None,
     *,
     seq_len: int | npt.ArrayLike | torch.Tensor | None = None,
+    **unknown: NoReturn,
 ) -> tuple[FloatArray, float]:
     """Frequencies of a rotary encoding, scaled to a longer context where asked.
 
@@ -74,8 +76,7 @@ def rotary_frequencies(
         factor for both cos and sin. For the softmax scale see `softmax_correction`.
 
     Raises:
-        ValueError: odd rotary_dim, unknown rope_type; a key that is missing, unknown to that type
-            or nonsense, which the message names.
+        ValueError: odd rotary_dim, unknown rope_type, a key missing, unknown to it or nonsense.
         TypeError: an argument or value of the wrong kind.
 
     Example:
@@ -88,13 +89,14 @@ def rotary_frequencies(
     (kexue.fm/archives/9706) and ``NTKScalingRotaryEmbedding`` of vLLM.
     """
     function = "rotary_frequencies"
+    if unknown or rotary_dim is vocabulary.MISSING:
+        vocabulary.unknown_keywords(function, unknown, rotary_frequencies)
     rotary_dim = arguments.width(function, "rotary_dim", rotary_dim)
     base = arguments.positive_number(function, "base", base)
     if scaling is not None and not isinstance(scaling, Mapping):
         wrong_type(function, "scaling", "a mapping or None", type(scaling).__name__)
-    if seq_len is not None:
-        scaling = {**(scaling or {}), "seq_len": seq_len}
-    return scaled_frequencies(function, rotary_dim, base, scaling)
+    values = scaling if seq_len is None else {**(scaling or {}), "seq_len": seq_len}
+    return scaled_frequencies(function, rotary_dim, base, values)
 
 
 def scaled_frequencies(

@@ -93,6 +93,48 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
         lambda of: pn.apply_rotary(of(x()), of(np.arange(7)), FREQ), "got [7]", "layout",
     ),
     "no positions": (lambda of: pn.apply_rotary(of(x(5, 3, 8)), None, FREQ), "4 axes", "?"),
+    "heads that share keys": (
+        lambda of: pn.apply_rotary_qk(of(x(1, 5, 8, 8)), of(x(1, 5, 2, 8)), None, FREQ),
+        '; layout="bshd"?', "of their own",
+    ),
+    "heads that share keys, at positions": (
+        lambda of: pn.apply_rotary_qk(of(x(1, 5, 8, 8)), of(x(1, 5, 2, 8)), of(AT), FREQ),
+        '; layout="bshd"?', "of their own",
+    ),
+    "heads that share keys, the other way": (
+        lambda of: pn.apply_rotary_qk(
+            of(x(1, 8, 5, 8)), of(x(1, 2, 5, 8)), None, FREQ, layout="bshd"
+        ),
+        '; layout="bhsd"?', "of their own",
+    ),
+    "heads that share keys, by tables": (
+        lambda of: pn.apply_rotary_qk_tables(
+            of(x(1, 5, 8, 8)), of(x(1, 5, 2, 8)), of(x(5, 4)), of(x(5, 4))
+        ),
+        '; layout="bshd"?', "of their own",
+    ),
+    "heads that share keys, packed": (
+        lambda of: pn.apply_rotary_qk(of(x(5, 8, 8)), of(x(5, 2, 8)), None, FREQ, layout="hsd"),
+        '; layout="thd"?', "of their own",
+    ),
+    "a step of decoding": (
+        lambda of: pn.apply_rotary_qk(of(x(1, 8, 1, 8)), of(x(1, 8, 7, 8)), None, FREQ),
+        "positions=(q_positions, k_positions)", "layout",
+    ),
+    "no number": (
+        lambda of: pn.apply_rotary(of(x(1, 5, 4, 8)), of(np.full(4, np.nan)), FREQ),
+        "positions: expected ", "layout",
+    ),
+    "frequencies without an end": (
+        lambda of: pn.apply_rotary(of(x(1, 4, 5, 8)), None, of(np.full((4, 4), np.inf))),
+        "inv_freq: expected ", "layout",
+    ),
+    "capitals": (
+        lambda of: pn.apply_rotary(of(x()), None, FREQ, layout="BSHD"), '; layout="bshd"?', "",
+    ),
+    "heads as n": (
+        lambda of: pn.apply_rotary(of(x()), None, FREQ, layout="b s n d"), '; layout="bshd"?', "",
+    ),
     # --- one position
     "a number": (
         lambda of: pn.apply_rotary(of(x(2, 3, 1, 8)), of(np.array(7)), FREQ),
@@ -163,6 +205,10 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
     "a preset": (
         lambda of: pn.Rotary.preset("llama3"),
         "one of llama-3, llama-3.3, llama-3.1 or others of rotary_presets(), got 'llama3'", "",
+    ),
+    "a name of a hub": (
+        lambda of: pn.Rotary.preset("meta-llama/Llama-3.1-8B"),
+        "expected one of llama-3.1, llama-3 or others of rotary_presets()", "mistral",
     ),
     "a preset of tables": (
         lambda of: pn.sinusoidal_preset("fairsek", 4, 8),

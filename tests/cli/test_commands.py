@@ -137,6 +137,8 @@ def test_examples_run(
     ("arguments", "line"),
     [
         ("dance", ": COMMAND: invalid choice: 'dance'"),
+        ("--json info", " info: unrecognized arguments: --json (write them after the command: `"),
+        ("explain llama-3.1", " explain: llama-3.1: a preset, which has no config.json to explain"),
         ("info --loud", " info: unrecognized arguments: --loud"),
         ("info --js", " info: unrecognized arguments: --js"),  # no abbreviations
         ("explain", " explain: the following arguments are required: PATH"),
@@ -187,6 +189,10 @@ def test_examples_run(
         ("table rotary --positions 3 --head-dim 8 --preset llama-3", " expected one of --preset,"),
         ("table rotary --positions 3 --preset llama-3 --base 5", ": --base: not beside --preset"),
         ("table rotary --positions 3 --preset lama-3", ": --preset: expected a preset like llama"),
+        (
+            "table rotary --positions 3 --preset meta-llama/Llama-3.1-8B",
+            ": --preset: expected a preset like llama-3.1, llama-3, got",
+        ),
         ("table rotary --positions 3 --preset ?", ": --preset: expected one of --list-presets"),
         ("table rotary --positions 3 --preset gemma-4", ": --layer-type: expected one of full_att"),
         ("table rotary --positions 3 --head-dim 8 --scaling yarn", ": --scaling: expected a JSON"),

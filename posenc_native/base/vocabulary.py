@@ -1,0 +1,322 @@
+"""Words of other libraries: what a keyword or a name of theirs is here.
+
+A function that takes such words ends its arguments with ``**unknown: NoReturn`` and begins so:
+
+    @takes_words
+    def rotary_frequencies(rotary_dim: int, base: float = 10000.0, **unknown: NoReturn) -> ...:
+        if unknown or rotary_dim is MISSING:
+            unknown_keywords("rotary_frequencies", unknown, rotary_frequencies)
+
+NoReturn lets type checkers refuse every such keyword. The decorator returns the same function: a
+call costs an empty dict and a comparison. (Python counts the arguments before the body runs.
+Without a default for the required ones, ``dim=64`` would be answered by "missing 1 required
+positional argument".)
+"""
+
+from __future__ import annotations
+
+import inspect
+import numbers
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, NoReturn, TypeVar
+
+from .arguments import plain, wrong_type
+
+AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
+
+
+class _Missing:
+    """The default of an argument that is required."""
+
+
+MISSING: Any = _Missing()
+
+
+def takes_words(function: AnyFunction) -> AnyFunction:
+    """Let a function answer keywords that it does not have; see the module's head.
+
+    Sets attributes only. Required arguments get the default MISSING, and the signature that help()
+    and inspect show stays the one without it and without ``**unknown``.
+    """
+    signature = inspect.signature(function)
+    shown = [
+        parameter
+        for parameter in signature.parameters.values()
+        if parameter.kind is not parameter.VAR_KEYWORD
+    ]
+    positional = [
+        parameter.default
+        for parameter in shown
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        and parameter.name != "self"
+    ]
+    itself: Any = function
+    itself.__defaults__ = tuple(
+        MISSING if default is inspect.Parameter.empty else default for default in positional
+    )
+    itself.__signature__ = signature.replace(parameters=shown)
+    itself.__annotations__.pop("unknown", None)
+    return function
+
+
+def unknown_keywords(
+    function: str, words: Mapping[str, object], of: Callable[..., Any]
+) -> NoReturn:
+    """Raise the TypeError for keywords that a function does not have, or for too few arguments.
+
+    Args:
+        function: the name that the error has.
+        words: the keywords, with their values.
+        of: the function or class, whose signature says which keywords there are.
+    """
+    parameters = inspect.signature(of).parameters
+    known = [name for name in parameters if name != "self"]
+    if not words:
+        required = [name for name in known if parameters[name].default is inspect.Parameter.empty]
+        wrong_type(function, "arguments", ", ".join(required), "fewer")
+    hints = [keyword_hint(word, value, known) for word, value in words.items()]
+    wrong_type(
+        function,
+        ", ".join(words),
+        f"a keyword of {', '.join(known)}",
+        ", ".join(f"{word}={_written(value)}" for word, value in words.items()),
+        "; ".join(dict.fromkeys(filter(None, hints))),
+    )
+
+
+def keyword_hint(word: str, value: object, known: list[str]) -> str:
+    """What to write for a keyword, in a function that has the known ones; "" if nobody knows."""
+    answers = (answer for answer in KEYWORDS.get(word.lower(), ()) if {*answer.beside} <= {*known})
+    text: Any = next((answer.text for answer in answers), None)
+    if isinstance(text, Mapping):
+        text = text.get(value) if isinstance(value, bool) else " or ".join(text.values())
+    if text is not None:
+        return str(text).replace("{value}", _written(value)).replace("{word}", word)
+    import difflib
+
+    near = difflib.get_close_matches(word.lower(), known, n=2, cutoff=0.6)
+    return f"did you mean {' or '.join(near)}?" if near else ""
+
+
+def _written(value: object) -> str:
+    """A value as code, if it is short."""
+    if value is None or isinstance(value, (numbers.Number, str)):
+        text = repr(plain(value))
+        return text if len(text) <= 40 else "..."
+    return "..."
+
+
+class Answer(NamedTuple):
+    """What to write, in functions that have all of some arguments.
+
+    text: {value} stands for the value, {word} for the word. For flags, a text for each value.
+    """
+
+    beside: tuple[str, ...]
+    text: str | Mapping[bool, str]
+
+
+def _answers(*answers: tuple[str, str | Mapping[bool, str]]) -> tuple[Answer, ...]:
+    return tuple(Answer(tuple(beside.split()), text) for beside, text in answers)
+
+
+_HEAD_DIM = _answers(
+    ("head_dim", "write head_dim={value}"),
+    ("rotary_dim", "write rotary_dim={value}"),
+    ("d_model", "write d_model={value}"),
+    ("dim", "write dim={value}"),
+    ("inv_freq", "inv_freq says it: inv_freq, _ = rotary_frequencies({value})"),
+)
+_BASE = _answers(
+    ("base", "write base={value}"),
+    ("inv_freq", "inv_freq says it: inv_freq, _ = rotary_frequencies(dim, base={value})"),
+    ("", "Rotary(head_dim, base={value}) has it"),
+)
+_TABLES = "for tables write apply_rotary_tables or apply_rotary_qk_tables, with cos and sin"
+_NO_LENGTH = "leave out {word}: nothing is precomputed, every length will do"
+_LONGEST = _answers(
+    ("positions dim", "write positions={value} for 0 .. {value} - 1"),
+    ("", _NO_LENGTH),
+)
+_LENGTH = _answers(
+    ("seq_len", "write seq_len={value} for the length of a text, or leave it out"),
+    ("positions dim", "write positions={value} for 0 .. {value} - 1"),
+    ("", _NO_LENGTH),
+)
+_POSITIONS = _answers(
+    ("positions", "write positions=..."),
+    ("rows", "write rows=..., which indexes cos and sin"),
+    ("", "positions belong to the call that rotates, positions=..."),
+)
+_OFFSET = _answers(
+    ("positions q", "write positions={value}, the position of the first token"),
+    ("positions inverse", "write positions={value}, the position of the first token"),
+    ("positions dim", "write positions=np.arange({value}, {value} + n) for n tokens"),
+    ("positions", "write positions=np.arange({value}, {value} + seq) for seq tokens"),
+    ("rows", "write rows=..., which indexes cos and sin"),
+    ("", "positions belong to the call that rotates, positions={value}"),
+)
+_INTERLEAVED = _answers(
+    ("pairing", {True: 'write pairing="interleaved"', False: 'write pairing="half"'}),
+    ("layout dim", {True: 'write layout="interleaved"', False: 'write layout="sin_cos"'}),
+    ("", {True: 'Rotary(..., pairing="interleaved") has it', False: 'leave out {word}: the '
+          'pairing "half" is that of Rotary(...) already'}),
+)  # fmt: skip
+_NEOX = _answers(
+    ("pairing", {False: 'write pairing="interleaved"', True: 'write pairing="half"'}),
+    ("", {False: 'Rotary(..., pairing="interleaved") has it', True: 'leave out {word}: the '
+          'pairing "half" is that of Rotary(...) already'}),
+)  # fmt: skip
+_SCALING = _answers(
+    ("scaling", 'write scaling={"rope_type": ..., "factor": ...}, as in a config.json'),
+    ("inv_freq", "inv_freq says it: inv_freq, scale = rotary_frequencies(dim, scaling=...)"),
+)
+_FACTOR = _answers(
+    ("scaling", 'write scaling={"rope_type": "linear", "factor": {value}}'),
+    ("inv_freq", "inv_freq says it: rotary_frequencies(dim, scaling=...)"),
+)
+_SHARE = _answers(
+    ("rotary_dim", "write rotary_dim=int({value} * head_dim)"),
+    ("inv_freq", "inv_freq says it: rotary_frequencies(int({value} * head_dim))"),
+)
+_INPLACE = _answers(
+    ("inplace", "write inplace={value}"),
+    ("out", "write out=x, which rotates x in place"),
+)
+_HEADS = _answers(
+    ("num_heads", "write num_heads={value}"),
+    ("", "leave out {word}: heads are counted from the shape"),
+)
+
+# Of transformers, flash-attn, vLLM, Liger, TransformerEngine, ONNX Runtime, torchtune,
+# x-transformers, diffusers, fairseq, Megatron and Meta's code.
+KEYWORDS: dict[str, tuple[Answer, ...]] = {
+    **dict.fromkeys(
+        ("dim", "head_dim", "rotary_dim", "head_size", "dim_head", "d_head", "rot_dim",
+         "rotary_embedding_dim", "d_model", "embed_dim", "embedding_dim", "hidden_size",
+         "num_pos_feats"),
+        _HEAD_DIM,
+    ),
+    **dict.fromkeys(
+        ("theta", "rope_theta", "rotary_base", "rotary_emb_base", "rope_base", "freqs_base",
+         "max_period", "temperature", "max_timescale", "max_wavelength"),
+        _BASE,
+    ),
+    **dict.fromkeys(
+        ("max_position_embeddings", "max_position", "max_positions", "max_seq_len", "max_seqlen",
+         "max_length", "max_len", "max_sequence_length", "max_seq_length", "num_positions",
+         "n_position", "num_embeddings", "init_size"),
+        _LONGEST,
+    ),
+    **dict.fromkeys(("seq_len", "seq_length", "seqlen", "length"), _LENGTH),
+    **dict.fromkeys(
+        ("position_ids", "input_pos", "cache_position", "position", "pos", "token_positions",
+         "pos_ids", "timesteps", "timestep", "position_id"),
+        _POSITIONS,
+    ),
+    **dict.fromkeys(
+        ("offset", "start_pos", "start", "seqlen_offset", "seqlen_offsets", "start_positions",
+         "past_key_values_length", "past_length", "seq_offset", "offsets"),
+        _OFFSET,
+    ),
+    **dict.fromkeys(("interleaved", "rotary_interleaved", "rope_interleave"), _INTERLEAVED),
+    **dict.fromkeys(("is_neox_style", "is_neox", "neox_style", "use_neox"), _NEOX),
+    **dict.fromkeys(("rope_scaling", "rope_parameters", "scaling_config"), _SCALING),
+    **dict.fromkeys(
+        ("scaling_factor", "seq_len_interpolation_factor", "interpolation_factor",
+         "interpolate_factor"),
+        _FACTOR,
+    ),
+    **dict.fromkeys(("partial_rotary_factor", "rotary_pct", "rotary_percent"), _SHARE),
+    "attention_factor": _answers(("scale", "write scale={value}")),
+    "attention_scaling": _answers(("scale", "write scale={value}")),
+    "rope_type": _SCALING,
+    "downscale_freq_shift": _answers(("shift", "write shift={value}")),
+    "flip_sin_to_cos": _answers(
+        ("layout dim", {True: 'write layout="cos_sin"', False: 'write layout="sin_cos"'})
+    ),
+    **dict.fromkeys(("in_place", "inplace"), _INPLACE),
+    "nope_first": _answers(("rotary_start", "write rotary_start=head_dim - rotary_dim")),
+    **dict.fromkeys(
+        ("cos_sin_cache", "cos_sin", "freqs_cis", "freqs", "rotary_cos", "rotary_sin", "cos_cache",
+         "sin_cache", "cos_cached", "sin_cached", "cos", "sin"),
+        _answers(
+            ("cos sin", "write cos=..., sin=..., each with a column a pair"),
+            ("inv_freq x", _TABLES),
+            ("inv_freq q", _TABLES),
+            ("q", _TABLES),
+        ),
+    ),
+    **dict.fromkeys(
+        ("cu_seqlens", "cu_seqlens_q"),
+        _answers(("positions", "write positions=packed_positions(...), with layout=\"thd\"")),
+    ),
+    **dict.fromkeys(
+        ("tensor_format", "qkv_format", "input_layout"),
+        _answers(("layout", 'write layout="bshd", "bhsd", "sbhd" or "thd"')),
+    ),
+    "unsqueeze_dim": _answers(
+        ("layout", 'write layout="bhsd" for unsqueeze_dim=1, layout="bshd" for unsqueeze_dim=2')
+    ),
+    "seq_dim": _answers(("layout", 'the layout says it: layout="bhsd" or "bshd"')),
+    **dict.fromkeys(
+        ("query", "query_states", "xq"), _answers(("q", "write q=..."), ("x", "write x=..."))
+    ),
+    **dict.fromkeys(("key", "key_states", "xk"), _answers(("k", "write k=..."))),
+    **dict.fromkeys(("num_heads", "n_heads", "num_attention_heads"), _HEADS),
+}  # fmt: skip
+
+
+def name_hint(name: str) -> str:
+    """What a function or module of other libraries is here; "" if nobody knows."""
+    return NAMES.get(name, "")
+
+
+_TURNS = (
+    "posenc_native.apply_rotary_qk(q, k, positions, inv_freq) turns q and k; "
+    "posenc_native.apply_rotary_qk_tables(q, k, cos, sin) does so by ready tables"
+)
+_TURNS_PAIRS = f'{_TURNS}; for neighbouring dims write pairing="interleaved"'
+_MODULE = "posenc_native.nn.RotaryEmbedding(head_dim, base=...) is the module"
+_MODULE_OF_PAIRS = (
+    'posenc_native.nn.RotaryEmbedding(head_dim, base=..., pairing="interleaved") is the module'
+)
+_TABLE = "posenc_native.rotary_tables(positions, inv_freq) makes cos and sin"
+_ALIBI = "posenc_native.alibi_slopes(num_heads) has the slopes"
+_GRID = 'posenc_native.sinusoidal_preset("mae", (height, width), dim) is the table'
+
+NAMES: dict[str, str] = {
+    **dict.fromkeys(
+        ("apply_rope", "apply_rotary_pos_emb", "apply_rotary_position_embeddings", "rope",
+         "liger_rotary_pos_emb", "LigerRopeFunction", "fused_apply_rotary_pos_emb"),
+        _TURNS,
+    ),
+    **dict.fromkeys(
+        ("apply_rotary_emb", "apply_rotary_emb_torch", "apply_rotary_embedding"), _TURNS_PAIRS
+    ),
+    "rotate_half": "it is a part of the rotation: posenc_native.apply_rotary(x, positions, "
+    'inv_freq), with pairing="half"',
+    "rotate_every_two": "it is a part of the rotation: posenc_native.apply_rotary(x, positions, "
+    'inv_freq, pairing="interleaved")',
+    **dict.fromkeys(
+        ("LlamaRotaryEmbedding", "RotaryPositionEmbedding", "get_rope", "RoPE"), _MODULE
+    ),
+    **dict.fromkeys(("RotaryPositionalEmbeddings", "Llama3ScaledRoPE"), _MODULE_OF_PAIRS),
+    **dict.fromkeys(("precompute_freqs_cis", "precompute_freqs", "get_cos_sin"), _TABLE),
+    **dict.fromkeys(
+        ("ROPE_INIT_FUNCTIONS", "rope_frequencies"),
+        "posenc_native.rotary_frequencies(rotary_dim, base, scaling) makes them",
+    ),
+    "yarn_get_mscale": "posenc_native.softmax_correction(scaling) is its factor of the scores",
+    "get_timestep_embedding": "posenc_native.sinusoidal_preset("
+    '"diffusers_timestep", timesteps, dim) is the table',
+    **dict.fromkeys(
+        ("positional_encoding", "SinusoidalPositionalEmbedding"),
+        "posenc_native.sinusoidal(positions, dim) is the table, "
+        "posenc_native.nn.SinusoidalPositionalEncoding the module",
+    ),
+    "get_2d_sincos_pos_embed": _GRID,
+    **dict.fromkeys(("get_slopes", "get_alibi_slopes", "build_alibi_tensor"), _ALIBI),
+    "AlibiPositionalBias": "posenc_native.nn.ALiBi(num_heads) is the module",
+    "RelativePositionBias": "posenc_native.nn.T5RelativeBias is the module",
+}  # fmt: skip

@@ -1,0 +1,174 @@
+"""Words of other libraries: what is said to a keyword or a name that is theirs."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import re
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import numpy as np
+import pytest
+from bad_calls import x
+
+import posenc_native as pn
+from posenc_native.base.errors import fault_of
+from posenc_native.base.vocabulary import (
+    KEYWORDS,
+    MISSING,
+    NAMES,
+    keyword_hint,
+    takes_words,
+    unknown_keywords,
+)
+
+# name: (a call, what its message begins with, what it ends with)
+CALLS: dict[str, tuple[Callable[[], Any], str, str]] = {
+    "dim and theta": (
+        lambda: pn.rotary_frequencies(dim=128, theta=5e5),
+        "rotary_frequencies: dim, theta: expected a keyword of rotary_dim, base, scaling, seq_len",
+        "got dim=128, theta=500000.0; write rotary_dim=128; write base=500000.0",
+    ),
+    "a share": (
+        lambda: pn.rotary_frequencies(64, partial_rotary_factor=0.5),
+        "rotary_frequencies: partial_rotary_factor: ", "; write rotary_dim=int(0.5 * head_dim)",
+    ),
+    "a length": (
+        lambda: pn.rotary_frequencies(64, max_position_embeddings=4096),
+        "rotary_frequencies: max_position_embeddings: ",
+        "; leave out max_position_embeddings: nothing is precomputed, every length will do",
+    ),
+    "nothing": (
+        pn.rotary_frequencies, "rotary_frequencies: arguments: expected rotary_dim, got fewer", "",
+    ),
+    "a module of attention": (
+        lambda: pn.sinusoidal(max_len=5, d_model=8),
+        "sinusoidal: max_len, d_model: ", "; write positions=5 for 0 .. 5 - 1; write dim=8",
+    ),
+    "a flag": (
+        lambda: pn.sinusoidal(5, 8, flip_sin_to_cos=True), "sinusoidal: flip_sin_to_cos: ",
+        '; write layout="cos_sin"',
+    ),
+    "too few": (
+        lambda: pn.sinusoidal(5), "sinusoidal: arguments: expected positions, dim", "got fewer",
+    ),
+    "an offset": (
+        lambda: pn.add_sinusoidal(x(1, 4, 8), offset=3), "add_sinusoidal: offset: ",
+        "; write positions=np.arange(3, 3 + seq) for seq tokens",
+    ),
+    "no array to show": (
+        lambda: pn.add_sinusoidal(x(1, 4, 8), position_ids=np.arange(4)), "add_sinusoidal: ",
+        "got position_ids=...; write positions=...",
+    ),
+    "a head": (lambda: pn.frequencies(head_dim=8), "frequencies: head_dim: ", "; write dim=8"),
+    "a slip": (lambda: pn.wavelengths(8, bse=3), "wavelengths: bse: ", "; did you mean base?"),
+    "no word": (lambda: pn.wavelengths(8, colour=3), "wavelengths: colour: ", "got colour=3"),
+    "of a configuration": (
+        lambda: pn.explain(config={}, model="llama"), "explain: model: ", "got model='llama'",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_word_of_others_is_told_what_to_write(name):
+    call, begins, ends = CALLS[name]
+    with pytest.raises(TypeError, match="expected") as caught:
+        call()
+    message = str(caught.value)
+    assert message.startswith(begins)
+    assert message.endswith(ends)
+    fault = fault_of(caught.value)
+    assert fault is not None
+    assert str(fault) == message
+
+
+VERB = [*inspect.signature(pn.apply_rotary_qk).parameters]
+OBJECT = [*inspect.signature(pn.Rotary).parameters]
+CALL = ["q", "k", "positions", "layout", "inverse", "inplace", "contiguous"]  # of a Rotary
+
+# (a word, its value, the arguments of the function, what to write)
+WORDS: list[tuple[str, object, list[str], str]] = [
+    ("dim", 64, OBJECT, "write head_dim=64"),
+    ("rope_theta", 5e5, OBJECT, "write base=500000.0"),
+    ("theta", 5e5, VERB, "inv_freq, _ = rotary_frequencies(dim, base=500000.0)"),
+    ("interleaved", True, VERB, 'write pairing="interleaved"'),
+    ("rotary_interleaved", False, VERB, 'write pairing="half"'),
+    ("is_neox_style", False, OBJECT, 'write pairing="interleaved"'),
+    ("is_neox_style", True, OBJECT, 'write pairing="half"'),
+    ("interleaved", True, CALL, 'Rotary(..., pairing="interleaved")'),
+    ("max_seq_len", 4096, OBJECT, "nothing is precomputed"),
+    ("rope_scaling", {}, OBJECT, "write scaling={"),
+    ("partial_rotary_factor", 0.25, OBJECT, "write rotary_dim=int(0.25 * head_dim)"),
+    ("position_ids", None, VERB, "write positions=..."),
+    ("position_ids", None, OBJECT, "belong to the call that rotates"),
+    ("offset", 7, VERB, "write positions=7, the position of the first token"),
+    ("start_pos", 7, CALL, "write positions=7, the position of the first token"),
+    ("cos_sin_cache", None, VERB, "apply_rotary_qk_tables"),
+    ("unsqueeze_dim", 2, VERB, 'layout="bshd" for unsqueeze_dim=2'),
+    ("in_place", True, VERB, "write inplace=True"),
+]
+
+
+@pytest.mark.parametrize(("word", "value", "known", "said"), WORDS)
+def test_what_is_said_depends_on_the_function(word, value, known, said):
+    assert said in keyword_hint(word, value, known)
+
+
+def test_the_arguments_that_are_to_be_written_exist():
+    """An answer that tells to write an argument is for functions that have it."""
+    for word, answers in KEYWORDS.items():
+        for beside, text in answers:
+            for said in (text,) if isinstance(text, str) else text.values():
+                written = re.findall(r"^write (\w+)=", said)
+                assert {*written} <= {*beside}, word
+
+
+@takes_words
+def doubled(x: Any, by: float, *, layout: str = "bhsd", **unknown: NoReturn) -> Any:
+    if unknown or x is MISSING or by is MISSING:
+        unknown_keywords("doubled", unknown, doubled)
+    return by * x
+
+
+def test_a_function_shows_its_true_arguments():
+    assert str(inspect.signature(doubled)) == (
+        "(x: 'Any', by: 'float', *, layout: 'str' = 'bhsd') -> 'Any'"
+    )
+    assert pickle.loads(pickle.dumps(doubled)) is doubled
+    assert "unknown" not in str(inspect.signature(pn.rotary_frequencies))
+    with pytest.raises(TypeError, match=r"doubled: layuot: .*; did you mean layout\?"):
+        doubled(2, 3, layuot="sd")
+    with pytest.raises(TypeError, match="doubled: arguments: expected x, by, got fewer"):
+        doubled(by=2)
+
+
+def test_torch_compile_follows_such_a_function():
+    torch = pytest.importorskip("torch")
+    compiled = torch.compile(doubled, fullgraph=True, backend="eager")
+    assert compiled(torch.ones(2), 3, layout="sd").tolist() == [3, 3]
+
+
+def test_a_name_of_others_is_told_what_to_call():
+    with pytest.raises(AttributeError, match=r"'apply_rope'; posenc_native\.apply_rotary_qk\(q, k"):
+        pn.apply_rope  # noqa: B018 - to look is the test
+    with pytest.raises(AttributeError, match=r"'RotaryPositionalEmbeddings'; .*interleaved"):
+        pn.RotaryPositionalEmbeddings  # noqa: B018
+    pytest.importorskip("torch")
+    with pytest.raises(AttributeError, match=r"'rotate_half'; it is a part of the rotation"):
+        pn.nn.rotate_half  # noqa: B018
+    for said in NAMES.values():
+        for path in re.findall(r"posenc_native\.([\w.]+)", said):
+            found: Any = pn
+            for part in path.split("."):
+                found = getattr(found, part)
+
+
+def test_bfloat16_of_numpy_says_where_it_comes_from(monkeypatch):
+    monkeypatch.setattr(np, "dtype", _no_bfloat16)  # as where ml_dtypes is not imported
+    with pytest.raises(TypeError, match="float32, float64, got 'bfloat16'; import ml"):
+        pn.sinusoidal(3, 8, dtype="bfloat16")
+
+
+def _no_bfloat16(dtype: object) -> NoReturn:
+    raise TypeError(dtype)
