@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-import itertools
+import inspect
 import math
 import re
 import sys
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+import posenc_native as pn
 from posenc_native.base.views import rotary_view
 from posenc_native.engines.reference import phases
 
-from .cases import Case
-from .engines import REFERENCE, Outcome, arguments_of, function_of, prepared
-from .memory import Operand
+from .bound import from_first
+from .cases import Case, Described
+from .cases.common import CACHES
+from .cases.rotary import INT_IS_FIRST, VERBS
+from .engines import HALF_UNITS, REFERENCE, Outcome, arguments_of, function_of, prepared
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "shared"))
+from norms import roundings
 from oracle import COMPUTATION, PER_POSITION, tolerance
 from relative_numbers import assert_sums
 
 Array = np.ndarray[Any, Any]
 # The formats' largest numbers; past a share of them sums may overflow on the way.
+LEAST = {"float16": 6e-8, "bfloat16": 1e-40, "float32": 2e-45, "float64": 5e-324}
 LARGEST = {"float16": 6e4, "bfloat16": 1e38, "float32": 1e38, "float64": 1e307}
 
 
@@ -54,7 +59,9 @@ def error_fault(case: Case, error: BaseException) -> str | None:
     """What is wrong with an error, if anything."""
     if type(error) not in (ValueError, TypeError):
         return f"raised {type(error).__name__}: {error}"
-    form = rf"{case.function}: [^:]+: expected \S.*, got \S.*"
+    functions = {"bound_steps": "(Rotary|apply_rotary_qk)"}
+    function = functions.get(case.function, case.function)
+    form = rf"{function}: [^:]+: expected \S.*, got \S.*"
     if not re.fullmatch(form, str(error), re.DOTALL):
         return f"an error not of the house's form: {error}"
     return None
@@ -62,13 +69,13 @@ def error_fault(case: Case, error: BaseException) -> str | None:
 
 def value_fault(case: Case, copies: dict[int, Array], outcome: Outcome) -> str | None:
     """How results differ from the reference's, if they do."""
-    arguments = arguments_of(case, copies)
-    arguments.pop("out", None)
-    if "inplace" in arguments:
+    copies = {key: array.copy() for key, array in copies.items()}
+    arguments = spelled_out(case, arguments_of(case, copies))
+    out = arguments.pop("out", None)
+    if case.function != "bound_steps" and "inplace" in arguments:
         arguments["inplace"] = False
-    out = case.arguments.get("out")
-    if isinstance(out, Operand) and case.function in ("sinusoidal", "toeplitz_bias"):
-        arguments["dtype"] = copies[id(out)].dtype
+    if isinstance(out, np.ndarray) and case.function in ("sinusoidal", "toeplitz_bias"):
+        arguments["dtype"] = out.dtype
     with np.errstate(all="ignore"):
         try:
             _CHECKS[case.function](case, arguments, outcome.results)
@@ -77,6 +84,41 @@ def value_fault(case: Case, copies: dict[int, Array], outcome: Outcome) -> str |
         except (ValueError, TypeError, IndexError) as error:
             return f"the reference raises {type(error).__name__}: {error}"
     return None
+
+
+def spelled_out(case: Case, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of a verb without its short forms: the reference is called with what they mean."""
+    if (
+        "inv_freq" not in arguments
+        or "layout" not in inspect.signature(function_of(case)).parameters
+    ):
+        return arguments
+    described = case.arguments["inv_freq"]
+    if isinstance(described, Described):
+        del arguments["inv_freq"]
+        arguments = arguments | _options_of(described)
+    layout = arguments.get("layout", "bhsd")
+    positions = arguments.get("positions")
+    names = [name for name in ("x", "q", "k") if arguments.get(name) is not None]
+
+    def spelled(one: Any, name: str) -> Any:
+        if isinstance(one, int) and not isinstance(one, bool):
+            return from_first(one, arguments[name], layout) if INT_IS_FIRST else np.arange(one)
+        return one
+
+    if isinstance(positions, tuple):
+        pair = (spelled(one, n) for one, n in zip(positions, "qk", strict=True) if n in names)
+        return arguments | {"positions": tuple(pair) if len(names) > 1 else (*pair,) * 2}
+    return arguments | ({"positions": spelled(positions, names[0])} if names else {})
+
+
+def _options_of(described: Described) -> dict[str, Any]:
+    """The options of a rotation that a `Rotary` has, as arrays and numbers."""
+    options = {n: v for n, v in described.arguments.items() if n != "head_dim"}
+    options["inv_freq"] = np.array(options["inv_freq"], np.float64)
+    if "axis_map" in options:
+        options["axis_map"] = np.array(options["axis_map"], np.int64)
+    return options
 
 
 def _reference(case: Case, arguments: dict[str, Any], count: int = 1) -> tuple[Array, ...]:
@@ -144,39 +186,216 @@ def _cut(arguments: dict[str, Any]) -> float:
     return float(terms * 2.0**-62 * np.abs(inv_freq.astype(np.float64)).max(initial=0.0))
 
 
+# What q and k may each have of their own, by the argument.
+PAIRS = ("positions", "rotary_start", "cos", "sin", "rows")
+ROTATION = (
+    "positions", "inv_freq", "cos", "sin", "rows", "layout", "pairing", "rotary_start", "axis_map",
+    "scale", "inverse", "out_pairing",
+)  # fmt: skip
+LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
+
+
+def _options(arguments: dict[str, Any], name: str) -> dict[str, Any]:
+    """The rotation of one input alone."""
+    i = int(name == "k")
+    options = {n: arguments[n] for n in ROTATION if n in arguments}
+    own = {n: options[n][i] for n in PAIRS if isinstance(options.get(n), tuple)}
+    return options | own
+
+
+def _turn(x: Array, options: dict[str, Any]) -> Array:
+    """x rotated by the reference."""
+    with prepared(REFERENCE):
+        function = pn.apply_rotary_tables if "cos" in options else pn.apply_rotary
+        result: Array = function(x, **options)
+    return result
+
+
+def _magnitude(x: Array, options: dict[str, Any], dtype: Any, least: float) -> Array:
+    """|a cos| + |b sin| of all pairs of |x|; least: what is added to a table's cosines and sines.
+
+    Not a number where float32 cannot hold a factor: 0 times it is 0 for the reference, and NaN for
+    what computes in float32. That is meant to be so.
+    """
+    options = options.copy()
+    scale, inv_freq = float(abs(options.pop("scale", 1.0))), options.pop("inv_freq", None)
+    if inv_freq is not None:
+        options.pop("positions")
+        options.pop("axis_map", None)
+        layout = options.get("layout", "bhsd")
+        tokens = x.shape[layout.index("t" if "t" in layout else "s")]
+        options["cos"] = options["sin"] = np.full((tokens, inv_freq.shape[-1]), scale)
+    else:
+        for name in ("cos", "sin"):
+            table = np.abs(options[name].astype(np.float64)) + least
+            if dtype != np.float64:
+                table[table > LARGEST_FLOAT32] = np.inf
+            options[name] = table
+    nothing = np.zeros_like(options["cos"])
+    parts = ({"sin": nothing}, {"cos": nothing})
+    return sum(np.abs(_turn(np.abs(x), options | part)) for part in parts)  # type: ignore
+
+
+def _still(x: Array, options: dict[str, Any]) -> Array:
+    """Which dims are not turned."""
+    pairs = options["cos" if "cos" in options else "inv_freq"].shape[-1]
+    dims, start = np.arange(x.shape[-1]), options.get("rotary_start", 0)
+    result: Array = (dims < start) | (dims >= start + 2 * pairs)
+    return result
+
+
+class Rotated(NamedTuple):
+    """What an input has to become."""
+
+    exact: Array
+    magnitude: Array  # of its terms; what is not finite here is not compared
+    more: Any  # that a result may be off by besides
+
+
+def _rotated(arguments: dict[str, Any], name: str) -> Rotated:
+    """An input rotated, and normed if it is to be: the formulas of base/norms.py, in float64."""
+    x, options = arguments[name], _options(arguments, name)
+    wide, cut = x.astype(np.float64), _cut(options)
+    # Rounded as written, each step may be off by half a unit, or by less than the least number.
+    as_written = arguments.get("compute") == "as_written"
+    steps = 8 * HALF_UNITS[str(x.dtype)] if as_written else 0.0
+    least = 8 * LEAST[str(x.dtype)] if as_written else 0.0
+    if not arguments["norm"]:
+        magnitude = _magnitude(np.abs(wide) + least, options, x.dtype, least)
+        return Rotated(_turn(wide, options), magnitude, magnitude * (cut + steps))
+    layout = arguments.get("layout", "bhsd")
+    heads = layout.index("h") if "h" in layout else None
+    over = (x.ndim - 1,)
+    if arguments.get("norm_over", "head") == "token" and heads is not None:
+        over = (heads, x.ndim - 1)
+    count = max(math.prod(x.shape[axis] for axis in over), 1)
+    weight = arguments.get(f"{name}_weight")
+    factor = largest = np.ones(1)
+    if weight is not None:
+        wide_weight, offset = weight.astype(np.float64), arguments.get("weight_offset", 0.0)
+        shape = [1] * x.ndim
+        shape[-1] = x.shape[-1]
+        if wide_weight.size != x.shape[-1] and heads is not None:
+            shape[heads] = x.shape[heads]
+        factor = (wide_weight + offset).reshape(shape)
+        largest = (np.abs(wide_weight) + abs(offset)).reshape(shape)
+
+    def root(values: Array) -> Array:
+        return 1 / np.sqrt(np.square(values).sum(axis=over, keepdims=True) / count + eps)
+
+    eps, unit = arguments.get("eps", 1e-6), 2.0**-52 if x.dtype == np.float64 else 2.0**-24
+    computed = COMPUTATION[str(x.dtype)] + cut + steps
+    first = arguments.get("norm_first", True)
+    y = wide if first else _turn(wide, options)
+    terms = np.abs(wide) if first else _magnitude(np.abs(wide) + least, options, x.dtype, least)
+    r = root(y)
+    # Squares that a number of the computation can hold, and so no head of which all is nothing.
+    small, large = (1e-140, 1e140) if x.dtype == np.float64 else (1e-17, 1e17)
+    fits = (r > small) & (r < large) & (np.abs(y).max(axis=over, keepdims=True, initial=0) < large)
+    r = np.where(fits, r, np.nan)
+    off = roundings(count) * unit
+    if not first:  # a root of what is off itself, by more where terms cancel
+        off = off + computed * np.sqrt(np.square(terms).sum(axis=over, keepdims=True) / count) * r
+    normed, magnitude = y * r * factor, terms * r * largest + least * (1 + largest)
+    if not first:
+        return Rotated(normed, magnitude, magnitude * (computed + off + steps))
+    magnitude = _magnitude(magnitude, options, x.dtype, least)
+    return Rotated(_turn(normed, options), magnitude, magnitude * (cut + steps + off))
+
+
+def _check_one(actual: Array, arguments: dict[str, Any], name: str) -> None:
+    """One of the inputs, rotated."""
+    given, options = arguments[name], _options(arguments, name)
+    assert actual.dtype == given.dtype, f"{actual.dtype}, not {given.dtype}"
+    if not arguments["norm"]:
+        still = _still(given, options)
+        _assert_same(actual[..., still], given[..., still])
+        if "cos" in options and arguments.get("compute") == "as_written":
+            _assert_same(actual, _turn(given, options | {"compute": "as_written"}))
+            return
+    expected = _rotated(arguments, name)
+    _assert_close(actual, expected.exact, expected.magnitude, expected.more)
+
+
 def _check_rotary(case: Case, arguments: dict[str, Any], results: tuple[Array, ...]) -> None:
+    arguments = _with_norm(case, arguments)
     names = ["x"] if "x" in arguments else ["q", "k"]
-    there = [arguments[name] is not None for name in names]  # one of q and k may be missing
-    names = list(itertools.compress(names, there))
-    given = {name: arguments[name] for name in names}
-    tables = "cos" in arguments
+    if "keys" in arguments and not arguments.get("return_k"):
+        names = ["q"]
+    names = [name for name in names if arguments[name] is not None]  # one of q and k may be missing
+    if "keys" in arguments:
+        names += ["keys", "values"]
+    assert len(results) == len(names), f"{len(results)} results, not {len(names)}"
+    for name, actual in zip(names, results, strict=True):
+        if name not in CACHES:
+            _check_one(actual, arguments, name)
+    if "keys" in arguments:
+        _check_caches(case, arguments, dict(zip(names, results, strict=True)))
 
-    def reference(more: dict[str, Any]) -> list[Array]:
-        return list(itertools.compress(_reference(case, arguments | more), there))
 
-    if arguments.get("compute") == "as_written":
-        for actual, expected in zip(results, reference({}), strict=True):
-            _assert_same(actual, expected)
+def _with_norm(case: Case, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Whether there is a norm, said by the arguments norm and eps, arrays for lists."""
+    arrays = {n: np.asarray(v) for n, v in arguments.items() if isinstance(v, list)}
+    for name, pair in arguments.items():
+        if isinstance(pair, tuple) and any(isinstance(one, list) for one in pair):
+            arrays[name] = tuple(np.asarray(one) if isinstance(one, list) else one for one in pair)
+    arguments = arguments | arrays
+    if "norm" in inspect.signature(function_of(case)).parameters:
+        weighted = any(arguments.get(name) is not None for name in ("q_weight", "k_weight"))
+        norm = weighted if arguments.get("norm") is None else bool(arguments["norm"])
+    else:
+        norm = "norm_over" in inspect.signature(function_of(case)).parameters
+    return arguments | {"norm": norm}
+
+
+def _check_caches(case: Case, arguments: dict[str, Any], results: dict[str, Array]) -> None:
+    """What was written to slots, and that nothing else was."""
+    k, v, keys, values = (arguments[name] for name in ("k", "v", *CACHES))
+    # The reference says which head of which token goes where: it appends their numbers.
+    numbered = np.arange(math.prod(k.shape[:-1]), dtype=np.float64).reshape(*k.shape[:-1], 1)
+    places = np.full((*values.shape[:-1], 1), -1.0)
+    nothing: dict[str, Any] = {
+        "q": k.astype(np.float64),
+        "norm": False,
+        "q_weight": None,
+        "k_weight": None,
+        "return_k": False,
+    }
+    nothing |= {"k": nothing["q"], "keys": keys.astype(np.float64)}
+    _reference(case, arguments | nothing | {"v": numbered, "values": places})
+    at = places[..., 0].astype(np.int64)
+    there = at >= 0
+    for name, before in (("keys", keys), ("values", values)):
+        _assert_same(results[name][~there], before[~there])
+    count = len(numbered.reshape(-1))
+    _assert_same(results["values"][there], v.reshape(count, v.shape[-1])[at[there]])
+    written = results["keys"][there]
+    if "k" in results:
+        _assert_same(written, results["k"].reshape(count, k.shape[-1])[at[there]])
         return
-    wide = {name: x.astype(np.float64) for name, x in given.items()}
-    exact = reference(wide)
-    pairs = arguments["cos" if tables else "inv_freq"].shape[-1]
-    for name, actual, e in zip(names, results, exact, strict=True):
-        x = wide[name]
-        assert actual.dtype == given[name].dtype
-        partner = _partners(arguments, x.shape[-1], pairs)
-        if tables:
-            terms = {n: np.abs(w) for n, w in wide.items()}
-            cos, sin = (np.abs(arguments[n].astype(np.float64)) for n in ("cos", "sin"))
-            magnitude = sum(
-                np.abs(reference(terms | table)[names.index(name)])
-                for table in ({"cos": cos, "sin": 0 * sin}, {"cos": 0 * cos, "sin": sin})
-            )
-        else:
-            magnitude = (np.abs(x) + np.abs(x[..., partner])) * abs(arguments.get("scale", 1.0))
-        _assert_close(actual, e, magnitude, magnitude * _cut(arguments))
-        still = partner == np.arange(x.shape[-1])
-        _assert_same(actual[..., still], given[name][..., still])
+    # As if it were returned, with what the cache has in the place of each token.
+    expected = _rotated(arguments, "k")
+
+    def rows(values: Any) -> Array:
+        whole = np.broadcast_to(np.asarray(values, np.float64), k.shape)
+        return whole.reshape(count, k.shape[-1])[at[there]]
+
+    _assert_close(written, *(rows(part) for part in expected))
+
+
+def _check_bound(case: Case, arguments: dict[str, Any], results: tuple[Array, ...]) -> None:
+    described = case.arguments["rotary"]
+    common = _options_of(described) | {
+        name: arguments[name] for name in ("layout", "inverse") if name in arguments
+    }
+    for i, (q, k, position) in enumerate(arguments["calls"]):
+        if isinstance(position, int):
+            position = from_first(position, q, arguments.get("layout", "bhsd"))
+        call = common | {"positions": np.asarray(position), "norm": False}
+        for name, x, actual in zip("qk", (q, k), results[2 * i : 2 * i + 2], strict=True):
+            _check_one(actual, call | {name: x}, name)
+            if arguments.get("inplace"):  # the next step may turn it again
+                x[...] = actual
 
 
 def _check_backward(case: Case, arguments: dict[str, Any], results: tuple[Array, ...]) -> None:
@@ -304,10 +523,8 @@ def _check_sums(case: Case, arguments: dict[str, Any], results: tuple[Array, ...
 
 
 _CHECKS = {
-    "apply_rotary": _check_rotary,
-    "apply_rotary_qk": _check_rotary,
-    "apply_rotary_tables": _check_rotary,
-    "apply_rotary_qk_tables": _check_rotary,
+    **{verb.name: _check_rotary for verb in VERBS},
+    "bound_steps": _check_bound,
     "rotary_backward": _check_backward,
     "rotary_tables": _check_rotary_tables,
     "sinusoidal": _check_sinusoidal,

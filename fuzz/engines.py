@@ -16,7 +16,8 @@ import numpy as np
 import posenc_native as pn
 from posenc_native.engines import backend, reference
 
-from .cases import Case, Dtype
+from .bound import bound_steps
+from .cases import Case, Described, Dtype, Listed
 from .memory import Arena, Operand, dtype_of
 
 try:
@@ -117,6 +118,10 @@ def _resolve(value: Any, arrays: dict[int, Any], tensors: bool) -> Any:
         return arrays[id(value)]
     if isinstance(value, tuple):
         return tuple(_resolve(part, arrays, tensors) for part in value)
+    if isinstance(value, Listed):
+        return arrays[id(value.operand)].tolist()
+    if isinstance(value, Described):
+        return pn.Rotary(**value.arguments)
     if isinstance(value, Dtype):
         return getattr(torch, value.name) if tensors else dtype_of(value.name)
     return value
@@ -126,6 +131,8 @@ def function_of(case: Case) -> Callable[..., Any]:
     """The public function; of gradients, that of the module in use."""
     if case.function == "rotary_backward":
         return _rotary_backward
+    if case.function == "bound_steps":
+        return bound_steps
     function: Callable[..., Any] = getattr(pn, case.function)
     return function
 
@@ -141,16 +148,17 @@ def arguments_of(case: Case, arrays: dict[int, Any], tensors: bool = False) -> d
     return {name: _resolve(value, arrays, tensors) for name, value in case.arguments.items()}
 
 
-def run(case: Case, engine: Engine, arrays: dict[int, Any]) -> Outcome:
-    """Calls the function; results are copies."""
-    arguments = arguments_of(case, arrays, engine.of_tensors)
+def run(case: Case, engine: Engine, arrays: dict[int, Any], twin: bool = False) -> Outcome:
+    """Calls the function; results are copies, of what was returned and then of what was written."""
+    arguments = arguments_of(case, arrays, engine.of_tensors) | (case.twin if twin else {})
     with prepared(engine), np.errstate(all="ignore"):
         try:
             results = function_of(case)(**arguments)
         except Exception as error:
             return Outcome(error=error)
     several = _several(results)
-    same = all(several[i] is arguments[operand.name] for i, operand in enumerate(case.written))
+    same = all(one is arrays[id(to)] for one, to in zip(several, case.returned, strict=False))
+    several += tuple(arrays[id(operand)] for operand in case.effects)
     if engine.of_tensors:
         return Outcome(tuple(_to_array(t) for t in several), same_objects=same)
     return Outcome(tuple(np.array(result) for result in several), same_objects=same)

@@ -18,7 +18,7 @@ import numpy as np
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 PAGE = mmap.PAGESIZE
-REGIONS = 10
+REGIONS = 20
 REGION_BYTES = 512 * PAGE
 # Between an operand and the end of its window where no guard page is.
 PADDING = 192

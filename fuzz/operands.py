@@ -175,48 +175,78 @@ class Builder:
 
     # --- Two operands in one window
 
-    def apart(self, names: Sequence[str], shape: Sequence[int], dtype: str) -> list[Operand] | None:
-        """Operands of one shape that share a buffer and no element, as slices of packed ones."""
-        if not shape or 0 in shape:
+    def apart(
+        self, names: Sequence[str], shapes: Sequence[Sequence[int]], dtype: str, axis: int
+    ) -> list[Operand] | None:
+        """Operands that share a buffer and no element, as slices of packed ones along an axis.
+
+        None where their shapes differ along other axes too.
+        """
+        lengths = [shape[axis] for shape in shapes]
+        others = {(*shape[:axis], *shape[axis + 1 :]) for shape in map(tuple, shapes)}
+        if len(others) > 1 or any(0 in shape for shape in shapes):
             return None
         item, count = dtype_of(dtype).itemsize, len(names)
-        axis = self.choices.below(len(shape))
-        interleaved = self.choices.chance(30)
-        whole = list(shape)
-        whole[axis] *= count
+        interleaved = len(set(lengths)) == 1 and self.choices.chance(30)
+        whole = list(shapes[0])
+        whole[axis] = sum(lengths)
         strides = list(self._contiguous(whole, item)[0])
-        steps = strides[axis] if interleaved else strides[axis] * shape[axis]
+        starts = [i if interleaved else sum(lengths[:i]) for i in range(count)]
+        offsets = [start * strides[axis] for start in starts]
         if interleaved:
             strides[axis] *= count
         size = math.prod(whole) * item
         if size > REGION_BYTES // 4:
             return None
-        first = self._place(names[0], shape, dtype, tuple(strides), 0, size, 0, None)
+        first = self._place(names[0], shapes[0], dtype, tuple(strides), 0, size, 0, None)
         result = [first]
-        for i, name in enumerate(names[1:], 1):
-            fill = self.numbers()
+        for name, shape, offset in zip(names[1:], shapes[1:], offsets[1:], strict=True):
+            at = first.offset + offset
             result.append(
-                Operand(name, first.window, dtype, tuple(shape), tuple(strides),
-                        first.offset + i * steps, fill)
-            )  # fmt: skip
+                Operand(name, first.window, dtype, tuple(shape), tuple(strides), at, self.numbers())
+            )
             self.layout.operands.append(result[-1])
         return result
 
-    def out(self, like: Operand, shape: Sequence[int], dtype: str, replaceable: bool) -> Any:
-        """Where a result goes: nowhere, a place of its own, `like` itself, or some way into it."""
+    def again(self, like: Operand, name: str) -> Operand:
+        """Another operand that is seen by the same strides, in a window of its own."""
+        strides, below, above = self._in_bytes(like.shape, like.strides)
+        size = below + above + dtype_of(like.dtype).itemsize if 0 not in like.shape else 0
+        return self._place(name, like.shape, like.dtype, strides, below, size, 0, None)
+
+    def out(
+        self, like: Operand, shape: Sequence[int], dtype: str, replaceable: bool,
+        name: str = "out", needed: bool = False,
+    ) -> Any:  # fmt: skip
+        """Where a result goes: nowhere, a place of its own, `like` itself, or some way into it.
+
+        needed: somewhere.
+        """
         choices = self.choices
-        kind = choices.weighted(none=30, own=40, same=20, shifted=4, anywhere=3, same_view=3)
+        kind = choices.weighted(
+            none=0 if needed else 30, own=40, same=20, shifted=4, anywhere=3, same_view=3, flipped=2
+        )
         same = tuple(shape) == like.shape and dtype == like.dtype
         if kind == "none":
             return None
         if kind in ("same", "same_view") and same and replaceable:
             if self.faults or self._repeats(like) or like.read_only:
-                self.faults.append("out: the input, which may not do")
-            return like if kind == "same" else self._alias(like, "out", like.strides, 0)
+                self.faults.append(f"{name}: the input, which may not do")
+            return (
+                like
+                if kind == "same"
+                else self._add(name, like.window, like.dtype, like.shape, like.strides, like.offset)
+            )
         if kind == "shifted" and same and like.shape:
             strides = like.strides
             step = choices.one_of([s for s in strides if s] or [dtype_of(dtype).itemsize])
-            alias = self._alias(like, "out", strides, choices.one_of((-1, 1, 2)) * step)
+            alias = self._alias(like, name, strides, choices.one_of((-1, 1, 2)) * step)
+            if alias is not None:
+                return alias
+        if kind == "flipped" and same and any(length > 1 for length in shape):
+            axis = choices.one_of([a for a, length in enumerate(shape) if length > 1])
+            strides = tuple(-s if a == axis else s for a, s in enumerate(like.strides))
+            alias = self._alias(like, name, strides, like.strides[axis] * (shape[axis] - 1))
             if alias is not None:
                 return alias
         if kind == "anywhere":
@@ -227,9 +257,9 @@ class Builder:
                 at = choices.below(room + 1) // 8 * 8
                 at += (self.layout.windows[like.window].size % 8) % 8
                 if at + length <= self.layout.windows[like.window].size:
-                    self.faults.append("out: anywhere in the input's memory")
-                    return self._add("out", like.window, dtype, shape, strides, at)
-        return self.operand("out", shape, dtype, output=True)
+                    self.faults.append(f"{name}: anywhere in the input's memory")
+                    return self._add(name, like.window, dtype, shape, strides, at)
+        return self.operand(name, shape, dtype, output=True)
 
     @staticmethod
     def _repeats(operand: Operand) -> bool:
@@ -252,7 +282,7 @@ class Builder:
         last = first + above + dtype_of(like.dtype).itemsize
         if first - below < 0 or last > self.layout.windows[like.window].size:
             return None
-        self.faults.append("out: an alias")
+        self.faults.append(f"{name}: an alias")
         return self._add(name, like.window, like.dtype, like.shape, strides, first)
 
     def _add(

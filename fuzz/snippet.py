@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from . import memory
-from .cases import Case, Dtype, case_of
+from . import bound, memory
+from .cases import Case, Described, Dtype, Listed, case_of
 from .memory import PAGE, Operand
 
 _HEAD = """\
@@ -67,6 +67,10 @@ def _call(case: Case, names: dict[int, str]) -> str:
             return f"({', '.join(map(written, value))},)"
         if isinstance(value, Dtype):
             return repr(value.name)
+        if isinstance(value, Listed):
+            return f"{names[id(value.operand)]}.tolist()"
+        if isinstance(value, Described):
+            return f"pn.Rotary({', '.join(f'{n}={v!r}' for n, v in value.arguments.items())})"
         if isinstance(value, float):
             return (
                 f"float({str(value)!r})"
@@ -82,4 +86,10 @@ def _call(case: Case, names: dict[int, str]) -> str:
         rotation = [given.get(name, repr(default)) for name, default in ROTATION]
         order = [given["grads"], given["inputs"], *rotation, given["of_positions"]]
         return f"from posenc_native import _core\n_core.rotary_backward({', '.join(order)})"
-    return f"pn.{case.function}({', '.join(f'{n}={v}' for n, v in given.items())})"
+    call = f"{case.function}({', '.join(f'{n}={v}' for n, v in given.items())})"
+    if case.function == "bound_steps":
+        functions = (bound.from_first, bound.bound_steps)
+        return "\n".join(
+            ["from collections.abc import Sequence", *map(inspect.getsource, functions), call]
+        )
+    return f"pn.{call}"

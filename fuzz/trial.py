@@ -108,6 +108,12 @@ class Trial:
                     yield Finding(engine, text)
             if first is None and outcome.error is None:
                 first = engine, outcome
+            if case.twin and outcome.error is None:
+                self.arena.restore()
+                text = self._differs(outcome, run(case, engine, operands, twin=True))
+                self.executions += 1
+                if text is not None:
+                    yield Finding(engine, text)
             if engine.kind == "operator" and outcome.error is None and case.function in LINEAR:
                 self.arena.restore()
                 self.executions += 2
@@ -140,13 +146,23 @@ class Trial:
             if text is not None:
                 yield text
         elif _same_bits_promised(case, first[0], engine):
-            for mine, other in zip(outcome.results, first[1].results, strict=True):
+            for i, (mine, other) in enumerate(zip(outcome.results, first[1].results, strict=True)):
                 if not compare.same_bits(mine, other):
-                    yield f"not the bits of {Finding(first[0], '')}"
+                    yield f"not the bits of {Finding(first[0], '')}, result {i}"
         else:
             text = compare.value_fault(case, copies, outcome)
             if text is not None:
                 yield text
+
+    @staticmethod
+    def _differs(outcome: Outcome, twin: Outcome) -> str | None:
+        """How another way to write a call differs from it."""
+        if twin.error is not None:
+            return f"written in another way the call raises {twin.error}"
+        for one, other in zip(outcome.results, twin.results, strict=True):
+            if not compare.same_bits(one, other):
+                return "written in another way the call has other bits"
+        return None
 
     def _reference(self, case: Case, arrays: dict) -> Outcome:
         self.arena.restore()

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from fuzz.choices import Choices
 from fuzz.operands import Builder
 
-from .common import Case, Dtype
+from .common import Case, Described, Dtype, Listed
 from .relative import (
     add_toeplitz_bias,
     diagonal_sums,
@@ -19,26 +19,25 @@ from .relative import (
     relative_scatter,
     toeplitz_bias,
 )
-from .rotary import (
-    apply_rotary,
-    apply_rotary_qk,
-    apply_rotary_qk_tables,
-    apply_rotary_tables,
-    rotary_backward,
-    rotary_tables,
-)
+from .rotary import VERBS, Verb, bound_steps, rotary_backward, rotary_tables, rotation
 from .sinusoids import (
     add_sinusoidal,
     sinusoidal,
 )
 
-__all__ = ["FUNCTIONS", "NAMES", "Case", "Dtype", "case_of", "drawn"]
+__all__ = [
+    "FUNCTIONS", "NAMES", "Case", "Described", "Dtype", "Listed", "case_of", "drawn",
+]  # fmt: skip
 
-FUNCTIONS: dict[str, Callable[[Builder], Case]] = {
+
+def _of(verb: Verb) -> Callable[[Builder], Case]:
+    return lambda builder: rotation(builder, verb)
+
+
+FUNCTIONS: dict[str, Callable[[Builder], Case]] = {verb.name: _of(verb) for verb in VERBS} | {
     function.__name__: function
     for function in (
-        apply_rotary, apply_rotary_qk, apply_rotary_tables, apply_rotary_qk_tables,
-        rotary_backward, rotary_tables, sinusoidal, add_sinusoidal, toeplitz_bias,
+        bound_steps, rotary_backward, rotary_tables, sinusoidal, add_sinusoidal, toeplitz_bias,
         add_toeplitz_bias, diagonal_sums, relative_gather, relative_scatter,
     )
 }  # fmt: skip

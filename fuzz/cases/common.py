@@ -20,6 +20,20 @@ class Dtype:
     name: str
 
 
+@dataclass(frozen=True)
+class Listed:
+    """An operand that the call gets as a list of its numbers."""
+
+    operand: Operand
+
+
+@dataclass(frozen=True)
+class Described:
+    """A `Rotary`, by the arguments that make it."""
+
+    arguments: dict[str, Any]
+
+
 @dataclass
 class Case:
     """A call, its memory, and how it is to be run."""
@@ -29,27 +43,59 @@ class Case:
     layout: Layout
     faults: list[str]
     written: list[Operand] = field(default_factory=list)
+    # The results, as objects; what is written besides is a result too, by its contents.
+    returned: list[Operand] = field(default_factory=list)
+    # Arguments that change, in another way to write the call that has the same bits.
+    twin: dict[str, Any] = field(default_factory=dict)
     seed: int | None = None
+
+    @property
+    def effects(self) -> list[Operand]:
+        """What is written and not returned."""
+        returned = [id(operand) for operand in self.returned]
+        return [operand for operand in self.written if id(operand) not in returned]
+
+
+CACHES = ("keys", "values")
+
+
+def _places(arguments: dict[str, Any], inputs: Sequence[str]) -> list[Operand]:
+    """Where results go: what out says, or the inputs in place."""
+    out = arguments.get("out")
+    if arguments.get("inplace"):
+        inputs = inputs[:1] if "keys" in arguments and not arguments.get("return_k") else inputs
+        out = tuple(arguments[name] for name in inputs)
+    outs = out if isinstance(out, tuple) else (out,)
+    return [operand for operand in outs if isinstance(operand, Operand)]
 
 
 def finish(
-    builder: Builder, function: str, arguments: dict[str, Any], written: Sequence[Operand | None]
+    builder: Builder,
+    function: str,
+    arguments: dict[str, Any],
+    inputs: Sequence[str] = (),
+    replaceable: Sequence[str] | None = None,
 ) -> Case:
-    """The case; now and then an operand lies in the memory of one that is written to."""
-    outputs = [operand for operand in written if operand is not None]
+    """The case; now and then an operand lies in the memory of one that is written to.
+
+    inputs: the names of what is overwritten in place. replaceable: the names of arguments that may
+    be of another kind; None for all.
+    """
+
+    def written() -> tuple[list[Operand], list[Operand]]:
+        returned = _places(arguments, inputs)
+        caches = [arguments[n] for n in CACHES if isinstance(arguments.get(n), Operand)]
+        return returned + caches, returned
+
+    outputs, _ = written()
     if outputs and builder.choices.chance(4):
-        inputs = [o for o in builder.layout.operands if o.name not in ("x", "q", "k", "out")]
-        if inputs:
-            builder.move_into(builder.choices.one_of(inputs), builder.choices.one_of(outputs))
+        others = [o for o in builder.layout.operands if all(o is not one for one in outputs)]
+        if others:
+            builder.move_into(builder.choices.one_of(others), builder.choices.one_of(outputs))
     if builder.fault(1.5, "an argument of another kind"):
-        name = builder.choices.one_of(sorted(arguments))
-        arguments[name] = builder.choices.wrong()
-        if name == "inplace":
-            outputs = [arguments[n] for n in ("q", "k")] if arguments[name] else []
-        elif name == "out":
-            outputs = []
-        outputs = [o for o in outputs if any(o is value for value in arguments.values())]
-    return Case(function, arguments, builder.layout, builder.faults, outputs)
+        names = arguments if replaceable is None else replaceable
+        arguments[builder.choices.one_of(sorted(names))] = builder.choices.wrong()
+    return Case(function, arguments, builder.layout, builder.faults, *written())
 
 
 def positions_of(builder: Builder, shape: Sequence[int], name: str = "positions") -> Operand:

@@ -90,7 +90,7 @@ def toeplitz_bias(builder: Builder) -> Case:
         out = builder.out(diagonals, shape, kind, replaceable=False)
         if out is not None:
             arguments["out"] = out
-    return finish(builder, "toeplitz_bias", arguments, [out])
+    return finish(builder, "toeplitz_bias", arguments)
 
 
 def _matrices(
@@ -121,7 +121,7 @@ def add_toeplitz_bias(builder: Builder) -> Case:
     out = builder.out(scores, scores.shape, scores.dtype, replaceable=True)
     if out is not None:
         arguments["out"] = out
-    return finish(builder, "add_toeplitz_bias", arguments, [out])
+    return finish(builder, "add_toeplitz_bias", arguments)
 
 
 def diagonal_sums(builder: Builder) -> Case:
@@ -140,7 +140,7 @@ def diagonal_sums(builder: Builder) -> Case:
         arguments["entries"] = choices.one_of((-1, 0, 1, 4096, (1, 2), 2**62))
     shape = [*leading, math.prod(queries), math.prod(keys)]
     arguments["grad"] = builder.operand("grad", shape, choices.one_of(FLOATS))
-    return finish(builder, "diagonal_sums", arguments, [])
+    return finish(builder, "diagonal_sums", arguments)
 
 
 def _look_up(
@@ -189,7 +189,7 @@ def relative_gather(builder: Builder) -> Case:
     out = builder.out(content or x, shape, x.dtype, replaceable=content is not None)
     if out is not None:
         arguments["out"] = out
-    return finish(builder, "relative_gather", arguments, [out])
+    return finish(builder, "relative_gather", arguments)
 
 
 def relative_scatter(builder: Builder) -> Case:
@@ -206,4 +206,4 @@ def relative_scatter(builder: Builder) -> Case:
     out = builder.out(grad, [*leading, queries, width], grad.dtype, replaceable=False)
     if out is not None:
         arguments["out"] = out
-    return finish(builder, "relative_scatter", arguments, [out])
+    return finish(builder, "relative_scatter", arguments)

@@ -59,7 +59,7 @@ def sinusoidal(builder: Builder) -> Case:
         arguments["out"] = out
         if "dtype" in arguments and choices.chance(50):
             del arguments["dtype"]
-    return finish(builder, "sinusoidal", arguments, [out])
+    return finish(builder, "sinusoidal", arguments)
 
 
 def add_sinusoidal(builder: Builder) -> Case:
@@ -82,4 +82,4 @@ def add_sinusoidal(builder: Builder) -> Case:
     out = builder.out(x, x.shape, x.dtype, replaceable=True)
     if out is not None:
         arguments["out"] = out
-    return finish(builder, "add_sinusoidal", arguments, [out])
+    return finish(builder, "add_sinusoidal", arguments)
