@@ -228,7 +228,9 @@ def _magnitude(x: Array, options: dict[str, Any], dtype: Any, least: float) -> A
     else:
         for name in ("cos", "sin"):
             table = np.abs(options[name].astype(np.float64)) + least
-            if dtype != np.float64:
+            if least:  # rounded to the dtype of x
+                table[table > LARGEST[str(dtype)]] = np.inf
+            elif dtype != np.float64:
                 table[table > LARGEST_FLOAT32] = np.inf
             options[name] = table
     nothing = np.zeros_like(options["cos"])
@@ -292,6 +294,9 @@ def _rotated(arguments: dict[str, Any], name: str) -> Rotated:
     # Squares that a number of the computation can hold, and so no head of which all is nothing.
     small, large = (1e-140, 1e140) if x.dtype == np.float64 else (1e-17, 1e17)
     fits = (r > small) & (r < large) & (np.abs(y).max(axis=over, keepdims=True, initial=0) < large)
+    if as_written:  # what overflows on the way is seen by the whole head
+        most = np.abs(terms).max(axis=over, keepdims=True, initial=0)
+        fits &= most < LARGEST[str(x.dtype)] / 4
     r = np.where(fits, r, np.nan)
     off = roundings(count) * unit
     if not first:  # a root of what is off itself, by more where terms cancel

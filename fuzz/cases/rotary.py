@@ -151,6 +151,8 @@ def _heads(builder: Builder, arguments: dict[str, Any], verb: Verb, groups: bool
         if name == "k":
             for letter in set(letters) & set("gh" + "bst" * own_tokens):
                 one[letter] = builder.size() % 9
+            if math.prod(one.values()) > 2 * builder.elements:
+                one |= dict.fromkeys(set(letters) & set("gh"), 1)
         if name == "v":
             one = sizes[1].copy()
         if (name == "k" and own_starts) or (name == "v" and choices.chance(40)):
@@ -386,6 +388,8 @@ def _cache(builder: Builder, arguments: dict[str, Any], heads: Heads, verb: Verb
     needed = tokens if apart else math.prod(rows)
     page = choices.integer(1, 6)
     spare = choices.below(4)
+    if builder.elements > 2000:  # a region holds no more
+        page, spare = 1, 0
     sizes = {"b": batch, "h": heads.heads(1), "p": -(-needed // page) + spare, "s": needed + spare}
     slots = sizes["s"]
     if "p" in layout:
