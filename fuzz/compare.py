@@ -238,6 +238,14 @@ def _magnitude(x: Array, options: dict[str, Any], dtype: Any, least: float) -> A
     return sum(np.abs(_turn(np.abs(x), options | part)) for part in parts)  # type: ignore
 
 
+def _underflow(x: Array, options: dict[str, Any], dtype: Any, least: float) -> Any:
+    """What a rotation as written is off by because a step may be off by the least number."""
+    if not least:
+        return 0.0
+    ones = {name: np.ones_like(options[name]) for name in ("cos", "sin") if name in options}
+    return least * (1 + _magnitude(x, options | (ones or {"scale": 1.0}), dtype, 0.0))
+
+
 def _still(x: Array, options: dict[str, Any]) -> Array:
     """Which dims are not turned."""
     pairs = options["cos" if "cos" in options else "inv_freq"].shape[-1]
@@ -263,8 +271,9 @@ def _rotated(arguments: dict[str, Any], name: str) -> Rotated:
     steps = 8 * HALF_UNITS[str(x.dtype)] if as_written else 0.0
     least = 8 * LEAST[str(x.dtype)] if as_written else 0.0
     if not arguments["norm"]:
-        magnitude = _magnitude(np.abs(wide) + least, options, x.dtype, least)
-        return Rotated(_turn(wide, options), magnitude, magnitude * (cut + steps))
+        magnitude = _magnitude(np.abs(wide), options, x.dtype, least)
+        more = magnitude * (cut + steps) + _underflow(wide, options, x.dtype, least)
+        return Rotated(_turn(wide, options), magnitude, more)
     layout = arguments.get("layout", "bhsd")
     heads = layout.index("h") if "h" in layout else None
     over = (x.ndim - 1,)
@@ -289,7 +298,7 @@ def _rotated(arguments: dict[str, Any], name: str) -> Rotated:
     computed = COMPUTATION[str(x.dtype)] + cut + steps
     first = arguments.get("norm_first", True)
     y = wide if first else _turn(wide, options)
-    terms = np.abs(wide) if first else _magnitude(np.abs(wide) + least, options, x.dtype, least)
+    terms = np.abs(wide) if first else _magnitude(wide, options, x.dtype, least)
     r = root(y)
     # Squares that a number of the computation can hold, and so no head of which all is nothing.
     small, large = (1e-140, 1e140) if x.dtype == np.float64 else (1e-17, 1e17)
@@ -301,11 +310,14 @@ def _rotated(arguments: dict[str, Any], name: str) -> Rotated:
     off = roundings(count) * unit
     if not first:  # a root of what is off itself, by more where terms cancel
         off = off + computed * np.sqrt(np.square(terms).sum(axis=over, keepdims=True) / count) * r
-    normed, magnitude = y * r * factor, terms * r * largest + least * (1 + largest)
+    normed, magnitude, lost = y * r * factor, terms * r * largest, least * (1 + largest)
     if not first:
-        return Rotated(normed, magnitude, magnitude * (computed + off + steps))
+        lost = lost + _underflow(wide, options, x.dtype, least) * r * largest
+        return Rotated(normed, magnitude, magnitude * (computed + off + steps) + lost)
+    lost = _magnitude(np.broadcast_to(lost, x.shape), options, x.dtype, least)
+    lost = lost + _underflow(magnitude, options, x.dtype, least)
     magnitude = _magnitude(magnitude, options, x.dtype, least)
-    return Rotated(_turn(normed, options), magnitude, magnitude * (cut + steps + off))
+    return Rotated(_turn(normed, options), magnitude, magnitude * (cut + steps + off) + lost)
 
 
 def _check_one(actual: Array, arguments: dict[str, Any], name: str) -> None:

@@ -141,6 +141,9 @@ class Trial:
             yield "returned another object than the one it was to write to"
         if engine.kind == "composition":
             return
+        if first is not None and len(first[1].results) != len(outcome.results):
+            yield f"{len(outcome.results)} results, not {len(first[1].results)}"
+            return
         if first is None:
             text = compare.value_fault(case, copies, outcome)
             if text is not None:

@@ -259,9 +259,10 @@ def _positions(
 
 
 def _by_positions(
-    builder: Builder, arguments: dict[str, Any], heads: Heads, verb: Verb, by_head: bool = True
-) -> None:
-    """positions, inv_freq, axis_map, scale."""
+    builder: Builder, arguments: dict[str, Any], heads: Heads, verb: Verb, by_head: bool = True,
+    short: bool = True,
+) -> None:  # fmt: skip
+    """positions, inv_freq, axis_map, scale. short: what only public functions take may be drawn."""
     choices, pairs = builder.choices, heads.pairs
     kind = choices.weighted(P=60, HP=12 * by_head, AHP=12 * by_head, axis_map=16)
     axes = choices.integer(1, 4)
@@ -274,7 +275,7 @@ def _by_positions(
         if all(isinstance(one, int) for one in arguments["positions"]):  # two tokens, then
             arguments["positions"] = (None, None)
     else:
-        arguments["positions"] = _positions(builder, heads, 0, before)
+        arguments["positions"] = _positions(builder, heads, 0, before, simple=short)
     shape = [*before, heads.common_heads(builder), pairs] if "H" in kind else [pairs]
     if kind == "axis_map" and by_head and choices.chance(20):
         shape = [heads.common_heads(builder), pairs]
@@ -285,7 +286,7 @@ def _by_positions(
         arguments["axis_map"] = _axis_map(builder, pairs, axes)
     if choices.chance(25):
         arguments["scale"] = number(builder, "scale", (0.5, 1.25, -2.0, 0.0, 1, 1e-3, 100.0))
-    if ROTARY_AS_FREQUENCIES and len(shape) == 1 and choices.chance(25):
+    if short and ROTARY_AS_FREQUENCIES and len(shape) == 1 and choices.chance(25):
         arguments["inv_freq"] = _described(builder, arguments, heads)
     if arguments.get("compute") == "as_written" and len(shape) > 1:
         builder.faults.append("compute: frequencies by head")
@@ -579,11 +580,9 @@ def rotary_backward(builder: Builder) -> Case:
     verb = VERBS[0] if builder.choices.chance(60) else VERBS[1]
     _, heads = _bindable(builder, arguments, verb, groups=False)
     given = heads.operands
-    _by_positions(builder, arguments, heads, verb)
-    if isinstance(arguments["positions"], (int, Listed)):  # the module takes arrays
-        arguments["positions"] = (
-            None if isinstance(arguments["positions"], int) else (arguments["positions"].operand)
-        )
+    _by_positions(builder, arguments, heads, verb, short=False)
+    if isinstance(arguments["positions"], Listed):
+        arguments["positions"] = arguments["positions"].operand
     if builder.choices.chance(25):
         arguments["inverse"] = builder.choices.chance(50)
     grads = [
