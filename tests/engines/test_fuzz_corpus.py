@@ -34,10 +34,11 @@ def test_the_corpus_finds_nothing():
     assert " 0 findings" in done.stdout
 
 
-def test_a_case_is_printed_as_python_that_runs():
-    done = fuzz("--show", "0")
+@pytest.mark.parametrize(("seed", "call"), [("36", "pn.apply_rotary("), ("26", "\nbound_steps(")])
+def test_a_case_is_printed_as_python_that_runs(seed, call):
+    done = fuzz("--show", seed)
     assert done.returncode == 0, done.stderr
-    assert "pn.apply_rotary(" in done.stdout
+    assert call in done.stdout
     ran = subprocess.run(
         [sys.executable, "-c", done.stdout], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True, text=True,
