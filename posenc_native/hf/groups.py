@@ -11,7 +11,13 @@ from typing import Any
 from torch import nn
 
 from .instances import global_names
-from .signatures import makes_tables, takes_positions, takes_tables
+from .signatures import (
+    is_compiled,
+    makes_tables,
+    may_take_tables,
+    takes_positions,
+    takes_tables,
+)
 
 __all__ = ["RotaryUses", "computes_cosines", "groups_sharing_tables", "rotary_uses"]
 
@@ -76,7 +82,8 @@ def groups_sharing_tables(modules: dict[str, nn.Module]) -> Iterator[list[str]]:
     """Names of modules that share tables: rotary-embedding modules and those that use their output.
 
     An attention module gets its tables from the nearest module above it (or from itself) that holds
-    rotary-embedding modules. One that keeps its own table is a group by itself.
+    rotary-embedding modules. One that keeps its own table is a group by itself. A module compiled
+    by torch.jit is of the group if its call may get the tables.
     """
     holders: dict[str, list[str]] = {}  # name of the holder -> its rotary-embedding modules
     for name, module in modules.items():
@@ -89,14 +96,19 @@ def groups_sharing_tables(modules: dict[str, nn.Module]) -> Iterator[list[str]]:
     users: dict[str, list[str]] = {}
     alone: list[str] = []
     for name, module in modules.items():
-        if not uses[type(module)] or makes_tables(module):
+        compiled = is_compiled(module)
+        if compiled and is_compiled(modules[name.rpartition(".")[0]]):
+            continue  # called by compiled code
+        if makes_tables(module) or not (
+            may_take_tables(module) if compiled else uses[type(module)]
+        ):
             continue
         above = name
         while above not in holders and above:
             above = above.rpartition(".")[0]
         if above in holders:
             users.setdefault(above, []).append(name)
-        else:
+        elif not compiled:
             alone.append(name)
     for holder, tables in holders.items():
         # Where nothing rotates by an embedding of sines, the model adds it to the tokens.

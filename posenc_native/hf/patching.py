@@ -74,7 +74,8 @@ def patch(model: nn.Module, *, inplace: bool | None = None, fuse_norm: bool = Fa
     exact tables. Not served, and listed in ``.skipped`` with the reason: frequencies that are
     learned (Mistral Large 4), tables that are angles for the attention to take the cosine of
     (CLVP), tables made of lengths or features in place of positions (Wav2Vec2-Conformer,
-    SeamlessM4T, EfficientLoFTR, MusicFlamingo, ESMFold2).
+    SeamlessM4T, EfficientLoFTR, MusicFlamingo, ESMFold2), attention or tables that torch.jit has
+    compiled (scripted or traced). Other compiled modules, an MLP or a norm, stay as they are.
 
     Frequencies are the float32 values that transformers has, bit for bit, because the checkpoint
     was trained with them; if ``model.half()`` has rounded them, they are computed anew from the

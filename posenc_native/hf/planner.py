@@ -22,7 +22,14 @@ from .instances import Plan, rewrap, slot, with_functions
 from .normed.proof import RotaryCall, kinds_of_norms, names_norms, norms_put_off
 from .position_functions import position_function
 from .rotation import Rotation, probe_function
-from .signatures import constant_name, makes_tables, table_names, takes_positions, takes_tables
+from .signatures import (
+    constant_name,
+    is_compiled,
+    makes_tables,
+    table_names,
+    takes_positions,
+    takes_tables,
+)
 from .tables import probe_tables
 
 __all__ = ["Planner"]
@@ -49,6 +56,10 @@ class Planner:
         Raises:
             NotServed: the group must be left alone.
         """
+        for name, module in members.items():
+            if is_compiled(module):
+                title = name or type(module).__name__
+                raise NotServed(f"torch.jit has compiled {title}, which may make or use its tables")
         makers = {name: module for name, module in members.items() if makes_tables(module)}
         users = {name: module for name, module in members.items() if name not in makers}
         for module in members.values():

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from .forms import NotServed
 
 __all__ = [
-    "RotaryArguments", "constant_name", "cos_and_sin", "forward_arguments", "is_table",
-    "makes_tables", "rotary_arguments", "table_names", "takes_positions", "takes_tables",
-    "with_marked_frequencies", "with_own_buffers",
+    "RotaryArguments", "constant_name", "cos_and_sin", "forward_arguments", "is_compiled",
+    "is_table", "makes_tables", "may_take_tables", "rotary_arguments", "table_names",
+    "takes_positions", "takes_tables", "with_marked_frequencies", "with_own_buffers",
 ]  # fmt: skip
 
 # --- functions ------------------------------------------------------------------------------------
@@ -121,8 +121,23 @@ def table_names(module: nn.Module) -> tuple[str, ...]:
 
 def constant_name(module: nn.Module) -> str | None:
     """The name of a module's only buffer, if that is a table of complex numbers."""
-    names = list(module._buffers)
+    names = [name for name, _ in module._buffers.items()]  # those of torch.jit have no iterator
     return names[0] if len(names) == 1 and names[0].startswith("freqs_ci") else None
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether torch.jit has compiled a module, scripted or traced: no method can be replaced."""
+    return isinstance(module, torch.jit.ScriptModule)
+
+
+def may_take_tables(module: nn.Module) -> bool:
+    """Whether a compiled module has a method with an argument besides the hidden states.
+
+    What it calls inside cannot be asked. One of a single argument (an MLP) gets no tables.
+    """
+    code: Any = module._c
+    methods = map(code._get_method, code._method_names())
+    return any(len(method.schema.arguments) > 2 for method in methods)
 
 
 def makes_tables(module: nn.Module) -> bool:
@@ -135,7 +150,9 @@ def makes_tables(module: nn.Module) -> bool:
 
 
 def forward_arguments(module: nn.Module) -> list[str]:
-    """Names of the arguments of a forward, self included."""
+    """Names of the arguments of a forward, self included; none of a compiled one."""
+    if is_compiled(module):
+        return []
     return list(inspect.signature(type(module).forward).parameters)
 
 

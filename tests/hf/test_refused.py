@@ -212,3 +212,46 @@ def test_decorators_stay() -> None:
         forward = type(model.model.rotary_emb).forward
         assert model.model.rotary_emb.forward.__func__.__code__ is forward.__code__
     assert math.isclose(float(cos[0, 0, 0]), 1.0)
+
+
+class Scaled(torch.nn.Module):
+    """An RMS norm, which has a parameter, and a buffer beside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.eps = torch.nn.Parameter(torch.ones(16)), 1e-6
+        self.register_buffer("unit", torch.ones(16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
+        return x * self.weight * self.unit
+
+
+def traced(module: Any) -> Any:
+    return torch.jit.trace(module, torch.ones(2, 16))
+
+
+@pytest.mark.parametrize("compiled", [torch.jit.script, traced], ids=["script", "trace"])
+def test_what_torch_jit_has_compiled_is_passed_over(compiled: Any) -> None:
+    model, ids = build("Qwen3"), torch.arange(6)[None]
+    model.model.layers[0].self_attn.q_norm = compiled(Scaled())
+    with torch.no_grad():
+        before = model(ids).logits
+        with hf.patch(model, fuse_norm=True) as handle:
+            assert len(handle.patched) == 3
+            assert handle.fused == ("model.layers.1.self_attn",)
+            assert "torch.jit has compiled q_norm" in handle.notes["model.layers.0.self_attn"]
+            torch.testing.assert_close(model(ids).logits, before, rtol=1e-4, atol=1e-4)
+
+
+def test_what_may_read_the_tables_in_compiled_code_keeps_its_group_as_it_is() -> None:
+    tables = torch.ones(1, 7, 8)
+    attention = torch.jit.trace(Attention(), (torch.ones(1, 3, 7, 8), tables, tables))
+    rotary = torch.jit.trace(OwnRotary(), (torch.ones(1), torch.arange(7)[None]))
+    for model, name in (
+        (Model(OwnRotary(), Attention(), attention), r"layers\.1"),
+        (Model(rotary, Attention()), "rotary"),
+    ):
+        with pytest.raises(ValueError, match=f"torch.jit has compiled {name}, which may make or"):
+            hf.patch(model)
+        assert not traces(model)

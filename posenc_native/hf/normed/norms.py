@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as every_module
 
 from posenc_native.hf.forms import NotServed
+from posenc_native.hf.signatures import is_compiled
 
 __all__ = [
     "NormProbe", "PutOff", "at_once", "now", "over", "probe_norm", "unless",
@@ -107,6 +108,8 @@ def probe_norm(module: nn.Module, title: str) -> NormProbe:
     Raises:
         NotServed: it is no RMS norm, or more than one.
     """
+    if is_compiled(module):
+        raise NotServed(f"torch.jit has compiled {title}")
     probe, name = with_own_weight(module, title)
     weight = None if name is None else getattr(probe, name)
     random = torch.Generator("cpu").manual_seed(0)

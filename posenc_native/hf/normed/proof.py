@@ -35,7 +35,12 @@ def kinds_of_norms(module: nn.Module) -> tuple[Any, ...]:
     """What the norms of an attention module may differ in from those of another, hashable."""
     norms = ((n, child) for n, child in module.named_children() if "norm" in n.lower())
     return tuple(
-        (name, type(child), (*child._parameters,), tuple(_plain_attributes(child)))
+        (
+            name,
+            type(child),
+            tuple(n for n, _ in child._parameters.items()),
+            tuple(_plain_attributes(child)),
+        )
         for name, child in norms
     )
 
