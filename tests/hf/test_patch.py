@@ -92,6 +92,25 @@ def test_gradients(name: str, inplace: bool | None, device: str) -> None:
         )
 
 
+@pytest.mark.parametrize("options", [{}, {"inplace": True}, {"fuse_norm": True}], ids=str)
+def test_forward_mode(options: dict[str, bool], device: str) -> None:
+    model = build("Qwen3").to(device).double()
+    model.config._attn_implementation = "eager"  # torch's own attention has no forward mode
+    embeddings = model.model.embed_tokens(tokens().to(device)).detach()
+    tangent = torch.randn(embeddings.shape, dtype=torch.float64).to(device)
+
+    def derivative() -> Any:
+        def run(x: Any) -> Any:
+            return model(inputs_embeds=x, use_cache=False).logits
+
+        with torch.no_grad():
+            return torch.func.jvp(run, (embeddings,), (tangent,))[1]
+
+    expected = derivative()
+    with hf.patch(model, **options):
+        assert distance(derivative(), expected) < SHORT
+
+
 def test_in_place_means_where_q_and_k_are(device: str) -> None:
     model = build("Llama").to(device)
     attention = model.model.layers[0].self_attn

@@ -17,15 +17,23 @@ def needs_grad(*tensors: Tensor) -> bool:
 def needs_function(*tensors: Tensor) -> bool:
     """Whether an operator has to be called through its Function.
 
-    Autograd needs that. So do forward mode and torch.func: a Function follows or refuses them,
-    while a bare operator would lose tangents.
+    Autograd needs that. So does torch.func.
     """
     return transformed() or needs_grad(*tensors)
 
 
 def transformed() -> bool:
     """Whether forward mode or a transform of torch.func is active."""
-    return forward_ad._current_level >= 0 or functorch_active()
+    return forward_mode() or functorch_active()
+
+
+def forward_mode() -> bool:
+    """Whether forward mode is active, that of torch.func too; only the composition follows it.
+
+    A bare operator would lose tangents. A Function would have to have a ``jvp``, and torch.compile
+    refuses one that has it, wherever it is called.
+    """
+    return forward_ad._current_level >= 0
 
 
 def tracing() -> bool:

@@ -10,7 +10,7 @@ from torch import Tensor
 from posenc_native.base import arguments, memory
 from posenc_native.base.arguments import wrong_type, wrong_value
 
-from .following import needs_grad, tracing
+from .following import functorch_active, is_leaf_for_gradient, needs_grad, tracing
 from .small import increment_version
 
 
@@ -53,6 +53,14 @@ def check_writable(*outputs: Tensor) -> None:
             out.as_strided((0,), (1,)).zero_()
 
 
+def check_no_leaf(*outputs: Tensor) -> None:
+    """torch's own RuntimeError for a leaf that requires a gradient, before anything is written."""
+    if not tracing() and any(map(is_leaf_for_gradient, outputs)):
+        raise RuntimeError(
+            "a leaf Variable that requires grad is being used in an in-place operation."
+        )
+
+
 def written(out: Tensor) -> Tensor:
     """`out`, after telling autograd that it was overwritten: operators of the stable ABI do not."""
     increment_version((out,))
@@ -89,6 +97,7 @@ def pair_results(
     if not to:
         return rotated_q, rotated_k
     outs = to if isinstance(to, tuple) else (q, k)
+    check_no_leaf(*outs)
     names = [
         name if out is x else f"out[{i}]"
         for i, (name, x, out) in enumerate(zip("qk", (q, k), outs, strict=True))
@@ -107,6 +116,9 @@ def check_copy(
     """TypeError or ValueError unless the result may be copied to `out`, apart from the inputs."""
     if out.dtype != result.dtype:
         wrong_type(function, name, str(result.dtype), out.dtype)
+    if _comes_from_outside(out, result):
+        expected = "a tensor that the transform of torch.func was given or has made"
+        wrong_value(function, name, expected, "one from outside of it")
     arguments.check_shape(function, name, tuple(out.shape), tuple(result.shape))
     if out.numel() and not _elements_apart(out):
         wrong_value(
@@ -115,6 +127,21 @@ def check_copy(
     for x in inputs:
         if x is not None and overlap(out, x) and not _same_view(out, x):
             wrong_value(function, name, "no memory in common with the inputs", "an overlap")
+
+
+def _comes_from_outside(out: Tensor, result: Tensor) -> bool:
+    """Whether torch refuses to write the result there, inside of a transform of torch.func.
+
+    Asked before anything is written: of q and k one may be refused when the other is.
+    """
+    if torch.compiler.is_compiling() or not functorch_active():
+        return False
+    functorch = torch._C._functorch
+    current = functorch.peek_interpreter_stack()
+    if functorch.maybe_get_level(out) == current.level():
+        return False
+    batches = current.key() == functorch.TransformType.Vmap
+    return not batches or functorch.maybe_get_level(result) == current.level()
 
 
 def _elements_apart(out: Tensor) -> bool:

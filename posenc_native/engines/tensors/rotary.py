@@ -14,7 +14,7 @@ from posenc_native.base.views import rounds_as_written
 
 from . import cuda
 from .composed import rotary as composed_rotary
-from .following import angles_followed, needs_grad, transformed
+from .following import angles_followed, forward_mode, needs_grad, transformed
 from .gradients import angles as angle_gradients
 from .gradients import rotary as rotary_gradients
 from .gradients.functions import Differentiable, one_tensor
@@ -72,7 +72,7 @@ def apply_rotary(x: Tensor, rotation: Rotation, out: Tensor | None) -> Tensor:
     if learned and out is not None:
         no_output_for_gradient(function, *angles)
     native = operators_take(x, *angles, rotation.axis_map, out)
-    native = native and not (learned and _in_groups(rotation))
+    native = native and not forward_mode() and not (learned and _in_groups(rotation))
     if learned and native and not transformed():
         return angle_gradients.learned_rotary(x, *rotation)
     if learned or not native:
@@ -138,7 +138,7 @@ def apply_rotary_tables(x: Tensor, rotation: TableRotation, out: Tensor | None) 
     rounds_as_written(function, rotation.compute)
     rotation = of_schema(function, table_indices(function, x, rotation))
     read = {"cos": cos, "sin": sin, "rows": rotation.rows, "axis_map": rotation.axis_map}
-    if needs_grad(cos, sin) or not operators_take(x, *read.values(), out):
+    if needs_grad(cos, sin) or forward_mode() or not operators_take(x, *read.values(), out):
         composable(function, x=x, **read, out=out)
         (result,) = composed_rotary.apply_rotary_tables(function, (x,), rotation)
         return result if out is None else copy_out(function, out, result, x, *read.values())
@@ -286,7 +286,7 @@ def _learned_qk(
     k_positions = rotation.k_positions
     if isinstance(to, tuple):
         no_output_for_gradient(function, positions, inv_freq, k_positions)
-    if to:
+    if to and not forward_mode():
         expected = "False where frequencies or positions require a gradient"
         wrong_value(function, "inplace", expected, True)
     read = positions, inv_freq, rotation.axis_map, k_positions
@@ -294,7 +294,7 @@ def _learned_qk(
         return angle_gradients.learned_rotary_qk(q, k, *rotation)
     _composable(function, rotation, q=q, k=k)
     rotated = composed_rotary.apply_rotary(function, (q, k), rotation)
-    return rotated[0], rotated[1]
+    return pair_results(function, q, k, rotated, to, *read)
 
 
 def _two_tensors(
@@ -318,7 +318,7 @@ def _two_tensors(
             and (first is None or first.is_cuda)
             and cuda.usable(q.get_device())
         )
-    if not (together and operators_in_use()):
+    if not (together and operators_in_use()) or forward_mode():
         return None
     if isinstance(to, tuple):
         if not operators_take(q, *to):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -85,26 +83,159 @@ def test_jacrev_is_the_matrix_of_the_rotation(device):
     close(torch.func.jacrev(q_and_k_by_tables)(x), jacobian_by_columns(q_and_k_by_tables, x))
 
 
+forward = torch.autograd.forward_ad
+
+
 @pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("requires_grad", [False, True], ids=["plain", "grad"])
 @each_function
-def test_forward_mode_is_right_or_refused(function, requires_grad, device):
+def test_forward_mode(function, requires_grad, device):
     f = inv_freq(device=device)
     x = random((2, 3, 5, 8), torch.float64, device, requires_grad=requires_grad)
     tangent = random((2, 3, 5, 8), torch.float64, device, seed=1)
     zero = function(torch.zeros_like(tangent), f)  # the part that does not depend on x
     expected = function(tangent, f) - zero
-    with contextlib.suppress(NotImplementedError, RuntimeError):
-        _, result = torch.func.jvp(lambda x: function(x, f), (x,), (tangent,))
-        close(result, expected)
-    with contextlib.suppress(NotImplementedError, RuntimeError):
-        jacobian = torch.func.jacfwd(lambda x: function(x, f).sum())(x)
-        close(jacobian, torch.func.jacrev(lambda x: function(x, f).sum())(x))
-    forward = torch.autograd.forward_ad
-    with contextlib.suppress(NotImplementedError, RuntimeError), forward.dual_level():
+    _, result = torch.func.jvp(lambda x: function(x, f), (x,), (tangent,))
+    close(result, expected)
+    jacobian = torch.func.jacfwd(lambda x: function(x, f).sum())(x)
+    close(jacobian, torch.func.jacrev(lambda x: function(x, f).sum())(x))
+    with forward.dual_level():
         dual = function(forward.make_dual(x, tangent), f)
-        assert forward.unpack_dual(dual).tangent is not None
         close(forward.unpack_dual(dual).tangent, expected)
+
+
+# A call by everything that may have a tangent: x, positions, inv_freq, cos, sin.
+OF_ALL = {
+    "apply_rotary": lambda x, p, f, cos, sin: pn.apply_rotary(x, p, f),
+    "apply_rotary_qk": lambda x, p, f, cos, sin: pn.apply_rotary_qk(x, x * 2, p, f)[1],
+    "apply_rotary_tables": lambda x, p, f, cos, sin: pn.apply_rotary_tables(x, cos, sin),
+    "apply_rotary_qk_tables": lambda x, p, f, cos, sin: pn.apply_rotary_qk_tables(
+        x, x * 2, cos, sin
+    )[1],
+}
+each_of_all = pytest.mark.parametrize("function", OF_ALL.values(), ids=OF_ALL)
+
+
+def arguments_of_all(device):
+    f = inv_freq(device=device).double()
+    positions = torch.arange(5, dtype=torch.float64, device=device) + 0.25
+    tables = pn.rotary_tables(positions, f, dtype=torch.float64)
+    arguments = random((1, 2, 5, 8), torch.float64, device), positions, f, *tables
+    return arguments, [random(a.shape, torch.float64, device, seed=1) for a in arguments]
+
+
+def by_differences(function, arguments, tangents):
+    """The derivative along the tangents: off by 1e-12 of step 1e-6, and by rounding / 1e-6."""
+    there, back = ([a + s * t for a, t in zip(arguments, tangents, strict=True)]
+                   for s in (1e-6, -1e-6))  # fmt: skip
+    return (function(*there) - function(*back)) / 2e-6
+
+
+@torch_cases.needs_operators
+@each_of_all
+def test_forward_mode_by_every_argument_and_over_reverse(function, device):
+    arguments, tangents = arguments_of_all(device)
+
+    def along(tangents):
+        return torch.func.jvp(function, arguments, tuple(tangents))[1]
+
+    expected = by_differences(function, arguments, tangents)
+    torch.testing.assert_close(along(tangents), expected, rtol=1e-7, atol=1e-7)
+    twice = [torch.stack([t, 2 * t]) for t in tangents]
+    close(torch.vmap(along)(twice), torch.stack([along(tangents), 2 * along(tangents)]))
+
+    def gradients(*arguments):
+        every = torch.func.grad(lambda a: (function(*a) ** 3).sum())(arguments)
+        return torch.cat([g.flatten() for g in every])
+
+    _, over_reverse = torch.func.jvp(gradients, arguments, tuple(tangents))
+    expected = by_differences(gradients, arguments, tangents)
+    torch.testing.assert_close(over_reverse, expected, rtol=1e-6, atol=1e-6)
+
+
+@torch_cases.needs_operators
+@each_of_all
+def test_hessian(function, device):
+    (x, *others), _ = arguments_of_all(device)
+
+    def loss(row):
+        return (function(torch.cat([row, x[:, :, 1:]], 2), *others) ** 3).sum()
+
+    row = x[:, :1, :1].expand(1, 2, 1, 8).clone()
+    expected = torch.autograd.functional.hessian(loss, row)
+    close(torch.func.hessian(loss)(row), expected)
+    assert expected.abs().max() > 1
+
+
+@torch_cases.needs_operators
+@pytest.mark.parametrize("learned", [False, True], ids=["x", "all"])
+@pytest.mark.parametrize("second", [False, True], ids=["first", "second"])
+@each_of_all
+def test_a_backward_takes_gradients_with_tangents(function, learned, second, device):
+    arguments, _ = arguments_of_all(device)
+    inputs = [a.requires_grad_() for a in arguments[: 5 if learned else 1]]
+    y = function(*arguments)
+    grad, tangent = torch.ones_like(y), random(y.shape, torch.float64, device, seed=2)
+    options = {"allow_unused": True, "retain_graph": True}
+    expected = torch.autograd.grad(y, inputs, tangent, **options)  # a backward is linear
+    with forward.dual_level():
+        found = torch.autograd.grad(
+            y, inputs, forward.make_dual(grad, tangent), create_graph=second, **options
+        )
+        for ours, theirs in zip(found, expected, strict=True):
+            if theirs is not None:
+                close(forward.unpack_dual(ours).tangent.detach(), theirs)
+
+
+IN_PLACE_OF_ALL = {
+    "apply_rotary": lambda q, k, f, cos, sin: (pn.apply_rotary(q, None, f, out=q), k),
+    "apply_rotary_qk": lambda q, k, f, cos, sin: pn.apply_rotary_qk(q, k, None, f, inplace=True),
+    "apply_rotary_qk, out": lambda q, k, f, cos, sin: pn.apply_rotary_qk(
+        q, k, None, f, out=(torch.empty_like(q), torch.empty_like(k))
+    ),
+    "apply_rotary_tables": lambda q, k, f, cos, sin: (
+        pn.apply_rotary_tables(q, cos, sin, out=q),
+        k,
+    ),
+    "apply_rotary_qk_tables": lambda q, k, f, cos, sin: pn.apply_rotary_qk_tables(
+        q, k, cos, sin, inplace=True
+    ),
+}
+
+
+@torch_cases.needs_operators
+@pytest.mark.parametrize("write", IN_PLACE_OF_ALL.values(), ids=IN_PLACE_OF_ALL)
+def test_forward_mode_in_place(write, device):
+    (x, _, *others), (of_x, _, *of_others) = arguments_of_all(device)
+    arguments, tangents = (x, x * 2, *others), (of_x, of_x * 3, *of_others)
+
+    def both(q, k, *others):
+        return torch.cat(write(q.clone(), k.clone(), *others))
+
+    expected = by_differences(both, arguments, tangents)
+    with forward.dual_level():
+        duals = [
+            forward.make_dual(a.clone(), t.clone())
+            for a, t in zip(arguments, tangents, strict=True)
+        ]
+        found = torch.cat([forward.unpack_dual(y).tangent for y in write(*duals)])
+    torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-7)
+    _, found = torch.func.jvp(both, arguments, tangents)
+    torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-7)
+
+
+@torch_cases.needs_operators
+def test_a_transform_writes_to_nothing_from_outside(device):
+    (x, _, f, *_), (tangent, *_) = arguments_of_all(device)
+    k, before = x.clone(), x.clone()
+
+    def rotate(q):
+        return pn.apply_rotary_qk(q, k, None, f, inplace=True)
+
+    with pytest.raises(ValueError, match=r"apply_rotary_qk: k: .* torch.func .* from outside"):
+        torch.func.jvp(rotate, (x,), (tangent,))
+    assert torch.equal(x, before)
+    assert torch.equal(k, before)
 
 
 # vmap against a loop: (f(x, positions), shape of an example of x, of positions or None)

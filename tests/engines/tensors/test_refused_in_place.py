@@ -62,6 +62,15 @@ def test_refused_before_writing(name, view):
     assert torch.equal(x.detach(), before)
 
 
+@pytest.mark.usefixtures("backend")
+def test_of_a_pair_neither_is_written_where_one_is_a_leaf():
+    q, k = torch.randn(1, 4, 6, 16), torch.randn(1, 4, 6, 16, requires_grad=True)
+    before = q.clone()
+    with pytest.raises(RuntimeError, match="leaf"):
+        pn.apply_rotary_qk(q, k, None, INV_FREQ, inplace=True)
+    assert torch.equal(q, before)
+
+
 @torch_cases.needs_operators
 @pytest.mark.parametrize("name", [name for name in CALLS if name != "relative_gather"])
 def test_other_views_are_written(name):

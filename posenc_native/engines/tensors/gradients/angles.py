@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from posenc_native.base.rotation import Rotation, apart, of_each
-from posenc_native.engines.tensors.following import needs_grad, tracing
+from posenc_native.engines.tensors.following import forward_mode, needs_grad, tracing
 from posenc_native.engines.tensors.inputs import view_of
 from posenc_native.engines.tensors.library import call, ops
 
@@ -24,6 +24,8 @@ from .rotary import rotary
 
 def learned_rotary(x: Tensor, *rotation: Any) -> Tensor:
     """`rotary`, differentiable by frequencies and positions too."""
+    if forward_mode():
+        return rotary(x, *rotation)  # composed: differentiable by everything
     return apply(_Learned, x, *rotation)  # type: ignore[no-any-return]
 
 
@@ -46,12 +48,12 @@ def _learned_backward(ctx: Any, *grads: Tensor) -> Any:
     inputs, rotation = saved[:count], Rotation(*saved[count:])
     positions, inv_freq, axis_map = rotation.positions, rotation.inv_freq, rotation.axis_map
     of_positions, of_frequencies = ctx.needs_input_grad[count : count + 2]
-    if not torch.is_grad_enabled():
+    if not (torch.is_grad_enabled() or forward_mode()):
         operator = ops.rotary_backward if count == 1 else ops.rotary_qk_backward
         *turned, frequencies, points = call(
             operator.default, *grads, *inputs, *rotation, of_positions=of_positions
         )
-    else:  # for a second derivative
+    else:  # for a second derivative, of either mode
         turned = [_turn(grad, rotation.turned_back()) for grad in grads]
         angles = [_angle_gradient(x, y, rotation) for x, y in zip(inputs, turned, strict=True)]
         frequencies, points = _frequency_gradients(

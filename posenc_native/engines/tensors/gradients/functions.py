@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from posenc_native.base.arguments import wrong_value
-from posenc_native.engines.tensors.following import is_leaf_for_gradient, needs_grad, tracing
+from posenc_native.engines.tensors.following import needs_grad, tracing
 from posenc_native.engines.tensors.library import LIBRARY, call, ops
-from posenc_native.engines.tensors.results import written
+from posenc_native.engines.tensors.results import check_no_leaf, written
 
 Function = torch.autograd.Function
 
@@ -113,11 +113,7 @@ def in_place_function(
     def apply(*args: Any) -> Any:
         tensors = args[:inputs]
         if not tracing():
-            if any(map(is_leaf_for_gradient, tensors)):
-                # In the words of torch's own operations, and before anything is written.
-                raise RuntimeError(
-                    "a leaf Variable that requires grad is being used in an in-place operation."
-                )
+            check_no_leaf(*tensors)
             # A Function over views may have one output only.
             if (inputs == 1 and _may_be_written(args[0])) or all(x._base is None for x in tensors):
                 return function.apply(*args)  # type: ignore[attr-defined]

@@ -20,7 +20,7 @@ from torch import Tensor
 from posenc_native.base.norms import Norm
 from posenc_native.base.rotation import Rotation, TableRotation
 from posenc_native.engines.tensors.composed import norm_rotary as composed
-from posenc_native.engines.tensors.following import needs_grad
+from posenc_native.engines.tensors.following import forward_mode, needs_grad
 from posenc_native.engines.tensors.library import call, ops
 
 from .functions import Function, apply, keep, kept
@@ -47,7 +47,7 @@ def _each_once(*args: Any) -> list[Any]:
 
 def _backward(ctx: Any, grad_q: Tensor, grad_k: Tensor, suffix: str) -> Any:
     q, k, *options = kept(ctx)
-    if torch.is_grad_enabled():  # for a second derivative
+    if torch.is_grad_enabled() or forward_mode():  # for a second derivative
         grads = _by_composition(suffix, q, k, options, (grad_q, grad_k))
     else:
         operator = getattr(ops, f"norm_rotary_qk{suffix}_backward")
@@ -75,11 +75,18 @@ def _by_composition(
     rotation: Any = TableRotation(*options[:at]) if suffix else Rotation(*options[: at - 1])
     wanted = [q, k, norm.q_weight, norm.k_weight]
     # Views of their own: where q is k, or a weight serves both, each has its own gradient.
-    views = [x.view_as(x) if x is not None and x.requires_grad else x for x in wanted]
+    with torch.enable_grad():
+        views = [x.view_as(x) if x is not None and x.requires_grad else x for x in wanted]
     norm = norm._replace(q_weight=views[2], k_weight=views[3])
-    results = composed.norm_rotary(_NAME, views[0], views[1], rotation, False, norm)
+    with torch.enable_grad():
+        results = composed.norm_rotary(_NAME, views[0], views[1], rotation, False, norm)
     inputs = [x for x in views if x is not None and x.requires_grad]
-    found = iter(torch.autograd.grad(results, inputs, grads, create_graph=True))
+    # Of a k without a gradient nothing leads back.
+    results, grads = zip(
+        *((y, grad) for y, grad in zip(results, grads, strict=True) if y.requires_grad),
+        strict=True,
+    )
+    found = iter(torch.autograd.grad(results, inputs, grads, create_graph=torch.is_grad_enabled()))
     return [next(found) if x is not None and x.requires_grad else None for x in views]
 
 

@@ -1,4 +1,8 @@
-"""Gradients of rotations: the same operator turned the other way, to any order."""
+"""Gradients of rotations: the same operator turned the other way, to any order.
+
+In forward mode it is the composition that turns, and so it is where a backward that is run there
+gets gradients with tangents.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,8 @@ from typing import Any
 from torch import Tensor
 
 from posenc_native.base.rotation import Rotation, TableRotation
-from posenc_native.engines.tensors.following import needs_function, tracing
+from posenc_native.engines.tensors.composed import rotary as composed
+from posenc_native.engines.tensors.following import forward_mode, needs_function, tracing
 from posenc_native.engines.tensors.library import call, ops
 
 from .functions import Differentiable, Function, eager_function, keep, kept
@@ -17,6 +22,8 @@ def rotary(x: Tensor, *rotation: Any) -> Tensor:
     """Differentiable ``rotary(x, *rotation)``."""
     if not needs_function(x):
         return call(ops.rotary.default, x, *rotation)  # type: ignore[no-any-return]
+    if forward_mode():
+        return composed.apply_rotary("apply_rotary", (x,), Rotation(*rotation))[0]
     function = _RotaryTraced if tracing() else _RotaryEager
     return function.apply(x, *rotation)  # type: ignore[no-any-return]
 
@@ -25,6 +32,9 @@ def rotary_qk(q: Tensor, k: Tensor, *rotation: Any) -> tuple[Tensor, Tensor]:
     """Differentiable ``rotary_qk(q, k, *rotation)``."""
     if not needs_function(q, k):
         return call(ops.rotary_qk.default, q, k, *rotation)  # type: ignore[no-any-return]
+    if forward_mode():
+        q, k = composed.apply_rotary("apply_rotary_qk", (q, k), Rotation(*rotation))
+        return q, k
     if q is k and tracing():  # torch.compile allows no Function one tensor twice
         rotated = rotary(q, *rotation)
         return rotated, rotated
@@ -36,6 +46,10 @@ def rotary_from_tables(x: Tensor, *rotation: Any) -> Tensor:
     """Differentiable ``rotary_from_tables(x, *rotation)``."""
     if not needs_function(x):
         return call(ops.rotary_from_tables.default, x, *rotation)  # type: ignore[no-any-return]
+    if forward_mode():
+        return composed.apply_rotary_tables("apply_rotary_tables", (x,), TableRotation(*rotation))[
+            0
+        ]
     function = _FromTablesTraced if tracing() else _FromTablesEager
     return function.apply(x, *rotation)  # type: ignore[no-any-return]
 
@@ -44,6 +58,11 @@ def rotary_qk_from_tables(q: Tensor, k: Tensor, *rotation: Any) -> tuple[Tensor,
     """Differentiable ``rotary_qk_from_tables(q, k, *rotation)``."""
     if not needs_function(q, k):
         return call(ops.rotary_qk_from_tables.default, q, k, *rotation)  # type: ignore[no-any-return]
+    if forward_mode():
+        q, k = composed.apply_rotary_tables(
+            "apply_rotary_qk_tables", (q, k), TableRotation(*rotation)
+        )
+        return q, k
     if q is k and tracing():  # as above
         rotated = rotary_from_tables(q, *rotation)
         return rotated, rotated
