@@ -103,7 +103,7 @@ def match_columns(
     # Without their factor, which may change with the length of the text.
     length = torch.hypot(*tables).clamp_min(1e-6)
     exact = rotary_tables(coordinates, frequencies, dtype=torch.float64)
-    difference = torch.zeros(())
+    difference = torch.zeros((), dtype=torch.float64)
     for own, each in zip(tables, exact, strict=True):
         candidates = each.movedim(0, 1).flatten(1)  # [tokens, axes * frequencies]
         distance = ((own / length).double()[:, :, None] - candidates[:, None]).abs().amax(dim=0)

@@ -46,11 +46,13 @@ def tables_of_images(module: nn.Module, wrap: Wrap) -> Tables:
     patch_height, patch_width = (patch, patch) if isinstance(patch, int) else tuple(patch)
     cpu = torch.device("cpu")
 
+    def image(height: int, width: int) -> Tensor:
+        shape = 1, 3, height * patch_height, width * patch_width
+        return torch.zeros(shape, dtype=torch.float32)
+
     def own(probe: nn.Module, height: int, width: int) -> tuple[Tensor, Tensor]:
         try:
-            result = original(
-                probe.eval(), torch.zeros(1, 3, height * patch_height, width * patch_width)
-            )
+            result = original(probe.eval(), image(height, width))
         except Exception as error:  # whatever a model may raise
             raise NotServed(f"{kind} cannot be probed with an image: {error}") from error
         return cos_and_sin(result, module)
@@ -91,9 +93,7 @@ def tables_of_images(module: nn.Module, wrap: Wrap) -> Tables:
         return forward
 
     exact = wrap(make({form: tuple(range(form.angles))}, cpu))
-    ours = exact(
-        with_own_buffers(module).eval(), torch.zeros(1, 3, 7 * patch_height, 9 * patch_width)
-    )
+    ours = exact(with_own_buffers(module).eval(), image(7, 9))
     for a, b in zip(own(with_own_buffers(module), 7, 9), ours, strict=True):
         # The module rounds a phase, of at most 2 pi times the largest frequency, three times.
         bound = 2e-6 * max(1.0, float(module._buffers["inv_freq"].abs().max()))  # type: ignore[union-attr]

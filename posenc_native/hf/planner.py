@@ -325,7 +325,7 @@ def _plan_with_own_table(module: nn.Module, inplace: bool | None) -> Plan:
         raise NotServed("its embed_positions is on the meta device: load the weights first")
     count, width = table.shape
     # In float32 and in these steps, as transformers.models.gptj does it.
-    frequencies = 1.0 / (10000 ** (torch.arange(0, width, 2, dtype=torch.int64) / width))
+    frequencies = 1.0 / (10000 ** (torch.arange(0, width, 2, dtype=torch.float32) / width))
     cos, sin = rotary_tables(torch.arange(count), frequencies)
     rows = min(count, 64)
     if not torch.allclose(

@@ -70,10 +70,10 @@ def _probe_size(original: Callable[..., Any], title: str, size: int) -> tuple[Te
     """Frequencies; for every dim which of them turns it, its partner, and the sign of that."""
     # A head for each dim; far tokens tell low frequencies apart.
     tokens = torch.tensor([1, 2, 5, 13, 40, 111, 1000, 4000])
-    unit = torch.eye(size)[None, :, None].expand(1, size, len(tokens), size)
+    unit = torch.eye(size, dtype=torch.float32)[None, :, None].expand(1, size, len(tokens), size)
     try:
         with _KeepAngles() as angles:
-            original(unit[:, :, :1], pos=torch.ones(1))
+            original(unit[:, :, :1], pos=torch.ones(1, dtype=torch.float32))
         result = original(unit, pos=tokens.float())
     except Exception as error:  # whatever a model may raise
         raise NotServed(f"{title} cannot be probed: {error}") from error

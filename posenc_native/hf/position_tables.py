@@ -18,7 +18,7 @@ from .signatures import cos_and_sin, table_names, with_marked_frequencies, with_
 __all__ = ["tables_of_positions"]
 
 # Small enough for float32 phases that are good to 1e-4, far enough to tell close frequencies apart.
-_TOKENS = torch.tensor([1, 2, 5, 13, 40, 111])
+_TOKENS = torch.tensor([1, 2, 5, 13, 40, 111], device="cpu")  # whatever the default
 
 
 @dataclass(frozen=True)

@@ -317,7 +317,7 @@ class _FunctionProbe:
         cos = torch.arange(2, width + 2, dtype=torch.float32)
         sin = cos + width
         # A head for each dim, and one more: as many heads as columns could be mixed up with these.
-        unit, count = torch.eye(size + 1, size), size + 1
+        unit, count = torch.eye(size + 1, size, dtype=torch.float32), size + 1
         results = None
         for layout, axes, dim in self.shapes():
             x = unit.reshape([count if letter == "h" else 1 for letter in layout[:-1]] + [size])

@@ -174,7 +174,8 @@ def with_marked_frequencies(module: nn.Module, name: str) -> nn.Module:
         buffer = result._buffers.get(name + ending)
         if buffer is not None:
             count = len(buffer)
-            buffer.copy_(0.05 + 0.9 * (torch.arange(count) + 0.5) / count)
+            numbers = torch.arange(count, dtype=torch.float32)
+            buffer.copy_(0.05 + 0.9 * (numbers + 0.5) / count)
     return result
 
 

@@ -104,8 +104,8 @@ def _constant_table(module: nn.Module, name: str) -> Tables:
         raise NotServed(f"{kind} keeps a table of an unknown form")
     inserted = 1 if table.shape[1] == 1 else 0
     rows, count = table.squeeze(inserted), pairs // 2
-    multiples = torch.arange(len(rows) + 1)
-    circle = torch.polar(torch.ones(len(multiples)), multiples.float())
+    multiples = torch.arange(len(rows) + 1, dtype=torch.float32)
+    circle = torch.polar(torch.ones_like(multiples), multiples)
     positions = torch.stack([(rows[:, [a]] - circle).abs().argmin(dim=1) for a in (0, count)])
     # In float32 and in these steps, as transformers does it.
     frequencies = 1.0 / (base ** (torch.arange(0, pairs, 2).float() / pairs))

@@ -9,6 +9,8 @@ around 60 000 it is 3.6e-3, and the patched model must be closer by far to one i
 from __future__ import annotations
 
 import copy
+import importlib.util
+import pkgutil
 from typing import Any
 
 import pytest
@@ -90,6 +92,50 @@ def test_gradients(name: str, inplace: bool | None, device: str) -> None:
         torch.testing.assert_close(
             actual[parameter], gradient, rtol=1e-3, atol=1e-4 * float(gradient.abs().max() + 1e-6)
         )
+
+
+@pytest.fixture
+def _defaults() -> Any:
+    yield
+    torch.set_default_dtype(torch.float32)
+    torch.set_default_device(None)
+
+
+@pytest.mark.usefixtures("_defaults")
+@pytest.mark.parametrize("name", ["Qwen3", "GPTJ"])
+def test_no_default_of_torch_changes_the_patch(name: str) -> None:
+    model = build(name).half()
+
+    def description() -> Any:
+        found = []
+        for fuse_norm in (False, True):
+            with hf.patch(model, fuse_norm=fuse_norm) as handle:
+                buffers = {n: float(b.double().sum()) for n, b in model.named_buffers()}
+                found.append((handle.patched, handle.fused, handle.notes, handle.skipped, buffers))
+        return found
+
+    expected = description()
+    assert bool(expected[1][1]) == (name == "Qwen3")
+    for dtype in (torch.float16, torch.bfloat16, torch.float64):
+        torch.set_default_dtype(dtype)
+        assert description() == expected
+    torch.set_default_dtype(torch.float32)
+    for default in ("meta", "cpu"):
+        torch.set_default_device(default)
+        assert description() == expected
+
+
+@pytest.mark.usefixtures("_defaults")
+def test_no_module_of_ours_keeps_tensors_on_a_default_device() -> None:
+    torch.set_default_device("meta")
+    for info in pkgutil.walk_packages(hf.__path__, "posenc_native.hf."):
+        spec = importlib.util.find_spec(info.name)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        held = [value for value in vars(module).values() if isinstance(value, torch.Tensor)]
+        assert not any(tensor.is_meta for tensor in held)
 
 
 @pytest.mark.parametrize("options", [{}, {"inplace": True}, {"fuse_norm": True}], ids=str)

@@ -115,8 +115,8 @@ def probe_norm(module: nn.Module, title: str) -> NormProbe:
     random = torch.Generator("cpu").manual_seed(0)
     shape = (6, 16 if weight is None else len(weight))
     # Rows so small that eps shows, and so large that it does not.
-    x = torch.randn(shape, generator=random)
-    x *= torch.tensor([1e-4, 1e-3, 1e-2, 1.0, 1.0, 100.0])[:, None]
+    x = torch.randn(shape, generator=random, dtype=torch.float32)
+    x *= torch.tensor([1e-4, 1e-3, 1e-2, 1.0, 1.0, 100.0], dtype=torch.float32)[:, None]
     found = _called(probe, x, title)
     for eps, offset in ((e, o) for e in _small_numbers(module) for o in (0.0, 1.0)):
         if weight is None and offset:
@@ -151,7 +151,8 @@ def with_own_weight(module: nn.Module, title: str) -> tuple[Any, str | None]:
     probe.__dict__["_parameters"] = dict.fromkeys(module._parameters)
     for name in names:
         random = torch.Generator("cpu").manual_seed(1)
-        weight = 1 + 0.5 * torch.randn(getattr(module, name).shape, generator=random)
+        shape = getattr(module, name).shape
+        weight = 1 + 0.5 * torch.randn(shape, generator=random, dtype=torch.float32)
         probe.register_parameter(name, nn.Parameter(weight))
     return probe.eval(), names[0] if names else None
 

@@ -222,8 +222,8 @@ class _Proof:
         random = torch.Generator("cpu").manual_seed(2)
         for columns, (form, _, _) in tables:
             for batch in ((1,), ()):
-                x = torch.randn(*batch, 5, width, generator=random)
-                angles = torch.randn(*batch, 5, columns, generator=random)
+                x = torch.randn(*batch, 5, width, generator=random, dtype=torch.float32)
+                angles = torch.randn(*batch, 5, columns, generator=random, dtype=torch.float32)
                 cos, sin = angles.cos(), angles.sin()
                 for axis in form.inserted:
                     cos, sin = cos.unsqueeze(axis), sin.unsqueeze(axis)
@@ -249,7 +249,8 @@ class _Projection(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         random = torch.Generator("cpu").manual_seed(self.seed)
-        return torch.randn(*x.shape[:-1], self.out_features, generator=random)
+        shape = *x.shape[:-1], self.out_features
+        return torch.randn(shape, generator=random, dtype=torch.float32)
 
 
 def _on_its_own(module: nn.Module, norms: tuple[str, ...]) -> nn.Module:
