@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bad_calls import Bad, T, V, assert_refused
+from bad_calls import Bad, T, V, assert_refused, expanded
 from norms import CASES, Case
 from oracle import DTYPES, assert_same_bits
 from targets import written_past_the_cache
@@ -256,12 +256,20 @@ def packed(given: dict[str, Any]) -> np.ndarray:
     return memory[:, :, :10]
 
 
+def overlapping(array: np.ndarray) -> np.ndarray:
+    """A view whose heads begin one slot after each other."""
+    batch, _, slot, dim = array.strides
+    return np.lib.stride_tricks.as_strided(array, array.shape, (batch, slot, slot, dim))
+
+
 BAD = {
     name: Bad("rotary_append", call(**changes), error, argument)
     for name, changes, error, argument in [
         ("slot outside", {"slots": np.array([0, 1, 2, 3, 9])}, V, "slots"),
         ("slot below -1", {"slots": np.array([0, 1, 2, 3, -2])}, V, "slots"),
         ("slot of uint64", {"slots": np.array([0, 1, 2, 3, 2**63], np.uint64)}, V, "slots"),
+        ("slot of uint64 that is -1 as int64",
+         {"slots": np.array([0, 1, 2, 3, 2**64 - 1], np.uint64)}, V, "slots"),
         ("slot twice", {"slots": np.array([0, 1, 2, 3, 1])}, V, "slots"),
         ("slot twice in a row", {"slots": np.array([range(5), [0, 1, 2, 3, 3]])}, V, "slots"),
         ("slot twice in a pool", {"slots": np.array([range(5), range(5)]), "cache_layout": "shd",
@@ -294,6 +302,10 @@ BAD = {
         ("values over q", {"values": lambda given: given["q"], "keys": lambda _: x()}, V, "values"),
         ("read-only keys", {"keys": lambda _: np.broadcast_to(np.float32(1), (2, 3, 9, 8))}, V,
          "keys"),
+        ("keys expanded", {"keys": lambda _: expanded(x(2, 3, 9, 8))}, V, "keys"),
+        ("values expanded", {"values": lambda _: expanded(x(2, 3, 9, 8))}, V, "values"),
+        ("keys over themselves", {"keys": lambda _: overlapping(x(2, 3, 9, 8))}, V, "keys"),
+        ("scale beyond float32", {"scale": 1e39, "norm": True}, V, "scale"),
         ("a weight and no norm", {"norm": False, "q_weight": np.ones(8)}, V, "norm"),
         ("q over v in place", {"v": lambda given: given["q"], "inplace": True}, V, "q"),
     ]
@@ -314,6 +326,7 @@ BAD |= {
         ("mean over nothing known", {"norm_over": "batch"}, V, "norm_over"),
         ("mean over no text", {"norm_over": 1}, T, "norm_over"),
         ("infinite offset", {"weight_offset": float("inf")}, V, "weight_offset"),
+        ("scale beyond float32", {"scale": 1e39}, V, "scale"),
         ("unknown rounding", {"compute": "float64"}, V, "compute"),
         ("unknown layout", {"layout": "bsh"}, V, "layout"),
         ("unknown pairing", {"pairing": "neox"}, V, "pairing"),

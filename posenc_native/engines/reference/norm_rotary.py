@@ -123,6 +123,8 @@ def _turned(
         if x.dtype != q.dtype:
             wrong_type(function, name, f"the dtype of q, {q.dtype}", x.dtype)
     norm = check_norm(function, norm, q.dtype, rotation.layout)
+    if isinstance(rotation, Rotation):  # of q, which is rotated in float64
+        arguments.factor(function, "scale", rotation.scale, q.dtype)
     weights = {"q": norm.q_weight, "k": norm.k_weight}
     inputs = {"q": q, "k": k}
     views = {

@@ -21,6 +21,7 @@ from .inputs import composable, from_array, of_schema, same_device
 from .library import call, operators_take, ops
 from .results import (
     check_copy,
+    check_elements_apart,
     check_output,
     check_writable,
     no_gradient_of,
@@ -185,6 +186,8 @@ class _Call:
         composable(function, **tensors, slots=cache.slots, keys=cache.keys, values=cache.values)
         write = composed.append(function, k, v, self.rotation, cache)
         written = {"keys": cache.keys, "values": cache.values}
+        for name, to in written.items():
+            check_elements_apart(function, name, to)
         for i, (name, out) in enumerate(zip("qk", outs, strict=False)):
             other = f"out[{i}]" if cache.return_k else "out"
             written[name if out is self.inputs[i] else other] = out

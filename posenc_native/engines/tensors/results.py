@@ -120,10 +120,7 @@ def check_copy(
         expected = "a tensor that the transform of torch.func was given or has made"
         wrong_value(function, name, expected, "one from outside of it")
     arguments.check_shape(function, name, tuple(out.shape), tuple(result.shape))
-    if out.numel() and not _elements_apart(out):
-        wrong_value(
-            function, name, "memory of its own for every element", f"strides {list(out.stride())}"
-        )
+    check_elements_apart(function, name, out)
     for x in inputs:
         if x is not None and overlap(out, x) and not _same_view(out, x):
             wrong_value(function, name, "no memory in common with the inputs", "an overlap")
@@ -142,6 +139,14 @@ def _comes_from_outside(out: Tensor, result: Tensor) -> bool:
         return False
     batches = current.key() == functorch.TransformType.Vmap
     return not batches or functorch.maybe_get_level(result) == current.level()
+
+
+def check_elements_apart(function: str, name: str, out: Tensor) -> None:
+    """ValueError unless every element has memory of its own."""
+    if out.numel() and not _elements_apart(out):
+        wrong_value(
+            function, name, "memory of its own for every element", f"strides {list(out.stride())}"
+        )
 
 
 def _elements_apart(out: Tensor) -> bool:
