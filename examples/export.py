@@ -63,7 +63,7 @@ class Decoder(nn.Module):
         self.d, self.heads = d, heads
         self.positions = pnn.SinusoidalPositionalEncoding(d, dropout=0.0)
         self.rope = pnn.RotaryEmbedding(d // heads)
-        self.bias = pnn.T5RelativeBias(heads, bidirectional=False)
+        self.bias = pnn.T5RelativeBias(heads, bidirectional=False, causal=True)
         self.qkv, self.project = nn.Linear(d, 3 * d), nn.Linear(d, d)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -72,9 +72,8 @@ class Decoder(nn.Module):
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).unbind(-3)
         q, k = self.rope(q, k, layout="bshd")
         q, k, v = (y.transpose(1, 2) for y in (q, k, v))
-        future = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
         scores = self.bias(q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5)
-        mixed = scores.masked_fill(future, float("-inf")).softmax(-1) @ v
+        mixed = scores.softmax(-1) @ v
         result: Tensor = x + self.project(mixed.transpose(1, 2).flatten(2))
         return result
 

@@ -65,8 +65,7 @@ def main() -> None:
 
 def causal_alibi(heads: int, length: int, own: tuple[int, int] | None = None) -> Tensor:
     """Diagonals ``[H, 2 * length - 1]`` of ALiBi and a causal mask: -inf for later keys."""
-    diagonals = pn.alibi_diagonals(heads, length, length, heads=own, device="cpu")
-    return diagonals.masked_fill(torch.arange(1 - length, length) > 0, -torch.inf)
+    return pn.alibi_diagonals(heads, length, length, causal=True, heads=own, device="cpu")
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, own: tuple[int, int] | None = None) -> Tensor:

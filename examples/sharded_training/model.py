@@ -41,12 +41,14 @@ class Row:
         return parts.full_tensor(grad_placements=[Partial()])
 
     def with_bias(self, scores: Tensor, diagonals: Tensor) -> Tensor:
-        """Scores of the queries here and the keys gathered, plus a bias of the whole row."""
+        """Scores of queries here and keys gathered, plus a bias of the whole row, and masked."""
         if self.part is None:
-            return pn.add_toeplitz_bias(scores, diagonals)
+            return pn.add_toeplitz_bias(scores, diagonals, causal=True)
         queries = self.part.positions(self.length, device="cpu")
         keys = self.part.gathered_positions(self.length, device="cpu")
-        return scores + pn.bias_at_positions(diagonals, queries, keys, origin=self.length - 1)
+        return scores + pn.bias_at_positions(
+            diagonals, queries, keys, origin=self.length - 1, causal=True
+        )
 
 
 class Transformer(nn.Module):
@@ -100,12 +102,10 @@ class Attention(nn.Module):
         q, k = self.rope(q, k, positions=row.positions, layout="bshd")
         q, k, v = (y.transpose(1, 2) for y in (q, k, v))
         k, v = row.gathered(k), row.gathered(v)
-        # A causal mask is a bias by distance, too: -inf for later keys.
-        later = torch.arange(1 - row.length, row.length) > 0
-        diagonals = torch.zeros(1, 2 * row.length - 1, dtype=x.dtype)
-        if self.t5 is not None:
+        if self.t5 is None:
+            diagonals = torch.zeros(q.shape[1], 2 * row.length - 1, dtype=x.dtype)
+        else:
             diagonals = self.t5.diagonals(row.length, row.length)
-        diagonals = diagonals.masked_fill(later, -torch.inf).expand(q.shape[1], -1)
         scores = row.with_bias((q * self.head_dim**-0.5) @ k.mT, diagonals)
         mixed = scores.softmax(-1) @ v
         result: Tensor = self.out(mixed.transpose(1, 2).flatten(2))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -41,9 +40,11 @@ class Transformer(nn.Module):
         elif encoding == "sinusoidal":
             self.at_input = pnn.SinusoidalPositionalEncoding(d, dropout=0.0)
         elif encoding == "T5":
-            self.bias = pnn.T5RelativeBias(heads, bidirectional=False)  # one table for all layers
+            self.bias = pnn.T5RelativeBias(  # one table for all layers
+                heads, bidirectional=False, causal=True
+            )
         elif encoding == "ALiBi":
-            self.bias = pnn.ALiBi(heads)
+            self.bias = pnn.ALiBi(heads, causal=True)
         elif encoding == "rotary":
             self.rope = pnn.RotaryEmbedding(self.head_dim)
         elif encoding != "none":
@@ -65,8 +66,6 @@ class Transformer(nn.Module):
             # both are one addition to the scores, and no [s, s] matrix of either is ever made.
             length = tokens.shape[1]
             diagonals = self.bias.diagonals(length, length, device=x.device)
-            later = torch.arange(1 - length, length, device=x.device) > 0
-            diagonals = diagonals.masked_fill(later, -torch.inf)
         for block in self.blocks:
             x = block(x, self.rope, diagonals)
         logits: Tensor = self.head(self.norm(x))

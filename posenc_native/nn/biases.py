@@ -16,7 +16,7 @@ from posenc_native.relative.heads import Heads, heads_of, shown_heads
 from posenc_native.relative.kernels import fire_bias, kerple_diagonals, sandwich_diagonals
 from posenc_native.relative.tables import clipped_diagonals, t5_diagonals
 
-from .checks import check_scores, positive_size
+from .checks import check_scores, flag, positive_size
 from .initial import drawn, initialize, reset_layers
 from .placement import device_of, local_heads, local_network, own_heads
 
@@ -87,12 +87,14 @@ class ALiBi(ToeplitzBias):
 
     Args:
         num_heads: H.
-        symmetric: False for ``slope * (key - query)``, the causal form, which rises over future
-            keys and wants a causal mask.
+        symmetric: False for ``slope * (key - query)``, which rises over future keys and needs a
+            causal mask.
         learned: the slopes are parameters.
         heads: which of them are here, where tensor parallelism gives each rank some: a range or
             slice of consecutive ones, or (rank, ranks) for an equal share. Scores then have these
             heads alone.
+        causal: True for a mask as well: keys after the query are worth -inf, so that `bias` is an
+            attn_mask for scaled_dot_product_attention, which takes no is_causal beside one.
 
     Raises:
         ValueError, TypeError: as in `posenc_native.add_toeplitz_bias`.
@@ -115,8 +117,10 @@ class ALiBi(ToeplitzBias):
         symmetric: bool = True,
         learned: bool = False,
         heads: Heads = None,
+        causal: bool = False,
     ) -> None:
         super().__init__()
+        self.causal: bool = flag("ALiBi", "causal", causal)
         self.num_heads: int = arguments.head_count("ALiBi", "num_heads", num_heads)
         self.heads: range = heads_of("ALiBi", heads, self.num_heads)
         self.symmetric = symmetric
@@ -137,9 +141,10 @@ class ALiBi(ToeplitzBias):
     ) -> Tensor:
         """``[H, q_len + k_len - 1]``, or ``[B, H, ...]`` for q_offset ``[B]``."""
         values: Tensor = alibi_diagonals(
-            self.num_heads, q_len, k_len, symmetric=self.symmetric, q_offset=q_offset,
+            self.num_heads, q_len, k_len, symmetric=self.symmetric, causal=self.causal,
+            q_offset=q_offset, heads=self.heads,
             slopes=None if self.slopes is None else local_heads(self, self.slopes),
-            heads=self.heads, device=device_of(self, device),
+            device=device_of(self, device),
         )  # fmt: skip
         return values
 
@@ -148,6 +153,7 @@ class ALiBi(ToeplitzBias):
         return call_arguments(
             type(self), num_heads=self.num_heads, symmetric=self.symmetric,
             learned=self.slopes is not None, heads=shown_heads(self.heads, self.num_heads),
+            causal=self.causal,
         )  # fmt: skip
 
 
@@ -162,6 +168,7 @@ class Kerple(ToeplitzBias):
         heads: which of them are here, where tensor parallelism gives each rank some: a range or
             slice of consecutive ones, or (rank, ranks) for an equal share. Scores then have these
             heads alone.
+        causal: True for a mask as well, as in `ALiBi`.
 
     Raises:
         ValueError, TypeError: as in `posenc_native.kerple_diagonals`.
@@ -177,8 +184,11 @@ class Kerple(ToeplitzBias):
 
     head_axes: ClassVar[dict[str, int | None]] = {"r1": 0, "r2": 0}
 
-    def __init__(self, num_heads: int, *, kind: str = "log", heads: Heads = None) -> None:
+    def __init__(
+        self, num_heads: int, *, kind: str = "log", heads: Heads = None, causal: bool = False
+    ) -> None:
         super().__init__()
+        self.causal: bool = flag("Kerple", "causal", causal)
         if kind not in ("log", "power"):
             arguments.wrong_value("Kerple", "kind", "'log' or 'power'", repr(kind))
         self.kind = kind
@@ -200,14 +210,16 @@ class Kerple(ToeplitzBias):
         """``[H, q_len + k_len - 1]``, or ``[B, H, ...]`` for q_offset ``[B]``."""
         r1 = local_heads(self, self.r1).clamp(min=0.01)
         r2 = local_heads(self, self.r2).clamp(min=0.01, max=None if self.kind == "log" else 2.0)
-        values: Tensor = kerple_diagonals(r1, r2, q_len, k_len, kind=self.kind, q_offset=q_offset)
+        values: Tensor = kerple_diagonals(
+            r1, r2, q_len, k_len, kind=self.kind, q_offset=q_offset, causal=self.causal
+        )
         return values
 
     def extra_repr(self) -> str:
         """The call, for print(model)."""
         return call_arguments(
             type(self), num_heads=self.num_heads, kind=self.kind,
-            heads=shown_heads(self.heads, self.num_heads),
+            heads=shown_heads(self.heads, self.num_heads), causal=self.causal,
         )  # fmt: skip
 
 
@@ -220,6 +232,7 @@ class Sandwich(ToeplitzBias):
         heads: which of them are here, where tensor parallelism gives each rank some: a range or
             slice of consecutive ones, or (rank, ranks) for an equal share. Scores then have these
             heads alone.
+        causal: True for a mask as well, as in `ALiBi`.
 
     Source: Chi et al. 2023, "Dissecting Transformer Length Extrapolation via the Lens of Receptive
     Field Analysis".
@@ -234,9 +247,16 @@ class Sandwich(ToeplitzBias):
     head_axes: ClassVar[dict[str, int | None]] = {}
 
     def __init__(
-        self, num_heads: int, *, dim: int = 128, base: float = 10000.0, heads: Heads = None
+        self,
+        num_heads: int,
+        *,
+        dim: int = 128,
+        base: float = 10000.0,
+        heads: Heads = None,
+        causal: bool = False,
     ) -> None:
         super().__init__()
+        self.causal: bool = flag("Sandwich", "causal", causal)
         self.num_heads: int = arguments.size("Sandwich", "num_heads", num_heads)
         self.heads: range = heads_of("Sandwich", heads, self.num_heads)
         self.dim: int = arguments.even_size("Sandwich", "dim", dim)
@@ -247,8 +267,8 @@ class Sandwich(ToeplitzBias):
     ) -> Tensor:
         """``[H, q_len + k_len - 1]``, or ``[B, H, ...]`` for q_offset ``[B]``."""
         values: Tensor = sandwich_diagonals(
-            self.num_heads, q_len, k_len, dim=self.dim, base=self.base, q_offset=q_offset,
-            heads=self.heads, device=device_of(self, device),
+            self.num_heads, q_len, k_len, dim=self.dim, base=self.base, causal=self.causal,
+            q_offset=q_offset, heads=self.heads, device=device_of(self, device),
         )  # fmt: skip
         return values
 
@@ -256,7 +276,7 @@ class Sandwich(ToeplitzBias):
         """The call, for print(model)."""
         return call_arguments(
             type(self), num_heads=self.num_heads, dim=self.dim, base=self.base,
-            heads=shown_heads(self.heads, self.num_heads),
+            heads=shown_heads(self.heads, self.num_heads), causal=self.causal,
         )  # fmt: skip
 
 
@@ -267,10 +287,12 @@ class T5RelativeBias(ToeplitzBias):
         num_heads: H.
         num_buckets: rows of the table.
         max_distance: from here on distances share a bucket.
-        bidirectional: True in encoders; False in decoders, where future keys share bucket 0.
+        bidirectional: True in encoders; False in decoders, where future keys share bucket 0. They
+            are masked with `causal` alone.
         heads: which of them are here, where tensor parallelism gives each rank some: a range or
             slice of consecutive ones, or (rank, ranks) for an equal share. Scores then have these
             heads alone.
+        causal: True for a mask as well, as in `ALiBi`.
 
     The parameter ``weight`` ``[num_buckets, H]`` is ``relative_attention_bias.weight`` of
     transformers' models.
@@ -296,8 +318,11 @@ class T5RelativeBias(ToeplitzBias):
         max_distance: int = 128,
         bidirectional: bool = True,
         heads: Heads = None,
+        *,
+        causal: bool = False,
     ) -> None:
         super().__init__()
+        self.causal: bool = flag("T5RelativeBias", "causal", causal)
         self.max_distance: int = max_distance
         self.bidirectional: bool = bidirectional
         self.num_heads: int = arguments.size("T5RelativeBias", "num_heads", num_heads)
@@ -318,7 +343,7 @@ class T5RelativeBias(ToeplitzBias):
         """``[H, q_len + k_len - 1]``, or ``[B, H, ...]`` for q_offset ``[B]``."""
         values: Tensor = t5_diagonals(
             local_heads(self, self.weight), q_len, k_len, bidirectional=self.bidirectional,
-            max_distance=self.max_distance, q_offset=q_offset,
+            max_distance=self.max_distance, q_offset=q_offset, causal=self.causal,
         )  # fmt: skip
         return values
 
@@ -327,7 +352,7 @@ class T5RelativeBias(ToeplitzBias):
         return call_arguments(
             type(self), num_heads=self.num_heads, num_buckets=self.weight.shape[0],
             max_distance=self.max_distance, bidirectional=self.bidirectional,
-            heads=shown_heads(self.heads, self.num_heads),
+            heads=shown_heads(self.heads, self.num_heads), causal=self.causal,
         )  # fmt: skip
 
 
@@ -341,6 +366,7 @@ class ClippedRelativeBias(ToeplitzBias):
         heads: which of them are here, where tensor parallelism gives each rank some: a range or
             slice of consecutive ones, or (rank, ranks) for an equal share. Scores then have these
             heads alone.
+        causal: True for a mask as well, as in `ALiBi`.
 
     Example:
         >>> import torch
@@ -352,9 +378,16 @@ class ClippedRelativeBias(ToeplitzBias):
     head_axes: ClassVar[dict[str, int | None]] = {"weight": 1}
 
     def __init__(
-        self, num_heads: int, left: int, right: int | None = None, *, heads: Heads = None
+        self,
+        num_heads: int,
+        left: int,
+        right: int | None = None,
+        *,
+        heads: Heads = None,
+        causal: bool = False,
     ) -> None:
         super().__init__()
+        self.causal: bool = flag("ClippedRelativeBias", "causal", causal)
         self.num_heads: int = arguments.size("ClippedRelativeBias", "num_heads", num_heads)
         self.heads: range = heads_of("ClippedRelativeBias", heads, self.num_heads)
         self.left: int = arguments.size("ClippedRelativeBias", "left", left)
@@ -373,8 +406,9 @@ class ClippedRelativeBias(ToeplitzBias):
     ) -> Tensor:
         """``[H, q_len + k_len - 1]``, or ``[B, H, ...]`` for q_offset ``[B]``."""
         values: Tensor = clipped_diagonals(
-            local_heads(self, self.weight), q_len, k_len, left=self.left, q_offset=q_offset
-        )
+            local_heads(self, self.weight), q_len, k_len, left=self.left, q_offset=q_offset,
+            causal=self.causal,
+        )  # fmt: skip
         return values
 
     def extra_repr(self) -> str:
@@ -383,7 +417,7 @@ class ClippedRelativeBias(ToeplitzBias):
         return call_arguments(
             type(self), num_heads=self.num_heads, left=self.left,
             right=None if right == self.left else right,
-            heads=shown_heads(self.heads, self.num_heads),
+            heads=shown_heads(self.heads, self.num_heads), causal=self.causal,
         )  # fmt: skip
 
 
@@ -397,6 +431,7 @@ class FIRE(nn.Module):
         hidden: width of the network.
         c: first value of the learned factor of distances.
         threshold: positions up to here are divided alike; a learned factor scales it.
+        causal: True for a mask as well, as in `ALiBi`.
 
     Shape:
         scores ``[..., H, q_len, k_len]``; q_offset as in `ToeplitzBias`.
@@ -415,9 +450,16 @@ class FIRE(nn.Module):
     """
 
     def __init__(
-        self, num_heads: int, *, hidden: int = 32, c: float = 0.1, threshold: float = 512.0
+        self,
+        num_heads: int,
+        *,
+        hidden: int = 32,
+        c: float = 0.1,
+        threshold: float = 512.0,
+        causal: bool = False,
     ) -> None:
         super().__init__()
+        self.causal: bool = flag("FIRE", "causal", causal)
         num_heads = arguments.size("FIRE", "num_heads", num_heads)
         hidden = positive_size("FIRE", "hidden", hidden)
         self.threshold: float = arguments.positive_number("FIRE", "threshold", threshold)
@@ -467,7 +509,7 @@ class FIRE(nn.Module):
         weight = self.network[0].weight
         values: Tensor = fire_bias(
             q_len, k_len, local_network(self, self.network), c=c, threshold=self.threshold * scale,
-            q_offset=q_offset, dtype=weight.dtype, device=weight.device,
+            causal=self.causal, q_offset=q_offset, dtype=weight.dtype, device=weight.device,
         )  # fmt: skip
         return values if dtype is None else values.to(dtype)
 
@@ -476,7 +518,7 @@ class FIRE(nn.Module):
         first, _, last = self.network
         return call_arguments(
             type(self), num_heads=last.out_features, hidden=first.out_features,
-            threshold=self.threshold,
+            threshold=self.threshold, causal=self.causal,
         )  # fmt: skip
 
 

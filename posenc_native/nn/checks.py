@@ -6,7 +6,7 @@ from torch import Tensor
 
 from posenc_native.base import arguments
 
-__all__ = ["check_scores", "positive_size"]
+__all__ = ["check_scores", "flag", "positive_size"]
 
 
 def positive_size(function: str, argument: str, value: int) -> int:
@@ -15,6 +15,13 @@ def positive_size(function: str, argument: str, value: int) -> int:
     if size == 0:
         arguments.wrong_value(function, argument, "an int >= 1", 0)
     return size
+
+
+def flag(function: str, argument: str, value: bool) -> bool:
+    """An argument that is a bool."""
+    if not isinstance(value, bool):
+        arguments.wrong_type(function, argument, "a bool", type(value).__name__)
+    return value
 
 
 def check_scores(function: str, scores: Tensor) -> None:

@@ -12,13 +12,14 @@ from posenc_native.base import arguments
 from posenc_native.base.calls import call_arguments
 from posenc_native.engines.tensors.following import tracing
 from posenc_native.engines.tensors.sharded.taken_apart import beside, taken_apart
+from posenc_native.relative.bias import add_toeplitz_bias
 from posenc_native.relative.columns import clipped_index
 from posenc_native.relative.distances import first_query, relative_positions
 from posenc_native.relative.entries import signed_integer
 from posenc_native.relative.lookup import relative_gather, relative_scatter
 from posenc_native.sinusoids.tables import sinusoidal
 
-from .checks import positive_size
+from .checks import flag, positive_size
 from .initial import initialize, reset_layers
 from .placement import device_of, local_heads, local_network
 
@@ -36,8 +37,8 @@ class RelativePositionalEncoding(nn.Module):
         d_model: width of the table of distances, even.
         num_heads: H.
         head_dim: by default d_model / num_heads.
-        causal: True, as in Transformer-XL: only keys up to the query get a position score (half the
-            work); the others are to be masked. False, as in the Conformer: all do.
+        causal: True, as in Transformer-XL: scores of keys after the query are -inf, and distances
+            to them need no rows (half the work). False, as in the Conformer: all are scored.
         layout, base: of the sinusoids, as in `posenc_native.sinusoidal`: "sin_cos" in
             Transformer-XL, "interleaved" in ESPnet's and NeMo's Conformer.
         scale: of the sum; by default 1 / sqrt(head_dim).
@@ -83,7 +84,7 @@ class RelativePositionalEncoding(nn.Module):
             arguments.wrong_value(function, "d_model", expected, d_model)
         head_dim = d_model // num_heads if head_dim is None else head_dim
         width = positive_size(function, "head_dim", head_dim)
-        self.causal: bool = causal
+        self.causal: bool = flag(function, "causal", causal)
         self.layout: str = layout
         self.base: float = arguments.positive_number(function, "base", base)
         self.scale: float = _score_scale(function, scale, width)
@@ -165,7 +166,7 @@ class RelativePositionalEncoding(nn.Module):
             scale=self.scale,
             out=_reusable(content, positions),
         )
-        return scores
+        return _without_future(scores, q_offset) if self.causal else scores
 
     def extra_repr(self) -> str:
         """The call, for print(model)."""
@@ -189,6 +190,7 @@ class ShawRelativePosition(nn.Module):
         left: the farthest key before the query with a row of its own.
         right: the farthest after it; by default `left`.
         values: whether there is a table for the values.
+        causal: True for a mask as well: scores of keys after the query are -inf.
         scale: of the scores; by default 1 / sqrt(head_dim).
 
     Shape:
@@ -216,10 +218,12 @@ class ShawRelativePosition(nn.Module):
         right: int | None = None,
         *,
         values: bool = True,
+        causal: bool = False,
         scale: float | None = None,
     ) -> None:
         super().__init__()
         function = "ShawRelativePosition"
+        self.causal: bool = flag(function, "causal", causal)
         self.left: int = arguments.size(function, "left", left)
         self.right: int = self.left if right is None else arguments.size(function, "right", right)
         head_dim = positive_size(function, "head_dim", head_dim)
@@ -256,7 +260,11 @@ class ShawRelativePosition(nn.Module):
             positions, index, k.shape[-2], content=content, scale=self.scale,
             out=_reusable(content, positions),
         )  # fmt: skip
-        return scores
+        if not self.causal:
+            return scores
+        q_len, k_len = scores.shape[-2:]
+        offset = _first_query_position("ShawRelativePosition", q_offset, q_len, k_len)
+        return _without_future(scores, offset)
 
     def attend(self, probabilities: Tensor, v: Tensor, q_offset: int | None = None) -> Tensor:
         """``[..., H, q_len, head_dim]``: the weighted values, with those of the table."""
@@ -274,7 +282,8 @@ class ShawRelativePosition(nn.Module):
         return call_arguments(
             type(self), head_dim=width, left=self.left,
             right=None if self.right == self.left else self.right,
-            values=self.value_table is not None, scale=_scale_as_given(self.scale, width),
+            values=self.value_table is not None, causal=self.causal,
+            scale=_scale_as_given(self.scale, width),
         )  # fmt: skip
 
 
@@ -282,6 +291,17 @@ def _reusable(content: Tensor, positions: Tensor) -> Tensor | None:
     """The content scores, to be written over by the sum, if autograd needs neither of the two."""
     wanted = torch.is_grad_enabled() and (content.requires_grad or positions.requires_grad)
     return None if wanted or tracing() else content
+
+
+def _without_future(scores: Tensor, q_offset: int) -> Tensor:
+    """Scores ``[..., q_len, k_len]`` with those of later keys -inf, in place where that can be."""
+    q_len, k_len = scores.shape[-2:]
+    entries = (*scores.shape[-3:-2], max(q_len + k_len - 1, 0))
+    masked: Tensor = add_toeplitz_bias(
+        scores, torch.zeros(entries, device=scores.device), q_offset=q_offset,
+        origin=q_len - 1 + q_offset, causal=True, out=_reusable(scores, scores),
+    )  # fmt: skip
+    return masked
 
 
 def _score_scale(function: str, scale: float | None, head_dim: int) -> float:

@@ -17,7 +17,8 @@ from posenc_native.base.constants import constant_without_tensors
 from posenc_native.engines.arrays import Arrays, of_wholes
 from posenc_native.relative.heads import Heads, heads_of
 
-from .distances import wide_distances_of
+from .causal import causal_diagonals
+from .distances import wide_distances, window_of
 
 if TYPE_CHECKING:
     import torch
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
         """Keywords of diagonals, without a tensor."""
 
         symmetric: bool
+        causal: bool
         heads: Heads
         q_offset: Plain | None
         slopes: Plain | None
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
         """Keywords of diagonals."""
 
         symmetric: bool
+        causal: bool
         heads: Heads
         q_offset: Numbers | None
         slopes: Numbers | None
@@ -66,6 +69,7 @@ if TYPE_CHECKING:
         """Keywords of diagonals beside slopes."""
 
         symmetric: bool
+        causal: bool
         heads: Heads
         q_offset: Numbers | None
 
@@ -73,6 +77,7 @@ if TYPE_CHECKING:
         """Keywords of diagonals beside an offset."""
 
         symmetric: bool
+        causal: bool
         heads: Heads
         slopes: Numbers | None
 
@@ -152,6 +157,7 @@ def alibi_diagonals(
     k_len: int,
     *,
     symmetric: bool = True,
+    causal: bool = False,
     q_offset: int | npt.ArrayLike | torch.Tensor | None = None,
     slopes: npt.ArrayLike | torch.Tensor | None = None,
     heads: Heads = None,
@@ -166,6 +172,7 @@ def alibi_diagonals(
         symmetric: True for ``-m * |key - query|``. False for ``m * (key - query)`` on every
             diagonal: for causal attention only. Keys of the future get a bonus then, which the
             causal mask has to take away.
+        causal: True for a mask as well: keys after the query are worth -inf.
         slopes: None for `alibi_slopes`, or ``[H]`` or ``[B, H]``. Gradients reach a tensor.
         heads: as in `alibi_slopes`; slopes are then those of these heads.
         dtype, device: of the result; see the head of posenc_native.relative.
@@ -190,10 +197,12 @@ def alibi_diagonals(
     arrays = Arrays(function, dtype, device, q_offset=q_offset, slopes=slopes)
     symmetric = arrays.flag("symmetric", symmetric)
     weights = _slopes(arrays, num_heads, slopes, heads=heads)
-    distances = wide_distances_of(arrays, q_len, k_len, q_offset)
+    window = window_of(arrays, q_len, k_len, q_offset)
+    distances = wide_distances(arrays, window)
     check_batches(function, "slopes", weights, distances)
     values = 0.0 - abs(distances) if symmetric else distances  # distance 0 is worth 0, not -0
-    return arrays.rounded(weights[..., None] * values[..., None, :])
+    diagonals = arrays.rounded(weights[..., None] * values[..., None, :])
+    return causal_diagonals(arrays, diagonals, window, causal)
 
 
 @overload

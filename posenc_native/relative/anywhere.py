@@ -10,6 +10,8 @@ from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_value
 from posenc_native.engines.arrays import Arrays
 
+from .causal import hide_future
+
 if TYPE_CHECKING:
     import torch
 
@@ -24,6 +26,7 @@ def bias_at_positions(
     k_positions: npt.ArrayLike | torch.Tensor,
     *,
     origin: int | None = None,
+    causal: bool = False,
 ) -> ArrayOrTensor:
     """The bias of keys and queries at any positions, from the diagonals of any encoding.
 
@@ -37,6 +40,8 @@ def bias_at_positions(
             tensor.
         q_positions, k_positions: integers ``[q]`` and ``[k]``, or ``[B, q]`` and ``[B, k]``.
         origin: the entry of distance 0; the middle one by default, (D - 1) / 2.
+        causal: True for a mask as well: keys at later positions than the query are worth -inf, and
+            their distances need no entry.
 
     Returns:
         ``[H, q, k]``, or ``[B, H, q, k]`` if an argument has an axis B; in the dtype of diagonals.
@@ -59,6 +64,7 @@ def bias_at_positions(
     function = "bias_at_positions"
     arrays = Arrays(function, diagonals=diagonals, q_positions=q_positions, k_positions=k_positions)
     entries = arrays.floats("diagonals", diagonals)
+    causal = arrays.flag("causal", causal)
     if entries.ndim not in (2, 3):
         wrong_value(function, "diagonals", "shape [H, D] or [B, H, D]", list(entries.shape))
     batches = [("diagonals", entries.shape[0])] if entries.ndim == 3 else []
@@ -82,7 +88,8 @@ def bias_at_positions(
     first = arguments.size(function, "origin", origin)
     if first >= count:
         wrong_value(function, "origin", f"an entry, below {count}", first)
-    index = places[1][..., None, :] - places[0][..., :, None] + first
+    distances = places[1][..., None, :] - places[0][..., :, None]
+    index = (distances.clip(None, 0) if causal else distances) + first
     if arrays.readable and 0 not in index.shape:
         low, high = int(index.min()), int(index.max())
         if low < 0 or high >= count:
@@ -90,11 +97,10 @@ def bias_at_positions(
             wrong_value(function, "diagonals", expected, f"for {-first} to {count - 1 - first}")
     index = index.clip(0, count - 1)
     heads = arrays.arange(entries.shape[-2])[:, None, None]
-    if not batches:
-        return entries[heads, index]
     if index.ndim == 3:
-        index = index[:, None]
+        index, distances = index[:, None], distances[:, None]
     if entries.ndim == 2:
-        return entries[heads, index]
-    rows = arrays.arange(entries.shape[0])[:, None, None, None]
-    return entries[rows, heads, index]
+        bias = entries[heads, index]
+    else:
+        bias = entries[arrays.arange(entries.shape[0])[:, None, None, None], heads, index]
+    return hide_future(bias, distances) if causal else bias

@@ -28,6 +28,7 @@ from posenc_native.base.arguments import (
 )
 from posenc_native.engines import backend, late
 
+from .causal import causal_entries
 from .entries import Lengths, first_entry, given_or_default, lengths_of, matrix_lengths
 
 if TYPE_CHECKING:
@@ -68,11 +69,13 @@ if TYPE_CHECKING:
 
 
 @overload
-def toeplitz_bias(diagonals: TensorLike, q_len: Lengths, k_len: Lengths, *, dtype: Any = ...,
-                  out: OutTensor = ..., **read: Unpack[ReadFrom]) -> Tensor: ...  # fmt: skip
+def toeplitz_bias(diagonals: TensorLike, q_len: Lengths, k_len: Lengths, *, causal: bool = ...,
+                  dtype: Any = ..., out: OutTensor = ...,
+                  **read: Unpack[ReadFrom]) -> Tensor: ...  # fmt: skip
 @overload
-def toeplitz_bias(diagonals: npt.ArrayLike, q_len: Lengths, k_len: Lengths, *, dtype: Any = ...,
-                  out: OutArray = ..., **read: Unpack[ReadFrom]) -> Array[Any]: ...  # fmt: skip
+def toeplitz_bias(diagonals: npt.ArrayLike, q_len: Lengths, k_len: Lengths, *,
+                  causal: bool = ..., dtype: Any = ..., out: OutArray = ...,
+                  **read: Unpack[ReadFrom]) -> Array[Any]: ...  # fmt: skip
 def toeplitz_bias(
     diagonals: Any,
     q_len: Lengths,
@@ -80,6 +83,7 @@ def toeplitz_bias(
     *,
     q_offset: int | npt.ArrayLike | torch.Tensor = 0,
     origin: Lengths | None = None,
+    causal: bool = False,
     dtype: Any = None,
     out: Any = None,
 ) -> Any:
@@ -96,6 +100,9 @@ def toeplitz_bias(
         origin: entry of distance 0 in diagonals that are longer than this call needs, as a table
             made once for all calls is: ``result[h, i, j] = diagonals[h, j - (q_offset + i) +
             origin]``.
+        causal: True for a mask as well: keys after the query, at entries behind that of distance
+            0, are worth -inf. Without an `origin` distance 0 is at entry q_len - 1, for as many
+            queries as keys, that begin together; other calls have to give the origin.
         dtype: of the result; by default that of the diagonals (of `out`).
         out: array or tensor to write the result to.
 
@@ -120,11 +127,15 @@ def toeplitz_bias(
     q_len, k_len = lengths_of(function, "q_len", q_len), lengths_of(function, "k_len", k_len)
     if is_tensor(diagonals):
         start, q_offset = first_entry(function, diagonals.shape, q_len, k_len, q_offset, origin)
+        if causal is not False:
+            diagonals = causal_entries(function, diagonals, q_len, k_len, origin, causal)
         return late.torch_operations().toeplitz_bias(
             diagonals, q_len, k_len, start, q_offset, dtype, out
         )
     diagonals = as_array(function, "diagonals", diagonals)
     start, offsets = first_entry(function, diagonals.shape, q_len, k_len, q_offset, origin)
+    if causal is not False:
+        diagonals = causal_entries(function, diagonals, q_len, k_len, origin, causal)
     if offsets is not None and offsets.ndim == 0:
         offsets = np.broadcast_to(offsets, diagonals.shape[: -1 - len(q_len)])
     if dtype is not None:
@@ -137,10 +148,11 @@ def toeplitz_bias(
 
 
 @overload
-def add_toeplitz_bias(scores: TensorLike, diagonals: Any, *, out: OutTensor = ...,
-                      **read: Unpack[OfMatrix]) -> Tensor: ...  # fmt: skip
+def add_toeplitz_bias(scores: TensorLike, diagonals: Any, *, causal: bool = ...,
+                      out: OutTensor = ..., **read: Unpack[OfMatrix]) -> Tensor: ...  # fmt: skip
 @overload
-def add_toeplitz_bias(scores: SupportsArray[Number], diagonals: Any, *, out: OutArray = ...,
+def add_toeplitz_bias(scores: SupportsArray[Number], diagonals: Any, *, causal: bool = ...,
+                      out: OutArray = ...,
                       **read: Unpack[OfMatrix]) -> Array[Number]: ...  # fmt: skip
 def add_toeplitz_bias(
     scores: Any,
@@ -150,6 +162,7 @@ def add_toeplitz_bias(
     origin: Lengths | None = None,
     q_len: Lengths | None = None,
     k_len: Lengths | None = None,
+    causal: bool = False,
     out: Any = None,
 ) -> Any:
     """``scores + toeplitz_bias(diagonals)`` in one pass; the bias is never in memory.
@@ -160,6 +173,7 @@ def add_toeplitz_bias(
             size 1 repeat. An array will do where the scores are a tensor: it is moved there.
         q_offset, origin: as in `toeplitz_bias`; q_offset for the first leading axes of the scores.
         q_len, k_len: for tokens in a grid, its sizes; otherwise known from the scores.
+        causal: as in `toeplitz_bias`; scores of later keys become -inf.
         out: where the result goes; `scores` itself adds in place.
 
     Returns:
@@ -190,6 +204,8 @@ def add_toeplitz_bias(
         wrong_type(function, "diagonals", "an array, as scores are", type(diagonals).__name__)
     rows, columns = matrix_lengths(function, "scores", scores.shape, q_len, k_len)
     start, q_offset = first_entry(function, diagonals.shape, rows, columns, q_offset, origin)
+    if causal is not False:
+        diagonals = causal_entries(function, diagonals, rows, columns, origin, causal)
     if tensors:
         return late.torch_operations().add_toeplitz_bias(
             scores, diagonals, rows, columns, start, q_offset, out

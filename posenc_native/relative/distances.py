@@ -68,9 +68,8 @@ def distances_of(arrays: Arrays, q_len: int, k_len: int, q_offset: Any) -> Any:
     return spread(arrays, window_of(arrays, q_len, k_len, q_offset))
 
 
-def wide_distances_of(arrays: Arrays, q_len: int, k_len: int, q_offset: Any) -> Any:
-    """The same in float64."""
-    window = window_of(arrays, q_len, k_len, q_offset)
+def wide_distances(arrays: Arrays, window: Window) -> Any:
+    """The distances of a window in float64."""
     if not window.known(arrays) or abs(window.before) > _FLOAT64_LIMIT:
         return arrays.wide(spread(arrays, window))
     first, options = -window.before, {"device": arrays.device} if arrays.is_torch else {}

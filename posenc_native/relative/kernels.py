@@ -17,7 +17,8 @@ from posenc_native.relative.heads import Heads, heads_of
 from posenc_native.sinusoids.tables import sinusoidal
 
 from .bias import toeplitz_bias
-from .distances import distances_of, spread, window_of
+from .causal import causal_diagonals, hide_future
+from .distances import spread, window_of
 
 if TYPE_CHECKING:
     import torch
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
         kind: str
         symmetric: bool
+        causal: bool
         q_offset: Plain | None
 
     class Kerple(OfTorch, total=False):
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
 
         kind: str
         symmetric: bool
+        causal: bool
         q_offset: Numbers | None
 
     class SandwichOfNumPy(OfNumPy, total=False):
@@ -64,6 +67,7 @@ if TYPE_CHECKING:
 
         dim: int
         base: float
+        causal: bool
         heads: Heads
         q_offset: Plain | None
 
@@ -72,6 +76,7 @@ if TYPE_CHECKING:
 
         dim: int
         base: float
+        causal: bool
         heads: Heads
         q_offset: Numbers | None
 
@@ -90,6 +95,7 @@ def kerple_diagonals(
     *,
     kind: str = "log",
     symmetric: bool = False,
+    causal: bool = False,
     q_offset: int | npt.ArrayLike | torch.Tensor | None = None,
     dtype: Any = None,
     device: Any = None,
@@ -103,6 +109,7 @@ def kerple_diagonals(
         kind: "log" or "power".
         symmetric: what d is. False, as in the authors' code: query minus key, 0 for keys of the
             future. True, as in the paper: the absolute difference.
+        causal: True for a mask as well: keys after the query are worth -inf.
         dtype, device: of the result; see the head of posenc_native.relative.
 
     Returns:
@@ -132,14 +139,16 @@ def kerple_diagonals(
     arguments.check_shape(function, "r2", shape.shape, weight.shape)
     _check_kernel(arrays, "r1", weight, math.inf)
     _check_kernel(arrays, "r2", shape, 2.0 if kind == "power" else math.inf)
-    distances = distances_of(arrays, q_len, k_len, q_offset)
+    window = window_of(arrays, q_len, k_len, q_offset)
+    distances = spread(arrays, window)
     apart = abs(distances) if symmetric else xp.clip(-distances, 0, None)
     apart = arrays.wide(apart)[..., None, :]
     if kind == "log":
         kernel = xp.log1p(shape[:, None] * apart)
     else:  # 1 in place of 0, whose power has no derivative
         kernel = xp.where(apart > 0, xp.clip(apart, 1, None) ** shape[:, None], 0.0)
-    return arrays.rounded(0.0 - weight[:, None] * kernel)  # 0 at distance 0, not -0
+    diagonals = arrays.rounded(0.0 - weight[:, None] * kernel)  # 0 at distance 0, not -0
+    return causal_diagonals(arrays, diagonals, window, causal)
 
 
 def _check_kernel(arrays: Arrays, argument: str, values: Any, most: float) -> None:
@@ -169,6 +178,7 @@ def sandwich_diagonals(
     *,
     dim: int = 128,
     base: float = 10000.0,
+    causal: bool = False,
     q_offset: int | npt.ArrayLike | torch.Tensor | None = None,
     heads: Heads = None,
     dtype: Any = None,
@@ -184,6 +194,7 @@ def sandwich_diagonals(
         q_len, k_len, q_offset: see the head of posenc_native.relative.
         dim: width of the sinusoidal rows, even; whatever the width of the model is.
         base: as in `sinusoidal`.
+        causal: True for a mask as well: keys after the query are worth -inf.
         heads: as in `alibi_slopes`.
         dtype, device: of the result; see the head of posenc_native.relative.
 
@@ -208,11 +219,14 @@ def sandwich_diagonals(
     count = arguments.head_count(function, "num_heads", num_heads)
     width = arguments.even_size(function, "dim", dim)
     base = arguments.positive_number(function, "base", base)
-    distances = distances_of(arrays, q_len, k_len, q_offset)
-    rows = sinusoidal(distances, width, base=base, layout="cos_sin", dtype=arrays.float64)
+    window = window_of(arrays, q_len, k_len, q_offset)
+    rows = sinusoidal(
+        spread(arrays, window), width, base=base, layout="cos_sin", dtype=arrays.float64
+    )
     products = rows[..., : width // 2].sum(-1)
     weights = arrays.constant([count / (8 * (h + 1)) for h in heads_of(function, heads, count)])
-    return arrays.rounded(weights[:, None] * products[..., None, :])
+    diagonals = arrays.rounded(weights[:, None] * products[..., None, :])
+    return causal_diagonals(arrays, diagonals, window, causal)
 
 
 # --- FIRE
@@ -227,6 +241,7 @@ def fire_bias(
     c: float | npt.ArrayLike | torch.Tensor = 0.1,
     threshold: float | npt.ArrayLike | torch.Tensor = 512.0,
     eps: float = 1e-6,
+    causal: bool = False,
     q_offset: int | npt.ArrayLike | torch.Tensor | None = None,
     dtype: Any = None,
     device: Any = None,
@@ -243,6 +258,7 @@ def fire_bias(
         c, threshold: positive numbers, or arrays or tensors of one number, whose magnitude counts;
             gradients reach tensors.
         eps: what the authors' code adds to the divisor; the paper has none.
+        causal: True for a mask as well: keys after the query are worth -inf.
         dtype: what `function` is given: float16, bfloat16, float32 (default) or float64.
         device: torch device; makes the call one of torch.
 
@@ -273,10 +289,11 @@ def fire_bias(
     arrays = Arrays(name, dtype, device, **given)
     scale, least = arrays.one("c", c), arrays.one("threshold", threshold)
     addend = arguments.finite_number(name, "eps", eps)
+    causal = arrays.flag("causal", causal)
     window = window_of(arrays, q_len, k_len, q_offset)
     apart = arrays.wide(abs(spread(arrays, window)))
-    queries = arrays.wide(arrays.arange(q_len) + (window.before - (q_len - 1)))
-    divisor = arrays.xp.log1p(scale * arrays.xp.maximum(queries, least)) + addend
+    queries = arrays.arange(q_len) + (window.before - (q_len - 1))
+    divisor = arrays.xp.log1p(scale * arrays.xp.maximum(arrays.wide(queries), least)) + addend
     # The axis of heads is that of the batch here: the numerators are the same for all heads.
     numerators = toeplitz_bias(arrays.xp.log1p(scale * apart), q_len, k_len)
     relative = numerators / divisor[..., None]
@@ -286,7 +303,11 @@ def fire_bias(
         wrong_value(name, "function", expected, list(result.shape))
     # Not moveaxis for both: torch.vmap does not know it.
     moved: Item = result.movedim(-1, -3) if arrays.is_torch else np.moveaxis(result, -1, -3)
-    return moved
+    if not causal:
+        return moved
+    distances = arrays.arange(k_len) - queries[..., :, None]
+    hidden: Item = hide_future(moved, distances[..., None, :, :])
+    return hidden
 
 
 def _first_parameter(function: object) -> Any:

@@ -11,7 +11,8 @@ from posenc_native.base.arguments import wrong_value
 from posenc_native.engines.arrays import Arrays
 
 from .buckets import t5_bucket_of_window
-from .distances import distances_of, look_up, window_of
+from .causal import causal_diagonals
+from .distances import look_up, spread, window_of
 
 if TYPE_CHECKING:
     import torch
@@ -32,6 +33,14 @@ if TYPE_CHECKING:
 
         bidirectional: bool
         max_distance: int
+        causal: bool
+        q_offset: Numbers | None
+
+    class Clipped(TypedDict, total=False):
+        """Keywords of clipped diagonals."""
+
+        left: int | None
+        causal: bool
         q_offset: Numbers | None
 
 
@@ -49,6 +58,7 @@ def t5_diagonals(
     *,
     bidirectional: bool = True,
     max_distance: int = 128,
+    causal: bool = False,
     q_offset: int | npt.ArrayLike | torch.Tensor | None = None,
 ) -> Any:
     """Diagonals of T5's learned bias.
@@ -69,6 +79,8 @@ def t5_diagonals(
         table: ``[num_buckets, H]``, floats. Gradients reach a tensor.
         q_len, k_len, q_offset: see the head of posenc_native.relative.
         bidirectional, max_distance: as in `relative_position_bucket`.
+        causal: True for a mask as well: keys after the query are worth -inf. (`bidirectional` False
+            gives them bucket 0.)
 
     Returns:
         ``[H, D]`` or ``[B, H, D]``, of the table's dtype.
@@ -90,24 +102,25 @@ def t5_diagonals(
     window = window_of(arrays, q_len, k_len, q_offset)
     count = rows.shape[0]
     index = t5_bucket_of_window(arrays, window, bidirectional, count, max_distance)
-    return look_up(rows, index)
+    return causal_diagonals(arrays, look_up(rows, index), window, causal)
 
 
 @overload
-def clipped_diagonals(table: TensorLike, q_len: int, k_len: int, *, left: int | None = ...,
-                      q_offset: Numbers | None = ...) -> Tensor: ...  # fmt: skip
+def clipped_diagonals(table: TensorLike, q_len: int, k_len: int,
+                      **how: Unpack[Clipped]) -> Tensor: ...  # fmt: skip
 @overload
-def clipped_diagonals(table: SupportsArray[Number], q_len: int, k_len: int, *,
-    left: int | None = ..., q_offset: Numbers | None = ...) -> Array[Number]: ...  # fmt: skip
+def clipped_diagonals(table: SupportsArray[Number], q_len: int, k_len: int,
+                      **how: Unpack[Clipped]) -> Array[Number]: ...  # fmt: skip
 @overload
-def clipped_diagonals(table: npt.ArrayLike, q_len: int, k_len: int, *, left: int | None = ...,
-                      q_offset: Numbers | None = ...) -> Array[Any]: ...  # fmt: skip
+def clipped_diagonals(table: npt.ArrayLike, q_len: int, k_len: int,
+                      **how: Unpack[Clipped]) -> Array[Any]: ...  # fmt: skip
 def clipped_diagonals(
     table: npt.ArrayLike | TensorLike,
     q_len: int,
     k_len: int,
     *,
     left: int | None = None,
+    causal: bool = False,
     q_offset: int | npt.ArrayLike | torch.Tensor | None = None,
 ) -> Any:
     """Diagonals of a learned bias with one row a distance, the outermost for all beyond.
@@ -117,6 +130,7 @@ def clipped_diagonals(
             farthest after it. Gradients reach a tensor.
         q_len, k_len, q_offset: see the head of posenc_native.relative.
         left: the row of distance 0; the middle one by default.
+        causal: True for a mask as well: keys after the query are worth -inf.
 
     Returns:
         ``[H, D]`` or ``[B, H, D]``, of the table's dtype.
@@ -142,5 +156,6 @@ def clipped_diagonals(
     before = count // 2 if left is None else arguments.size(function, "left", left)
     if before >= count:
         wrong_value(function, "left", f"a row of the table, < {count}", before)
-    distances = distances_of(arrays, q_len, k_len, q_offset)
-    return look_up(rows, arrays.xp.clip(distances, -before, count - 1 - before) + before)
+    window = window_of(arrays, q_len, k_len, q_offset)
+    index = arrays.xp.clip(spread(arrays, window), -before, count - 1 - before) + before
+    return causal_diagonals(arrays, look_up(rows, index), window, causal)

@@ -31,15 +31,16 @@ B, H, L, D = 2, 4, 6, 8
 
 BIASES = {
     "ALiBi": lambda: pnn.ALiBi(H),
-    "ALiBi causal": lambda: pnn.ALiBi(H, symmetric=False),
+    "ALiBi causal": lambda: pnn.ALiBi(H, symmetric=False, causal=True),
     "ALiBi learned": lambda: pnn.ALiBi(H, learned=True),
     "Kerple": lambda: pnn.Kerple(H),
     "Kerple power": lambda: pnn.Kerple(H, kind="power"),
     "Sandwich": lambda: pnn.Sandwich(H, dim=16),
     "T5RelativeBias": lambda: pnn.T5RelativeBias(H, 16, 20),
-    "T5RelativeBias decoder": lambda: pnn.T5RelativeBias(H, bidirectional=False),
+    "T5RelativeBias decoder": lambda: pnn.T5RelativeBias(H, bidirectional=False, causal=True),
     "ClippedRelativeBias": lambda: pnn.ClippedRelativeBias(H, 3, 1),
     "FIRE": lambda: pnn.FIRE(H, hidden=8, threshold=3.0),
+    "FIRE causal": lambda: pnn.FIRE(H, hidden=8, threshold=3.0, causal=True),
 }
 WINDOWS = {
     "SwinRelativeBias": lambda: pnn.SwinRelativeBias(H, (2, 3)),
@@ -52,7 +53,9 @@ VECTORS = {
         H * D, H, causal=True, layout="interleaved", base=500.0, scale=1.0
     ),
     "ShawRelativePosition": lambda: pnn.ShawRelativePosition(D, 3, 1),
-    "ShawRelativePosition keys": lambda: pnn.ShawRelativePosition(D, 2, values=False, scale=0.5),
+    "ShawRelativePosition keys": lambda: pnn.ShawRelativePosition(
+        D, 2, values=False, causal=True, scale=0.5
+    ),
 }
 MODULES = BIASES | WINDOWS | VECTORS
 each_bias = pytest.mark.parametrize("make", BIASES.values(), ids=BIASES)
@@ -120,6 +123,8 @@ def test_relative_positional_encoding_by_its_definition(q_len, k_len, q_offset, 
     rows = module.linear_pos(table).unflatten(-1, (H, D))
     expected = torch.einsum("bhid,bhjd->bhij", q + module.pos_bias_u[:, None], k)
     expected = expected + torch.einsum("bhid,ijhd->bhij", q + module.pos_bias_v[:, None], rows)
+    if is_causal:
+        expected = expected.masked_fill(distances < 0, -math.inf)
     close(module(q, k, q_offset), expected / math.sqrt(D))
 
 
@@ -134,6 +139,45 @@ def test_the_bias_is_what_is_added(make):
         bias = module.bias(3, 7, q_offset)
         assert bias.shape[-3:] == (H, 3, 7)
         assert_same_bits(module(scores, q_offset), scores + bias)
+
+
+CAUSAL = {
+    "ALiBi": lambda **o: pnn.ALiBi(H, learned=True, **o),
+    "Kerple": lambda **o: pnn.Kerple(H, **o),
+    "Sandwich": lambda **o: pnn.Sandwich(H, dim=16, **o),
+    "T5RelativeBias": lambda **o: pnn.T5RelativeBias(H, 16, 20, **o),
+    "ClippedRelativeBias": lambda **o: pnn.ClippedRelativeBias(H, 3, 1, **o),
+    "FIRE": lambda **o: pnn.FIRE(H, hidden=8, threshold=3.0, **o),
+}
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_a_causal_bias_in_attention_is_its_mask_and_is_causal(name):
+    """scaled_dot_product_attention, which refuses attn_mask and is_causal together."""
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+    plain = randomised(CAUSAL[name]()).double()
+    module = CAUSAL[name](causal=True).double()
+    module.load_state_dict(plain.state_dict())
+    q, k, v = (random((B, H, L, D), torch.float64, seed=n, requires_grad=True) for n in range(3))
+    target = random((B, H, L, D), torch.float64, seed=3)
+    found = sdpa(q, k, v, attn_mask=module.bias(L, L, dtype=torch.float64))
+    (found * target).sum().backward()
+    # By hand: the bias is a term of q . k, beside which is_causal can be given.
+    unmasked = plain.bias(L, L, dtype=torch.float64).expand(B, -1, -1, -1)
+    eye = torch.eye(L, dtype=torch.float64).expand(B, H, L, L)
+    width = torch.tensor(D**-0.5, dtype=torch.float64)
+    wide = torch.cat([q * width, unmasked], -1), torch.cat([k, eye], -1)
+    expected = sdpa(*wide, v, is_causal=True, scale=1.0)
+    (expected * target).sum().backward()
+    close(found, expected)
+    for ours, theirs in zip(module.parameters(), plain.parameters(), strict=True):
+        close(ours.grad, theirs.grad)
+    # A step of decoding has the last row.
+    step = sdpa(q[:, :, -1:], k, v, attn_mask=module.bias(1, L, L - 1, dtype=torch.float64))
+    close(step, expected[:, :, -1:])
+    prefix = torch.tensor([2, 1])  # queries of each row behind as many cached keys
+    later = torch.arange(L) > prefix[:, None, None] + torch.arange(3)[:, None]
+    assert torch.equal(module.bias(3, L, prefix) == -math.inf, later[:, None].expand(-1, H, 3, L))
 
 
 @each_bias
@@ -163,7 +207,7 @@ def test_the_sum_has_the_dtype_of_the_scores(name, dtype):
         wide = torch.float64 if dtype == torch.float64 else torch.float32
         expected = (scores.to(wide) + bias.to(wide)).to(dtype)  # rounded once
         assert_same_bits(module(scores), expected)
-        if name != "FIRE":
+        if "FIRE" not in name:
             place = scores.clone()
             assert module(place, inplace=True) is place
             assert_same_bits(place, expected)
@@ -194,7 +238,7 @@ def test_gradients_reach_every_parameter(make, device):
     result = module(*given)
     if isinstance(module, pnn.ShawRelativePosition):
         result = module.attend(torch.softmax(result, -1), given[1])
-    (result**2).sum().backward()
+    (result[result != -math.inf] ** 2).sum().backward()
     for tensor in (*given, *module.parameters()):
         assert tensor.grad.dtype == tensor.dtype
         assert tensor.grad.any()
@@ -377,6 +421,7 @@ BAD = [
     (V, "num_heads", lambda: pnn.ALiBi(-1)),
     (T, "num_heads", lambda: pnn.ALiBi(8.0)),
     (T, "symmetric", lambda: pnn.ALiBi(8, symmetric=1)),
+    (T, "causal", lambda: pnn.ALiBi(8, causal=1)),
     (T, "num_heads", lambda: pnn.Kerple("8")),
     (V, "kind", lambda: pnn.Kerple(8, kind="linear")),
     (V, "dim", lambda: pnn.Sandwich(8, dim=7)),
