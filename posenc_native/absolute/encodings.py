@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         Array,
         ArrayOrTensor,
         ByDtype,
+        Combination,
         Number,
         Numbers,
         OfNumPy,
@@ -362,11 +363,12 @@ def recurrent_positions(
 
 
 @overload
-def combine(x: TensorLike, encoding: Any, *, how: str = ..., x_scale: float = ...) -> Tensor: ...
+def combine(x: TensorLike, encoding: Any, *, how: Combination = ...,
+            x_scale: float = ...) -> Tensor: ...  # fmt: skip
 @overload
-def combine(x: SupportsArray[Number], encoding: Any, *, how: str = ...,
+def combine(x: SupportsArray[Number], encoding: Any, *, how: Combination = ...,
             x_scale: float = ...) -> Array[Number]: ...  # fmt: skip
-def combine(x: Any, encoding: Any, *, how: str = "add", x_scale: float = 1.0) -> Any:
+def combine(x: Any, encoding: Any, *, how: Combination = "add", x_scale: float = 1.0) -> Any:
     """Embeddings with their position encodings.
 
     Args:

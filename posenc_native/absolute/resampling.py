@@ -16,7 +16,14 @@ from posenc_native.engines.arrays import Arrays
 if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack
 
-    from posenc_native.base.kinds import Array, Number, SupportsArray, Tensor, TensorLike
+    from posenc_native.base.kinds import (
+        Array,
+        Interpolation,
+        Number,
+        SupportsArray,
+        Tensor,
+        TensorLike,
+    )
 
 __all__ = [
     "resample_positions",
@@ -32,7 +39,7 @@ if TYPE_CHECKING:
 
         old_size: int | Sequence[int] | None
         prefix: int
-        interpolation: str
+        interpolation: Interpolation
         antialias: bool
         align_corners: bool
 
@@ -49,7 +56,7 @@ def resample_positions(
     *,
     old_size: int | Sequence[int] | None = None,
     prefix: int = 0,
-    interpolation: str = "cubic",
+    interpolation: Interpolation = "cubic",
     antialias: bool = True,
     align_corners: bool = False,
 ) -> Any:

@@ -10,7 +10,7 @@ a dtype and a device. Nothing needs these names, or typing_extensions, at run ti
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -68,6 +68,25 @@ if TYPE_CHECKING:
     OutTensor = torch.Tensor | None
     NumPyDtype = npt.DTypeLike | None
     Dtype = npt.DTypeLike | TorchDtype | None
+
+    # Names that arguments take; tests/base/test_kinds.py compares them with those of the code.
+    Pairing = Literal["half", "interleaved"] | int
+    AxialPairing = Pairing | Literal["per_axis"]
+    SinusoidalLayout = Literal["interleaved", "sin_cos", "cos_sin"]
+    AxisPlace = Literal["outer", "middle", "inner"]
+    Remainder = Literal["error", "zeros", "drop", "cut"]
+    MropeOrder = Literal["sectioned", "interleaved", "spatial_first", "round_robin"]
+    AxialOrder = Literal["sectioned", "interleaved"]
+    Spectrum = Literal["per_axis", "shared"]
+    Combination = Literal["add", "multiply", "concatenate"]
+    EmbeddingScale = float | Literal["sqrt"]
+    Interpolation = Literal["linear", "cubic"]
+    InitialTable = Literal["normal", "truncated_normal", "zeros", "uniform", "sinusoidal"]
+    KerpleKind = Literal["log", "power"]
+    AlibiRounding = Literal["float32", "bfloat16"] | None
+    CellPlace = Literal["index", "corners", "centers"]
+    CellCount = Literal["separate", "min", "max"]
+    ShardOrder = Literal["contiguous", "zigzag", "striped", "head_tail"]
 
     class OfNumPy(TypedDict, total=False):
         """Keywords with which a result stays an array."""

@@ -447,7 +447,7 @@ class Configuration(ConfigLayers):
         if self.facts.rows_and_columns:
             return mrope_axis_map([pairs - pairs // 2, pairs // 2], order="interleaved")
         known = self.facts.mrope or {"order": "sectioned", "section": None}
-        order = "interleaved" if parameters.get("mrope_interleaved") else known["order"]
+        order: Any = "interleaved" if parameters.get("mrope_interleaved") else known["order"]
         section = parameters.get("mrope_section", known["section"])
         if section is None:
             return None

@@ -11,13 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from posenc_native.base import arguments
 from posenc_native.spectra.axes import mrope_axis_map
 from posenc_native.spectra.scaling import softmax_correction
 
 from .rows import rows
+
+if TYPE_CHECKING:
+    from posenc_native.base.kinds import MropeOrder
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class RotaryPreset:
     pairing: str = "half"
     rotary_dim: int | None = None
     scaling: Mapping[str, Any] | None = None
-    mrope: tuple[tuple[int, ...], str] | None = None
+    mrope: tuple[tuple[int, ...], MropeOrder] | None = None
     layers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     corrects_softmax: bool = False
     nope: str = ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,9 @@ from posenc_native.base.calls import call_arguments
 
 from .initial import initialize
 from .placement import device_of, precision_of
+
+if TYPE_CHECKING:
+    from posenc_native.base.kinds import Combination, EmbeddingScale
 
 
 class PositionalEncoding(nn.Module):
@@ -46,15 +49,15 @@ class PositionalEncoding(nn.Module):
         d_model: int,
         dropout: float = 0.1,
         *,
-        how: str = "add",
-        x_scale: float | str = 1.0,
+        how: Combination = "add",
+        x_scale: EmbeddingScale = 1.0,
         batch_first: bool = True,
     ) -> None:
         super().__init__()
         function = type(self).__name__
         self.d_model: int = arguments.size(function, "d_model", d_model)
         arguments.check_name(function, "how", how, COMBINATIONS)
-        self.how = how
+        self.how: Combination = how
         if isinstance(x_scale, str):
             if x_scale != "sqrt":
                 arguments.wrong_value(function, "x_scale", "a number or 'sqrt'", repr(x_scale))
@@ -156,8 +159,8 @@ class LinearPositionalEncoding(PositionalEncoding):
         dim: int = 1,
         scale: float = 1.0,
         learned: bool = False,
-        how: str = "add",
-        x_scale: float | str = 1.0,
+        how: Combination = "add",
+        x_scale: EmbeddingScale = 1.0,
         batch_first: bool = True,
     ) -> None:
         super().__init__(d_model, dropout, how=how, x_scale=x_scale, batch_first=batch_first)
@@ -219,8 +222,8 @@ class NormalizedPositionalEncoding(PositionalEncoding):
         low: float = 0.0,
         high: float = 1.0,
         dim: int = 1,
-        how: str = "add",
-        x_scale: float | str = 1.0,
+        how: Combination = "add",
+        x_scale: EmbeddingScale = 1.0,
         batch_first: bool = True,
     ) -> None:
         super().__init__(d_model, dropout, how=how, x_scale=x_scale, batch_first=batch_first)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,9 @@ from posenc_native.relative.tables import clipped_diagonals, t5_diagonals
 from .checks import check_scores, flag, positive_size
 from .initial import drawn, initialize, reset_layers
 from .placement import device_of, local_heads, local_network, own_heads
+
+if TYPE_CHECKING:
+    from posenc_native.base.kinds import KerpleKind
 
 
 class ToeplitzBias(nn.Module):
@@ -185,13 +188,13 @@ class Kerple(ToeplitzBias):
     head_axes: ClassVar[dict[str, int | None]] = {"r1": 0, "r2": 0}
 
     def __init__(
-        self, num_heads: int, *, kind: str = "log", heads: Heads = None, causal: bool = False
+        self, num_heads: int, *, kind: KerpleKind = "log", heads: Heads = None, causal: bool = False
     ) -> None:
         super().__init__()
         self.causal: bool = flag("Kerple", "causal", causal)
         if kind not in ("log", "power"):
             arguments.wrong_value("Kerple", "kind", "'log' or 'power'", repr(kind))
-        self.kind = kind
+        self.kind: KerpleKind = kind
         self.num_heads: int = arguments.size("Kerple", "num_heads", num_heads)
         self.heads: range = heads_of("Kerple", heads, self.num_heads)
         self.r1: nn.Parameter = nn.Parameter(torch.empty(len(self.heads)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,13 @@ from posenc_native.sinusoids.tables import sinusoidal
 from .absolute import PositionalEncoding
 from .initial import initialize, reset_layers
 from .placement import precision_of
+
+if TYPE_CHECKING:
+    from posenc_native.base.kinds import (
+        Combination,
+        EmbeddingScale,
+        InitialTable,
+    )
 
 
 class LearnedPositionalEncoding(PositionalEncoding):
@@ -64,10 +71,10 @@ class LearnedPositionalEncoding(PositionalEncoding):
         *,
         offset: int = 0,
         padding_idx: int | None = None,
-        init: str = "normal",
+        init: InitialTable = "normal",
         std: float = 0.02,
-        how: str = "add",
-        x_scale: float | str = 1.0,
+        how: Combination = "add",
+        x_scale: EmbeddingScale = 1.0,
         batch_first: bool = True,
     ) -> None:
         super().__init__(d_model, dropout, how=how, x_scale=x_scale, batch_first=batch_first)
@@ -81,7 +88,7 @@ class LearnedPositionalEncoding(PositionalEncoding):
                 arguments.wrong_value(function, "padding_idx", f"a row below {rows}", padding_idx)
         self.padding_idx = padding_idx
         arguments.check_name(function, "init", init, tuple(_INITIAL_TABLES))
-        self.init: str = init
+        self.init: InitialTable = init
         self.std: float = arguments.finite_number(function, "std", std)
         self.weight: nn.Parameter = nn.Parameter(torch.empty(rows, self.d_model))
         self.reset_parameters()
@@ -186,8 +193,8 @@ class RecurrentPositionalEncoding(PositionalEncoding):
         *,
         hidden: int | None = None,
         num_positions: int | None = None,
-        how: str = "add",
-        x_scale: float | str = 1.0,
+        how: Combination = "add",
+        x_scale: EmbeddingScale = 1.0,
         batch_first: bool = True,
     ) -> None:
         super().__init__(d_model, dropout, how=how, x_scale=x_scale, batch_first=batch_first)

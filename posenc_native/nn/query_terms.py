@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,9 @@ from posenc_native.sinusoids.tables import sinusoidal
 from .checks import flag, positive_size
 from .initial import initialize, reset_layers
 from .placement import device_of, local_heads, local_network
+
+if TYPE_CHECKING:
+    from posenc_native.base.kinds import SinusoidalLayout
 
 _product = taken_apart(torch.matmul, "matrices", "matmul")
 
@@ -70,7 +73,7 @@ class RelativePositionalEncoding(nn.Module):
         head_dim: int | None = None,
         *,
         causal: bool = False,
-        layout: str = "sin_cos",
+        layout: SinusoidalLayout = "sin_cos",
         base: float = 10000.0,
         scale: float | None = None,
     ) -> None:
@@ -85,7 +88,7 @@ class RelativePositionalEncoding(nn.Module):
         head_dim = d_model // num_heads if head_dim is None else head_dim
         width = positive_size(function, "head_dim", head_dim)
         self.causal: bool = flag(function, "causal", causal)
-        self.layout: str = layout
+        self.layout: SinusoidalLayout = layout
         self.base: float = arguments.positive_number(function, "base", base)
         self.scale: float = _score_scale(function, scale, width)
         self.linear_pos: nn.Linear = nn.Linear(d_model, num_heads * width, bias=False)

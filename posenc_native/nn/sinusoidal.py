@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,13 @@ from posenc_native.sinusoids.tables import add_sinusoidal, sinusoidal
 from .absolute import PositionalEncoding
 from .initial import initialize, reset_layers
 from .placement import device_of, precision_of
+
+if TYPE_CHECKING:
+    from posenc_native.base.kinds import (
+        Combination,
+        EmbeddingScale,
+        SinusoidalLayout,
+    )
 
 
 class SinusoidalPositionalEncoding(PositionalEncoding):
@@ -57,11 +64,11 @@ class SinusoidalPositionalEncoding(PositionalEncoding):
         dropout: float = 0.1,
         *,
         base: float = 10000.0,
-        layout: str = "interleaved",
+        layout: SinusoidalLayout = "interleaved",
         shift: float = 0.0,
         scale: float = 1.0,
-        how: str = "add",
-        x_scale: float | str = 1.0,
+        how: Combination = "add",
+        x_scale: EmbeddingScale = 1.0,
         alpha: float = 1.0,
         learned_alpha: bool = False,
         batch_first: bool = True,
@@ -300,7 +307,7 @@ class FourierFeatures(nn.Module):
         *,
         std: float = 1.0,
         learned: bool = False,
-        layout: str = "sin_cos",
+        layout: SinusoidalLayout = "sin_cos",
         log: bool = False,
         amplitude: float = 1.0,
     ) -> None:
@@ -313,7 +320,7 @@ class FourierFeatures(nn.Module):
         self.dim: int = arguments.even_size(function, "dim", dim)
         self.std: float = arguments.positive_number(function, "std", std)
         self.amplitude: float = arguments.finite_number(function, "amplitude", amplitude)
-        self.layout: str = layout
+        self.layout: SinusoidalLayout = layout
         self.log: bool = log
         self.learned: bool = learned
         weight = torch.empty(self.dim // 2, self.in_features)

@@ -17,20 +17,26 @@ from .orders import packed_tokens, share_of, shared_length
 from .rows import packed_bounds, positions_within
 
 if TYPE_CHECKING:
-    from posenc_native.base.kinds import Array, Device, Integers, Tensor
+    from posenc_native.base.kinds import (
+        Array,
+        Device,
+        Integers,
+        ShardOrder,
+        Tensor,
+    )
 
 __all__ = ["ContextParallel", "context_parallel_positions"]
 
 
 @overload
-def context_parallel_positions(length: int, rank: int, ranks: int, *, order: str = ...,
+def context_parallel_positions(length: int, rank: int, ranks: int, *, order: ShardOrder = ...,
                                device: None = ...) -> Array[np.int64]: ...  # fmt: skip
 @overload
-def context_parallel_positions(length: int, rank: int, ranks: int, *, order: str = ...,
+def context_parallel_positions(length: int, rank: int, ranks: int, *, order: ShardOrder = ...,
                                device: Device) -> Tensor: ...  # fmt: skip
 @constant_without_tensors
 def context_parallel_positions(
-    length: int, rank: int, ranks: int, *, order: str = "zigzag", device: Any = None
+    length: int, rank: int, ranks: int, *, order: ShardOrder = "zigzag", device: Any = None
 ) -> Any:
     """Positions that a rank holds where a row is sharded over ranks (context parallelism).
 
@@ -66,7 +72,7 @@ def context_parallel_positions(
 
 
 @constant_without_tensors
-def _gathered_positions(length: int, ranks: int, order: str, *, device: Any = None) -> Any:
+def _gathered_positions(length: int, ranks: int, order: ShardOrder, *, device: Any = None) -> Any:
     function = "ContextParallel.gathered_positions"
     shares = [share_of(function, rank, ranks, order) for rank in range(ranks)]
     length = shared_length(function, "length", length, shares[0])
@@ -157,7 +163,7 @@ class ContextParallel:
 
     rank: int
     ranks: int
-    order: str = "zigzag"
+    order: ShardOrder = "zigzag"
 
     def __post_init__(self) -> None:
         share = share_of("ContextParallel", self.rank, self.ranks, self.order)

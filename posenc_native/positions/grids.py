@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from posenc_native.base.kinds import (
         Array,
         ArrayOrTensor,
+        CellCount,
+        CellPlace,
         Device,
         Dtype,
         Integers,
@@ -49,8 +51,8 @@ if TYPE_CHECKING:
     class Placement(TypedDict, total=False):
         """Keywords of coordinates of cells."""
 
-        grid: str
-        normalize: str
+        grid: CellPlace
+        normalize: CellCount
         offset: float
         reference: Sequence[int] | None
 
@@ -195,8 +197,8 @@ def image_coordinates(sizes: Sequence[int], *, dtype: NumPyDtype = ..., device: 
 def image_coordinates(
     sizes: Sequence[int],
     *,
-    grid: str = "centers",
-    normalize: str = "separate",
+    grid: CellPlace = "centers",
+    normalize: CellCount = "separate",
     offset: float = 0.0,
     reference: Sequence[int] | None = None,
     dtype: Any = None,

@@ -12,13 +12,16 @@ Nothing here reads values: a shape depends on lengths alone.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_value
 from posenc_native.engines.arrays import Arrays
 
 from .values import seen_values, shown_values
+
+if TYPE_CHECKING:
+    from posenc_native.base.kinds import ShardOrder
 
 ORDERS = ("contiguous", "zigzag", "striped", "head_tail")
 # Orders that give a rank a chunk near the head and one near the tail.
@@ -30,7 +33,7 @@ class Share(NamedTuple):
 
     rank: int
     ranks: int
-    order: str
+    order: ShardOrder
 
     @property
     def parts(self) -> int:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         ArrayOrTensor,
         Integers,
         Plain,
+        ShardOrder,
         Tensor,
         TensorLike,
     )
@@ -36,10 +37,10 @@ __all__ = [
 
 @overload
 def packed_positions(cu_seqlens: Plain, total: int, *, start: Plain = ..., rank: int = ...,
-                     ranks: int = ..., order: str = ...) -> Array[np.int64]: ...  # fmt: skip
+                     ranks: int = ..., order: ShardOrder = ...) -> Array[np.int64]: ...  # fmt: skip
 @overload
 def packed_positions(cu_seqlens: Integers, total: int, *, start: Integers = ..., rank: int = ...,
-                     ranks: int = ..., order: str = ...) -> ArrayOrTensor: ...  # fmt: skip
+                     ranks: int = ..., order: ShardOrder = ...) -> ArrayOrTensor: ...  # fmt: skip
 @constant_without_tensors
 @of_wholes
 def packed_positions(
@@ -49,7 +50,7 @@ def packed_positions(
     start: Integers = 0,
     rank: int = 0,
     ranks: int = 1,
-    order: str = "zigzag",
+    order: ShardOrder = "zigzag",
 ) -> Any:
     """Positions of sequences that are packed one after another: each counts from its start.
 

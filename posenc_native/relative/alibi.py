@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack
 
     from posenc_native.base.kinds import (
+        AlibiRounding,
         Array,
         ArrayOrTensor,
         Device,
@@ -86,14 +87,14 @@ if TYPE_CHECKING:
 
         key_mask: Plain | None
         slopes: Plain | None
-        rounding: str | None
+        rounding: AlibiRounding
 
     class Columns(OfTorch, total=False):
         """Keywords of columns."""
 
         key_mask: Numbers | None
         slopes: Numbers | None
-        rounding: str | None
+        rounding: AlibiRounding
 
 
 @constant_without_tensors
@@ -217,7 +218,7 @@ def alibi_columns(
     *,
     key_mask: npt.ArrayLike | torch.Tensor | None = None,
     slopes: npt.ArrayLike | torch.Tensor | None = None,
-    rounding: str | None = None,
+    rounding: AlibiRounding = None,
     dtype: Any = None,
     device: Any = None,
 ) -> Any:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         Array,
         ArrayOrTensor,
         Item,
+        KerpleKind,
         Numbers,
         OfNumPy,
         OfTorch,
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     class KerpleOfNumPy(OfNumPy, total=False):
         """Keywords of KERPLE's diagonals, without a tensor."""
 
-        kind: str
+        kind: KerpleKind
         symmetric: bool
         causal: bool
         q_offset: Plain | None
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
     class Kerple(OfTorch, total=False):
         """Keywords of KERPLE's diagonals."""
 
-        kind: str
+        kind: KerpleKind
         symmetric: bool
         causal: bool
         q_offset: Numbers | None
@@ -93,7 +94,7 @@ def kerple_diagonals(
     q_len: int,
     k_len: int,
     *,
-    kind: str = "log",
+    kind: KerpleKind = "log",
     symmetric: bool = False,
     causal: bool = False,
     q_offset: int | npt.ArrayLike | torch.Tensor | None = None,

@@ -22,6 +22,8 @@ from .grid import GridCoordinates
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from posenc_native.base.kinds import AxisPlace, Remainder, SinusoidalLayout
+
 __all__ = [
     "sinusoidal_presets",
 ]
@@ -36,9 +38,9 @@ class SpecArguments(TypedDict, total=False):
     scale: float | tuple[float, ...]
     shift: float
     inv_freq: tuple[float, ...]
-    layout: str
-    axis_place: str
-    remainder: str
+    layout: SinusoidalLayout
+    axis_place: AxisPlace
+    remainder: Remainder
     shares: tuple[int, ...]
     include_coordinates: bool
     logarithm: bool

@@ -26,10 +26,13 @@ if TYPE_CHECKING:
     from posenc_native.base.kinds import (
         Array,
         ArrayOrTensor,
+        AxisPlace,
         ByDtype,
         OfNumPy,
         OfTorch,
         OnDevice,
+        Remainder,
+        SinusoidalLayout,
         Tensor,
         TensorLike,
     )
@@ -49,13 +52,13 @@ if TYPE_CHECKING:
         """Keywords of tables of several coordinates."""
 
         base: float | tuple[float, ...]
-        layout: str
+        layout: SinusoidalLayout
         shift: float
         scale: float | tuple[float, ...]
         axis_order: tuple[int, ...] | None
-        axis_place: str
+        axis_place: AxisPlace
         shares: tuple[int, ...] | None
-        remainder: str
+        remainder: Remainder
         grid: GridCoordinates | None
 
     class GridOfNumPy(AxesOptions, OfNumPy):
@@ -123,10 +126,10 @@ class SinusoidalSpec:
     scale: float | tuple[float, ...] = 1.0
     shift: float = 0.0
     inv_freq: tuple[float, ...] | None = None
-    layout: str = "interleaved"
-    axis_place: str = "outer"
+    layout: SinusoidalLayout = "interleaved"
+    axis_place: AxisPlace = "outer"
     shares: tuple[int, ...] | None = None
-    remainder: str = "error"
+    remainder: Remainder = "error"
     include_coordinates: bool = False
     logarithm: bool = False
     zero_position: int | None = None
@@ -326,13 +329,13 @@ def sinusoidal_grid(
     dim: int,
     *,
     base: float | tuple[float, ...] = 10000.0,
-    layout: str = "interleaved",
+    layout: SinusoidalLayout = "interleaved",
     shift: float = 0.0,
     scale: float | tuple[float, ...] = 1.0,
     axis_order: tuple[int, ...] | None = None,
-    axis_place: str = "outer",
+    axis_place: AxisPlace = "outer",
     shares: tuple[int, ...] | None = None,
-    remainder: str = "error",
+    remainder: Remainder = "error",
     grid: GridCoordinates | None = None,
     dtype: Any = None,
     device: Any = None,

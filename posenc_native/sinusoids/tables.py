@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         NumPyDtype,
         OutArray,
         OutTensor,
+        SinusoidalLayout,
         SupportsArray,
         Tensor,
         TensorLike,
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
         """Keywords of sinusoidal tables."""
 
         base: float
-        layout: str
+        layout: SinusoidalLayout
         shift: float
         scale: float
 
@@ -83,7 +84,7 @@ def sinusoidal(
     dim: int,
     *,
     base: float = 10000.0,
-    layout: str = "interleaved",
+    layout: SinusoidalLayout = "interleaved",
     shift: float = 0.0,
     scale: float = 1.0,
     dtype: Any = None,
@@ -161,7 +162,7 @@ def add_sinusoidal(
     x_scale: float = 1.0,
     alpha: float = 1.0,
     base: float = 10000.0,
-    layout: str = "interleaved",
+    layout: SinusoidalLayout = "interleaved",
     shift: float = 0.0,
     scale: float = 1.0,
     out: Any = None,
@@ -218,7 +219,7 @@ def shift_matrix(
     dim: int,
     *,
     base: float = 10000.0,
-    layout: str = "interleaved",
+    layout: SinusoidalLayout = "interleaved",
     shift: float = 0.0,
     scale: float = 1.0,
 ) -> npt.NDArray[np.float64]:

@@ -7,7 +7,7 @@ axial_arguments    patches of an image: each axis has frequencies of its own
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,9 @@ from posenc_native.base.arguments import wrong_type, wrong_value
 from posenc_native.base.constants import constant_without_tensors
 
 from .frequencies import frequencies
+
+if TYPE_CHECKING:
+    from posenc_native.base.kinds import MropeOrder
 
 __all__ = ["axial_arguments", "mrope_axis_map"]
 
@@ -34,7 +37,7 @@ _SPECTRA = ("per_axis", "shared")
 def mrope_axis_map(
     section: Sequence[int],
     *,
-    order: str = "sectioned",
+    order: MropeOrder = "sectioned",
     pairs: int | None = None,
     leftover: int = 0,
 ) -> npt.NDArray[np.int64]:
