@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +22,11 @@ from .initial import initialize
 from .placement import device_of, precision_of
 
 if TYPE_CHECKING:
-    from posenc_native.base.kinds import Combination, EmbeddingScale
+    from posenc_native.base.kinds import (
+        Combination,
+        Device,
+        EmbeddingScale,
+    )
 
 
 class PositionalEncoding(nn.Module):
@@ -67,13 +72,18 @@ class PositionalEncoding(nn.Module):
         self.dropout: nn.Dropout = nn.Dropout(dropout)
 
     def encoding(
-        self, positions: int | Tensor, device: Any = None, dtype: torch.dtype | None = None
+        self,
+        positions: int | Tensor,
+        device: Device | None = None,
+        dtype: torch.dtype | None = None,
     ) -> Tensor:
         """``[s, e]`` of an int s for 0 .. s-1, else ``positions.shape + (e,)``.
 
         device, dtype: of encodings that are computed; those from a table are like its parameter.
         """
         raise NotImplementedError
+
+    __call__: Callable[..., Tensor]  # torch's returns Any
 
     def forward(
         self,
@@ -177,7 +187,10 @@ class LinearPositionalEncoding(PositionalEncoding):
             initialize(self.scale, torch.full((self.dim,), self.first_scale))
 
     def encoding(
-        self, positions: int | Tensor, device: Any = None, dtype: torch.dtype | None = None
+        self,
+        positions: int | Tensor,
+        device: Device | None = None,
+        dtype: torch.dtype | None = None,
     ) -> Tensor:
         """``[s, dim]`` of an int s for 0 .. s-1, else ``positions.shape + (dim,)``."""
         values: Tensor = linear_positions(
@@ -233,7 +246,7 @@ class NormalizedPositionalEncoding(PositionalEncoding):
     def encoding(
         self,
         positions: int | Tensor | None,
-        device: Any = None,
+        device: Device | None = None,
         dtype: torch.dtype | None = None,
         *,
         length: int | Tensor | None = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -21,7 +22,10 @@ from .initial import drawn, initialize, reset_layers
 from .placement import device_of, local_heads, local_network, own_heads
 
 if TYPE_CHECKING:
-    from posenc_native.base.kinds import KerpleKind
+    from posenc_native.base.kinds import (
+        Device,
+        KerpleKind,
+    )
 
 
 class ToeplitzBias(nn.Module):
@@ -40,10 +44,16 @@ class ToeplitzBias(nn.Module):
     """
 
     def diagonals(
-        self, q_len: int, k_len: int, q_offset: int | Tensor | None = None, device: Any = None
+        self,
+        q_len: int,
+        k_len: int,
+        q_offset: int | Tensor | None = None,
+        device: Device | None = None,
     ) -> Tensor:
         """``[H, q_len + k_len - 1]``, or ``[B, H, ...]`` for q_offset ``[B]``."""
         raise NotImplementedError
+
+    __call__: Callable[..., Tensor]  # torch's returns Any
 
     def forward(
         self,
@@ -74,7 +84,7 @@ class ToeplitzBias(nn.Module):
         k_len: int,
         q_offset: int | Tensor | None = None,
         dtype: torch.dtype | None = None,
-        device: Any = None,
+        device: Device | None = None,
     ) -> Tensor:
         """The bias itself, ``[..., H, q_len, k_len]``, as an attn_mask for example.
 
@@ -140,7 +150,11 @@ class ALiBi(ToeplitzBias):
             initialize(self.slopes, own_heads(self, self.slopes, slopes, 0))
 
     def diagonals(
-        self, q_len: int, k_len: int, q_offset: int | Tensor | None = None, device: Any = None
+        self,
+        q_len: int,
+        k_len: int,
+        q_offset: int | Tensor | None = None,
+        device: Device | None = None,
     ) -> Tensor:
         """``[H, q_len + k_len - 1]``, or ``[B, H, ...]`` for q_offset ``[B]``."""
         values: Tensor = alibi_diagonals(
@@ -208,7 +222,11 @@ class Kerple(ToeplitzBias):
             initialize(parameter, own_heads(self, parameter, whole, 0))
 
     def diagonals(
-        self, q_len: int, k_len: int, q_offset: int | Tensor | None = None, device: Any = None
+        self,
+        q_len: int,
+        k_len: int,
+        q_offset: int | Tensor | None = None,
+        device: Device | None = None,
     ) -> Tensor:
         """``[H, q_len + k_len - 1]``, or ``[B, H, ...]`` for q_offset ``[B]``."""
         r1 = local_heads(self, self.r1).clamp(min=0.01)
@@ -266,7 +284,11 @@ class Sandwich(ToeplitzBias):
         self.base: float = arguments.positive_number("Sandwich", "base", base)
 
     def diagonals(
-        self, q_len: int, k_len: int, q_offset: int | Tensor | None = None, device: Any = None
+        self,
+        q_len: int,
+        k_len: int,
+        q_offset: int | Tensor | None = None,
+        device: Device | None = None,
     ) -> Tensor:
         """``[H, q_len + k_len - 1]``, or ``[B, H, ...]`` for q_offset ``[B]``."""
         values: Tensor = sandwich_diagonals(
@@ -341,7 +363,11 @@ class T5RelativeBias(ToeplitzBias):
         initialize(self.weight, own_heads(self, self.weight, whole, 1))
 
     def diagonals(
-        self, q_len: int, k_len: int, q_offset: int | Tensor | None = None, device: Any = None
+        self,
+        q_len: int,
+        k_len: int,
+        q_offset: int | Tensor | None = None,
+        device: Device | None = None,
     ) -> Tensor:
         """``[H, q_len + k_len - 1]``, or ``[B, H, ...]`` for q_offset ``[B]``."""
         values: Tensor = t5_diagonals(
@@ -405,7 +431,11 @@ class ClippedRelativeBias(ToeplitzBias):
         initialize(self.weight, own_heads(self, self.weight, whole, 1))
 
     def diagonals(
-        self, q_len: int, k_len: int, q_offset: int | Tensor | None = None, device: Any = None
+        self,
+        q_len: int,
+        k_len: int,
+        q_offset: int | Tensor | None = None,
+        device: Device | None = None,
     ) -> Tensor:
         """``[H, q_len + k_len - 1]``, or ``[B, H, ...]`` for q_offset ``[B]``."""
         values: Tensor = clipped_diagonals(
@@ -494,6 +524,8 @@ class FIRE(nn.Module):
             if isinstance(given, Tensor) and not given.ndim:
                 state_dict[prefix + name] = given.reshape(1)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+    __call__: Callable[..., Tensor]  # torch's returns Any
 
     def forward(self, scores: Tensor, q_offset: int | Tensor | None = None) -> Tensor:
         """Scores with the bias added."""

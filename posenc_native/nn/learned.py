@@ -25,6 +25,7 @@ from .placement import precision_of
 if TYPE_CHECKING:
     from posenc_native.base.kinds import (
         Combination,
+        Device,
         EmbeddingScale,
         InitialTable,
     )
@@ -103,7 +104,10 @@ class LearnedPositionalEncoding(PositionalEncoding):
         initialize(self.weight, whole)
 
     def encoding(
-        self, positions: int | Tensor, device: Any = None, dtype: torch.dtype | None = None
+        self,
+        positions: int | Tensor,
+        device: Device | None = None,
+        dtype: torch.dtype | None = None,
     ) -> Tensor:
         """``[s, d_model]`` of an int s for 0 .. s-1, else ``positions.shape + (d_model,)``."""
         rows: Tensor = learned_positions(
@@ -243,7 +247,10 @@ class RecurrentPositionalEncoding(PositionalEncoding):
         return nn.functional.linear(states, weight.to(states.dtype), bias.to(states.dtype))
 
     def encoding(
-        self, positions: int | Tensor, device: Any = None, dtype: torch.dtype | None = None
+        self,
+        positions: int | Tensor,
+        device: Device | None = None,
+        dtype: torch.dtype | None = None,
     ) -> Tensor:
         """``[s, d_model]`` of an int s for 0 .. s-1, else ``positions.shape + (d_model,)``."""
         if not isinstance(positions, Tensor):

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+if TYPE_CHECKING:
+    from posenc_native.base.kinds import Device
+
 __all__ = ["device_of", "local_heads", "local_network", "own_heads", "precision_of"]
 
 
-def device_of(module: nn.Module, device: Any) -> torch.device:
+def device_of(module: nn.Module, device: Device | None) -> torch.device:
     """The one given, or where the module's parameters are."""
     if device is not None:
         return torch.device(device)

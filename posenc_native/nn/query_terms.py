@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +25,10 @@ from .initial import initialize, reset_layers
 from .placement import device_of, local_heads, local_network
 
 if TYPE_CHECKING:
-    from posenc_native.base.kinds import SinusoidalLayout
+    from posenc_native.base.kinds import (
+        Device,
+        SinusoidalLayout,
+    )
 
 _product = taken_apart(torch.matmul, "matrices", "matmul")
 
@@ -111,7 +115,7 @@ class RelativePositionalEncoding(nn.Module):
         k_len: int | None = None,
         q_offset: int | None = None,
         dtype: torch.dtype | None = None,
-        device: Any = None,
+        device: Device | None = None,
     ) -> Tensor:
         """Sinusoids of the distances query - key, ``[q_len + k_len - 1, d_model]``, falling.
 
@@ -144,6 +148,8 @@ class RelativePositionalEncoding(nn.Module):
         if self.causal:  # distances that are not there are zeros
             table = nn.functional.pad(table, (0, 0, 0, q_len + k_len - 1 - table.shape[0]))
         return table[entries]
+
+    __call__: Callable[..., Tensor]  # torch's returns Any
 
     def forward(self, q: Tensor, k: Tensor, q_offset: int | None = None) -> Tensor:
         """Scaled scores, ``[..., H, q_len, k_len]``.
@@ -250,6 +256,8 @@ class ShawRelativePosition(nn.Module):
             q_len, k_len, self.left, self.right, q_offset=offset, device=device
         )
         return index
+
+    __call__: Callable[..., Tensor]  # torch's returns Any
 
     def forward(self, q: Tensor, k: Tensor, q_offset: int | None = None) -> Tensor:
         """Scaled scores, ``[..., H, q_len, k_len]``.

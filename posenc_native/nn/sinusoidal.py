@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +21,7 @@ from .placement import device_of, precision_of
 if TYPE_CHECKING:
     from posenc_native.base.kinds import (
         Combination,
+        Device,
         EmbeddingScale,
         SinusoidalLayout,
     )
@@ -95,7 +97,10 @@ class SinusoidalPositionalEncoding(PositionalEncoding):
             initialize(self.alpha, torch.full((1,), self._first_alpha))
 
     def encoding(
-        self, positions: int | Tensor, device: Any = None, dtype: torch.dtype | None = None
+        self,
+        positions: int | Tensor,
+        device: Device | None = None,
+        dtype: torch.dtype | None = None,
     ) -> Tensor:
         """``alpha * table``: ``[s, d_model]`` of an int, else ``positions.shape + (d_model,)``."""
         place = device_of(self, device)
@@ -188,6 +193,8 @@ class SinusoidalEmbedding(nn.Module):
         if self.scale is not None and self._first_scale is not None:
             initialize(self.scale, torch.full((1,), self._first_scale))
 
+    __call__: Callable[..., Tensor]  # torch's returns Any
+
     def forward(
         self,
         positions: Any,
@@ -254,9 +261,12 @@ class TimestepEmbedding(nn.Module):
         self.sinusoids.reset_parameters()
         reset_layers(self.mlp)
 
+    __call__: Callable[..., Tensor]  # torch's returns Any
+
     def forward(self, timesteps: Tensor) -> Tensor:
         """``mlp(sinusoids)``."""
-        embedded: Tensor = self.mlp(self.sinusoids(timesteps, dtype=self.mlp[0].weight.dtype))
+        weight: Any = self.mlp[0].weight
+        embedded: Tensor = self.mlp(self.sinusoids(timesteps, dtype=weight.dtype))
         return embedded
 
 
@@ -334,6 +344,8 @@ class FourierFeatures(nn.Module):
         """Draw new frequencies."""
         whole = torch.empty(self.weight.shape, device=self.weight.device)
         initialize(self.weight, whole.normal_(0.0, self.std))
+
+    __call__: Callable[..., Tensor]  # torch's returns Any
 
     def forward(self, x: Tensor) -> Tensor:
         """``amplitude * (sin, cos)(2 pi W x)``."""

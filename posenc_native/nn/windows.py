@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
@@ -80,6 +81,8 @@ class SwinRelativeBias(nn.Module):
         table = local_heads(self, self.relative_position_bias_table)
         patches: Tensor = swin_diagonals(table[:-3] if self.class_token else table, self.window)
         return patches
+
+    __call__: Callable[..., Tensor]  # torch's returns Any
 
     def forward(self, scores: Tensor, inplace: bool = False) -> Tensor:
         """Scores with the bias added; written over them if `inplace`."""
@@ -183,6 +186,8 @@ class SwinV2RelativeBias(nn.Module):
         table = network(coordinates).flatten(0, -2)
         diagonals: Tensor = swin_diagonals(16 * torch.sigmoid(table), self.window)
         return diagonals
+
+    __call__: Callable[..., Tensor]  # torch's returns Any
 
     def forward(self, scores: Tensor, inplace: bool = False) -> Tensor:
         """Scores with the bias added; written over them if `inplace`."""

@@ -27,6 +27,7 @@ from typing_extensions import assert_type
 x = np.ones((3, 8), np.float32)
 assert_type(pn.apply_rotary(x, None, x), str)
 pn.sinusoidal(3, 8, layuot="sin_cos")
+pn.sinusoidal(3, 8, layout="half")
 """
 
 
@@ -100,8 +101,8 @@ def test_pyright_strict(tmp_path):
 def test_mistakes_are_seen(tmp_path):
     wrong = tmp_path / "wrong.py"
     wrong.write_text(WRONG)
-    assert set(re.findall(r"wrong.py:(\d+): error", mypy(wrong).stdout)) == {"7", "8"}
-    assert {error.partition(":")[0] for error in pyright(tmp_path, wrong)} >= {"7", "8"}
+    assert set(re.findall(r"wrong.py:(\d+): error", mypy(wrong).stdout)) == {"7", "8", "9"}
+    assert {error.partition(":")[0] for error in pyright(tmp_path, wrong)} >= {"7", "8", "9"}
 
 
 def test_arrays_are_known_without_torch(tmp_path):
