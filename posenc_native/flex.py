@@ -47,6 +47,10 @@ __all__ = ["gather_score_mod", "toeplitz_score_mod"]
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+
+
 def toeplitz_score_mod(
     diagonals: Tensor,
     q_len: Lengths,

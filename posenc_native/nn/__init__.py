@@ -82,3 +82,9 @@ def __getattr__(name: str) -> Any:
     from .parallel import HeadParallel
 
     return HeadParallel
+
+
+def __dir__() -> list[str]:
+    return sorted(
+        {*__all__, "HeadParallel", *(name for name in globals() if name.startswith("__"))}
+    )

@@ -81,6 +81,16 @@ def test_public_names_are_all_there():
         _ = pn.rotray
 
 
+@pytest.mark.parametrize("room", ["", "flex", "nn", "plot"])
+def test_names_that_are_completed_are_public(room):
+    if room:
+        pytest.importorskip("matplotlib" if room == "plot" else "torch")
+    module = getattr(pn, room) if room else pn
+    shown = {name for name in dir(module) if not name.startswith("__")}
+    assert shown == {*module.__all__, *(["HeadParallel"] if room == "nn" else [])}
+    assert {"__all__", "__doc__", "__name__"} <= set(dir(module))
+
+
 @pytest.mark.skipif(pn.engines.backend.native is None, reason="the native module is not built")
 def test_the_native_module_refuses_sub_interpreters():
     # pybind11 would wait for the main interpreter's lock there, for ever.
