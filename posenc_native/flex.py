@@ -66,7 +66,8 @@ def toeplitz_score_mod(
     Args:
         diagonals: ``[H, entries]`` or ``[B, H, entries]``; for tokens in a grid, one axis of
             entries for each of the grid. Gradients reach it where flex_attention supports that.
-        q_len, k_len, q_offset, origin: as in `posenc_native.toeplitz_bias`.
+        q_len, k_len, q_offset, origin: as in `posenc_native.toeplitz_bias`: ints, or tuples of ints
+            for a grid; q_offset an int or integers ``[B]``.
         q_positions, k_positions: integers ``[queries]`` and ``[keys]``, which of the q_len queries
             and k_len keys are those of flex_attention's q and k; None where they are all of them.
             See `posenc_native.ContextParallel`, ``positions`` and ``gathered_positions``.
@@ -141,8 +142,9 @@ def gather_score_mod(
 
     Args:
         x: ``[B, H, q_len, width]``, inner products of queries with a table.
-        index, k_len, q_offset, origin: as in `posenc_native.relative_gather`; columns that are not
-            there (an index outside 0 .. width - 1, or none for the distance) add nothing.
+        index, k_len, q_offset, origin: as in `posenc_native.relative_gather`: index integers
+            ``[q_len + k_len - 1]`` or None, q_offset an int or integers ``[B]``. Columns that are
+            not there (an index outside 0 .. width - 1, or none for the distance) add nothing.
         scale: factor of x.
         q_positions, k_positions: integers ``[q_len]`` and ``[keys]``, where the queries of x and
             the keys are, in a row of which k_len and origin are told. With q_positions the entry

@@ -134,7 +134,7 @@ def normalized_positions(
             Padding is `low`.
         low, high: the first and the last value; -1 and 1 are usual too.
         dim: number of channels, all alike.
-        dtype, device: as in `linear_positions`.
+        dtype, device: as in `linear_positions`: float16, bfloat16, float32 (default) or float64.
 
     Returns:
         ``positions.shape + (dim,)``, computed in float64 and rounded once. Gradients reach

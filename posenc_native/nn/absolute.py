@@ -38,7 +38,8 @@ class PositionalEncoding(nn.Module):
     Args:
         d_model: width of the embeddings.
         dropout: probability of dropout after that.
-        how: "add", "multiply" or "concatenate", as in `posenc_native.combine`.
+        how: as in `posenc_native.combine`: "add" and "multiply" keep ``[..., d_model]``,
+            "concatenate" makes it wider.
         x_scale: factor of x; "sqrt" is the sqrt(d_model) of the Transformer paper.
         batch_first: x is ``[b, s, d_model]``; otherwise ``[s, b, d_model]``, as in torch's own
             tutorial.
@@ -145,7 +146,8 @@ class LinearPositionalEncoding(PositionalEncoding):
     """Positions themselves, times a factor.
 
     Args:
-        d_model, dropout, how, x_scale, batch_first: as in `PositionalEncoding`.
+        d_model, dropout, how, x_scale, batch_first: as in `PositionalEncoding`; x is
+            ``[b, s, d_model]``, of floats.
         dim: number of channels; with one it is added to all of x.
         scale: factor of the positions.
         learned: the factor is a parameter, one for each channel.
@@ -208,7 +210,8 @@ class NormalizedPositionalEncoding(PositionalEncoding):
     """Positions as a share of the length, from `low` to `high`.
 
     Args:
-        d_model, dropout, how, x_scale, batch_first: as in `PositionalEncoding`.
+        d_model, dropout, how, x_scale, batch_first: as in `PositionalEncoding`; x is
+            ``[b, s, d_model]``, of floats.
         low, high: of the first and of the last position.
         dim: number of channels, all alike; with one it is added to all of x.
 
@@ -254,7 +257,8 @@ class NormalizedPositionalEncoding(PositionalEncoding):
     ) -> Tensor:
         """``[s, dim]`` of an int s for 0 .. s-1, else ``positions.shape + (dim,)``.
 
-        length, mask: as in `posenc_native.normalized_positions`; with a mask no positions.
+        length, mask: as in `posenc_native.normalized_positions`: length an int or numbers ``[b]``,
+            mask bools or integers ``[b, s]``; with a mask no positions.
         """
         values: Tensor = normalized_positions(
             positions,
@@ -278,7 +282,7 @@ class NormalizedPositionalEncoding(PositionalEncoding):
     ) -> Tensor:
         """x with its positions.
 
-        start, encoding: as in `PositionalEncoding`.
+        start, encoding: as in `PositionalEncoding`: an int, and floats ``[s, e]``.
         length: of the sequences, an int or ``[b]``; None for s.
         mask: ``[b, s]``, False or 0 for padding, in place of positions and length.
         """

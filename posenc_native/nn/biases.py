@@ -185,7 +185,7 @@ class Kerple(ToeplitzBias):
         heads: which of them are here, where tensor parallelism gives each rank some: a range or
             slice of consecutive ones, or (rank, ranks) for an equal share. Scores then have these
             heads alone.
-        causal: True for a mask as well, as in `ALiBi`.
+        causal: True for a mask as well, as in `ALiBi`: keys after the query are worth -inf.
 
     Raises:
         ValueError, TypeError: as in `posenc_native.kerple_diagonals`.
@@ -253,7 +253,7 @@ class Sandwich(ToeplitzBias):
         heads: which of them are here, where tensor parallelism gives each rank some: a range or
             slice of consecutive ones, or (rank, ranks) for an equal share. Scores then have these
             heads alone.
-        causal: True for a mask as well, as in `ALiBi`.
+        causal: True for a mask as well, as in `ALiBi`: keys after the query are worth -inf.
 
     Source: Chi et al. 2023, "Dissecting Transformer Length Extrapolation via the Lens of Receptive
     Field Analysis".
@@ -317,7 +317,7 @@ class T5RelativeBias(ToeplitzBias):
         heads: which of them are here, where tensor parallelism gives each rank some: a range or
             slice of consecutive ones, or (rank, ranks) for an equal share. Scores then have these
             heads alone.
-        causal: True for a mask as well, as in `ALiBi`.
+        causal: True for a mask as well, as in `ALiBi`: keys after the query are worth -inf.
 
     The parameter ``weight`` ``[num_buckets, H]`` is ``relative_attention_bias.weight`` of
     transformers' models.
@@ -395,7 +395,7 @@ class ClippedRelativeBias(ToeplitzBias):
         heads: which of them are here, where tensor parallelism gives each rank some: a range or
             slice of consecutive ones, or (rank, ranks) for an equal share. Scores then have these
             heads alone.
-        causal: True for a mask as well, as in `ALiBi`.
+        causal: True for a mask as well, as in `ALiBi`: keys after the query are worth -inf.
 
     Example:
         >>> import torch
@@ -464,10 +464,11 @@ class FIRE(nn.Module):
         hidden: width of the network.
         c: first value of the learned factor of distances.
         threshold: positions up to here are divided alike; a learned factor scales it.
-        causal: True for a mask as well, as in `ALiBi`.
+        causal: True for a mask as well, as in `ALiBi`: keys after the query are worth -inf.
 
     Shape:
-        scores ``[..., H, q_len, k_len]``; q_offset as in `ToeplitzBias`.
+        scores ``[..., H, q_len, k_len]``, floats; q_offset as in `ToeplitzBias`: an int or integers
+        ``[B]``.
 
     Raises:
         ValueError, TypeError: as in `posenc_native.fire_bias`.

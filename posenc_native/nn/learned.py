@@ -36,7 +36,8 @@ class LearnedPositionalEncoding(PositionalEncoding):
 
     Args:
         num_positions: the positions 0 .. num_positions - 1 have one; others are an error.
-        d_model, dropout, how, x_scale, batch_first: as in `PositionalEncoding`.
+        d_model, dropout, how, x_scale, batch_first: as in `PositionalEncoding`; x is
+            ``[b, s, d_model]``, of floats.
         offset: rows of the table before that of position 0, for positions from -offset on: 2 in
             OPT, BART and RoBERTa, where padding has position -1.
         padding_idx: a row of the table that is 0 at first and gets no gradient: 1 in those.
@@ -120,7 +121,8 @@ class LearnedPositionalEncoding(PositionalEncoding):
     ) -> LearnedPositionalEncoding:
         """A module like this one for another length or grid, its table resampled.
 
-        size, prefix, options: as in `posenc_native.resample_positions`. The rows before position 0
+        size, prefix, options: as in `posenc_native.resample_positions`: size an int, or ints of a
+            grid; prefix an int. The rows before position 0
             stay as they are, and so do `prefix` rows after them.
         """
         weight = resample_positions(
@@ -164,7 +166,8 @@ class RecurrentPositionalEncoding(PositionalEncoding):
     the trained ones depends on the task.
 
     Args:
-        d_model, dropout, how, x_scale, batch_first: as in `PositionalEncoding`.
+        d_model, dropout, how, x_scale, batch_first: as in `PositionalEncoding`; x is
+            ``[b, s, d_model]``, of floats.
         hidden: width of the state; None for d_model.
         num_positions: how many steps to run where positions are given, which are looked up in
             their states. Not needed without positions.

@@ -46,8 +46,8 @@ class RelativePositionalEncoding(nn.Module):
         head_dim: by default d_model / num_heads.
         causal: True, as in Transformer-XL: scores of keys after the query are -inf, and distances
             to them need no rows (half the work). False, as in the Conformer: all are scored.
-        layout, base: of the sinusoids, as in `posenc_native.sinusoidal`: "sin_cos" in
-            Transformer-XL, "interleaved" in ESPnet's and NeMo's Conformer.
+        layout, base: of the sinusoids, as in `posenc_native.sinusoidal`: a name, "sin_cos" in
+            Transformer-XL, "interleaved" in ESPnet's and NeMo's Conformer; a number above 0.
         scale: of the sum; by default 1 / sqrt(head_dim).
 
     Attributes:

@@ -33,8 +33,9 @@ class SinusoidalPositionalEncoding(PositionalEncoding):
     Args:
         d_model: width of the embeddings, even.
         dropout: probability of dropout after the sum.
-        base, layout, shift, scale: as in `posenc_native.sinusoidal`.
-        how, x_scale, batch_first: as in `PositionalEncoding`. To "add" takes one pass, without a
+        base, layout, shift, scale: as in `posenc_native.sinusoidal`: numbers, layout a name.
+        how, x_scale, batch_first: as in `PositionalEncoding`; x is ``[b, s, d_model]``, of
+            floats. To "add" takes one pass, without a
             table in memory, unless `alpha` is learned.
         alpha: factor of the table.
         learned_alpha: `alpha` is a parameter, ``[1]`` (ESPnet's ScaledPositionalEncoding, and with
@@ -224,7 +225,7 @@ class TimestepEmbedding(nn.Module):
     Args:
         dim: width of the result.
         frequency_dim: width of the sinusoids.
-        preset, options: as in `SinusoidalEmbedding`.
+        preset, options: as in `SinusoidalEmbedding`: preset a name or a `SinusoidalSpec`.
 
     Shape:
         timesteps ``[...]``, integers or float32 or float64; the result ``[..., dim]`` in the dtype

@@ -29,9 +29,9 @@ class SwinRelativeBias(nn.Module):
         window: (rows, columns) of patches, or one number for both.
         class_token: BEiT's token 0 before the patches, with three more rows in the table: from the
             class token, to it, and from it to itself.
+        heads: which of them are here, as in `ALiBi`: a range, a slice or (rank, ranks).
 
     The parameter ``relative_position_bias_table`` is that of Swin's and BEiT's checkpoints.
-        heads: which of them are here, as in `ALiBi`.
 
     Shape:
         scores ``[..., H, N, N]`` for the N patches (and the class token) of a window.

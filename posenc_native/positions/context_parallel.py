@@ -214,7 +214,8 @@ class ContextParallel:
         """This part of a packed row: where its tokens are, their positions, its own cu_seqlens.
 
         Args:
-            cu_seqlens, total, start: of the whole row, as in `posenc_native.packed_positions`.
+            cu_seqlens, total, start: of the whole row, as in `posenc_native.packed_positions`:
+                cu_seqlens integers ``[n + 1]``, total an int, start an int or integers ``[n]``.
                 For "zigzag" and "head_tail" each sequence, and the rest after the last one, must be
                 a multiple of 2 * ranks long.
 

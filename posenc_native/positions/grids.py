@@ -145,7 +145,7 @@ def packed_grid_positions(
         grid_sizes: integers ``[n, 3]``, time, height and width of each in patches
             (``grid_thw``).
         total: t, the number of patches, of all together.
-        merge_size: as in `grid_positions`.
+        merge_size: as in `grid_positions`: an int > 0, cells come in blocks of so many by so many.
         time: True for three axes. False has height and width alone, which begin anew with each
             frame.
 

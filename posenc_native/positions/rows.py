@@ -100,7 +100,7 @@ def packed_segments(cu_seqlens: npt.ArrayLike | TensorLike, total: int) -> Any:
     """Which of the packed sequences each token belongs to; tokens after the last are of number n.
 
     Args:
-        cu_seqlens, total: as in `packed_positions`.
+        cu_seqlens, total: as in `packed_positions`: integers ``[n + 1]`` and an int.
 
     Returns:
         int64 ``[t]``.

@@ -175,7 +175,8 @@ def alibi_diagonals(
             causal mask has to take away.
         causal: True for a mask as well: keys after the query are worth -inf.
         slopes: None for `alibi_slopes`, or ``[H]`` or ``[B, H]``. Gradients reach a tensor.
-        heads: as in `alibi_slopes`; slopes are then those of these heads.
+        heads: as in `alibi_slopes`: a range or slice of the H heads, or (rank, ranks); slopes are
+            then those of these heads.
         dtype, device: of the result; see the head of posenc_native.relative.
 
     Returns:

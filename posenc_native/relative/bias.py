@@ -169,11 +169,13 @@ def add_toeplitz_bias(
 
     Args:
         scores: ``[..., H, q_len, k_len]``, of any strides and any leading axes.
-        diagonals: as in `toeplitz_bias`. Leading axes (except the heads) that are missing or of
-            size 1 repeat. An array will do where the scores are a tensor: it is moved there.
-        q_offset, origin: as in `toeplitz_bias`; q_offset for the first leading axes of the scores.
+        diagonals: as in `toeplitz_bias`: floats ``[..., H, q_len + k_len - 1]``, of any float
+            dtype. Leading axes (except the heads) that are missing or of size 1 repeat. An array
+            will do where the scores are a tensor: it is moved there.
+        q_offset, origin: as in `toeplitz_bias`: q_offset an int or integers ``[B]``, for the first
+            leading axes of the scores; origin an int, or one for each axis of a grid.
         q_len, k_len: for tokens in a grid, its sizes; otherwise known from the scores.
-        causal: as in `toeplitz_bias`; scores of later keys become -inf.
+        causal: as in `toeplitz_bias`: a bool; True makes scores of later keys -inf.
         out: where the result goes; `scores` itself adds in place.
 
     Returns:

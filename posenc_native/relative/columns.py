@@ -88,8 +88,8 @@ def deberta_index(
 
     Args:
         q_len, k_len, q_offset: see the head of posenc_native.relative.
-        bucket_size, max_position: as in `deberta_bucket`. bucket_size None: distances as they are
-            (DeBERTa v1; ``position_buckets`` -1 in v2).
+        bucket_size, max_position: as in `deberta_bucket`: ints. bucket_size None: distances as
+            they are (DeBERTa v1; ``position_buckets`` -1 in v2).
         span: half the number of columns; by default bucket_size, or without it max_position.
         transposed: whether rows are keys and columns queries.
         device: of the result; see the head of posenc_native.relative.

@@ -194,9 +194,9 @@ def sandwich_diagonals(
         num_heads: H.
         q_len, k_len, q_offset: see the head of posenc_native.relative.
         dim: width of the sinusoidal rows, even; whatever the width of the model is.
-        base: as in `sinusoidal`.
+        base: as in `sinusoidal`: a number above 0, from which wavelengths grow.
         causal: True for a mask as well: keys after the query are worth -inf.
-        heads: as in `alibi_slopes`.
+        heads: as in `alibi_slopes`: a range or slice of the H heads, or (rank, ranks).
         dtype, device: of the result; see the head of posenc_native.relative.
 
     Returns:

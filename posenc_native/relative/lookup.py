@@ -173,9 +173,10 @@ def relative_scatter(
 
     Args:
         grad: ``[..., q_len, k_len]``, float16, bfloat16, float32 or float64, of any strides.
-        index: as in `relative_gather`.
+        index: as in `relative_gather`: integers ``[q_len + k_len - 1]`` or more, or None.
         width: number of columns of the result.
-        scale, q_offset, origin, missing: as in `relative_gather`.
+        scale, q_offset, origin, missing: as in `relative_gather`: scale a number, q_offset an int
+            or integers ``[B]``, origin and missing ints or None.
         out: where the result goes.
 
     Returns:

@@ -78,7 +78,7 @@ def t5_diagonals(
     Args:
         table: ``[num_buckets, H]``, floats. Gradients reach a tensor.
         q_len, k_len, q_offset: see the head of posenc_native.relative.
-        bidirectional, max_distance: as in `relative_position_bucket`.
+        bidirectional, max_distance: as in `relative_position_bucket`: a bool and an int.
         causal: True for a mask as well: keys after the query are worth -inf. (`bidirectional` False
             gives them bucket 0.)
 

@@ -93,8 +93,9 @@ class SinusoidalSpec:
         dim: width of the table, everything included.
         axis_order: which coordinate comes first, second ...; its length is the number of
             coordinates. (1, 0) puts columns before rows.
-        base, scale: as in `sinusoidal`; one for all coordinates or one for each.
-        shift: as in `sinusoidal`, with P in place of dim / 2. A single pair has frequency
+        base, scale: as in `sinusoidal`: a number each (base above 0), for all coordinates, or as
+            many as these are.
+        shift: as in `sinusoidal`: a number, with P in place of dim / 2. A single pair has frequency
             `scale`, whatever the shift.
         inv_freq: the P frequencies themselves, in place of base and shift; radians.
         layout: "interleaved", "sin_cos" or "cos_sin".
@@ -225,7 +226,7 @@ class SinusoidalSpec:
                 tensor of any shape. Of A coordinates, A ints (the shape of a grid), A arrays or
                 tensors that broadcast, or one ``[..., A]``. Bools are a mask of cells that are
                 there, ``[..., n]`` or ``[..., n_1 ... n_A]``: see `GridCoordinates`.
-            dtype, device: as in `sinusoidal`.
+            dtype, device: as in `sinusoidal`: float16, bfloat16, float32 (default) or float64.
 
         Returns:
             ``[..., dim]``; of a shape with `zero_rows`, ``[zero_rows + n_1 ... n_A, dim]``.
@@ -351,8 +352,9 @@ def sinusoidal_grid(
             an `axis_order` that says how many axes are the grid's.
         dim: width of the table.
         axis_order: default the order of the coordinates.
-        base, layout, shift, scale, axis_place, shares, remainder, grid: as in `SinusoidalSpec`.
-        dtype, device: as in `sinusoidal`.
+        base, layout, shift, scale, axis_place, shares, remainder, grid: as in `SinusoidalSpec`:
+            numbers, names, ints and a `GridCoordinates`.
+        dtype, device: as in `sinusoidal`: float16, bfloat16, float32 (default) or float64.
 
     Returns:
         ``[..., dim]``: for a shape, ``[*shape, dim]``. Gradients reach floating coordinates.
@@ -450,7 +452,7 @@ def sinusoidal_preset(
         positions: an int or a shape for those of the project, positions or coordinates, or a mask;
             see `SinusoidalSpec`.
         dim: width of the table.
-        dtype, device: as in `sinusoidal`.
+        dtype, device: as in `sinusoidal`: float16, bfloat16, float32 (default) or float64.
         options: those of the project, under its names: `sinusoidal_presets` shows them.
 
     Returns:

@@ -176,7 +176,7 @@ def add_sinusoidal(
             axes but the last may be 1: the same for all rows along them.
         x_scale: factor of x (the Transformer paper has sqrt(dim)).
         alpha: factor of the table.
-        base, layout, shift, scale: as in `sinusoidal`.
+        base, layout, shift, scale: as in `sinusoidal`: numbers, layout a name.
         out: where the result goes; `x` itself adds in place.
 
     Returns:
@@ -230,7 +230,8 @@ def shift_matrix(
 
     Args:
         offset: number of positions, an integer or not.
-        dim, base, layout, shift, scale: as in `sinusoidal`.
+        dim, base, layout, shift, scale: as in `sinusoidal`: dim an even int, layout a name,
+            the others numbers.
 
     Returns:
         float64 ``[dim, dim]``.

@@ -150,7 +150,7 @@ def softmax_correction(scaling: Mapping[str, Any] | None) -> float:
     as Ministral 3, do not: see `explain`.
 
     Args:
-        scaling: as in `rotary_frequencies`.
+        scaling: as in `rotary_frequencies`: a mapping with "rope_type" and its numbers, or None.
 
     Returns:
         ``(0.1 * mscale_all_dim * ln(factor) + 1) ** 2`` for rope_type "yarn" with a factor above 1

@@ -335,7 +335,7 @@ def test_forward_compiles(name):
 
 
 @torch_cases.needs_operators
-@pytest.mark.parametrize("name", ["ALiBi", "T5RelativeBias", "FIRE"])
+@pytest.mark.parametrize("name", ["ALiBi", "T5RelativeBias decoder", "FIRE causal"])
 def test_compiled_lengths_stay_open(name):
     from torch._dynamo.testing import CompileCounterWithBackend
 
