@@ -40,8 +40,9 @@ struct CachePlace {
   CachePlace() = default;
   CachePlace(const NormRotaryArgs& args, const CacheTarget& cache, int64_t batch, int64_t token)
       : head_step(cache.head_stride) {
-    const int64_t at = args.appends() ? args.place(cache, batch, token) : -1;
-    if (at >= 0) first = static_cast<T*>(cache.data) + at;
+    if (!args.appends()) return;
+    const int64_t at = args.place(cache, batch, token);
+    if (at != NormRotaryArgs::kNowhere) first = static_cast<T*>(cache.data) + at;
   }
   T* of_head(int64_t head) const { return first == nullptr ? nullptr : first + head * head_step; }
 };

@@ -413,7 +413,7 @@ class NormRotaryThread : public NormRotaryBlock<T, kVector> {
     }
     if (at_.tensor == 0 || !args_.appends()) return;
     const int64_t place = args_.place(args_.keys, at_.batch, at_.token);
-    if (place < 0) return;
+    if (place == NormRotaryArgs::kNowhere) return;
     T* const to = static_cast<T*>(args_.keys.data) + place + at_.head * args_.keys.head_stride;
     Block::write_row(row_numbers(), to, args_.keys.dim_stride);
   }
@@ -429,7 +429,7 @@ class NormRotaryThread : public NormRotaryBlock<T, kVector> {
       if (row >= rotary_.rows()) continue;
       const int64_t batch = divide(row, rotary_.tokens), token = row - batch * rotary_.tokens;
       const int64_t place = args_.place(cache, batch, token);
-      if (place < 0) continue;
+      if (place == NormRotaryArgs::kNowhere) continue;
       const int64_t within = i - local * of_token, head = divide(within, of_head);
       const int64_t dim = (within - head * of_head) * kVector;
       const T* const from = static_cast<const T*>(args_.v.in) + batch * in.batch +

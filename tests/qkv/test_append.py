@@ -127,6 +127,35 @@ def test_every_layout_of_heads_and_caches(layout, cache_layout, target):
             assert_same_bits(cache, filled)
 
 
+@pytest.mark.parametrize(("cache_layout", "axis"), [
+    *((layout, letter) for layout in ("bhsd", "pshd") for letter in layout), ("shd", "s"),
+])  # fmt: skip
+def test_caches_of_negative_strides(axis, cache_layout, target):
+    """Reversed along any axis, a cache has what it has in the usual order; -1 goes nowhere."""
+    rng = np.random.default_rng(6)
+    tokens, dim = 6, 128 if axis != "d" else 16
+    q, k, v = (rng.standard_normal((2, tokens, h, dim)).astype("f") for h in (HEADS, GROUPS, 2))
+    of_cache = {"b": 2, "p": 4, "s": 8 if len(cache_layout) == 4 else 32, "h": GROUPS, "d": dim}
+    slots = rng.permutation(8 if "b" in cache_layout else 32)[: 2 * tokens]
+    slots = np.resize(slots, (2, tokens)) if len(slots) < 12 else slots.reshape(2, tokens)
+    slots[0, 3] = -1
+    written = []
+    for turned in (False, True):
+        keys, values = (np.full([of_cache[x] for x in cache_layout], 7, "f") for _ in range(2))
+        if turned:
+            keys, values = (np.flip(x, cache_layout.index(axis)) for x in (keys, values))
+        for cos_sin in (False, True):
+            angles = (None, FREQ[:1])
+            if cos_sin:
+                angles = pn.rotary_tables(tokens, FREQ[:1])
+            append = pn.rotary_append_tables if cos_sin else pn.rotary_append
+            append(q, k, v, *angles, keys, values, slots, layout="bshd", cache_layout=cache_layout)
+            written += [keys.copy(), values.copy()]
+    assert np.count_nonzero(written[0] != 7) == (2 * tokens - 1) * GROUPS * dim
+    for ordinary, reversed_ in zip(written[:4], written[4:], strict=True):
+        assert_same_bits(reversed_, ordinary)
+
+
 def test_values_are_copied_bit_for_bit(target):
     """Numbers that are none keep what they carry; so do strided values and caches."""
     q, k, _ = step(3, np.float32, 0)
