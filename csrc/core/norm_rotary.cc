@@ -170,6 +170,9 @@ void check_slot_values(const NormRotaryCall& call, const NormRotaryArgs& args) {
   const int64_t all = args.paged ? args.cache_rows * args.row_slots : args.row_slots;
   const bool one_row = args.cache_batch && args.slot_batch_stride == 0;
   const int64_t batches = one_row ? std::min<int64_t>(args.rotary.batch, 1) : args.rotary.batch;
+  // Read as int64, what is 2^63 and more is negative.
+  const bool is_unsigned = args.slots.dtype == Dtype::kUInt64;
+  const int64_t least = is_unsigned ? 0 : -1;
   std::vector<int64_t> written;
   const auto check_once = [&] {
     bool rising = true;
@@ -186,9 +189,9 @@ void check_slot_values(const NormRotaryCall& call, const NormRotaryArgs& args) {
     for (int64_t token = 0; token < args.rotary.tokens; ++token) {
       const int64_t at = batch * args.slot_batch_stride + token * args.slot_token_stride;
       const int64_t slot = args.slots.at(at).integer;
-      if (slot < -1 || slot >= all) {
+      if (slot < least || slot >= all) {
         fail_value(call.function, "slots", "-1, or slots 0 .. " + std::to_string(all - 1),
-                   std::to_string(slot));
+                   is_unsigned ? std::to_string(static_cast<uint64_t>(slot)) : shown(slot));
       }
       if (slot >= 0) written.push_back(slot);
     }
