@@ -192,6 +192,16 @@ def test_read_only_arrays_and_wrong_kinds() -> None:
         rope.bind(k[0], k[0])
 
 
+@native
+@pytest.mark.parametrize("first", [2**63 - 2, -(2**63)])
+def test_the_last_and_the_first_positions_of_64_bits(first: int) -> None:
+    rope = pn.Rotary(16)
+    q, k = heads((2, 3, 2, 16))
+    expected = rope(q, k, np.array([first, first + 1]))
+    for ours, theirs in zip(rope.bind(q, k)(q, k, first), expected, strict=True):
+        assert ours.tobytes() == theirs.tobytes()
+
+
 def test_slices_of_one_array() -> None:
     """They cross each other in memory and have no element in common."""
     rope = pn.Rotary(16)

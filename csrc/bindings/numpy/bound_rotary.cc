@@ -207,7 +207,9 @@ class BoundRotation {
     if (PyLong_CheckExact(position.ptr())) {
       int overflow = 0;
       const int64_t first = PyLong_AsLongLongAndOverflow(position.ptr(), &overflow);
-      if (overflow != 0 || first > INT64_MAX - kOwnPositions || args.tokens > kOwnPositions) {
+      const int64_t steps = args.tokens - 1;  // from the first position to the last
+      if (overflow != 0 || args.tokens > kOwnPositions ||
+          (steps > 0 && first > INT64_MAX - steps)) {
         throw tensors::Elsewhere{};
       }
       for (int64_t i = 0; i < args.tokens; ++i) own[i] = first + i;
