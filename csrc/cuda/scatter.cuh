@@ -176,9 +176,15 @@ class ScatterThread {
     int64_t first, last;
   };
 
+  // The caller's bounds, of which nobody has looked at the values.
+  POSENC_HD int64_t bound(int64_t column) const {
+    const int64_t at = args_.bounds[column];
+    return at < 0 ? 0 : at < args_.entries ? at : args_.entries;
+  }
+
   // Of a column's list, those that may be in a window.
   POSENC_HD Range entries_of(int64_t column) const {
-    Range range{args_.bounds[column], args_.bounds[column + 1]};
+    Range range{bound(column), bound(column + 1)};
     if (plan_.searches) {
       range.first = search(range, low_);
       range.last = search(range, high_);

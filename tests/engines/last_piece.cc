@@ -245,16 +245,19 @@ void print_gather(const posenc::RelativeArgs& args) {
 }
 
 void print_scatter() {
-  // As many lists as columns, of the entries column, column + kColumns ...
-  static int64_t order[kThere / kColumns * kColumns], bounds[kColumns + 1];
-  constexpr int64_t kLength = kThere / kColumns;
-  for (int64_t i = 0; i < kColumns * kLength; ++i) {
-    order[i] = i / kLength + i % kLength * kColumns;
+  // As many lists as columns, of the entries column, column + kColumns ... Bounds that a caller got
+  // wrong, of the first and the last list, add none of what lies beside the order: entries 0.
+  constexpr int64_t kLength = kThere / kColumns, kEntries = kLength * kColumns, kBeside = 7;
+  static int64_t order[kEntries + 2 * kBeside], bounds[kColumns + 1];
+  for (int64_t i = 0; i < kEntries; ++i) {
+    order[kBeside + i] = i / kLength + i % kLength * kColumns;
   }
   for (int64_t column = 0; column <= kColumns; ++column) bounds[column] = column * kLength;
+  bounds[0] -= kBeside;
+  bounds[kColumns] += kBeside;
   posenc::RelativeArgs args = relative_args(results, numbers);
-  args.entries = kRows + kKeys - 1;
-  args.order = order;
+  args.entries = kEntries;
+  args.order = order + kBeside;
   args.bounds = bounds;
   using Thread = posenc::cuda::ScatterThread<float, 1>;
   const posenc::cuda::ScatterParameters parameters{args, posenc::cuda::plan_scatter<Thread>(args)};
