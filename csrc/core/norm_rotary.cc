@@ -284,6 +284,7 @@ void check_memory(const NormRotaryCall& call) {
 
 NormRotaryArgs check_norm_rotary(const NormRotaryCall& call) {
   NormRotaryArgs args;
+  args.function = call.function;
   if (axis_of(call.layout, 'g') >= 0) {
     fail_value(call.function, "layout", "letters of b, s, h, d (or t, h, d), heads along one axis",
                "'" + std::string(call.layout) + "'");

@@ -95,7 +95,8 @@ struct CacheTarget {
 };
 
 struct NormRotaryArgs {
-  RotaryArgs rotary;  // of q and k; out is null where nothing goes there
+  const char* function = "";  // of the call, for what kernels alone find out
+  RotaryArgs rotary;          // of q and k; out is null where nothing goes there
 
   bool norm = true, over_token = false, norm_first = true;
   double eps = 1e-6, weight_offset = 0.0;

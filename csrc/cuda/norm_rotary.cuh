@@ -17,6 +17,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 
 #include "core/norm_rotary.h"
 #include "cuda/packet.cuh"
@@ -504,9 +505,32 @@ auto visit_norm_rotary_thread(const NormRotaryArgs& args, const Visit& visit) {
   return visit_norm_thread<NormRotaryThread>(args.rotary.dtype, fits_two(args), visit);
 }
 
+// Shared memory has room for one head, or the call is an error before anything is launched.
+template <typename Bytes>
+void check_head_dim(const NormRotaryArgs& args, NormRotaryPlan plan, const Bytes& bytes) {
+  plan.threads_x = kLanes;
+  plan.threads_y = plan.tokens = 1;
+  plan.own_angles = true;
+  const auto bytes_of = [&](int numbers) {
+    plan.row_numbers = numbers;
+    return static_cast<int64_t>(bytes(plan));
+  };
+  const int64_t fixed = bytes_of(0), of_two = bytes_of(2) - fixed;
+  const int64_t left = static_cast<int64_t>(Policy::kSharedBytes) - fixed;
+  const int64_t most = left < 0 ? 0 : left / of_two * 2;
+  if (args.rotary.head_dim <= most) return;
+  std::string expected = "a head_dim of at most " + std::to_string(most) + " on CUDA";
+  if (args.over_token) expected += " for a mean over " + std::to_string(plan.heads) + " heads";
+  fail_value(args.function, "q", expected, std::to_string(args.rotary.head_dim));
+}
+
 // Warps and tokens of a block, as many as shared memory has room for: bytes(plan) of it.
 template <typename Bytes>
-void fit_shared_memory(NormRotaryPlan& plan, int most_tokens, const Bytes& bytes) {
+void fit_shared_memory(const NormRotaryArgs& args, NormRotaryPlan& plan, int most_tokens,
+                       const Bytes& bytes) {
+  check_head_dim(args, plan, bytes);
+  plan.row_numbers = static_cast<int>((args.rotary.head_dim + 1) / 2 * 2);
+  plan.own_angles = args.rotary.angle_heads() != 1;
   plan.threads_x = kLanes;
   plan.threads_y = Policy::kThreads / kLanes;
   plan.tokens = most_tokens;
@@ -528,15 +552,13 @@ NormRotaryPlan plan_norm_rotary(const NormRotaryArgs& args, const Room& room) {
   plan.heads = rotary.tensors[0].heads + rotary.tensors[1].heads;
   const int64_t rows = rotary.rows();
   if (rows == 0 || (plan.heads == 0 && args.v.heads == 0)) return plan;
-  plan.row_numbers = static_cast<int>((rotary.head_dim + 1) / 2 * 2);
-  plan.own_angles = rotary.angle_heads() != 1;
   const bool whole_tokens = args.norm && args.over_token;
   const auto bytes = [&](const NormRotaryPlan& of) { return Thread::shared_bytes(args, of); };
   // Tokens share the frequencies, heads the angles: both as long as there is work for all.
   const int64_t places = room.blocks(Policy::kThreads);
   const int64_t most =
       whole_tokens ? 1 : std::clamp<int64_t>(rows / places, 1, Policy::kNormTokens);
-  fit_shared_memory(plan, static_cast<int>(most), bytes);
+  fit_shared_memory(args, plan, static_cast<int>(most), bytes);
   const int64_t pieces = divide_up(rows, plan.tokens);
   const int64_t groups =
       whole_tokens ? 1

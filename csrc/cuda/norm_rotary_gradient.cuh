@@ -213,9 +213,7 @@ NormGradientPlan plan_norm_gradient(const NormRotaryGradientArgs& args, GridLimi
   NormGradientPlan plan;
   plan.heads = rotary.tensors[0].heads + rotary.tensors[1].heads;
   if (rotary.rows() == 0 || plan.heads == 0) return plan;
-  plan.row_numbers = static_cast<int>((rotary.head_dim + 1) / 2 * 2);
-  plan.own_angles = rotary.angle_heads() != 1;
-  fit_shared_memory(plan, Policy::kNormTokens, [&](const NormRotaryPlan& of) {
+  fit_shared_memory(args.forward, plan, Policy::kNormTokens, [&](const NormRotaryPlan& of) {
     return Thread::shared_bytes(args.forward, of);
   });
   plan.rounds = divide_up(args.tokens_of_piece(), plan.tokens);

@@ -178,6 +178,34 @@ def test_norms_and_caches(gpu, data, dtype):
     assert_within_limits(gpu, lambda: CUDA_ON_HOST.norm_rotary_backward(*tensors, *given_options))
 
 
+# A block has a head of the results, or x, its gradient and that of weights, in 49152 bytes, beside
+# a number or two of each of 32 lanes.
+@pytest.mark.parametrize(
+    ("backward", "dtype", "over", "most"),
+    [
+        (False, np.float32, "head", (49152 - 32 * 4) // 4),
+        (False, np.float16, "token", (49152 - (32 + 3 + 2) * 4) // 8 * 2),
+        (False, np.float64, "head", (49152 - 32 * 8) // 8),
+        (True, np.float32, "head", (49152 - 64 * 4) // 24 * 2),
+        (True, np.float64, "token", (49152 - 64 * 8) // 48 * 2),
+    ],
+)
+def test_heads_that_shared_memory_has_no_room_for(most, over, dtype, backward):
+    options = (*Rotation(None, np.ones(4), "hsd"), "float32", *Norm(norm_over=over))
+    CUDA_ON_HOST.simulate(run="nothing")
+
+    def call(dim: int) -> Any:
+        q, k = np.zeros((3, 1, dim), dtype), np.zeros((2, 1, dim), dtype)
+        if backward:
+            return CUDA_ON_HOST.norm_rotary_backward(q, k, q, k, *options)
+        return CUDA_ON_HOST.norm_rotary_qk(q, k, *options, True)
+
+    call(most)
+    for dim in (most + 1, 2**20):
+        with pytest.raises(ValueError, match=rf"^norm_\w+: q: .* at most {most} on .* got {dim}$"):
+            call(dim)
+
+
 @given(gpus(), st.data(), dtypes)
 def test_sinusoids(gpu, data, dtype):
     draw = data.draw
