@@ -1,5 +1,12 @@
 // float16 and bfloat16 as bits, one number at a time; csrc/cpu/numbers-inl.h does it on vectors.
 // Rounding is to nearest even, NaN stays NaN.
+//
+// Sign and payload of a NaN that was computed are those that the processor gives it, in every
+// format: x86 keeps the payload of an operand, and so do its conversions to 16 bits; a GPU makes
+// every NaN 0x7fffffff before it is converted, and 0x7fff by the conversion (PTX cvt.rn). To make
+// them equal takes a comparison and a selection for every number on one side: on the CPU a third of
+// the rounding to bfloat16 (cpu/numbers-inl.h). So compare results of two kinds of processors with
+// all NaNs counted as the same. What is copied keeps its bits everywhere.
 #pragma once
 
 #include <cstdint>
