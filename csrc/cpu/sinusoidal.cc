@@ -69,8 +69,8 @@ struct RowPointers {
   const T* x_cosine;
 };
 
-// Which numbers are rounded: kNormal, none that is subnormal in bfloat16.
-enum class Rounding { kAny, kNormal };
+// The smallest of the numbers that are rounded: kNormal, none that is subnormal in bfloat16.
+enum class Smallest { kAny, kNormal };
 // Of a table with a factor beyond this none is: angles are multiples of 2^-64 turn, and what is
 // left where two products cancel of their last places.
 constexpr double kLeastNormal = 0x1p-8;
@@ -482,32 +482,32 @@ class SinusoidalKernel {
     if constexpr (kBFloat16 && !kAdd) {
       if (std::abs(args.scale) > kLeastNormal &&
           bfloat16_instructions.load(std::memory_order_relaxed)) {
-        return turn_rows_as<Rounding::kNormal>(args, anchor, step, count, first, kept);
+        return turn_rows_as<Smallest::kNormal>(args, anchor, step, count, first, kept);
       }
     }
 #endif
-    turn_rows_as<Rounding::kAny>(args, anchor, step, count, first, kept);
+    turn_rows_as<Smallest::kAny>(args, anchor, step, count, first, kept);
   }
 
-  template <Rounding kRounding>
+  template <Smallest kSmallest>
   HWY_ATTR HWY_INLINE void turn_rows_as(const SinusoidalArgs& args, Position anchor, int64_t step,
                                         int64_t count, const RowPointers<T>& first, Number* kept) {
     const int64_t grouped = grouped_pairs(), whole = whole_pairs();
     if (kStreams && stream_) {
-      turn_whole<kStreams ? Store::kStream : Store::kOrdinary, kRounding, kGroup>(
+      turn_whole<kStreams ? Store::kStream : Store::kOrdinary, kSmallest, kGroup>(
           args, anchor, step, count, 0, grouped, first, kept);
     } else {
-      turn_whole<Store::kOrdinary, kRounding, kGroup>(args, anchor, step, count, 0, grouped, first,
+      turn_whole<Store::kOrdinary, kSmallest, kGroup>(args, anchor, step, count, 0, grouped, first,
                                                       kept);
     }
     if (grouped != whole) {
-      turn_whole<Store::kOrdinary, kRounding, 1>(args, anchor, step, count, grouped, whole, first,
+      turn_whole<Store::kOrdinary, kSmallest, 1>(args, anchor, step, count, grouped, whole, first,
                                                  kept);
     }
     if (whole != count_) turn_rest(args, anchor, step, count, whole, first, kept);
   }
 
-  template <Store kStore, Rounding kRounding, int kVectors>
+  template <Store kStore, Smallest kSmallest, int kVectors>
   HWY_ATTR HWY_INLINE void turn_whole(const SinusoidalArgs& args, Position anchor, int64_t step,
                                       int64_t count, int64_t begin, int64_t end,
                                       const RowPointers<T>& first, Number* kept) {
@@ -533,7 +533,7 @@ class SinusoidalKernel {
                 to += 2 * padded_;
               }
             }
-            put<kStore, kRounding>(tables, x_scale, at);
+            put<kStore, kSmallest>(tables, x_scale, at);
             at.sine += sine_stride;
             if constexpr (!kInterleaved) at.cosine += cosine_stride;
             if constexpr (kAdd) {
@@ -610,7 +610,7 @@ class SinusoidalKernel {
       }
       Ordered tables[kGroup];
       unrolled<kGroup>([&](auto v) POSENC_INLINED { tables[v] = angles(row, pair + v * kLanes); });
-      put<kStore, Rounding::kAny>(tables, x_scale, at);
+      put<kStore, Smallest::kAny>(tables, x_scale, at);
       pair += kPairs;
       const bool ends = pair == grouped;
       if (ends) pair = 0;
@@ -634,7 +634,7 @@ class SinusoidalKernel {
       int64_t pair = grouped;
       for (; pair < whole; pair += kLanes) {
         const Ordered table[1] = {angles(row, pair)};
-        put<Store::kOrdinary, Rounding::kAny>(table, x_scale, from_pair(at, pair));
+        put<Store::kOrdinary, Smallest::kAny>(table, x_scale, from_pair(at, pair));
       }
       for (; pair < count; pair += kLanes) {
         put_part(args, angles(row, pair), pair, std::min(kLanes, count - pair), at);
@@ -667,7 +667,7 @@ class SinusoidalKernel {
   }
 
   // Vectors of pairs, added to x, to memory: one stream after the other.
-  template <Store kStore, Rounding kRounding, int kVectors>
+  template <Store kStore, Smallest kSmallest, int kVectors>
   static HWY_ATTR HWY_INLINE void put(const Ordered (&tables)[kVectors], Vector x_scale,
                                       const RowPointers<T>& at) {
     Ordered sums[kVectors];
@@ -676,7 +676,7 @@ class SinusoidalKernel {
       if constexpr (kAdd) add_x(x_scale, from_pair(at, v * kLanes), sums[v]);
     });
 #if HWY_TARGET == HWY_AVX3
-    if constexpr (kRounding == Rounding::kNormal) {
+    if constexpr (kSmallest == Smallest::kNormal) {
       return put_normal<kStore>(sums, at);
     }
 #endif
@@ -754,7 +754,7 @@ class SinusoidalKernel {
     }
     const auto x_scale = hn::Set(D(), static_cast<Number>(args.x_scale));
     const Ordered tables[1] = {table};
-    put<Store::kOrdinary, Rounding::kAny>(tables, x_scale,
+    put<Store::kOrdinary, Smallest::kAny>(tables, x_scale,
                                           {buffer, buffer + kOther, x_buffer, x_buffer + kOther});
     for (int64_t j = 0; j < count; ++j) {
       pointers.sine[(i + j) * args.sine_step] = buffer[j * kStep];
