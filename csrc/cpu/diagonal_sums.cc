@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #include "core/toeplitz.h"
+#include "core/visit_type.h"
 #include "cpu/elements-inl.h"
 #include "cpu/numbers-inl.h"
 #include "cpu/pieces.h"
@@ -514,19 +515,7 @@ HWY_ATTR HWY_NOINLINE void run_sums(const ToeplitzArgs& args, int64_t begin, int
 }
 
 HWY_ATTR void sum_pieces(const ToeplitzArgs& args, int64_t begin, int64_t end) {
-  switch (args.dtype) {
-    case Dtype::kFloat16:
-      run_sums<Float16>(args, begin, end);
-      break;
-    case Dtype::kBFloat16:
-      run_sums<BFloat16>(args, begin, end);
-      break;
-    case Dtype::kFloat32:
-      run_sums<float>(args, begin, end);
-      break;
-    default:
-      run_sums<double>(args, begin, end);
-  }
+  visit_type(args.dtype, [&](auto type) { run_sums<decltype(type)>(args, begin, end); });
 }
 
 }  // namespace posenc::cpu::HWY_NAMESPACE

@@ -16,6 +16,7 @@
 #include <type_traits>
 
 #include "core/lookup.h"
+#include "core/visit_type.h"
 #include "cpu/elements-inl.h"
 #include "cpu/numbers-inl.h"
 #include "cpu/runs-inl.h"
@@ -315,19 +316,7 @@ HWY_ATTR HWY_NOINLINE void run_gather(const RelativeArgs& args, bool back, int64
 }
 
 HWY_ATTR void gather_rows(const RelativeArgs& args, bool back, int64_t begin, int64_t end) {
-  switch (args.dtype) {
-    case Dtype::kFloat16:
-      run_gather<Float16>(args, back, begin, end);
-      break;
-    case Dtype::kBFloat16:
-      run_gather<BFloat16>(args, back, begin, end);
-      break;
-    case Dtype::kFloat32:
-      run_gather<float>(args, back, begin, end);
-      break;
-    default:
-      run_gather<double>(args, back, begin, end);
-  }
+  visit_type(args.dtype, [&](auto type) { run_gather<decltype(type)>(args, back, begin, end); });
   if (args.non_temporal) hwy::FlushStream();
 }
 

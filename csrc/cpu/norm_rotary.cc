@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "core/norm_rotary.h"
+#include "core/visit_type.h"
 #include "cpu/elements-inl.h"
 #include "cpu/norm_rotary_rows-inl.h"
 #include "hwy/cache_control.h"
@@ -447,19 +448,8 @@ HWY_ATTR void run_norm_rotary(const NormRotaryArgs& args, int64_t begin, int64_t
 }
 
 HWY_ATTR void norm_rotate_tokens(const NormRotaryArgs& args, int64_t begin, int64_t end) {
-  switch (args.rotary.dtype) {
-    case Dtype::kFloat16:
-      run_norm_rotary<Float16>(args, begin, end);
-      break;
-    case Dtype::kBFloat16:
-      run_norm_rotary<BFloat16>(args, begin, end);
-      break;
-    case Dtype::kFloat32:
-      run_norm_rotary<float>(args, begin, end);
-      break;
-    default:
-      run_norm_rotary<double>(args, begin, end);
-  }
+  visit_type(args.rotary.dtype,
+             [&](auto type) { run_norm_rotary<decltype(type)>(args, begin, end); });
   if (args.rotary.non_temporal) hwy::FlushStream();
 }
 

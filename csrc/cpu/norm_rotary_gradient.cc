@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/norm_rotary.h"
+#include "core/visit_type.h"
 #include "cpu/elements-inl.h"
 #include "cpu/norm_rotary_rows-inl.h"
 #include "hwy/cache_control.h"
@@ -439,16 +440,8 @@ HWY_ATTR void run_norm_gradient(const NormRotaryGradientArgs& args, int64_t begi
 
 HWY_ATTR void norm_rotate_piece_back(const NormRotaryGradientArgs& args, int64_t begin, int64_t end,
                                      double* const* weight_sums) {
-  switch (args.forward.rotary.dtype) {
-    case Dtype::kFloat16:
-      return run_norm_gradient<Float16>(args, begin, end, weight_sums);
-    case Dtype::kBFloat16:
-      return run_norm_gradient<BFloat16>(args, begin, end, weight_sums);
-    case Dtype::kFloat32:
-      return run_norm_gradient<float>(args, begin, end, weight_sums);
-    default:
-      return run_norm_gradient<double>(args, begin, end, weight_sums);
-  }
+  visit_type(args.forward.rotary.dtype,
+             [&](auto type) { run_norm_gradient<decltype(type)>(args, begin, end, weight_sums); });
 }
 
 }  // namespace posenc::cpu::HWY_NAMESPACE

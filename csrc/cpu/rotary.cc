@@ -15,6 +15,7 @@
 #include <type_traits>
 
 #include "core/rotary.h"
+#include "core/visit_type.h"
 #include "cpu/numbers-inl.h"
 #include "cpu/rotary_angles-inl.h"
 #include "cpu/rotary_row-inl.h"
@@ -128,19 +129,7 @@ HWY_ATTR void run_rotary(const RotaryArgs& args, int64_t begin, int64_t end) {
 }
 
 HWY_ATTR void rotate_tokens(const RotaryArgs& args, int64_t begin, int64_t end) {
-  switch (args.dtype) {
-    case Dtype::kFloat16:
-      run_rotary<Float16>(args, begin, end);
-      break;
-    case Dtype::kBFloat16:
-      run_rotary<BFloat16>(args, begin, end);
-      break;
-    case Dtype::kFloat32:
-      run_rotary<float>(args, begin, end);
-      break;
-    default:
-      run_rotary<double>(args, begin, end);
-  }
+  visit_type(args.dtype, [&](auto type) { run_rotary<decltype(type)>(args, begin, end); });
   if (args.non_temporal) hwy::FlushStream();
 }
 

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "core/rotary.h"
+#include "core/visit_type.h"
 #include "cpu/elements-inl.h"
 #include "cpu/kernels.h"
 #include "cpu/numbers-inl.h"
@@ -350,16 +351,8 @@ HWY_ATTR void run_piece(const RotaryGradientArgs& args, int64_t begin, int64_t e
 
 HWY_ATTR void turn_back(const RotaryGradientArgs& args, int64_t begin, int64_t end, double* sums,
                         float* scratch) {
-  switch (args.turned.dtype) {
-    case Dtype::kFloat16:
-      return run_piece<Float16>(args, begin, end, sums, scratch);
-    case Dtype::kBFloat16:
-      return run_piece<BFloat16>(args, begin, end, sums, scratch);
-    case Dtype::kFloat32:
-      return run_piece<float>(args, begin, end, sums, scratch);
-    default:
-      return run_piece<double>(args, begin, end, sums, scratch);
-  }
+  visit_type(args.turned.dtype,
+             [&](auto type) { run_piece<decltype(type)>(args, begin, end, sums, scratch); });
 }
 
 }  // namespace posenc::cpu::HWY_NAMESPACE

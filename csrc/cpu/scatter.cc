@@ -13,6 +13,7 @@
 #include <type_traits>
 
 #include "core/lookup.h"
+#include "core/visit_type.h"
 #include "cpu/elements-inl.h"
 #include "cpu/numbers-inl.h"
 #include "cpu/runs-inl.h"
@@ -159,19 +160,7 @@ HWY_ATTR HWY_NOINLINE void run_scatter(const RelativeArgs& args, int64_t begin, 
 }
 
 HWY_ATTR void scatter_rows(const RelativeArgs& args, int64_t begin, int64_t end) {
-  switch (args.dtype) {
-    case Dtype::kFloat16:
-      run_scatter<Float16>(args, begin, end);
-      break;
-    case Dtype::kBFloat16:
-      run_scatter<BFloat16>(args, begin, end);
-      break;
-    case Dtype::kFloat32:
-      run_scatter<float>(args, begin, end);
-      break;
-    default:
-      run_scatter<double>(args, begin, end);
-  }
+  visit_type(args.dtype, [&](auto type) { run_scatter<decltype(type)>(args, begin, end); });
   if (args.non_temporal) hwy::FlushStream();
 }
 

@@ -22,6 +22,7 @@
 #include <type_traits>
 
 #include "core/sinusoidal.h"
+#include "core/visit_type.h"
 #include "cpu/sinusoidal_angles-inl.h"
 #include "cpu/sinusoidal_vectors-inl.h"
 #include "hwy/cache_control.h"
@@ -352,19 +353,7 @@ HWY_ATTR void run_sinusoidal(const SinusoidalArgs& args, int64_t begin, int64_t 
 }
 
 HWY_ATTR void write_table_rows(const SinusoidalArgs& args, int64_t begin, int64_t end) {
-  switch (args.dtype) {
-    case Dtype::kFloat16:
-      run_sinusoidal<Float16>(args, begin, end);
-      break;
-    case Dtype::kBFloat16:
-      run_sinusoidal<BFloat16>(args, begin, end);
-      break;
-    case Dtype::kFloat32:
-      run_sinusoidal<float>(args, begin, end);
-      break;
-    default:
-      run_sinusoidal<double>(args, begin, end);
-  }
+  visit_type(args.dtype, [&](auto type) { run_sinusoidal<decltype(type)>(args, begin, end); });
   if (args.non_temporal) hwy::FlushStream();
 }
 

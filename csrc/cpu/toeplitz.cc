@@ -14,6 +14,7 @@
 #include <type_traits>
 
 #include "core/toeplitz.h"
+#include "core/visit_type.h"
 #include "cpu/elements-inl.h"
 #include "cpu/numbers-inl.h"
 #include "cpu/planes-inl.h"
@@ -379,19 +380,7 @@ HWY_ATTR HWY_NOINLINE void run_toeplitz(const ToeplitzArgs& args, int64_t begin,
 }
 
 HWY_ATTR void lay_rows(const ToeplitzArgs& args, int64_t begin, int64_t end) {
-  switch (args.dtype) {
-    case Dtype::kFloat16:
-      run_toeplitz<Float16>(args, begin, end);
-      break;
-    case Dtype::kBFloat16:
-      run_toeplitz<BFloat16>(args, begin, end);
-      break;
-    case Dtype::kFloat32:
-      run_toeplitz<float>(args, begin, end);
-      break;
-    default:
-      run_toeplitz<double>(args, begin, end);
-  }
+  visit_type(args.dtype, [&](auto type) { run_toeplitz<decltype(type)>(args, begin, end); });
   if (args.non_temporal) hwy::FlushStream();
 }
 

@@ -20,6 +20,7 @@
 #include <string>
 
 #include "core/norm_rotary.h"
+#include "core/visit_type.h"
 #include "cuda/packet.cuh"
 #include "cuda/policy.h"
 #include "cuda/room.h"
@@ -220,7 +221,8 @@ class NormRotaryBlock {
     const NormWeight& weight = args_.weights[tensor];
     if (weight.data == nullptr) return 1;
     const int64_t at = weight.offset(weight.heads == 1 ? 0 : head, dim);
-    return number_at(weight.data, weight.dtype, at) + static_cast<Number>(args_.weight_offset);
+    return number_at<Number>(weight.data, weight.dtype, at) +
+           static_cast<Number>(args_.weight_offset);
   }
 
   // kBack: the transpose. Every pair is turned by one lane.
@@ -294,20 +296,7 @@ class NormRotaryBlock {
     int64_t at = rotary_.table_rows.offset(batch, token, strides) + head * strides.head +
                  pair * strides.pair;
     if (rotary_.axis_map.data != nullptr) at += rotary_.axis_map.clamped(pair) * strides.axis;
-    return number_at(data, rotary_.table_dtype, at);
-  }
-
-  static POSENC_HD Number number_at(const void* data, Dtype dtype, int64_t at) {
-    switch (dtype) {
-      case Dtype::kFloat16:
-        return to_float(static_cast<const Float16*>(data)[at]);
-      case Dtype::kBFloat16:
-        return to_float(static_cast<const BFloat16*>(data)[at]);
-      case Dtype::kFloat32:
-        return static_cast<const float*>(data)[at];
-      default:
-        return static_cast<Number>(static_cast<const double*>(data)[at]);
-    }
+    return number_at<Number>(data, rotary_.table_dtype, at);
   }
 
   const NormRotaryArgs& args_;
@@ -483,21 +472,11 @@ inline bool fits_two(const NormRotaryArgs& args) {
 
 template <template <typename, int> class Thread, typename Visit>
 auto visit_norm_thread(Dtype dtype, bool two, const Visit& visit) {
-  const auto visit_format = [&](auto* type) {
-    using T = std::remove_pointer_t<decltype(type)>;
+  return visit_type(dtype, [&](auto type) {
+    using T = decltype(type);
     if (two) return visit(static_cast<Thread<T, 2>*>(nullptr));
     return visit(static_cast<Thread<T, 1>*>(nullptr));
-  };
-  switch (dtype) {
-    case Dtype::kFloat16:
-      return visit_format(static_cast<Float16*>(nullptr));
-    case Dtype::kBFloat16:
-      return visit_format(static_cast<BFloat16*>(nullptr));
-    case Dtype::kFloat32:
-      return visit_format(static_cast<float*>(nullptr));
-    default:
-      return visit_format(static_cast<double*>(nullptr));
-  }
+  });
 }
 
 template <typename Visit>

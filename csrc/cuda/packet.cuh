@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "core/half.h"
+#include "core/view.h"
 #if !defined(__CUDACC__)
 #include "cuda/on_host/accesses.h"
 #endif
@@ -192,6 +193,21 @@ POSENC_HD inline double to_real(double x) { return x; }
 template <typename T>
 POSENC_HD inline float to_real(T x) {
   return to_float(x);
+}
+
+// Of real numbers of any dtype that is known when the kernel runs: of a table, of weights.
+template <typename Number>
+POSENC_HD inline Number number_at(const void* data, Dtype dtype, int64_t at) {
+  switch (dtype) {
+    case Dtype::kFloat16:
+      return to_float(static_cast<const Float16*>(data)[at]);
+    case Dtype::kBFloat16:
+      return to_float(static_cast<const BFloat16*>(data)[at]);
+    case Dtype::kFloat32:
+      return static_cast<const float*>(data)[at];
+    default:
+      return static_cast<Number>(static_cast<const double*>(data)[at]);
+  }
 }
 
 // A float64 number towards zero, with the last bit set if that changed it: rounded again, to fewer

@@ -18,6 +18,7 @@
 #include <algorithm>
 
 #include "core/rotary.h"
+#include "core/visit_type.h"
 #include "cuda/packet.cuh"
 #include "cuda/policy.h"
 #include "cuda/room.h"
@@ -221,16 +222,7 @@ class RotaryBlock {
                          int64_t pair) const {
     const int64_t at = batch_ * strides.batch + row * strides.token + group_ * strides.head +
                        axis * strides.axis + pair * strides.pair;
-    switch (args_.table_dtype) {
-      case Dtype::kFloat16:
-        return to_float(static_cast<const Float16*>(data)[at]);
-      case Dtype::kBFloat16:
-        return to_float(static_cast<const BFloat16*>(data)[at]);
-      case Dtype::kFloat32:
-        return static_cast<const float*>(data)[at];
-      default:
-        return static_cast<Number>(static_cast<const double*>(data)[at]);
-    }
+    return number_at<Number>(data, args_.table_dtype, at);
   }
 
   // Where pairs are read, and how far apart: elsewhere than where they are written on the way of
@@ -506,16 +498,8 @@ auto visit_access(const Fits& fits, const Visit& visit) {
 
 template <template <typename, int, bool> class Thread, typename Fits, typename Visit>
 auto visit_access(Dtype dtype, const Fits& fits, const Visit& visit) {
-  switch (dtype) {
-    case Dtype::kFloat16:
-      return visit_access<Thread, Float16>(fits, visit);
-    case Dtype::kBFloat16:
-      return visit_access<Thread, BFloat16>(fits, visit);
-    case Dtype::kFloat32:
-      return visit_access<Thread, float>(fits, visit);
-    default:
-      return visit_access<Thread, double>(fits, visit);
-  }
+  return visit_type(dtype,
+                    [&](auto type) { return visit_access<Thread, decltype(type)>(fits, visit); });
 }
 
 template <typename Visit>

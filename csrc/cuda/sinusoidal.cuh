@@ -21,6 +21,7 @@
 
 #include "core/frequency.h"
 #include "core/sinusoidal.h"
+#include "core/visit_type.h"
 #include "cuda/packet.cuh"
 #include "cuda/policy.h"
 #include "cuda/room.h"
@@ -431,21 +432,11 @@ auto visit_sinusoidal_thread(const SinusoidalArgs& args, const Visit& visit) {
 
 template <typename Visit>
 auto visit_sinusoidal_thread(const SinusoidalArgs& args, const Visit& visit) {
-  const auto visit_type = [&](auto type) {
+  return visit_type(args.dtype, [&](auto type) {
     using T = decltype(type);
     return args.x_sine != nullptr ? visit_sinusoidal_thread<T, true>(args, visit)
                                   : visit_sinusoidal_thread<T, false>(args, visit);
-  };
-  switch (args.dtype) {
-    case Dtype::kFloat16:
-      return visit_type(Float16{});
-    case Dtype::kBFloat16:
-      return visit_type(BFloat16{});
-    case Dtype::kFloat32:
-      return visit_type(float{});
-    default:
-      return visit_type(double{});
-  }
+  });
 }
 
 // The same rows with as few axes as their strides allow, for fewer divisions. Repeated rows have

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "core/half.h"
+#include "core/visit_type.h"
 #include "core/windows.h"
 #include "cuda/packet.cuh"
 #include "cuda/policy.h"
@@ -115,21 +116,6 @@ inline TilePlan plan_tiles(int64_t vectors, int64_t rows, int tile_rows, int64_t
   plan.repetition_step = plan.repetition_blocks * plan.threads_z;
   plan.take_pieces(pieces_x, kept * plan.repetition_blocks, room.limit);
   return plan;
-}
-
-// Calls visit(a number of the type, null) for a dtype of numbers.
-template <typename Visit>
-auto visit_type(Dtype dtype, const Visit& visit) {
-  switch (dtype) {
-    case Dtype::kFloat16:
-      return visit(Float16{});
-    case Dtype::kBFloat16:
-      return visit(BFloat16{});
-    case Dtype::kFloat32:
-      return visit(float{});
-    default:
-      return visit(double{});
-  }
 }
 
 }  // namespace posenc::cuda
