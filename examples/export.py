@@ -62,7 +62,7 @@ class Decoder(nn.Module):
         super().__init__()
         self.d, self.heads = d, heads
         self.positions = pnn.SinusoidalPositionalEncoding(d, dropout=0.0)
-        self.rope = pnn.RotaryEmbedding(d // heads)
+        self.rope = pnn.RotaryEmbedding(d // heads, layout="bshd")
         self.bias = pnn.T5RelativeBias(heads, bidirectional=False, causal=True)
         self.qkv, self.project = nn.Linear(d, 3 * d), nn.Linear(d, d)
 
@@ -70,7 +70,7 @@ class Decoder(nn.Module):
         """[b, s, d] -> [b, s, d]."""
         x = self.positions(x)
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).unbind(-3)
-        q, k = self.rope(q, k, layout="bshd")
+        q, k = self.rope(q, k)
         q, k, v = (y.transpose(1, 2) for y in (q, k, v))
         scores = self.bias(q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5)
         mixed = scores.softmax(-1) @ v

@@ -45,10 +45,9 @@ class Exact(nn.Module):
         super().__init__()
         self.rope, self.offset = rope, offset
 
-    def forward(self, q: Tensor, k: Tensor, layout: str) -> tuple[Tensor, Tensor]:
+    def forward(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """q and k, rotated."""
-        positions = torch.arange(self.offset, self.offset + q.shape[1])
-        return self.rope(q, k, positions, layout=layout)
+        return self.rope(q, k, self.offset)
 
 
 class Usual(Exact):
@@ -57,14 +56,19 @@ class Usual(Exact):
     angle: torch.dtype
     table = torch.float32
 
-    def forward(self, q: Tensor, k: Tensor, layout: str) -> tuple[Tensor, Tensor]:
+    def forward(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """q and k, rotated; only the angles have errors, all else is as in `Exact`."""
+        rope = self.rope.rope
         positions = torch.arange(self.offset, self.offset + q.shape[1])
-        inv_freq = torch.tensor(self.rope.rope.inv_freq, dtype=self.angle)
+        inv_freq = torch.tensor(rope.inv_freq, dtype=self.angle)
         angles = torch.outer(positions.to(self.angle), inv_freq)
-        cos, sin = (table.to(self.table).float() for table in (angles.cos(), angles.sin()))
-        q = pn.apply_rotary_tables(q, cos, sin, layout=layout)
-        return q, pn.apply_rotary_tables(k, cos, sin, layout=layout)
+        cos, sin = (
+            rope.scale * table.to(self.table).float() for table in (angles.cos(), angles.sin())
+        )
+        return pn.apply_rotary_qk_tables(
+            q, k, cos, sin, layout=rope.layout, pairing=rope.pairing,
+            rotary_start=rope.rotary_start,
+        )  # fmt: skip
 
 
 class Float32(Usual):

@@ -31,7 +31,7 @@ from .absolute.encodings import (
     recurrent_positions,
 )
 from .absolute.resampling import resample_positions
-from .base.vocabulary import name_hint
+from .base.suggestions.vocabulary import name_hint
 from .configuration import show_config
 from .engines.backend import get_num_threads, set_backend, set_num_threads
 from .models.layers import nope_layers

@@ -25,7 +25,7 @@ FLOORS = (
     ("spectra",),
     ("engines",),
     ("models", "positions", "absolute"),
-    ("rotary", "qkv", "sinusoids", "relative"),
+    ("qkv", "rotary", "sinusoids", "relative"),
     ("configuration", "posenc_native"),  # the public names
     ("nn", "hf", "flex", "plot"),
     ("cli",),

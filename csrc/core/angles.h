@@ -10,9 +10,10 @@
 
 namespace posenc {
 
-// What stands for positions that nobody gave: an offset is its own.
-struct OwnPositions {
-  POSENC_HD int64_t operator[](int64_t offset) const { return offset; }
+// Positions that follow each other: what stands for positions of which only the first was given.
+struct Consecutive {
+  int64_t first;
+  POSENC_HD int64_t operator[](int64_t offset) const { return first + offset; }
 };
 
 template <typename Number>
@@ -24,12 +25,13 @@ POSENC_HD Position to_position(Number number) {
   }
 }
 
-// One number per token, per axis of multi-axis rotary. Without data an offset is its own position:
-// 0, 1, 2 ... with stride 1.
+// One number per token, per axis of multi-axis rotary. Without data they are first, first + 1 ...
+// with stride 1.
 struct Positions {
   const void* data = nullptr;
   Dtype dtype = Dtype::kInt64;
   int64_t axis_stride = 0;
+  int64_t first = 0;
 
   POSENC_HD bool integers() const {
     return data == nullptr || (dtype != Dtype::kFloat32 && dtype != Dtype::kFloat64);
@@ -59,7 +61,7 @@ struct Positions {
       case Dtype::kFloat64:
         return read(static_cast<const double*>(data));
       default:
-        return read(OwnPositions());
+        return read(Consecutive{first});
     }
   }
 

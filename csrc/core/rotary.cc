@@ -172,7 +172,8 @@ void check_table_axes(const RotaryCall& call, const char* name, const Array& tab
                layout.batch < 0
                    ? "shape [" + axes + "h, s, P] with s = " + std::to_string(args.tokens)
                    : "shape [" + axes + "b, h, s, P] with b = " + std::to_string(args.batch) +
-                         " or 1 and s = " + std::to_string(args.tokens),
+                         (args.batch == 1 ? "" : " or 1") +
+                         " and s = " + std::to_string(args.tokens),
                shape_string(table));
   }
   for (int i = 0; i < call.tensor_count; ++i) {
@@ -325,6 +326,7 @@ void check_places(const RotaryCall& call, const Layout& layout, RotaryArgs& args
     fail_value(call.function, "axis_map", "None with inv_freq [A, H, P], which says it itself",
                "an array");
   }
+  args.positions.first = call.first_position;
   if (call.positions == nullptr) return;
   const Array& positions = *call.positions;
   if (positions.dtype == Dtype::kOther) check_positions(call.function, positions);
@@ -393,6 +395,9 @@ struct NoOverlapWithOptions {
     }
   }
   void optional_array(const char* name, const Array* value) const { array(name, value); }
+  void positions(const char* name, const Array* value, int64_t /*first*/) const {
+    array(name, value);
+  }
   void text(const char* /*name*/, std::string_view /*value*/) const {}
   void pairing(const char* /*name*/, std::string_view /*value*/) const {}
   void integer(const char* /*name*/, int64_t /*value*/) const {}
@@ -472,6 +477,10 @@ RotaryGradientArgs check_rotary_gradient(RotaryCall call, const Array* const* x)
   for (int i = 0; i < call.tensor_count; ++i) {
     const Array& given = *x[i];
     const Array& grad = *call.in[i];
+    if (args.turned.tensors[i].groups() > 1 || call.layout.find('g') != std::string_view::npos) {
+      fail_value(call.function, "layout", "letters without g",
+                 "'" + std::string(call.layout) + "'");
+    }
     if (given.dtype != grad.dtype) {
       fail_type(call.function, call.names[i], grad.dtype_name, given.dtype_name);
     }

@@ -246,7 +246,8 @@ enum class AnglesFrom { kPositions, kTables };
 // torch's schemas, defaults included, are made of it. A new option is a field, a line of `for_each`
 // and a check in rotary.cc; a reader gets a new method only for a new kind of value.
 struct RotaryOptions {
-  const Array* positions = nullptr;  // null: 0, 1, 2 ...
+  const Array* positions = nullptr;  // null: first_position, first_position + 1 ...
+  int64_t first_position = 0;
   const Array* inv_freq = nullptr;
   const Array* axis_map = nullptr;  // may be null
   const Array* cosine = nullptr;
@@ -272,7 +273,7 @@ struct RotaryOptions {
   constexpr void for_each(AnglesFrom angles, Reader& reader) {
     const bool computed = angles == AnglesFrom::kPositions;
     if (computed) {
-      reader.optional_array("positions", positions);
+      reader.positions("positions", positions, first_position);
       reader.array("inv_freq", inv_freq);
     } else {
       reader.array("cos", cosine);
@@ -325,6 +326,9 @@ struct RotaryOptionCount {
   constexpr void array(const char* /*name*/, const Array* /*value*/) { ++all, ++arrays; }
   constexpr void output(const char* /*name*/, const Array* /*value*/) { ++all, ++arrays; }
   constexpr void optional_array(const char* /*name*/, const Array* /*value*/) { ++all, ++arrays; }
+  constexpr void positions(const char* name, const Array* value, int64_t /*first*/) {
+    optional_array(name, value);
+  }
   constexpr void text(const char* /*name*/, std::string_view /*value*/) { ++all, ++texts; }
   constexpr void pairing(const char* /*name*/, std::string_view /*value*/) { ++all, ++texts; }
   constexpr void integer(const char* /*name*/, int64_t /*value*/) { ++all; }

@@ -31,11 +31,23 @@ void write_sinusoidal(SinusoidalArgs args, const Runner& runner) {
   runner(args.rows(), 2 * bytes, [&](int64_t begin, int64_t end) { sinusoidal(args, begin, end); });
 }
 
-template <typename Runner>
-void rotate(RotaryArgs args, const Runner& runner) {
+// Of what is written.
+inline int64_t result_bytes(const RotaryArgs& args) {
   int64_t heads = 0;
   for (int i = 0; i < args.tensor_count; ++i) heads += args.tensors[i].heads;
-  const int64_t bytes = args.rows() * heads * args.head_dim * item_size(args.dtype);
+  return args.rows() * heads * args.head_dim * item_size(args.dtype);
+}
+
+inline int64_t result_bytes(const NormRotaryArgs& args) {
+  const RotaryArgs& rotary = args.rotary;
+  int64_t dims = args.v.heads * args.v_dim;
+  for (const RotaryTensor& x : rotary.tensors) dims += x.heads * rotary.head_dim;
+  return rotary.rows() * dims * item_size(rotary.dtype);
+}
+
+template <typename Runner>
+void rotate(RotaryArgs args, const Runner& runner) {
+  const int64_t bytes = result_bytes(args);
   if (bytes == 0) return;
   args.non_temporal = bytes >= non_temporal_bytes();
   std::optional<ConvertedFrequencies> converted;
@@ -51,9 +63,7 @@ void rotate_back(RotaryGradientArgs args, const Runner& runner) {
   RotaryArgs& turned = args.turned;
   const InverseFrequencies& inv_freq = turned.inv_freq;
   const int64_t count = args.frequency_count();
-  int64_t heads = 0;
-  for (int i = 0; i < turned.tensor_count; ++i) heads += turned.tensors[i].heads;
-  const int64_t bytes = turned.rows() * heads * turned.head_dim * item_size(turned.dtype);
+  const int64_t bytes = result_bytes(turned);
   if (bytes == 0) return;
   const ConvertedFrequencies converted(inv_freq, turned.pairs);
   turned.frequencies = converted.get();
@@ -78,9 +88,7 @@ void rotate_back(RotaryGradientArgs args, const Runner& runner) {
 template <typename Runner>
 void norm_rotate(NormRotaryArgs args, const Runner& runner) {
   RotaryArgs& rotary = args.rotary;
-  int64_t dims = args.v.heads * args.v_dim;
-  for (const RotaryTensor& x : rotary.tensors) dims += x.heads * rotary.head_dim;
-  const int64_t bytes = rotary.rows() * dims * item_size(rotary.dtype);
+  const int64_t bytes = result_bytes(args);
   if (bytes == 0) return;
   rotary.non_temporal = bytes >= non_temporal_bytes();
   std::optional<ConvertedFrequencies> converted;

@@ -76,10 +76,21 @@ class Head(SphinxDirective):
 
 def _kind(thing: Any) -> tuple[str, list[str]]:
     if inspect.isclass(thing):
-        return "class", ["   :members:", "   :special-members: __call__"]
+        options = ["   :members:", "   :special-members: __call__"]
+        # Methods of a base that has no page of its own.
+        base = thing.__mro__[1]
+        if base.__module__.startswith("posenc_native") and not _is_public(base):
+            outside = next(b for b in thing.__mro__ if not b.__module__.startswith("posenc_native"))
+            options.append(f"   :inherited-members: {outside.__name__}")
+        return "class", options
     if callable(thing):
         return "function", []
     return "data", []
+
+
+def _is_public(thing: type) -> bool:
+    rooms = (importlib.import_module(f"posenc_native{room}") for room in ("", ".nn", ".flex"))
+    return any(thing.__name__ in room.__all__ for room in rooms)
 
 
 # --- Links

@@ -93,13 +93,13 @@ class Attention(nn.Module):
         super().__init__()
         self.head_dim = WIDTH // HEADS
         self.q, self.k, self.v, self.out = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
-        self.rope = pnn.NormRotaryEmbedding(self.head_dim)
+        self.rope = pnn.NormRotaryEmbedding(self.head_dim, layout="bshd")
         self.t5 = pnn.T5RelativeBias(HEADS, bidirectional=False) if with_t5 else None
 
     def forward(self, x: Tensor, row: Row) -> Tensor:
         """x [b, s, d] -> [b, s, d]."""
         q, k, v = (y.unflatten(-1, (-1, self.head_dim)) for y in (self.q(x), self.k(x), self.v(x)))
-        q, k = self.rope(q, k, positions=row.positions, layout="bshd")
+        q, k = self.rope(q, k, positions=row.positions)
         q, k, v = (y.transpose(1, 2) for y in (q, k, v))
         k, v = row.gathered(k), row.gathered(v)
         if self.t5 is None:

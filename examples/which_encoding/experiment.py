@@ -194,5 +194,5 @@ def adapt(model: Transformer, factor: int, length: int) -> Transformer | None:
         scaling = {
             "rope_type": "yarn", "factor": factor, "original_max_position_embeddings": length
         }  # fmt: skip
-        other.rope = pnn.RotaryEmbedding(other.head_dim, scaling=scaling)
+        other.rope = pnn.RotaryEmbedding(other.head_dim, scaling=scaling, layout="bshd")
     return other

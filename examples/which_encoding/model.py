@@ -46,7 +46,8 @@ class Transformer(nn.Module):
         elif encoding == "ALiBi":
             self.bias = pnn.ALiBi(heads, causal=True)
         elif encoding == "rotary":
-            self.rope = pnn.RotaryEmbedding(self.head_dim)
+            # Strides are enough: heads are not copied before it.
+            self.rope = pnn.RotaryEmbedding(self.head_dim, layout="bshd")
         elif encoding != "none":
             raise ValueError(f"Transformer: encoding: unknown: {encoding!r}")
 
@@ -88,7 +89,7 @@ class Block(nn.Module):
         """x [b, s, d] -> [b, s, d]."""
         q, k, v = self.qkv(self.norm1(x)).unflatten(-1, (3, self.heads, -1)).unbind(-3)
         if rope is not None:
-            q, k = rope(q, k, layout="bshd")  # strides are enough: nothing is copied before
+            q, k = rope(q, k)
         q, k, v = (y.transpose(1, 2) for y in (q, k, v))
         if diagonals is None:
             mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)

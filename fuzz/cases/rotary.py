@@ -20,9 +20,9 @@ from fuzz.operands import FLOATS, INTEGERS, Builder
 from .common import Case, Described, Listed, finish, number, positions_of, result_dtype
 
 # What an int stands for as positions of a verb: with False 0 .. p - 1, with True p .. p + s - 1.
-INT_IS_FIRST = False
+INT_IS_FIRST = True
 # Whether a verb takes a `Rotary` where frequencies are expected.
-ROTARY_AS_FREQUENCIES = False
+ROTARY_AS_FREQUENCIES = True
 
 AXES = ("sd", "bsd", "hsd", "bhsd", "bhsd", "td", "htd")
 GROUPED = ("gbshd", "gshd", "gthd")

@@ -151,16 +151,21 @@ def as_numbers(function: str, argument: str, value: Any) -> np.ndarray[Any, np.d
     wrong_type(function, argument, "real numbers", array.dtype)
 
 
-def as_positions(function: str, value: Any, argument: str = "positions") -> np.ndarray[Any, Any]:
-    """As `as_array`, for positions that are no count: a number with a point is neither.
+def as_positions(
+    function: str, value: Any, argument: str = "positions", an_int: str = "a count"
+) -> np.ndarray[Any, Any]:
+    """As `as_array`, for positions that are no int: a number with a point is neither.
+
+    an_int: what an int stands for.
 
     Raises:
         TypeError: as `as_array`; also for text, and for one float, which could be both.
     """
     if isinstance(value, (float, np.floating)):
-        expected = f"an int, a count, or an array of positions: write [{value}] for one"
-        if math.isfinite(value) and float(value).is_integer() and value >= 0:
-            expected = f"a count, write {_shown(int(value))}, or positions, write [{value}] for one"
+        expected = f"an int, {an_int}, or an array of positions: write [{value}] for one"
+        if math.isfinite(value) and float(value).is_integer():
+            number = _shown(int(value))
+            expected = f"{an_int}, write {number}, or positions, write [{value}] for one"
         wrong_type(function, argument, expected, f"the number {value}")
     if isinstance(value, (str, bytes)):
         expected = "an int or an array of an integer dtype, float32 or float64"
@@ -324,7 +329,7 @@ def pairing_hint(name: object) -> str:
         return ""
     text = name.lower().replace("-", "_").replace(" ", "_")
     for pairing, others in _PAIRINGS.items():
-        if text == pairing or text in others:
+        if name != pairing and (text == pairing or text in others):
             return f"{name!r} is {pairing!r} here"
     return ""
 

@@ -42,6 +42,13 @@ class TensorLike(Protocol):
         """Whether gradients are recorded."""
 
 
+class SupportsRotary(Protocol):
+    """A `Rotary`, or what rotates as one says, such as a module of posenc_native.nn."""
+
+    def __rotary__(self) -> Any:
+        """The `Rotary`, which is on a floor above."""
+
+
 class TorchDtype(Protocol):
     """A dtype of torch, by what only these have."""
 
@@ -57,6 +64,9 @@ if TYPE_CHECKING:
     Device = str | int | torch.device
     Integers = int | npt.ArrayLike | torch.Tensor
     Numbers = npt.ArrayLike | torch.Tensor
+    # Radians per position, or a description that has them.
+    Frequencies = npt.ArrayLike | torch.Tensor | SupportsRotary
+    Pairing = Literal["half", "interleaved"] | int
     # Positions of q and k: for both, or a pair.
     NumbersOfTwo = Numbers | tuple[Numbers | None, Numbers | None] | None
     # Neither a tensor nor an array of another library.
@@ -70,7 +80,6 @@ if TYPE_CHECKING:
     Dtype = npt.DTypeLike | TorchDtype | None
 
     # Names that arguments take; tests/base/test_kinds.py compares them with those of the code.
-    Pairing = Literal["half", "interleaved"] | int
     AxialPairing = Pairing | Literal["per_axis"]
     SinusoidalLayout = Literal["interleaved", "sin_cos", "cos_sin"]
     AxisPlace = Literal["outer", "middle", "inner"]

@@ -13,7 +13,7 @@ Transformers to 22 Billion Parameters".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
 from . import arguments
 from .arguments import wrong_value
@@ -48,17 +48,25 @@ class NormOptions(TypedDict, total=False):
     q_weight: npt.ArrayLike | torch.Tensor | None
     k_weight: npt.ArrayLike | torch.Tensor | None
     eps: float
-    norm_over: str
+    norm_over: Literal["head", "token"]
     weight_offset: float
     norm_first: bool
-    compute: str
+    compute: Literal["float32", "as_written"]
+
+
+class NormCallOptions(NormOptions, total=False):
+    """Keywords of a norm where a `Rotary` says how pairs turn."""
+
+    layout: str | None
+    inplace: bool
+    out: Any
 
 
 class NormedRotationOptions(NormOptions, PairOptions, total=False):
     """Keywords of a norm and a rotation by positions and frequencies."""
 
     axis_map: npt.ArrayLike | torch.Tensor | None
-    scale: float
+    scale: float | None
 
 
 class NormedTableRotationOptions(NormOptions, PairOptions, total=False):

@@ -5,16 +5,14 @@ A pair is a tuple (of q, of k). An option that is none holds for both.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import permutations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from numpy import ndarray
 
 from . import arguments
-from .errors import blame, fault_of
+from .errors import blame
 
 
 def outputs(function: str, out: Any, inplace: bool, missing: int | None = None) -> tuple[Any, Any]:
@@ -38,40 +36,16 @@ def missing_one(q: Any, k: Any) -> int | None:
     return None if (q is None) == (k is None) else int(k is None)
 
 
-def alone(
-    function: str,
-    rotate: Callable[..., Any],
-    q: Any,
-    k: Any,
-    angles: tuple[Any, Any],
-    inplace: bool,
-    out: Any,
-    *,
-    rotary_start: Any,
-    **options: Any,
-) -> tuple[Any, Any]:
-    """q or k rotated, where the other one is None; errors are about the call for both."""
-    if q is None and k is None:
-        arguments.wrong_type(function, "q", "q, k or both", "None for both")
-    i = int(q is None)
-    x = (q, k)[i]
-    to = x if inplace else None
-    if out is not None:
-        to = outputs(function, out, inplace, missing=1 - i)[i]
-    start, k_start = starts_of_each(function, rotary_start)
-    start = k_start if i == 1 and k_start >= 0 else start
-    own = [of_pair(angle, i) for angle in angles]
-    if "rows" in options:
-        options["rows"] = of_pair(options["rows"], i)
-    try:
-        result = rotate(x, *own, rotary_start=start, out=to, **options)
-    except (ValueError, TypeError) as error:
-        names = {"x": "qk"[i], "out": "qk"[i] if to is x else f"out[{i}]"}
-        fault = fault_of(error)
-        if fault is not None:
-            blame(error, function=function, argument=names.get(fault.argument, fault.argument))
-        raise
-    return (result, None) if i == 0 else (None, result)
+def first_given(inputs: tuple[Any, ...]) -> Any:
+    """x, or q, or k where q is None."""
+    return inputs[0] if inputs[0] is not None or len(inputs) == 1 else inputs[1]
+
+
+def to_each(to: Any, inputs: tuple[Any, Any]) -> tuple[Any, Any]:
+    """Where q and k go; None for new memory."""
+    if isinstance(to, tuple):
+        return to[0], to[1]
+    return inputs if to else (None, None)
 
 
 def of_pair(option: Any, i: int) -> Any:
@@ -88,37 +62,54 @@ def is_pair(option: Any) -> bool:
     )
 
 
+# What an int as positions is, where the tokens of x say how many there are.
+FIRST = "the position of the first token"
+
+
 def positions_of_each(
     function: str, q: Any, k: Any, positions: Any, layout: Any
 ) -> tuple[Any, Any]:
     """Positions of q, and of k if it has its own; of arrays, as arrays."""
     if not is_pair(positions):
         return positions, None
-    pair = list(positions)
-    if pair[1] is None:
-        pair[1] = _counted(k, layout)
+    pair = [positions[0], 0 if positions[1] is None else positions[1]]
     for i, x in enumerate((q, k)):
         one = pair[i]
-        if one is None or type(one) is ndarray or arguments.is_tensor(q):
+        if one is None or type(one) is ndarray:
             continue
         try:
-            pair[i] = position_array(function, one, x)
+            if arguments.is_count(one):
+                pair[i] = positions_in(function, one, x, layout)
+            elif not arguments.is_tensor(q):
+                pair[i] = arguments.as_positions(function, one, an_int=FIRST)
         except (ValueError, TypeError) as error:
             blame(error, argument=f"positions[{i}]")
             raise
     return pair[0], pair[1]
 
 
-def _counted(x: Any, layout: Any) -> Any:
-    """Positions 0 .. s-1 of the tokens of x; of no token where the layout does not fit it."""
+def positions_in(function: str, first: int, x: Any, layout: Any) -> Any:
+    """The positions first, first + 1 ... of the tokens of x, an array or a tensor as x is.
+
+    Of no token where the layout does not fit x: that is another error.
+    """
     shape = getattr(x, "shape", ())
     at = max(layout.find("s"), layout.find("t")) if isinstance(layout, str) else -1
-    count = shape[at] if 0 <= at < len(shape) else 0
+    return consecutive(function, first, shape[at] if 0 <= at < len(shape) else 0, x)
+
+
+def consecutive(function: str, first: int, count: int, x: Any) -> Any:
+    """`count` positions from the first on, an array or a tensor as x is."""
+    if not arguments.is_symbolic(first):
+        first = int(first)
+        if not -(2**63) <= first <= 2**63 - max(count, 1):
+            expected = "an int of 64 bits, as are the positions of all tokens"
+            arguments.wrong_value(function, "positions", expected, first)
     if not arguments.is_tensor(x):
-        return np.arange(count)
+        return np.arange(count) + np.int64(first)
     import torch
 
-    return torch.arange(count, device=x.device)
+    return torch.arange(count, device=x.device) + first
 
 
 def tables_of_each(
@@ -137,15 +128,6 @@ def tables_of_each(
             if type(pair[i]) is not ndarray and not arguments.is_tensor(q):
                 pair[i] = arguments.as_array(function, f"{name}[{i}]", pair[i])
     return (pairs["cos"][0], pairs["cos"][1]), (pairs["sin"][0], pairs["sin"][1])
-
-
-def indices_as_arrays(function: str, rows: Any, axis_map: Any) -> tuple[Any, Any]:
-    """rows and axis_map as arrays, None where there are none."""
-    named = (("rows", rows), ("axis_map", axis_map))
-    as_arrays = [
-        one if one is None else arguments.as_array(function, name, one) for name, one in named
-    ]
-    return as_arrays[0], as_arrays[1]
 
 
 def rows_of_each(function: str, q: Any, rows: Any) -> tuple[Any, Any]:
@@ -170,15 +152,3 @@ def starts_of_each(function: str, rotary_start: Any) -> tuple[Any, int]:
         for i, start in enumerate(rotary_start)
     )
     return q_start, k_start
-
-
-def position_array(function: str, positions: Any, x: Any) -> npt.NDArray[Any]:
-    """An int n is 0 .. n-1; anything else becomes an array."""
-    if isinstance(positions, (int, np.integer)):
-        count = arguments.size(function, "positions", positions)
-        if count >= 2**60:  # more than any array can have
-            arguments.wrong_value(function, "positions", "a count below 2^60", count)
-        if count > max(x.shape, default=0):  # as many as no axis has: refused for their shape
-            return np.broadcast_to(np.int64(0), count)
-        return np.arange(count)
-    return arguments.as_positions(function, positions)

@@ -5,6 +5,9 @@ the fields of a `Rotation` or a `TableRotation` in their order, which is also th
 schemas and of the native module. Small calls pass the options on by position, without names. Code
 that looks into them makes the record: ``Rotation(*options)``. Options at the end may be left out.
 
+Above `engines/rotations.py` None stands for an option that was not given; below it, every option
+has its value.
+
 A public option that is a pair, one for q and one for k, is two fields: the option itself for q, and
 for k one whose name begins with ``k_``. The default of that one says that k has what q has.
 
@@ -16,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, TypeVar
 
 from .errors import blame, fault_of
 
@@ -24,17 +27,19 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import torch
 
+    from .kinds import Pairing
+
 
 class Rotation(NamedTuple):
     """By positions and frequencies."""
 
     positions: Any
     inv_freq: Any
-    layout: str = "bhsd"
-    pairing: str | int = "half"
-    rotary_start: int = 0
+    layout: Any = "bhsd"
+    pairing: Any = "half"
+    rotary_start: Any = 0
     axis_map: Any = None
-    scale: float = 1.0
+    scale: Any = 1.0
     inverse: bool = False
     k_positions: Any = None
     k_start: int = -1
@@ -53,9 +58,9 @@ class TableRotation(NamedTuple):
 
     cos: Any
     sin: Any
-    layout: str = "bhsd"
-    pairing: str | int = "half"
-    rotary_start: int = 0
+    layout: Any = "bhsd"
+    pairing: Any = "half"
+    rotary_start: Any = 0
     inverse: bool = False
     compute: str = "float32"
     rows: Any = None
@@ -138,26 +143,26 @@ def is_pair(rotation: Rotation | TableRotation, option: str) -> bool:
 class PairOptions(TypedDict, total=False):
     """Keywords that say where the pairs are."""
 
-    layout: str
-    pairing: str | int
-    rotary_start: int
+    layout: str | None
+    pairing: Pairing | None
+    rotary_start: int | None
 
 
 class PairOptionsOfTwo(TypedDict, total=False):
     """The same for q and k."""
 
-    layout: str
-    pairing: str | int
-    rotary_start: int | tuple[int, int]
+    layout: str | None
+    pairing: Pairing | None
+    rotary_start: int | tuple[int, int] | None
 
 
 class RotationOptions(PairOptions, total=False):
     """Keywords of rotations by positions and frequencies."""
 
     axis_map: npt.ArrayLike | torch.Tensor | None
-    scale: float
+    scale: float | None
     inverse: bool
-    out_pairing: str | int
+    out_pairing: Pairing | Literal["same"]
     contiguous: bool
 
 
@@ -165,9 +170,9 @@ class RotationOptionsOfTwo(PairOptionsOfTwo, total=False):
     """The same for q and k."""
 
     axis_map: npt.ArrayLike | torch.Tensor | None
-    scale: float
+    scale: float | None
     inverse: bool
-    out_pairing: str | int
+    out_pairing: Pairing | Literal["same"]
     contiguous: bool
 
 
@@ -175,24 +180,24 @@ class TableRotationOptions(PairOptions, total=False):
     """Keywords of rotations by ready tables."""
 
     inverse: bool
-    compute: str
+    compute: Literal["float32", "as_written"]
     rows: npt.ArrayLike | torch.Tensor | None
     axis_map: npt.ArrayLike | torch.Tensor | None
-    out_pairing: str | int
+    out_pairing: Pairing | Literal["same"]
 
 
 class TableRotationOptionsOfTwo(PairOptionsOfTwo, total=False):
     """The same for q and k."""
 
     inverse: bool
-    compute: str
+    compute: Literal["float32", "as_written"]
     rows: npt.ArrayLike | torch.Tensor | tuple[Any, Any] | None
     axis_map: npt.ArrayLike | torch.Tensor | None
-    out_pairing: str | int
+    out_pairing: Pairing | Literal["same"]
 
 
 class CallOptions(TypedDict, total=False):
     """Keywords of a call of a `Rotary`, which has the others itself."""
 
-    layout: str
+    layout: str | None
     inverse: bool

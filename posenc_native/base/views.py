@@ -150,7 +150,7 @@ def rotary_view(
 
     angles: the argument that says how many pairs there are.
     """
-    letters = _rotary_layout(function, layout)
+    letters = check_layout(function, layout)
     if len(shape) != len(letters):
         wrong_value(function, argument, f"{len(letters)} axes ({letters})", f"shape {list(shape)}")
     block = out_block = _block_size(function, "pairing", pairing, pairs)
@@ -223,7 +223,8 @@ def check_same_tokens(
             wrong_value(function, "k", expected, list(k.shape))
 
 
-def _rotary_layout(function: str, layout: object) -> str:
+def check_layout(function: str, layout: object) -> str:
+    """The layout as a str of letters; TypeError or ValueError if it is none of a rotation."""
     if not isinstance(layout, str):
         wrong_type(function, "layout", "a str", type(layout).__name__)
     letters = set(layout)

@@ -13,7 +13,7 @@ import importlib
 import os
 import warnings
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,6 +35,22 @@ except ImportError as error:  # not built, or built for another Python
 implementation: ModuleType = reference
 
 
+class ClosedDoor:
+    """Has every function, and takes no call."""
+
+    def __getattr__(self, name: str) -> Any:
+        return _not_mine
+
+
+def _not_mine(*arguments: Any) -> Any:
+    return NotImplemented
+
+
+# What public functions ask first (csrc/bindings/numpy/door.h): it takes plain arrays and small
+# plain tensors, and answers other calls with NotImplemented. Closed unless native code runs.
+door: Any = ClosedDoor()
+
+
 def set_backend(name: str) -> None:
     """Choose what computes: "native" (C++) or "reference" (plain float64 NumPy).
 
@@ -49,15 +65,20 @@ def set_backend(name: str) -> None:
         >>> pn.set_backend("reference")
         >>> pn.set_backend("native")
     """
-    global implementation
     if name not in ("native", "reference"):
         raise ValueError(f"set_backend: name: expected 'native' or 'reference', got {name!r}")
     if name == "reference":
-        implementation = reference
+        use(reference)
     elif native is not None:
-        implementation = native
+        use(native)
     else:
         raise RuntimeError(f"set_backend: the native module is not available: {missing}")
+
+
+def use(module: ModuleType) -> None:
+    """Let the functions of a module run, and calls go through its door, if it has one."""
+    global door, implementation
+    implementation, door = module, getattr(module, "door", ClosedDoor())
 
 
 def set_num_threads(n: int) -> None:

@@ -6,6 +6,7 @@ Nothing here imports torch before a caller has a tensor.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from types import ModuleType
 
 from posenc_native.base import arguments
@@ -26,3 +27,12 @@ def operations_on(value: object) -> ModuleType | None:
     if _torch_operations is None:
         return torch_operations() if arguments.is_tensor(value) else None
     return _torch_operations if isinstance(value, _torch_operations.Tensor) else None
+
+
+def is_compiling() -> Callable[[], bool]:
+    """The function that says whether torch.compile traces now; False without torch."""
+    return _never if _torch_operations is None else _torch_operations.is_dynamo_compiling
+
+
+def _never() -> bool:
+    return False

@@ -43,3 +43,7 @@ if absent("torch"):
 from .patching import Patch, patch, unpatch
 
 __all__ = ["Patch", "patch", "unpatch"]
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

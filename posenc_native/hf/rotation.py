@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -23,6 +23,9 @@ from posenc_native.rotary.by_tables import apply_rotary_qk_tables, apply_rotary_
 from .forms import Form, NotServed
 from .normed.norms import PutOff, now, over
 from .signatures import RotaryArguments, rotary_arguments
+
+if TYPE_CHECKING:
+    from posenc_native.base.kinds import Pairing
 
 __all__ = ["Rotation", "probe_function"]
 
@@ -50,8 +53,8 @@ class Rotation:
     """
 
     order: tuple[int, ...]
-    pairing: str | int | None
-    out_pairing: str | int = "same"
+    pairing: Pairing | None
+    out_pairing: Pairing | Literal["same"] = "same"
     inverse: bool = False
     mixed: tuple[tuple[int, int, int, int, int], ...] = ()
     part: str = "whole"
@@ -125,7 +128,7 @@ class Rotation:
         cos: Tensor,
         sin: Tensor,
         layout: str,
-        pairing: str | int,
+        pairing: Pairing,
         over: bool,
     ) -> tuple[Tensor, ...]:
         start = heads[0].shape[-1] - self.dims if self.part == "trailing" else 0
@@ -172,7 +175,7 @@ class Rotation:
         self,
         heads: tuple[Tensor, ...],
         weights: tuple[Tensor | None, ...],
-        options: tuple[float, float, str],
+        options: tuple[float, float, Any],
         cos: Tensor,
         sin: Tensor,
         layout: str,
@@ -181,11 +184,12 @@ class Rotation:
         eps, offset, norm_over = options
         start = heads[0].shape[-1] - self.dims if self.part == "trailing" else 0
         q, k = heads
-        return norm_rotary_qk_tables(
+        results: tuple[Tensor, Tensor] = norm_rotary_qk_tables(
             q, k, cos, -sin if self.inverse else sin, q_weight=weights[0], k_weight=weights[1],
             eps=eps, norm_over=norm_over, weight_offset=offset, layout=layout,
-            pairing=cast("str | int", self.pairing), rotary_start=start, inplace=inplace,
+            pairing=self.pairing, rotary_start=start, inplace=inplace,
         )  # fmt: skip
+        return results
 
     def _mix(self, x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
         """Dims whose cos and sin have angles of their own; rounded once."""
@@ -390,7 +394,7 @@ def _as_rotation(rows: list[_Dim], angles: int) -> Rotation:
     """The rotation of pairs that gives these dims; of single dims where their angles differ."""
     pairs = len(rows) // 2
     dims = torch.arange(2 * pairs)
-    places: dict[str | int, Tensor] = {
+    places: dict[Any, Tensor] = {
         "half": dims.reshape(2, -1),
         "interleaved": dims.reshape(-1, 2).T,
     }
@@ -409,6 +413,6 @@ def _as_rotation(rows: list[_Dim], angles: int) -> Rotation:
             ):
                 order.append(angle)
         if len(order) == pairs:
-            to = "same" if out_pairing == pairing else out_pairing
+            to: Any = "same" if out_pairing == pairing else out_pairing
             return Rotation(tuple(order), pairing, to, inverse)
     return Rotation(tuple(range(angles)), None, mixed=tuple(rows))

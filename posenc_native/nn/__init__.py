@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from posenc_native.base.optional import absent, install_command
-from posenc_native.base.vocabulary import name_hint
+from posenc_native.base.suggestions.vocabulary import name_hint
 from posenc_native.engines import late
 
 if absent("torch"):

@@ -89,13 +89,14 @@ class PositionalEncoding(nn.Module):
     def forward(
         self,
         x: Tensor,
-        positions: Tensor | None = None,
+        positions: int | Tensor | None = None,
         *,
         start: int = 0,
         encoding: Tensor | None = None,
     ) -> Tensor:
         """x with its positions.
 
+        positions: None for 0 .. s-1, an int p for p .. p + s-1, ``[s]`` or ``[b, s]``.
         start: the position of the first token, if no positions are given.
         encoding: the result of `encoding`, if it is there already.
         """
@@ -113,14 +114,17 @@ class PositionalEncoding(nn.Module):
             arguments.wrong_value(type(self).__name__, "x", expected, list(x.shape))
         return x if self.batch_first else x.transpose(0, 1)
 
-    def _points(self, rows: Tensor, positions: Tensor | None, start: int) -> int | Tensor:
+    def _points(self, rows: Tensor, positions: int | Tensor | None, start: int) -> int | Tensor:
         """The positions, or how many there are from 0."""
         first = type(start) is int and start == 0
         if positions is not None:
             if not first:
                 expected = "0 where there are positions"
                 arguments.wrong_value(type(self).__name__, "start", expected, start)
-            return positions
+            if not arguments.is_count(positions):
+                return positions
+            given: Any = positions
+            start, first = given, type(given) is int and given == 0
         if first:
             return rows.shape[-2]
         return torch.arange(rows.shape[-2], device=rows.device) + start
@@ -273,7 +277,7 @@ class NormalizedPositionalEncoding(PositionalEncoding):
     def forward(
         self,
         x: Tensor,
-        positions: Tensor | None = None,
+        positions: int | Tensor | None = None,
         *,
         start: int = 0,
         length: int | Tensor | None = None,

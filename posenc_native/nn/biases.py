@@ -106,7 +106,7 @@ class ALiBi(ToeplitzBias):
         heads: which of them are here, where tensor parallelism gives each rank some: a range or
             slice of consecutive ones, or (rank, ranks) for an equal share. Scores then have these
             heads alone.
-        causal: True for a mask as well: keys after the query are worth -inf, so that `bias` is an
+        causal: True for a mask as well: keys after the query are worth -inf, so that ``bias`` is an
             attn_mask for scaled_dot_product_attention, which takes no is_causal beside one.
 
     Raises:

@@ -12,17 +12,19 @@ from torch import Tensor, nn
 from posenc_native.base import arguments
 from posenc_native.base.calls import call_arguments
 from posenc_native.base.norms import NORMS
-from posenc_native.qkv.norm import norm_rotary_qk
 
 from .checks import positive_size
 from .placement import local_heads
-from .rotary import RotaryEmbedding
+from .rotary import DescribedModule
 
 if TYPE_CHECKING:
-    from posenc_native.rotary.supports import SupportsRotary
+    from posenc_native.base.kinds import Pairing, SupportsRotary
+    from posenc_native.rotary.rotary import Rotary
+
+    from .rotary import Positions
 
 
-class NormRotaryEmbedding(RotaryEmbedding):
+class NormRotaryEmbedding(DescribedModule):
     """Norms queries and keys and rotates them by their positions, in one pass.
 
     Args:
@@ -78,10 +80,11 @@ class NormRotaryEmbedding(RotaryEmbedding):
         *,
         base: float = 10000.0,
         rotary_dim: int | None = None,
-        pairing: str | int = "half",
+        pairing: Pairing = "half",
         scaling: Mapping[str, Any] | None = None,
         axis_map: npt.ArrayLike | None = None,
         rotary_start: int = 0,
+        layout: str | None = None,
         inv_freq: npt.ArrayLike | None = None,
         scale: float | None = None,
         eps: float = 1e-6,
@@ -94,7 +97,8 @@ class NormRotaryEmbedding(RotaryEmbedding):
     ) -> None:
         super().__init__(
             head_dim, base=base, rotary_dim=rotary_dim, pairing=pairing, scaling=scaling,
-            axis_map=axis_map, rotary_start=rotary_start, inv_freq=inv_freq, scale=scale,
+            axis_map=axis_map, rotary_start=rotary_start, layout=layout, inv_freq=inv_freq,
+            scale=scale,
         )  # fmt: skip
         function = type(self).__name__
         self.eps: float = arguments.finite_number(function, "eps", eps)
@@ -115,6 +119,10 @@ class NormRotaryEmbedding(RotaryEmbedding):
                 setattr(self, name, nn.Parameter(torch.empty(*of_heads, self.rope.head_dim)))
         self.reset_parameters()
 
+    def __rotary__(self) -> Rotary:
+        """How it rotates: the norm is not in it."""
+        return self.rope
+
     @property
     def head_axes(self) -> dict[str, int | None]:
         """The axis of heads, by parameter; None where all share it."""
@@ -133,29 +141,53 @@ class NormRotaryEmbedding(RotaryEmbedding):
     def forward(
         self,
         q: Tensor,
-        k: Tensor,
-        positions: Tensor | None = None,
-        layout: str = "bhsd",
+        k: Tensor | None,
+        positions: Positions = None,
+        layout: str | None = None,
         inplace: bool = False,
         contiguous: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """q and k, normed and rotated; contiguous as in `posenc_native.apply_rotary`."""
-        rope, function = self.rope, type(self).__name__
-        for name, x in (("q", q), ("k", k)):
-            rope._check_width(function, name, x)
+        """q and k, normed and rotated; arguments as in `RotaryEmbedding.forward`."""
         if contiguous:
-            q, k = (arguments.in_order(function, x, inplace) for x in (q, k))
-        inv_freq, axis_map = rope._of(q)
-        q_weight, k_weight = (
-            None if weight is None else local_heads(self, weight)
-            for weight in (self.q_weight, self.k_weight)
-        )
-        return norm_rotary_qk(
-            q, k, positions, inv_freq, q_weight=q_weight, k_weight=k_weight, eps=self.eps,
-            norm_over=self.norm_over, weight_offset=self.weight_offset, norm_first=self.norm_first,
-            layout=layout, pairing=rope.pairing, rotary_start=rope.rotary_start, axis_map=axis_map,
-            scale=rope.scale, inplace=inplace,
-        )  # fmt: skip
+            function = type(self).__name__
+            q = arguments.in_order(function, q, inplace)
+            k = None if k is None else arguments.in_order(function, k, inplace)
+        return self.norm(q, k, positions, layout=layout, inplace=inplace)
+
+    def norm(
+        self, q: Tensor | None, k: Tensor | None, positions: Positions = None, **options: Any
+    ) -> tuple[Tensor, Tensor]:
+        """q and k, normed and rotated: `posenc_native.Rotary.norm` with the module's norm."""
+        return self.rope.norm(q, k, positions, **self._norm(q, k), **options)
+
+    def append(
+        self,
+        q: Tensor | None,
+        k: Tensor,
+        v: Tensor,
+        positions: Positions,
+        keys: Tensor,
+        values: Tensor,
+        slots: npt.ArrayLike | Tensor,
+        **options: Any,
+    ) -> Any:
+        """`posenc_native.Rotary.append` with the module's norm."""
+        given = {"norm": True, **self._norm(q, k), **options}
+        return self.rope.append(q, k, v, positions, keys, values, slots, **given)
+
+    def _norm(self, q: Tensor | None, k: Tensor | None) -> dict[str, Any]:
+        """The options of the module's norm, with the weights of heads that are here."""
+        weights = {
+            name: None if weight is None or x is None else local_heads(self, weight)
+            for name, weight, x in (("q_weight", self.q_weight, q), ("k_weight", self.k_weight, k))
+        }
+        return {
+            **weights,
+            "eps": self.eps,
+            "norm_over": self.norm_over,
+            "weight_offset": self.weight_offset,
+            "norm_first": self.norm_first,
+        }
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from posenc_native.base import arguments
 from posenc_native.base.calls import call_arguments
+from posenc_native.base.suggestions.vocabulary import MISSING, takes_words, unknown_keywords
 from posenc_native.base.views import check_frequency_axes
 from posenc_native.relative.heads import Heads, heads_of, shown_heads
 from posenc_native.rotary.apply import apply_rotary_qk
@@ -26,64 +27,41 @@ from .placement import local_heads, own_heads
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from posenc_native.rotary.supports import SupportsRotary
+    from posenc_native.base.kinds import Pairing, SupportsRotary
+    from posenc_native.rotary.verbs import BoundRotary
+
+    # None for 0 .. s-1, an int p for p .. p + s-1, or those of all tokens.
+    Positions = npt.ArrayLike | Tensor | None
 
 
-class RotaryEmbedding(nn.Module):
-    """Rotates queries and keys by their positions.
-
-    Args:
-        head_dim: width of a head, which q and k must have; or a `posenc_native.Rotary`, or a module
-            that has one, in place of all arguments.
-        base, rotary_dim, pairing, scaling, axis_map, rotary_start, inv_freq, scale: as in
-            `posenc_native.Rotary`.
-
-    Attributes:
-        rope: the `posenc_native.Rotary`.
-
-    Functions that take a `Rotary` (`posenc_native.rerotate`, pictures) take the module as well.
-
-    Shape:
-        q, k as layout says; they may differ in heads. positions None for 0 .. s-1, ``[s]`` or
-        ``[b, s]``.
-
-    Raises:
-        ValueError, TypeError: as in `posenc_native.Rotary` and `posenc_native.apply_rotary_qk`;
-            heads that are not of head_dim dims.
-
-    Source: Su et al. 2021, "RoFormer".
-
-    Example:
-        >>> import torch
-        >>> from posenc_native import nn as pnn
-        >>> rope = pnn.RotaryEmbedding(64, base=500000.0)
-        >>> q, k = rope(torch.randn(1, 8, 5, 64), torch.randn(1, 2, 5, 64))
-        >>> q.shape
-        torch.Size([1, 8, 5, 64])
-        >>> pnn.RotaryEmbedding.preset("llama-3.1")
-        RotaryEmbedding.preset('llama-3.1')
-    """
+class DescribedModule(nn.Module):
+    """A module that has a `Rotary` and no buffers: how it is made, moved and printed."""
 
     _made_by: tuple[str, str] | None = None  # a class method and its arguments, for print(model)
 
+    @takes_words
     def __init__(
         self,
         head_dim: int | SupportsRotary,
         *,
         base: float = 10000.0,
         rotary_dim: int | None = None,
-        pairing: str | int = "half",
+        pairing: Pairing = "half",
         scaling: Mapping[str, Any] | None = None,
         axis_map: npt.ArrayLike | None = None,
         rotary_start: int = 0,
+        layout: str | None = None,
         inv_freq: npt.ArrayLike | None = None,
         scale: float | None = None,
+        **unknown: NoReturn,
     ) -> None:
         super().__init__()
+        if unknown or head_dim is MISSING:
+            unknown_keywords(type(self).__name__, unknown, type(self))
         self.rope: Rotary = _rotary(
-            type(self).__name__, head_dim, base=base, rotary_dim=rotary_dim, pairing=pairing,
-            scaling=scaling, axis_map=axis_map, rotary_start=rotary_start, inv_freq=inv_freq,
-            scale=scale,
+            type(self).__name__, head_dim, layout, base=base, rotary_dim=rotary_dim,
+            pairing=pairing, scaling=scaling, axis_map=axis_map, rotary_start=rotary_start,
+            inv_freq=inv_freq, scale=scale,
         )  # fmt: skip
 
     @classmethod
@@ -142,25 +120,6 @@ class RotaryEmbedding(nn.Module):
         module._made_by = "preset", call_arguments(cls.preset, **given)
         return module
 
-    def __rotary__(self) -> Rotary:
-        """What functions that take a `Rotary` see in the module."""
-        return self.rope
-
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        positions: Tensor | None = None,
-        layout: str = "bhsd",
-        inplace: bool = False,
-        contiguous: bool = False,
-    ) -> tuple[Tensor, Tensor]:
-        """q and k, rotated; contiguous as in `posenc_native.apply_rotary`."""
-        # The method itself: calling the object takes twice as long.
-        return self.rope.__call__(
-            q, k, positions, layout=layout, inplace=inplace, contiguous=contiguous
-        )
-
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move the frequencies along with the model, ahead of tracing and graph capture."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
@@ -180,11 +139,102 @@ class RotaryEmbedding(nn.Module):
         return self.rope._written_arguments(whole=True)
 
 
-def _rotary(function: str, head_dim: int | SupportsRotary, **options: Any) -> Rotary:
+class RotaryEmbedding(DescribedModule):
+    """Rotates queries and keys by their positions.
+
+    Args:
+        head_dim: width of a head, which q and k must have; or a `posenc_native.Rotary`, or a module
+            that has one, in place of all arguments.
+        base, rotary_dim, pairing, scaling, axis_map, rotary_start, inv_freq, scale: as in
+            `posenc_native.Rotary`.
+        layout: of the heads that calls rotate, where these say no other: "bhsd" (default), "bshd",
+            "thd" ...; beside a `Rotary`, in place of its own.
+
+    Attributes:
+        rope: the `posenc_native.Rotary`.
+
+    Functions that take a `Rotary` (`posenc_native.rerotate`, pictures) take the module as well.
+
+    Shape:
+        q, k as layout says; they may differ in heads. positions None for 0 .. s-1, ``[s]`` or
+        ``[b, s]``.
+
+    Raises:
+        ValueError, TypeError: as in `posenc_native.Rotary` and `posenc_native.apply_rotary_qk`;
+            heads that are not of head_dim dims.
+
+    Source: Su et al. 2021, "RoFormer".
+
+    Example:
+        >>> import torch
+        >>> from posenc_native import nn as pnn
+        >>> rope = pnn.RotaryEmbedding(64, base=500000.0)
+        >>> q, k = rope(torch.randn(1, 8, 5, 64), torch.randn(1, 2, 5, 64))
+        >>> q.shape
+        torch.Size([1, 8, 5, 64])
+        >>> pnn.RotaryEmbedding.preset("llama-3.1")
+        RotaryEmbedding.preset('llama-3.1')
+    """
+
+    def __rotary__(self) -> Rotary:
+        """What functions that take a `Rotary` see in the module."""
+        return self.rope
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor | None,
+        positions: Positions = None,
+        layout: str | None = None,
+        inplace: bool = False,
+        contiguous: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        """q and k, rotated.
+
+        Args:
+            q, k: ``[b, h, s, d]`` or as layout says, floating; with ``k=None`` q alone.
+            positions: None for 0 .. s-1, an int p for p .. p + s-1, ``[s]`` or ``[b, s]``.
+            layout: default that of the module.
+            inplace, contiguous: as in `posenc_native.apply_rotary_qk`.
+        """
+        # The method itself: calling the object takes twice as long.
+        return self.rope.__call__(
+            q, k, positions, layout=layout, inplace=inplace, contiguous=contiguous
+        )
+
+    def norm(
+        self, q: Tensor | None, k: Tensor | None, positions: Positions = None, **options: Any
+    ) -> tuple[Tensor, Tensor]:
+        """q and k, normed and rotated: `posenc_native.Rotary.norm`."""
+        return self.rope.norm(q, k, positions, **options)
+
+    def append(
+        self,
+        q: Tensor | None,
+        k: Tensor,
+        v: Tensor,
+        positions: Positions,
+        keys: Tensor,
+        values: Tensor,
+        slots: npt.ArrayLike | Tensor,
+        **options: Any,
+    ) -> Any:
+        """q rotated; k, rotated, and v are written to caches: `posenc_native.Rotary.append`."""
+        return self.rope.append(q, k, v, positions, keys, values, slots, **options)
+
+    def bind(self, q: Tensor, k: Tensor, **options: Any) -> BoundRotary:
+        """A rotation of others like q and k, which checks once: `posenc_native.Rotary.bind`."""
+        return self.rope.bind(q, k, **options)
+
+
+def _rotary(
+    function: str, head_dim: int | SupportsRotary, layout: str | None, **options: Any
+) -> Rotary:
     """The `Rotary` of a module's arguments: of the first alone if that is or has one."""
-    rope = rotary_in(head_dim)
+    rope: Rotary | None = rotary_in(head_dim)
     if rope is None:
-        return Rotary(head_dim, **options)  # type: ignore[arg-type]
+        of_calls = {} if layout is None else {"layout": layout}
+        return Rotary(head_dim, **of_calls, **options)  # type: ignore[arg-type]
     defaults = inspect.signature(Rotary).parameters
     given = [
         name
@@ -194,14 +244,15 @@ def _rotary(function: str, head_dim: int | SupportsRotary, **options: Any) -> Ro
     if given:
         expected = "an int beside other arguments; a Rotary has them all"
         arguments.wrong_value(function, "head_dim", expected, f"a Rotary and {', '.join(given)}")
-    return rope
+    return rope if layout in (None, rope.layout) else rope.with_layout(layout)
 
 
 class LearnedRotaryEmbedding(nn.Module):
     """Rotates queries and keys by frequencies that are learned.
 
     Args:
-        head_dim: width of a head, which q and k must have.
+        head_dim: width of a head, which q and k must have; or a `posenc_native.Rotary`, or a module
+            that has one, whose frequencies are those to begin with and which says the rest.
         inv_freq: the frequencies to begin with, radians per position: ``[P]``, ``[H, P]`` for heads
             with frequencies of their own, ``[A, H, P]`` for positions of several axes (mixed
             frequencies); default those of `posenc_native.Rotary` with `base`.
@@ -209,6 +260,7 @@ class LearnedRotaryEmbedding(nn.Module):
         heads: which of the heads that have frequencies of their own are here, as in `ALiBi`.
         base, rotary_dim: of the default frequencies.
         pairing, axis_map, rotary_start, scale: as in `posenc_native.apply_rotary`.
+        layout: of the heads that calls rotate, where these say no other.
 
     Attributes:
         inv_freq: the parameter, float32. Half precision would move far positions, so cast a model
@@ -236,22 +288,37 @@ class LearnedRotaryEmbedding(nn.Module):
 
     def __init__(
         self,
-        head_dim: int,
+        head_dim: int | SupportsRotary,
         *,
         inv_freq: npt.ArrayLike | Tensor | None = None,
         num_heads: int | None = None,
         base: float = 10000.0,
         rotary_dim: int | None = None,
-        pairing: str | int = "half",
+        pairing: Pairing = "half",
         axis_map: npt.ArrayLike | None = None,
         rotary_start: int = 0,
+        layout: str | None = None,
         scale: float = 1.0,
         heads: Heads = None,
     ) -> None:
         super().__init__()
         function = "LearnedRotaryEmbedding"
+        width: Any = head_dim
+        rope = rotary_in(head_dim)
+        if rope is not None:
+            if (inv_freq, base, rotary_dim, pairing, rotary_start, scale) != (
+                None, 10000.0, None, "half", 0, 1.0
+            ) or axis_map is not None:  # fmt: skip
+                expected = "an int beside arguments of the rotation; a Rotary has them all"
+                arguments.wrong_value(function, "head_dim", expected, "a Rotary and one of them")
+            width, inv_freq, layout = rope.head_dim, rope.inv_freq, layout or rope.layout
+            pairing, axis_map = rope.pairing, rope.axis_map
+            rotary_start, scale = rope.rotary_start, rope.scale
+            if num_heads is not None:
+                count = arguments.size(function, "num_heads", num_heads)
+                inv_freq, num_heads = np.tile(rope.inv_freq, (count, 1)), None
         if inv_freq is None:
-            initial = Rotary(head_dim, base=base, rotary_dim=rotary_dim).inv_freq
+            initial = Rotary(width, base=base, rotary_dim=rotary_dim).inv_freq
             if num_heads is not None:
                 initial = np.tile(initial, (arguments.size(function, "num_heads", num_heads), 1))
             device = None
@@ -266,8 +333,8 @@ class LearnedRotaryEmbedding(nn.Module):
             check_frequency_axes(function, initial.shape)
         # For its checks of the slice, the pairing and the axis_map.
         self._like = Rotary(
-            head_dim, inv_freq=[0.0] * initial.shape[-1], pairing=pairing, axis_map=axis_map,
-            rotary_start=rotary_start, scale=scale,
+            width, inv_freq=[0.0] * initial.shape[-1], pairing=pairing, axis_map=axis_map,
+            rotary_start=rotary_start, layout=layout or "bhsd", scale=scale,
         )  # fmt: skip
         self.head_dim: int = self._like.head_dim
         self._initial = initial.astype(np.float32)
@@ -293,17 +360,23 @@ class LearnedRotaryEmbedding(nn.Module):
         initialize(self.inv_freq, own_heads(self, self.inv_freq, whole, -2))
 
     def forward(
-        self, q: Tensor, k: Tensor, positions: Tensor | None = None, layout: str = "bhsd"
+        self,
+        q: Tensor,
+        k: Tensor | None,
+        positions: Positions = None,
+        layout: str | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """q and k, rotated."""
+        """q and k, rotated; layout: default that of the module."""
         self._like._check_width("LearnedRotaryEmbedding", "q", q)
         inv_freq = local_heads(self, self.inv_freq)
         if inv_freq.dtype not in (torch.float32, torch.float64):
             inv_freq = inv_freq.float()
-        _, axis_map = self._like._torch(q.device)
+        one: Any = q
+        _, axis_map = self._like._of(k if one is None else one)
         return apply_rotary_qk(
-            q, k, positions, inv_freq, layout=layout, pairing=self._like.pairing,
-            rotary_start=self._like.rotary_start, axis_map=axis_map, scale=self._like.scale,
+            q, k, positions, inv_freq, layout=self._like.layout if layout is None else layout,
+            pairing=self._like.pairing, rotary_start=self._like.rotary_start, axis_map=axis_map,
+            scale=self._like.scale,
         )  # fmt: skip
 
     def __rotary__(self) -> Rotary:
@@ -316,7 +389,7 @@ class LearnedRotaryEmbedding(nn.Module):
         return Rotary(
             like.head_dim, inv_freq=self.inv_freq.detach().double().cpu().numpy(),
             pairing=like.pairing, axis_map=like.axis_map, rotary_start=like.rotary_start,
-            scale=like.scale,
+            layout=like.layout, scale=like.scale,
         )  # fmt: skip
 
     def extra_repr(self) -> str:
@@ -325,13 +398,14 @@ class LearnedRotaryEmbedding(nn.Module):
         axes = None if like.axis_map is None else tuple(like.axis_map.tolist())
         options = call_arguments(
             type(self), pairing=like.pairing, axis_map=axes, rotary_start=like.rotary_start,
-            scale=like.scale, heads=shown_heads(self.heads, self.num_heads),
+            layout=None if like.layout == "bhsd" else like.layout, scale=like.scale,
+            heads=shown_heads(self.heads, self.num_heads),
         )  # fmt: skip
         shape = list(self.inv_freq.shape)
         return f"{self.head_dim}, inv_freq=<{shape}>" + (f", {options}" if options else "")
 
 
-class XPos(RotaryEmbedding):
+class XPos(DescribedModule):
     """Rotates queries and keys and scales them, so that scores decay with the distance.
 
     Args:
@@ -359,17 +433,16 @@ class XPos(RotaryEmbedding):
         torch.Size([1, 2, 1, 64])
     """
 
-    __rotary__ = None  # type: ignore[assignment]  # it scales too, which functions of a Rotary would not know
-
     def __init__(
         self,
         head_dim: int | SupportsRotary,
         *,
         base: float = 10000.0,
         rotary_dim: int | None = None,
-        pairing: str | int = "half",
+        pairing: Pairing = "half",
         scaling: Mapping[str, Any] | None = None,
         rotary_start: int = 0,
+        layout: str | None = None,
         inv_freq: npt.ArrayLike | None = None,
         scale: float | None = None,
         center: float | str = 0.0,
@@ -378,7 +451,7 @@ class XPos(RotaryEmbedding):
     ) -> None:
         super().__init__(
             head_dim, base=base, rotary_dim=rotary_dim, pairing=pairing, scaling=scaling,
-            rotary_start=rotary_start, inv_freq=inv_freq, scale=scale,
+            rotary_start=rotary_start, layout=layout, inv_freq=inv_freq, scale=scale,
         )  # fmt: skip
         if self.rope.axis_map is not None:
             arguments.wrong_value("XPos", "axis_map", "None: one position axis", "several axes")
@@ -389,22 +462,21 @@ class XPos(RotaryEmbedding):
         self,
         q: Tensor,
         k: Tensor,
-        positions: Tensor | None = None,
-        layout: str = "bhsd",
+        positions: Positions = None,
+        layout: str | None = None,
         inplace: bool = False,
         contiguous: bool = False,
         *,
-        k_positions: Tensor | None = None,
+        k_positions: Positions = None,
     ) -> tuple[Tensor, Tensor]:
         """q and k, rotated and scaled; k_positions None for those of q."""
         if contiguous:
             q, k = (arguments.in_order("XPos", x, inplace) for x in (q, k))
         rope = self.rope
         rope._check_width("XPos", "q", q)
-        inv_freq, _ = rope._torch(q.device)
         return apply_xpos(
-            q, k, positions, inv_freq, k_positions=k_positions, scale=rope.scale, layout=layout,
-            pairing=rope.pairing, rotary_start=rope.rotary_start, inplace=inplace, **self.decay,
+            q, k, positions, rope, k_positions=k_positions, layout=layout, inplace=inplace,
+            **self.decay,
         )  # fmt: skip
 
     def extra_repr(self) -> str:

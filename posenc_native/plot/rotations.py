@@ -23,7 +23,7 @@ from .encodings import (
 )
 
 if TYPE_CHECKING:
-    from posenc_native.rotary.supports import SupportsRotary
+    from posenc_native.base.kinds import SupportsRotary
 
 
 def rotation(

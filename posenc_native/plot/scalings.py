@@ -19,7 +19,7 @@ from . import drawing
 from .encodings import base_of, number, rotary_words
 
 if TYPE_CHECKING:
-    from posenc_native.rotary.supports import SupportsRotary
+    from posenc_native.base.kinds import SupportsRotary
 
 
 def frequencies(

@@ -14,49 +14,57 @@ padding                -1: nothing is written
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy.typing as npt
 
 from posenc_native.base import arguments
+from posenc_native.base.norms import Norm
 from posenc_native.base.pairs import outputs
 from posenc_native.base.rotation import Rotation, TableRotation
+from posenc_native.base.suggestions.vocabulary import check_given, takes_words, unknown_keywords
+from posenc_native.engines import backend
+from posenc_native.engines.rotations import Call, run
 
-from .norm import ALIKE, TABLES_ALIKE, run
+from .norm import ALIKE, TABLES_ALIKE
 
 if TYPE_CHECKING:
     import torch
 
+    from posenc_native.base.kinds import Frequencies, Pairing
+
 __all__ = ["rotary_append", "rotary_append_tables"]
 
 
+@takes_words
 def rotary_append(
     q: Any,
     k: Any,
     v: Any,
     positions: npt.ArrayLike | torch.Tensor | None,
-    inv_freq: npt.ArrayLike | torch.Tensor,
+    inv_freq: Frequencies,
     keys: Any,
     values: Any,
     slots: npt.ArrayLike | torch.Tensor,
     *,
-    layout: str = "bhsd",
+    layout: str | None = None,
     cache_layout: str = "bhsd",
     norm: bool | None = None,
     q_weight: npt.ArrayLike | torch.Tensor | None = None,
     k_weight: npt.ArrayLike | torch.Tensor | None = None,
     eps: float = 1e-6,
-    norm_over: str = "head",
+    norm_over: Literal["head", "token"] = "head",
     weight_offset: float = 0.0,
     norm_first: bool = True,
-    pairing: str | int = "half",
-    rotary_start: int = 0,
+    pairing: Pairing | None = None,
+    rotary_start: int | None = None,
     axis_map: npt.ArrayLike | torch.Tensor | None = None,
-    scale: float = 1.0,
-    compute: str = "float32",
+    scale: float | None = None,
+    compute: Literal["float32", "as_written"] = "float32",
     return_k: bool = False,
     inplace: bool = False,
     out: Any = None,
+    **unknown: NoReturn,
 ) -> Any:
     """Rotate `q` and `k`, and write `k` and `v` into caches, in one pass.
 
@@ -76,7 +84,9 @@ def rotary_append(
         norm: whether `q` and `k` are normed; by default where a weight is given.
         q_weight, k_weight, eps, norm_over, weight_offset, norm_first, compute: as in
             `norm_rotary_qk`.
-        positions, inv_freq, layout, pairing, rotary_start, axis_map, scale: as in `apply_rotary`.
+        positions: None, an int, ``[s]``, ``[b, s]`` or ``[1, s]``, as in `apply_rotary`.
+        inv_freq: a `Rotary`, or radians per position, ``[P]``, float32 or float64, as there.
+        layout, pairing, rotary_start, axis_map, scale: as in `apply_rotary`.
         return_k: return the rotated `k` too: prefill attends to it.
         inplace: write the rotated `q` (and `k`, where it is returned) to the arguments.
         out: where `q` goes, or with `return_k` a pair ``(q_out, k_out)``; without a gradient.
@@ -91,35 +101,38 @@ def rotary_append(
     Example:
         >>> import numpy as np
         >>> import posenc_native as pn
-        >>> inv_freq, _ = pn.rotary_frequencies(64)
+        >>> rope = pn.Rotary(64)
         >>> window = 4  # a cache of the last four tokens
         >>> keys, values = np.zeros((2, 1, 2, window, 64), np.float32)
         >>> for position in range(6):
         ...     q = np.full((1, 8, 1, 64), position, np.float32)
         ...     k = v = np.full((1, 2, 1, 64), position, np.float32)
         ...     q = pn.rotary_append(
-        ...         q, k, v.copy(), [position], inv_freq, keys, values, [position % window]
+        ...         q, k, v.copy(), position, rope, keys, values, [position % window]
         ...     )
         >>> values[0, 0, :, 0]
         array([4., 5., 2., 3.], dtype=float32)
     """
+    if unknown:
+        unknown_keywords("rotary_append", unknown, rotary_append)
     to = inplace if out is None else _outputs("rotary_append", q, out, inplace, return_k)
     if norm is None:
         norm = q_weight is not None or k_weight is not None
-    results = run(
-        "rotary_append",
-        Rotation,
-        (
-            q, k, v,
-            positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, *ALIKE, compute,
-            q_weight, k_weight, norm, eps, norm_over, weight_offset, norm_first,
-            keys, values, slots, cache_layout, return_k,
-            to,
-        ),
+    given = q_weight, k_weight, norm, eps, norm_over, weight_offset, norm_first
+    cache = keys, values, slots, cache_layout, return_k
+    results = backend.door.rotary_append(
+        q, k, v, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, *ALIKE,
+        compute, *given, *cache, to,
     )  # fmt: skip
+    if results is NotImplemented:
+        check_given(rotary_append, q, k, v, positions, inv_freq, keys, values, slots)
+        rotation = Rotation(positions, inv_freq, layout, pairing, rotary_start, axis_map, scale)
+        call = Call("rotary_append", (q, k, v), rotation, to, (compute,), Norm(*given), cache)
+        results = run(call)
     return results if return_k else results[0]
 
 
+@takes_words
 def rotary_append_tables(
     q: Any,
     k: Any,
@@ -130,23 +143,24 @@ def rotary_append_tables(
     values: Any,
     slots: npt.ArrayLike | torch.Tensor,
     *,
-    layout: str = "bhsd",
+    layout: str | None = None,
     cache_layout: str = "bhsd",
     norm: bool | None = None,
     q_weight: npt.ArrayLike | torch.Tensor | None = None,
     k_weight: npt.ArrayLike | torch.Tensor | None = None,
     eps: float = 1e-6,
-    norm_over: str = "head",
+    norm_over: Literal["head", "token"] = "head",
     weight_offset: float = 0.0,
     norm_first: bool = True,
-    pairing: str | int = "half",
-    rotary_start: int = 0,
-    compute: str = "float32",
+    pairing: Pairing | None = None,
+    rotary_start: int | None = None,
+    compute: Literal["float32", "as_written"] = "float32",
     rows: npt.ArrayLike | torch.Tensor | None = None,
     axis_map: npt.ArrayLike | torch.Tensor | None = None,
     return_k: bool = False,
     inplace: bool = False,
     out: Any = None,
+    **unknown: NoReturn,
 ) -> Any:
     """As `rotary_append`, by ready cosines and sines.
 
@@ -165,8 +179,7 @@ def rotary_append_tables(
     Example:
         >>> import numpy as np
         >>> import posenc_native as pn
-        >>> inv_freq, _ = pn.rotary_frequencies(64)
-        >>> cos, sin = pn.rotary_tables(np.array([76]), inv_freq)  # once for all layers
+        >>> cos, sin = pn.Rotary(64).tables(np.array([76]))  # once for all layers
         >>> keys, values = np.zeros((2, 10, 16, 2, 64), np.float32)  # ten pages of sixteen
         >>> q, k, v = np.ones((3, 1, 2, 64), np.float32)
         >>> page = 7  # that the tokens 64 .. 79 are on
@@ -177,21 +190,24 @@ def rotary_append_tables(
         >>> bool((keys[7, 12] == q[0]).all())
         True
     """
+    if unknown:
+        unknown_keywords("rotary_append_tables", unknown, rotary_append_tables)
     function = "rotary_append_tables"
     to = inplace if out is None else _outputs(function, q, out, inplace, return_k)
     if norm is None:
         norm = q_weight is not None or k_weight is not None
-    results = run(
-        function,
-        TableRotation,
-        (
-            q, k, v,
-            cos, sin, layout, pairing, rotary_start, False, compute, rows, axis_map, *TABLES_ALIKE,
-            q_weight, k_weight, norm, eps, norm_over, weight_offset, norm_first,
-            keys, values, slots, cache_layout, return_k,
-            to,
-        ),
+    given = q_weight, k_weight, norm, eps, norm_over, weight_offset, norm_first
+    cache = keys, values, slots, cache_layout, return_k
+    results = backend.door.rotary_append_tables(
+        q, k, v, cos, sin, layout, pairing, rotary_start, False, compute, rows, axis_map,
+        *TABLES_ALIKE, *given, *cache, to,
     )  # fmt: skip
+    if results is NotImplemented:
+        check_given(rotary_append_tables, q, k, v, cos, sin, keys, values, slots)
+        rotation = TableRotation(
+            cos, sin, layout, pairing, rotary_start, False, compute, rows, axis_map
+        )  # fmt: skip
+        results = run(Call(function, (q, k, v), rotation, to, (), Norm(*given), cache))
     return results if return_k else results[0]
 
 

@@ -18,18 +18,16 @@ Sources: Zhang and Sennrich 2019, "Root Mean Square Layer Normalization"; Henry 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 
 import numpy.typing as npt
-from numpy import ndarray
 
-from posenc_native.base import arguments
-from posenc_native.base.errors import blame, fault_of
-from posenc_native.base.hints import hint_at
 from posenc_native.base.norms import Norm
-from posenc_native.base.pairs import indices_as_arrays, missing_one, outputs, position_array
+from posenc_native.base.pairs import missing_one, outputs
 from posenc_native.base.rotation import Rotation, TableRotation
-from posenc_native.engines import backend, late
+from posenc_native.base.suggestions.vocabulary import check_given, takes_words, unknown_keywords
+from posenc_native.engines import backend
+from posenc_native.engines.rotations import Call, run
 
 if TYPE_CHECKING:
     import torch
@@ -37,11 +35,14 @@ if TYPE_CHECKING:
 
     from posenc_native.base.kinds import (
         Array,
+        Frequencies,
+        Item,
         Number,
         Numbers,
         OutArray,
         OutTensor,
         Pair,
+        Pairing,
         SupportsArray,
         Tensor,
         TensorLike,
@@ -52,57 +53,43 @@ __all__ = ["norm_rotary_qk", "norm_rotary_qk_tables"]
 
 
 @overload
-def norm_rotary_qk(q: TensorLike, k: TensorLike, positions: Numbers | None, inv_freq: Numbers, *,
-    inplace: bool = ..., out: Pair[OutTensor] | None = ...,
+def norm_rotary_qk(q: TensorLike, k: TensorLike | None, positions: Numbers | None,
+    inv_freq: Frequencies, *, inplace: bool = ..., out: Pair[OutTensor] | None = ...,
     **options: Unpack[NormedRotationOptions],
 ) -> Pair[Tensor]: ...  # fmt: skip
 @overload
-def norm_rotary_qk(q: SupportsArray[Number], k: SupportsArray[Number], positions: Numbers | None,
-    inv_freq: Numbers, *, inplace: bool = ..., out: Pair[OutArray] | None = ...,
+def norm_rotary_qk(q: SupportsArray[Number], k: SupportsArray[Number] | None,
+    positions: Numbers | None, inv_freq: Frequencies, *, inplace: bool = ...,
+    out: Pair[OutArray] | None = ...,
     **options: Unpack[NormedRotationOptions],
 ) -> Pair[Array[Number]]: ...  # fmt: skip
 @overload
-def norm_rotary_qk(q: TensorLike, k: None, positions: Numbers | None, inv_freq: Numbers, *,
-    inplace: bool = ..., out: tuple[OutTensor, None] | None = ...,
+def norm_rotary_qk(q: None, k: Item, positions: Numbers | None, inv_freq: Frequencies, *,
+    inplace: bool = ..., out: tuple[None, Any] | None = ...,
     **options: Unpack[NormedRotationOptions],
-) -> tuple[Tensor, None]: ...  # fmt: skip
-@overload
-def norm_rotary_qk(q: None, k: TensorLike, positions: Numbers | None, inv_freq: Numbers, *,
-    inplace: bool = ..., out: tuple[None, OutTensor] | None = ...,
-    **options: Unpack[NormedRotationOptions],
-) -> tuple[None, Tensor]: ...  # fmt: skip
-@overload
-def norm_rotary_qk(q: SupportsArray[Number], k: None, positions: Numbers | None,
-    inv_freq: Numbers, *,
-    inplace: bool = ..., out: tuple[OutArray, None] | None = ...,
-    **options: Unpack[NormedRotationOptions],
-) -> tuple[Array[Number], None]: ...  # fmt: skip
-@overload
-def norm_rotary_qk(q: None, k: SupportsArray[Number], positions: Numbers | None,
-    inv_freq: Numbers, *,
-    inplace: bool = ..., out: tuple[None, OutArray] | None = ...,
-    **options: Unpack[NormedRotationOptions],
-) -> tuple[None, Array[Number]]: ...  # fmt: skip
+) -> tuple[None, Item]: ...  # fmt: skip
+@takes_words
 def norm_rotary_qk(
     q: Any,
     k: Any,
     positions: npt.ArrayLike | torch.Tensor | None,
-    inv_freq: npt.ArrayLike | torch.Tensor,
+    inv_freq: Frequencies,
     *,
     q_weight: npt.ArrayLike | torch.Tensor | None = None,
     k_weight: npt.ArrayLike | torch.Tensor | None = None,
     eps: float = 1e-6,
-    norm_over: str = "head",
+    norm_over: Literal["head", "token"] = "head",
     weight_offset: float = 0.0,
     norm_first: bool = True,
-    layout: str = "bhsd",
-    pairing: str | int = "half",
-    rotary_start: int = 0,
+    layout: str | None = None,
+    pairing: Pairing | None = None,
+    rotary_start: int | None = None,
     axis_map: npt.ArrayLike | torch.Tensor | None = None,
-    scale: float = 1.0,
-    compute: str = "float32",
+    scale: float | None = None,
+    compute: Literal["float32", "as_written"] = "float32",
     inplace: bool = False,
     out: tuple[Any, Any] | None = None,
+    **unknown: NoReturn,
 ) -> tuple[Any, Any]:
     """RMS norm and rotation of queries and keys in one pass.
 
@@ -118,7 +105,9 @@ def norm_rotary_qk(
             call here makes.)
         weight_offset: what is added to the weights; 1.0 for Gemma's ``1 + w``.
         norm_first: False norms after the rotation.
-        positions, inv_freq, layout, pairing, rotary_start, axis_map, scale: as in `apply_rotary`.
+        positions: None, an int, ``[s]``, ``[b, s]`` or ``[1, s]``, as in `apply_rotary`.
+        inv_freq: a `Rotary`, or radians per position, ``[P]``, float32 or float64, as there.
+        layout, pairing, rotary_start, axis_map, scale: as in `apply_rotary`.
         compute: "float32": all in float32 (float64 for float64), rounded once. "as_written":
             rounded where the code of transformers rounds, cosine, sine, products and sum of the
             rotation included. With weights of the dtype of `q` and no offset that is
@@ -144,56 +133,44 @@ def norm_rotary_qk(
     Example:
         >>> import numpy as np
         >>> import posenc_native as pn
-        >>> inv_freq, _ = pn.rotary_frequencies(64)
+        >>> rope = pn.Rotary(64)
         >>> q, k = np.ones((1, 8, 5, 64), np.float32), np.ones((1, 2, 5, 64), np.float32)
         >>> weight = np.full(64, 3.0, np.float32)
-        >>> q, k = pn.norm_rotary_qk(q * 100, k, None, inv_freq, q_weight=weight)
+        >>> q, k = pn.norm_rotary_qk(q * 100, k, None, rope, q_weight=weight)
         >>> float(np.sqrt(np.mean(q**2)).round(3)), float(np.sqrt(np.mean(k**2)).round(3))
         (3.0, 1.0)
     """
+    if unknown:
+        unknown_keywords("norm_rotary_qk", unknown, norm_rotary_qk)
     to = inplace if out is None else outputs("norm_rotary_qk", out, inplace, missing_one(q, k))
-    return run(
-        "norm_rotary_qk",
-        Rotation,
-        (
-            q, k,
-            positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, *ALIKE, compute,
-            q_weight, k_weight, True, eps, norm_over, weight_offset, norm_first,
-            to,
-        ),
+    results = backend.door.norm_rotary_qk(
+        q, k, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, *ALIKE, compute,
+        q_weight, k_weight, True, eps, norm_over, weight_offset, norm_first, to,
     )  # fmt: skip
+    if results is not NotImplemented:
+        return results  # type: ignore[no-any-return]
+    check_given(norm_rotary_qk, q, k, positions, inv_freq)
+    rotation = Rotation(positions, inv_freq, layout, pairing, rotary_start, axis_map, scale)
+    norm = Norm(q_weight, k_weight, True, eps, norm_over, weight_offset, norm_first)
+    call = Call("norm_rotary_qk", (q, k), rotation, to, (compute,), norm)
+    return run(call)  # type: ignore[no-any-return]
 
 
 @overload
-def norm_rotary_qk_tables(q: TensorLike, k: TensorLike, cos: Any, sin: Any, *,
-    inplace: bool = ..., out: Pair[OutTensor] | None = ...,
+def norm_rotary_qk_tables(q: TensorLike, k: TensorLike | None, cos: Any, sin: Any,
+    *, inplace: bool = ..., out: Pair[OutTensor] | None = ...,
     **options: Unpack[NormedTableRotationOptions],
 ) -> Pair[Tensor]: ...  # fmt: skip
 @overload
-def norm_rotary_qk_tables(q: SupportsArray[Number], k: SupportsArray[Number], cos: Any, sin: Any,
-    *, inplace: bool = ..., out: Pair[OutArray] | None = ...,
+def norm_rotary_qk_tables(q: SupportsArray[Number], k: SupportsArray[Number] | None,
+    cos: Any, sin: Any, *, inplace: bool = ..., out: Pair[OutArray] | None = ...,
     **options: Unpack[NormedTableRotationOptions],
 ) -> Pair[Array[Number]]: ...  # fmt: skip
 @overload
-def norm_rotary_qk_tables(q: TensorLike, k: None, cos: Any, sin: Any, *,
-    inplace: bool = ..., out: tuple[OutTensor, None] | None = ...,
-    **options: Unpack[NormedTableRotationOptions],
-) -> tuple[Tensor, None]: ...  # fmt: skip
-@overload
-def norm_rotary_qk_tables(q: None, k: TensorLike, cos: Any, sin: Any, *,
-    inplace: bool = ..., out: tuple[None, OutTensor] | None = ...,
-    **options: Unpack[NormedTableRotationOptions],
-) -> tuple[None, Tensor]: ...  # fmt: skip
-@overload
-def norm_rotary_qk_tables(q: SupportsArray[Number], k: None, cos: Any, sin: Any, *,
-    inplace: bool = ..., out: tuple[OutArray, None] | None = ...,
-    **options: Unpack[NormedTableRotationOptions],
-) -> tuple[Array[Number], None]: ...  # fmt: skip
-@overload
-def norm_rotary_qk_tables(q: None, k: SupportsArray[Number], cos: Any, sin: Any, *,
-    inplace: bool = ..., out: tuple[None, OutArray] | None = ...,
-    **options: Unpack[NormedTableRotationOptions],
-) -> tuple[None, Array[Number]]: ...  # fmt: skip
+def norm_rotary_qk_tables(q: None, k: Item, cos: Any, sin: Any, *, inplace: bool = ...,
+    out: tuple[None, Any] | None = ..., **options: Unpack[NormedTableRotationOptions],
+) -> tuple[None, Item]: ...  # fmt: skip
+@takes_words
 def norm_rotary_qk_tables(
     q: Any,
     k: Any,
@@ -203,17 +180,18 @@ def norm_rotary_qk_tables(
     q_weight: npt.ArrayLike | torch.Tensor | None = None,
     k_weight: npt.ArrayLike | torch.Tensor | None = None,
     eps: float = 1e-6,
-    norm_over: str = "head",
+    norm_over: Literal["head", "token"] = "head",
     weight_offset: float = 0.0,
     norm_first: bool = True,
-    layout: str = "bhsd",
-    pairing: str | int = "half",
-    rotary_start: int = 0,
-    compute: str = "float32",
+    layout: str | None = None,
+    pairing: Pairing | None = None,
+    rotary_start: int | None = None,
+    compute: Literal["float32", "as_written"] = "float32",
     rows: npt.ArrayLike | torch.Tensor | None = None,
     axis_map: npt.ArrayLike | torch.Tensor | None = None,
     inplace: bool = False,
     out: tuple[Any, Any] | None = None,
+    **unknown: NoReturn,
 ) -> tuple[Any, Any]:
     """RMS norm and rotation by ready cosines and sines, in one pass.
 
@@ -233,186 +211,33 @@ def norm_rotary_qk_tables(
     Example:
         >>> import numpy as np
         >>> import posenc_native as pn
-        >>> inv_freq, _ = pn.rotary_frequencies(64)
-        >>> cos, sin = pn.rotary_tables(5, inv_freq)  # once for all layers
+        >>> rope = pn.Rotary(64)
+        >>> cos, sin = rope.tables(5)  # once for all layers
         >>> q, k = np.ones((1, 8, 5, 64), np.float32), np.ones((1, 2, 5, 64), np.float32)
         >>> by_tables = pn.norm_rotary_qk_tables(q, k, cos, sin)
-        >>> by_positions = pn.norm_rotary_qk(q, k, None, inv_freq)
+        >>> by_positions = pn.norm_rotary_qk(q, k, None, rope)
         >>> bool(np.allclose(by_tables[0], by_positions[0], atol=1e-6))
         True
     """
+    if unknown:
+        unknown_keywords("norm_rotary_qk_tables", unknown, norm_rotary_qk_tables)
     function = "norm_rotary_qk_tables"
     to = inplace if out is None else outputs(function, out, inplace, missing_one(q, k))
-    return run(
-        function,
-        TableRotation,
-        (
-            q, k,
-            cos, sin, layout, pairing, rotary_start, False, compute, rows, axis_map, *TABLES_ALIKE,
-            q_weight, k_weight, True, eps, norm_over, weight_offset, norm_first,
-            to,
-        ),
+    results = backend.door.norm_rotary_qk_tables(
+        q, k, cos, sin, layout, pairing, rotary_start, False, compute, rows, axis_map,
+        *TABLES_ALIKE, q_weight, k_weight, True, eps, norm_over, weight_offset, norm_first, to,
     )  # fmt: skip
+    if results is not NotImplemented:
+        return results  # type: ignore[no-any-return]
+    check_given(norm_rotary_qk_tables, q, k, cos, sin)
+    rotation = TableRotation(
+        cos, sin, layout, pairing, rotary_start, False, compute, rows, axis_map
+    )  # fmt: skip
+    norm = Norm(q_weight, k_weight, True, eps, norm_over, weight_offset, norm_first)
+    return run(Call(function, (q, k), rotation, to, (), norm))  # type: ignore[no-any-return]
 
 
-# Not turned back; q and k have the same positions, or tables, and the same slice, and keep their
-# pairs: the last fields of a rotation.
-ALIKE = Rotation(None, None)[Rotation._fields.index("inverse") :]
-TABLES_ALIKE = TableRotation(None, None)[TableRotation._fields.index("k_cos") :]
-
-# As in rotary/apply.py, a small call takes as long as its own lines: all arguments go on in one
-# tuple, as the native module takes them, and are taken apart only for code that looks into them.
-
-
-class _Parts(NamedTuple):
-    """The arguments of a call by what they are about."""
-
-    inputs: tuple[Any, ...]  # q and k, and v where it is appended
-    rotation: Any
-    compute: str
-    norm: Norm
-    cache: tuple[Any, ...]  # the fields of a `Cache`, or nothing
-    to: bool | tuple[Any, ...]
-
-    @classmethod
-    def of(cls, kind: type[Rotation | TableRotation], call: tuple[Any, ...]) -> _Parts:
-        """Take a call apart."""
-        fields, norms = len(kind._fields), len(Norm._fields)
-        computed = kind is Rotation  # else the rotation has `compute`
-        count = 2 if len(call) == 3 + fields + computed + norms else 3
-        rotation = kind(*call[count : count + fields])
-        at = count + fields + computed
-        compute = rotation.compute if isinstance(rotation, TableRotation) else call[at - 1]
-        norm, cache = Norm(*call[at : at + norms]), call[at + norms : -1]
-        return cls(call[:count], rotation, compute, norm, cache, call[-1])
-
-    def joined(self) -> tuple[Any, ...]:
-        """The call, as it was."""
-        compute = () if isinstance(self.rotation, TableRotation) else (self.compute,)
-        return (*self.inputs, *self.rotation, *compute, *self.norm, *self.cache, self.to)
-
-
-def run(
-    function: str, kind: type[Rotation | TableRotation], call: tuple[Any, ...]
-) -> tuple[Any, ...]:
-    """A call, by whatever computes it.
-
-    kind: of the rotation. call: q and k, and v where it is appended; the fields of the rotation,
-    compute unless the rotation has it, those of a `Norm`, those of a `Cache` where it is appended;
-    and where results go: False for new arrays, True for those of the inputs, or a tuple of as many
-    as there are results. A q or k that is None is in the results.
-    """
-    if call[0] is None or call[1] is None:
-        return _run_alone(function, kind, call)
-    try:
-        operations, implementation = None, backend.implementation
-        # What answers NotImplemented where arguments have to be converted first.
-        native: Any = implementation if implementation is backend.native else None
-        if type(call[0]) is not ndarray:
-            operations = late.operations_on(call[0])
-            if operations is not None:
-                native = operations.at_once(call[0])
-        if native is not None:
-            results = getattr(native, function)(*call)
-            if results is not NotImplemented:
-                return results  # type: ignore[no-any-return]
-        if operations is not None:
-            return operations.norm_rotary(function, *_Parts.of(kind, call))  # type: ignore[no-any-return]
-        given = _Parts.of(kind, call)
-        results = getattr(implementation, function)(*_as_arrays(function, given).joined())
-        if given.to is True:
-            return given.inputs[: len(results)]
-        return given.to or results
-    except (ValueError, TypeError) as error:
-        hint_at(error, _Parts.of(kind, call).rotation, q=call[0], k=call[1])
-        raise
-
-
-def _run_alone(
-    function: str, kind: type[Rotation | TableRotation], call: tuple[Any, ...]
-) -> tuple[Any, ...]:
-    """A call without q or without k: the missing one has no heads."""
-    given = _Parts.of(kind, call)
-    i = missing_one(*given.inputs[:2])
-    if i is None or (i == 1 and given.cache):
-        argument, expected = ("k", "keys to be written") if given.cache else ("q", "q, k or both")
-        arguments.wrong_type(
-            function, argument, expected, "None" if given.cache else "None for both"
-        )
-    layout = given.rotation.layout
-    inputs = list(given.inputs)
-    inputs[i] = _no_heads(function, "qk"[1 - i], inputs[1 - i], layout)
-    norm = given.norm._replace(q_weight=None) if i == 0 else given.norm._replace(k_weight=None)
-    to = given.to
-    if isinstance(to, tuple):
-        to = tuple(inputs[i] if one is None else one for one in to)
-    try:
-        whole = given._replace(inputs=tuple(inputs), norm=norm, to=to)
-        results = run(function, kind, whole.joined())
-    except (ValueError, TypeError) as error:  # about the one that is there
-        fault = fault_of(error)
-        if fault is not None and fault.argument == "qk"[i]:
-            blame(error, argument="qk"[1 - i])
-        raise
-    return tuple(None if j == i else one for j, one in enumerate(results))
-
-
-def _no_heads(function: str, name: str, x: Any, layout: Any) -> Any:
-    """What x is without its heads, no number; x itself where the layout does not fit it."""
-    if late.operations_on(x) is None:
-        x = arguments.as_operand(function, name, x)
-    heads = layout.find("h") if isinstance(layout, str) else x.ndim
-    if heads < 0:
-        arguments.wrong_value(
-            function, "layout", "letters with h where q or k is None", repr(layout)
-        )
-    if heads >= x.ndim:
-        return x
-    if type(x) is ndarray:
-        return x[(slice(None),) * heads + (slice(0, 0),)]
-    return x.new_empty((*x.shape[:heads], 0, *x.shape[heads + 1 :]))
-
-
-def _as_arrays(function: str, call: _Parts) -> _Parts:
-    """The call with all its arrays as NumPy's own."""
-    inputs, rotation, norm, cache, to = call.inputs, call.rotation, call.norm, call.cache, call.to
-    q, k = arguments.as_operands(function, inputs[0], inputs[1], to is True)
-    inputs = (q, k, *(arguments.as_operand(function, "v", v) for v in inputs[2:]))
-    if isinstance(rotation, Rotation):
-        axis_map = rotation.axis_map
-        if axis_map is not None:
-            axis_map = arguments.as_array(function, "axis_map", axis_map)
-        positions = rotation.positions
-        if positions is not None:
-            positions = position_array(function, positions, q)
-        inv_freq = arguments.as_frequencies(function, rotation.inv_freq)
-        rotation = rotation._replace(positions=positions, inv_freq=inv_freq, axis_map=axis_map)
-    else:
-        cos = arguments.as_array(function, "cos", rotation.cos)
-        sin = arguments.as_array(function, "sin", rotation.sin)
-        rows, axis_map = indices_as_arrays(function, rotation.rows, rotation.axis_map)
-        rotation = rotation._replace(cos=cos, sin=sin, rows=rows, axis_map=axis_map)
-    weights: dict[str, Any] = {
-        name: arguments.as_array(function, name, weight)
-        for name in ("q_weight", "k_weight")
-        if (weight := getattr(norm, name)) is not None
-    }
-    norm = norm._replace(**weights)
-    if cache:
-        keys, values = (
-            _writable(function, *one) for one in zip(("keys", "values"), cache, strict=False)
-        )
-        cache = (keys, values, arguments.as_array(function, "slots", cache[2]), *cache[3:])
-    if isinstance(to, tuple):
-        names = ["out"] if len(to) == 1 else [f"out[{i}]" for i in range(len(to))]
-        to = tuple(_writable(function, *one) for one in zip(names, to, strict=True))
-    return _Parts(inputs, rotation, call.compute, norm, cache, to)
-
-
-def _writable(function: str, name: str, to: Any) -> Any:
-    """What is written to, as an array of NumPy's own that has the same memory."""
-    if not isinstance(to, ndarray):
-        expected = "a NumPy array or a torch tensor, to be written to"
-        arguments.wrong_type(function, name, expected, type(to).__name__)
-    arguments.check_no_mask(function, name, to)
-    return to.view(ndarray)
+# What stands for options that a norm and an append have not: of a rotation back, of k alone, and
+# of pairs that move.
+ALIKE = Rotation(None, None)[Rotation._fields.index("scale") + 1 :]
+TABLES_ALIKE = TableRotation(None, None)[TableRotation._fields.index("axis_map") + 1 :]

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from posenc_native.base.vocabulary import MISSING, takes_words, unknown_keywords
+from posenc_native.base.suggestions.vocabulary import MISSING, takes_words, unknown_keywords
 from posenc_native.models.config import Configuration, LayerGroup
 from posenc_native.models.unread import unread_entries
 from posenc_native.spectra.scaling import rotary_frequencies, softmax_correction

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         OutArray,
         OutTensor,
         Pair,
+        Pairing,
         SupportsArray,
         Tensor,
         TensorLike,
@@ -101,7 +102,7 @@ class FullWidthRotary:
         inv_freq: npt.ArrayLike,
         *,
         axis_map: npt.ArrayLike | None = None,
-        pairing: str | int = "half",
+        pairing: Pairing = "half",
         rotary_start: int = 0,
         scale: float = 1.0,
     ) -> FullWidthRotary:
@@ -159,7 +160,7 @@ class FullWidthRotary:
         k: Any,
         positions: npt.ArrayLike | torch.Tensor | None = None,
         *,
-        layout: str = "bhsd",
+        layout: str | None = None,
         inverse: bool = False,
         inplace: bool = False,
     ) -> tuple[Any, Any]:
@@ -170,6 +171,7 @@ class FullWidthRotary:
             inverse: the transpose, which undoes the rotation only where partners turn alike.
         """
         function, rope = "FullWidthRotary", self.first
+        layout = rope.layout if layout is None else layout
         given = q, k
         if not is_tensor(q):
             q, k = arguments.as_operands(function, q, k, inplace)
@@ -206,7 +208,7 @@ class FullWidthRotary:
         x: Any,
         positions: npt.ArrayLike | torch.Tensor | None = None,
         *,
-        layout: str = "bhsd",
+        layout: str | None = None,
         inverse: bool = False,
         out: Any = None,
     ) -> Any:
@@ -219,6 +221,7 @@ class FullWidthRotary:
         if not is_tensor(x):
             x = arguments.as_operand("FullWidthRotary", "x", x)
         self.first._check_width("FullWidthRotary", "x", x)
+        layout = self.first.layout if layout is None else layout
         rotated = self._rotated(x, positions, layout, inverse)
         return rotated if out is None else _written(out, x, rotated, layout)
 

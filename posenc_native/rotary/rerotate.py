@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_value
+from posenc_native.base.pairs import positions_in
 from posenc_native.base.views import rotary_view
 from posenc_native.engines.arrays import Arrays
 
@@ -34,11 +35,10 @@ if TYPE_CHECKING:
         OutArray,
         OutTensor,
         SupportsArray,
+        SupportsRotary,
         Tensor,
         TensorLike,
     )
-
-    from .supports import SupportsRotary
 
 __all__ = [
     "rerotate",
@@ -62,7 +62,7 @@ def rerotate(
     rope: SupportsRotary,
     new_rope: SupportsRotary | None = None,
     *,
-    layout: str = "bhsd",
+    layout: str | None = None,
     out: Any = None,
 ) -> Any:
     """Turn cached keys from the positions they were rotated by to new ones.
@@ -73,15 +73,15 @@ def rerotate(
 
     Args:
         keys: rotated by ``rope``, float16, bfloat16, float32 or float64, of any strides.
-        positions: those that the keys were rotated by: None for 0 .. s-1, ``[s]``, ``[b, s]`` or
-            ``[1, s]``; with an axis_map ``[A, s]``, ``[A, b, s]`` or ``[A, 1, s]``. Integers are
-            exact.
+        positions: those that the keys were rotated by: None for 0 .. s-1, an int p for
+            p .. p + s-1, ``[s]``, ``[b, s]`` or ``[1, s]``; with an axis_map ``[A, s]``,
+            ``[A, b, s]`` or ``[A, 1, s]``. Integers are exact.
         new_positions: those that they are to have, likewise.
         rope: the rotation that they were rotated by, a `Rotary` or a module that has one
             (`posenc_native.nn.RotaryEmbedding`).
         new_rope: the one that they are to have; default the same. It must rotate the same dims in
             the same pairs by the same axes.
-        layout: as in `apply_rotary`.
+        layout: as in `apply_rotary`; default that of `rope`.
         out: where the result goes; `keys` itself for the cache in place.
 
     Returns:
@@ -109,6 +109,7 @@ def rerotate(
     function = "rerotate"
     rope = rotary_of(function, "rope", rope)
     new_rope = rope if new_rope is None else rotary_of(function, "new_rope", new_rope)
+    layout = rope.layout if layout is None else layout
     differs = rope._differs(new_rope)
     if differs is not None and differs != "inv_freq":
         wrong_value(
@@ -163,7 +164,9 @@ def _moved_positions(
 ) -> Any:
     """Positions as an array or a tensor of int64, or floating as they are."""
     view = rotary_view(xp.function, tuple(keys.shape), layout, "half", 0, 0, "keys")
-    points = xp.arange(view.tokens) if given is None else xp.positions(name, given)
+    if given is None or arguments.is_count(given):
+        given = positions_in(xp.function, given or 0, keys, layout)
+    points = xp.positions(name, given)
     before = tuple(points.shape[:1]) if by_axis else ()
     view.check_tokens(xp.function, name, tuple(points.shape), before=before)
     return xp.integers(name, points, arguments.INTEGER_DTYPES) if _is_integer(points) else points

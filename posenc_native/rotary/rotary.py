@@ -12,44 +12,37 @@ import numpy.typing as npt
 from posenc_native.base import arguments
 from posenc_native.base.calls import call_arguments
 from posenc_native.base.constants import constant
-from posenc_native.base.hints import hint_at
-from posenc_native.base.rotation import Rotation
-from posenc_native.base.views import rotary_view
-from posenc_native.engines import backend, late
+from posenc_native.base.suggestions.vocabulary import MISSING, takes_words, unknown_keywords
+from posenc_native.base.views import check_layout, rotary_view
+from posenc_native.engines import late
 from posenc_native.models.config import rotary_arguments
 from posenc_native.models.presets import rotary_preset
 from posenc_native.spectra.scaling import rotary_frequencies
 
-from .apply import apply_rotary, apply_rotary_qk
-from .bound import BoundRotary
 from .by_tables import rotary_tables
+from .verbs import Verbs
 
 if TYPE_CHECKING:
     import torch
-    from typing_extensions import Unpack
 
     from posenc_native.base.kinds import (
         Array,
         Dtype,
-        Number,
         Numbers,
         NumPyDtype,
-        OutArray,
-        OutTensor,
         Pair,
-        SupportsArray,
+        Pairing,
         Tensor,
         TensorLike,
         TorchDtype,
     )
-    from posenc_native.base.rotation import CallOptions
 
 __all__ = [
     "Rotary",
 ]
 
 
-class Rotary:
+class Rotary(Verbs):
     """How a model rotates: frequencies, pairing and slice, without any buffer.
 
     Immutable; can be shared, copied, pickled and compared. Nothing in it is cast by
@@ -65,6 +58,7 @@ class Rotary:
             `rotary_frequencies`.
         axis_map: ``[rotary_dim / 2]`` ints, which position axis drives each pair.
         rotary_start: first rotated dim.
+        layout: of the heads that calls rotate, where these say no other; see `apply_rotary`.
         inv_freq: the frequencies themselves, ``[P]`` in radians per position, in place of base,
             rotary_dim and scaling.
         scale: factor of cosine and sine; default the attention factor of the scaling.
@@ -88,11 +82,12 @@ class Rotary:
     """
 
     __slots__ = ("_elsewhere", "_given", "_tensors", "axis_map", "base", "head_dim", "inv_freq",
-                 "pairing", "rotary_start", "scale", "scaling")  # fmt: skip
+                 "layout", "pairing", "rotary_start", "scale", "scaling")  # fmt: skip
 
     head_dim: int
     base: float
-    pairing: str | int
+    pairing: Pairing
+    layout: str
     scaling: Mapping[str, Any] | None
     axis_map: npt.NDArray[np.int64] | None
     rotary_start: int
@@ -102,19 +97,24 @@ class Rotary:
     _tensors: tuple[torch.Tensor, torch.Tensor | None] | None
     _elsewhere: dict[torch.device, tuple[torch.Tensor, torch.Tensor | None]]
 
+    @takes_words
     def __init__(
         self,
         head_dim: int,
         *,
         base: float = 10000.0,
         rotary_dim: int | None = None,
-        pairing: str | int = "half",
+        pairing: Pairing = "half",
         scaling: Mapping[str, Any] | None = None,
         axis_map: npt.ArrayLike | None = None,
         rotary_start: int = 0,
+        layout: str = "bhsd",
         inv_freq: npt.ArrayLike | None = None,
         scale: float | None = None,
+        **unknown: NoReturn,
     ) -> None:
+        if unknown or head_dim is MISSING:
+            unknown_keywords("Rotary", unknown, Rotary)
         head_dim = arguments.size("Rotary", "head_dim", head_dim)
         given = inv_freq is not None
         if inv_freq is not None:
@@ -140,6 +140,7 @@ class Rotary:
             "Rotary", (1, head_dim), "sd", pairing, rotary_start, len(inv_freq),
             angles="inv_freq" if given else "rotary_dim",
         )  # fmt: skip
+        check_layout("Rotary", layout)
         axes = None
         if axis_map is not None:
             axes = np.array(arguments.as_array("Rotary", "axis_map", axis_map))
@@ -155,6 +156,7 @@ class Rotary:
             "scaling": None if scaling is None else dict(scaling),
             "axis_map": axes,
             "rotary_start": int(rotary_start),
+            "layout": layout,
             "inv_freq": inv_freq,
             "scale": attention_factor,
             "_given": {
@@ -178,6 +180,7 @@ class Rotary:
         *,
         layer: int | None = None,
         seq_len: int | None = None,
+        layout: str = "bhsd",
     ) -> Rotary:
         """The rotation of a Hugging Face model; `explain` says in words what it is.
 
@@ -186,6 +189,7 @@ class Rotary:
             layer_type: which layers, where they differ ("full_attention", "sliding_attention").
             layer: number of a layer, in place of its type.
             seq_len: length of the sequence, for scalings that depend on it (dynamic, longrope).
+            layout: of the heads that calls rotate, where these say no other.
 
         Raises:
             ValueError: a key that is missing or makes no sense, its name in the message; layers
@@ -198,11 +202,17 @@ class Rotary:
             ... ).base
             500000.0
         """
-        return cls(**rotary_arguments(config, layer_type, layer=layer, seq_len=seq_len))
+        given = rotary_arguments(config, layer_type, layer=layer, seq_len=seq_len)
+        return cls(**given, layout=layout)
 
     @classmethod
     def preset(
-        cls, name: str, layer_type: str | None = None, *, seq_len: int | None = None
+        cls,
+        name: str,
+        layer_type: str | None = None,
+        *,
+        seq_len: int | None = None,
+        layout: str = "bhsd",
     ) -> Rotary:
         """The rotation of a published model, by name; `rotary_presets` has the names and facts.
 
@@ -210,6 +220,7 @@ class Rotary:
             name: "llama-3.1", "deepseek-v3", "gpt-oss" ...
             layer_type: which layers, where they differ ("full_attention", "sliding_attention").
             seq_len: length of the sequence, for scalings that depend on it (LongRoPE).
+            layout: of the heads that calls rotate, where these say no other.
 
         Raises:
             ValueError: a name or layer_type that is not known; the message lists those like it.
@@ -219,139 +230,12 @@ class Rotary:
             >>> pn.Rotary.preset("gemma-3-27b", "sliding_attention").base
             10000.0
         """
-        return cls(**rotary_preset(name).rotary_arguments(layer_type, seq_len))
+        return cls(**rotary_preset(name).rotary_arguments(layer_type, seq_len), layout=layout)
 
     @property
     def rotary_dim(self) -> int:
         """How many dims of a head are rotated."""
         return 2 * len(self.inv_freq)
-
-    @overload
-    def __call__(self, q: TensorLike, k: TensorLike, positions: Numbers | None = ..., *,
-                 inplace: bool = ..., contiguous: bool = ...,
-                 **turn: Unpack[CallOptions]) -> Pair[Tensor]: ...  # fmt: skip
-    @overload
-    def __call__(self, q: SupportsArray[Number], k: SupportsArray[Number],
-        positions: Numbers | None = ..., *, inplace: bool = ..., contiguous: bool = ...,
-        **turn: Unpack[CallOptions],
-    ) -> Pair[Array[Number]]: ...  # fmt: skip
-    def __call__(
-        self,
-        q: Any,
-        k: Any,
-        positions: npt.ArrayLike | torch.Tensor | tuple[Any, Any] | None = None,
-        *,
-        layout: str = "bhsd",
-        inverse: bool = False,
-        inplace: bool = False,
-        contiguous: bool = False,
-    ) -> tuple[Any, Any]:
-        """Rotate queries and keys: `apply_rotary_qk` with this description."""
-        try:
-            if contiguous:
-                q, k = (arguments.in_order("Rotary", x, inplace) for x in (q, k))
-            # The fast path of decoding: what apply_rotary_qk does, spelled out. To call it with
-            # keywords would take a tenth of one token's time. The native module refuses tensors
-            # that are elsewhere, and heads of another width, so nobody asks first where q is or how
-            # wide.
-            operations = None if type(q) is np.ndarray else late.operations_on(q)
-            native: Any = None
-            given: Any = None
-            if operations is not None:
-                native, given = operations.at_once(q), self._tensors
-            elif type(q) is type(k) is np.ndarray and (
-                positions is None or type(positions) is np.ndarray
-            ):
-                given = self.inv_freq, self.axis_map
-                if backend.implementation is backend.native:
-                    native = backend.native
-            if native is not None and given is not None:
-                rotated = native.rotate_heads(
-                    q, k, positions, given[0], layout, self.pairing, self.rotary_start, given[1],
-                    self.scale, inverse, inplace, self.head_dim,
-                )  # fmt: skip
-                if rotated is not NotImplemented:
-                    return rotated  # type: ignore[no-any-return]
-            self._check_width("Rotary", "q", q)
-            if operations is None or k is None or type(positions) is tuple:
-                inv_freq, axis_map = self._of(k if q is None else q)
-                return apply_rotary_qk(
-                    q, k, positions, inv_freq, layout=layout, pairing=self.pairing,
-                    rotary_start=self.rotary_start, axis_map=axis_map, scale=self.scale,
-                    inverse=inverse, inplace=inplace,
-                )  # fmt: skip
-            inv_freq, axis_map = self._torch(q.device)
-            rotation = Rotation(
-                positions, inv_freq, layout, self.pairing, self.rotary_start, axis_map, self.scale,
-                inverse,
-            )  # fmt: skip
-            return operations.apply_rotary_qk(q, k, rotation, inplace)  # type: ignore[no-any-return]
-        except (ValueError, TypeError) as error:
-            rotation = Rotation(
-                positions, self.inv_freq, layout, self.pairing, self.rotary_start, self.axis_map
-            )
-            hint_at(error, rotation, q=q, k=k)
-            raise
-
-    def bind(
-        self, q: Any, k: Any, *, layout: str = "bhsd", inverse: bool = False, inplace: bool = False
-    ) -> BoundRotary:
-        """Check q and k once, for a loop that rotates others like them.
-
-        Args:
-            q, k: arrays or tensors as the loop will have them; their values do not matter, and they
-                are not kept.
-            layout, inverse, inplace: as in a call.
-
-        Returns:
-            A function ``step(q, k, position)``, with the bits of ``rope(q, k, positions)``. Here
-            ``position`` may be an int: that of the first token, p, for p, p + 1 ... A call with q
-            or k of another shape, dtype, device or memory layout is served, and refused, as an
-            ordinary one is. So is one that autograd, torch.compile or a mode of torch follows.
-
-        Raises:
-            ValueError, TypeError: as a call with q and k; where native code does not read them, as
-                on another device, ``step`` raises them.
-
-        Example:
-            >>> import numpy as np
-            >>> import posenc_native as pn
-            >>> rope = pn.Rotary(64)
-            >>> q, k = np.ones((1, 8, 1, 64), np.float32), np.ones((1, 2, 1, 64), np.float32)
-            >>> step = rope.bind(q, k, inplace=True)
-            >>> for position in range(100, 103):
-            ...     q[:], k[:] = 1.0, 1.0  # a new token
-            ...     q, k = step(q, k, position)
-            >>> bool((k == rope(np.ones_like(k), np.ones_like(k), np.array([102]))[1]).all())
-            True
-        """
-        return BoundRotary(self, q, k, layout, inverse, inplace)
-
-    @overload
-    def apply(self, x: TensorLike, positions: Numbers | None = ..., *, out: OutTensor = ...,
-              contiguous: bool = ..., **turn: Unpack[CallOptions]) -> Tensor: ...  # fmt: skip
-    @overload
-    def apply(self, x: SupportsArray[Number], positions: Numbers | None = ..., *,
-              out: OutArray = ..., contiguous: bool = ...,
-              **turn: Unpack[CallOptions]) -> Array[Number]: ...  # fmt: skip
-    def apply(
-        self,
-        x: Any,
-        positions: npt.ArrayLike | torch.Tensor | None = None,
-        *,
-        layout: str = "bhsd",
-        inverse: bool = False,
-        contiguous: bool = False,
-        out: Any = None,
-    ) -> Any:
-        """Rotate one array or tensor: `apply_rotary` with this description."""
-        self._check_width("Rotary", "x", x)
-        inv_freq, axis_map = self._of(x)
-        return apply_rotary(
-            x, positions, inv_freq, layout=layout, pairing=self.pairing,
-            rotary_start=self.rotary_start, axis_map=axis_map, scale=self.scale, inverse=inverse,
-            contiguous=contiguous, out=out,
-        )  # fmt: skip
 
     @overload
     def tables(self, positions: TensorLike, *, dtype: Dtype = ...) -> Pair[Tensor]: ...
@@ -363,27 +247,17 @@ class Rotary:
         self, positions: npt.ArrayLike | TensorLike, *, dtype: Any = None
     ) -> tuple[Any, Any]:
         """Cosines and sines: `rotary_tables` with this description."""
-        inv_freq, axis_map = self._of(positions)
-        return rotary_tables(positions, inv_freq, axis_map=axis_map, scale=self.scale, dtype=dtype)
+        return rotary_tables(positions, self, dtype=dtype)
 
-    def __rotary__(self) -> Rotary:
-        """Itself: see `rotary_in`."""
-        return self
+    def with_layout(self, layout: str) -> Rotary:
+        """The same rotation, for heads of another layout.
 
-    def _check_width(self, function: str, argument: str, x: Any) -> None:
-        """ValueError for heads that are not of head_dim dims."""
-        shape = getattr(x, "shape", None)
-        if isinstance(shape, tuple) and shape and shape[-1] != self.head_dim:
-            self._refuse_width(function, argument, x)
-
-    def _refuse_width(self, function: str, argument: str, x: Any) -> NoReturn:
-        width, wanted = x.shape[-1], f"heads of head_dim = {self.head_dim}"
-        if width > self.head_dim:
-            part = f"rotary_dim={self.rotary_dim}"
-            wanted += f" (head_dim={width} is for wider ones, with {part} to turn a part of them)"
-        else:
-            wanted += f" (head_dim={width} is for narrower ones)"
-        arguments.wrong_value(function, argument, wanted, f"shape {list(x.shape)}")
+        Example:
+            >>> import posenc_native as pn
+            >>> pn.Rotary(64).with_layout("bshd")
+            Rotary(64, layout='bshd')
+        """
+        return Rotary(**{**self._arguments(), "layout": layout})
 
     def _of(self, x: Any) -> tuple[Any, Any]:
         """inv_freq and axis_map for an array, or for a tensor where it is."""
@@ -449,6 +323,7 @@ class Rotary:
             "pairing": self.pairing,
             "axis_map": None if self.axis_map is None else tuple(self.axis_map.tolist()),
             "rotary_start": self.rotary_start,
+            "layout": self.layout,
         }
 
     @constant

@@ -35,7 +35,7 @@ from .full_width import FullWidthRotary
 from .rotary import Rotary
 
 if TYPE_CHECKING:
-    from posenc_native.base.kinds import ArrayOrTensor
+    from posenc_native.base.kinds import ArrayOrTensor, AxialPairing
 
 __all__ = [
     "axial_rotary",
@@ -54,7 +54,7 @@ def axial_rotary(
     inv_freq: npt.ArrayLike | None = None,
     order: str = "sectioned",
     axis_order: Sequence[int] | None = None,
-    pairing: str | int = "half",
+    pairing: AxialPairing = "half",
     rotary_dim: int | None = None,
     tiled: bool = False,
 ) -> Rotary | FullWidthRotary:

@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from posenc_native.base import arguments
+from posenc_native.base.descriptions import description_in
 
-if TYPE_CHECKING:
-    from .rotary import Rotary
-
-
-class SupportsRotary(Protocol):
-    """A `Rotary`, or what rotates as one says, such as a module of posenc_native.nn."""
-
-    def __rotary__(self) -> Rotary:
-        """The description."""
+from .rotary import Rotary
 
 
 def rotary_in(value: Any) -> Rotary | None:
-    """The `Rotary` that the value is or has; None if there is none.
-
-    Whatever rotates as one says has the method ``__rotary__``: modules are on a floor above, and
-    functions that take a `Rotary` need not know them. (An attribute ``rope`` would not do: `XPos`
-    has one, and scales as well.)
-    """
-    of = getattr(type(value), "__rotary__", None)
-    return None if of is None else of(value)
+    """The `Rotary` that the value is or has; None if there is none."""
+    rope = description_in(value)
+    return rope if isinstance(rope, Rotary) else None
 
 
 def rotary_of(function: str, argument: str, value: Any) -> Rotary:

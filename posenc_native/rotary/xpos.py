@@ -22,7 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from posenc_native.base import arguments
+from posenc_native.base.descriptions import check_none_beside, description_in
 from posenc_native.base.errors import fault_of
+from posenc_native.base.pairs import positions_in
 from posenc_native.base.views import rotary_view
 from posenc_native.engines.arrays import Arrays
 
@@ -36,12 +38,15 @@ if TYPE_CHECKING:
         Array,
         ArrayOrTensor,
         Dtype,
+        Frequencies,
         Number,
         Numbers,
         NumPyDtype,
         Pair,
+        Pairing,
         Plain,
         SupportsArray,
+        SupportsRotary,
         Tensor,
         TensorLike,
     )
@@ -64,7 +69,7 @@ if TYPE_CHECKING:
         center: float | str
         scale_base: float
         gamma: float
-        scale: float
+        scale: float | None
 
     class XposOptions(Decay, PairOptions, total=False):
         """Keywords of a rotation with these factors."""
@@ -74,19 +79,19 @@ if TYPE_CHECKING:
 
 
 @overload
-def xpos_tables(positions: Plain, inv_freq: Plain, *, dtype: NumPyDtype = ...,
+def xpos_tables(positions: Plain, inv_freq: Plain | SupportsRotary, *, dtype: NumPyDtype = ...,
                 **decay: Unpack[Decay]) -> Pair[Pair[Array[Any]]]: ...  # fmt: skip
 @overload
-def xpos_tables(positions: Numbers, inv_freq: Numbers, *, dtype: Dtype = ...,
+def xpos_tables(positions: Numbers, inv_freq: Frequencies, *, dtype: Dtype = ...,
                 **decay: Unpack[Decay]) -> Pair[Pair[ArrayOrTensor]]: ...  # fmt: skip
 def xpos_tables(
     positions: int | npt.ArrayLike | torch.Tensor,
-    inv_freq: npt.ArrayLike | torch.Tensor,
+    inv_freq: Frequencies,
     *,
     center: float | str = 0.0,
     scale_base: float = 512.0,
     gamma: float = 0.4,
-    scale: float = 1.0,
+    scale: float | None = None,
     dtype: Any = None,
 ) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
     """Cosines and sines for queries and for keys, for `apply_rotary_tables`.
@@ -99,13 +104,14 @@ def xpos_tables(
 
     Args:
         positions: an int n for 0 .. n-1, or an array or tensor of any shape.
-        inv_freq: ``[P]``, radians per position; see `posenc_native.rotary_frequencies`. d is 2P.
+        inv_freq: a `Rotary`, which also says scale, or ``[P]``, radians per position; see
+            `posenc_native.rotary_frequencies`. d is 2P.
         center: c, a position, the same in every call that shares keys; or "length" for half the
             number of positions (their last axis), rounded down, as rotary-embedding-torch and
             x-transformers have it for positions from 0.
         scale_base: number of positions over which pair i decays by zeta_i, > 0.
         gamma: g in zeta_i, > 0; the smaller, the faster the first pairs decay.
-        scale: factor of all four tables.
+        scale: factor of all four tables; default 1.
         dtype: float32 (default) or float64, of NumPy or torch.
 
     Returns:
@@ -122,14 +128,19 @@ def xpos_tables(
     Example:
         >>> import numpy as np
         >>> import posenc_native as pn
-        >>> inv_freq, _ = pn.rotary_frequencies(4)
-        >>> (cos_q, sin_q), (cos_k, sin_k) = pn.xpos_tables(np.array([0, 512]), inv_freq)
+        >>> rope = pn.Rotary(4)
+        >>> (cos_q, sin_q), (cos_k, sin_k) = pn.xpos_tables(np.array([0, 512]), rope)
         >>> bool(np.allclose(np.hypot(cos_q, sin_q)[1], [0.4 / 1.4, 0.9 / 1.4]))
         True
         >>> bool(np.allclose(np.hypot(cos_q, sin_q) * np.hypot(cos_k, sin_k), 1))
         True
     """
     function = "xpos_tables"
+    rope = _one_axis(function, inv_freq)
+    if rope is not None:
+        check_none_beside(function, rope, {"scale": scale})
+        (inv_freq, _), scale = rope._of(positions), rope.scale
+    scale = 1.0 if scale is None else scale
     arrays = Arrays(function, dtype, None, positions=positions, inv_freq=inv_freq)
     points = arrays.points("positions", positions)
     center = _center(function, center, points.shape[-1] if points.ndim else 0)
@@ -139,7 +150,7 @@ def xpos_tables(
 
 
 @overload
-def apply_xpos(q: TensorLike, k: TensorLike, positions: Numbers | None, inv_freq: Numbers,
+def apply_xpos(q: TensorLike, k: TensorLike, positions: Numbers | None, inv_freq: Frequencies,
                **options: Unpack[XposOptions]) -> Pair[Tensor]: ...  # fmt: skip
 @overload
 def apply_xpos(q: SupportsArray[Number], k: SupportsArray[Number], positions: Numbers | None,
@@ -148,25 +159,26 @@ def apply_xpos(
     q: Any,
     k: Any,
     positions: npt.ArrayLike | torch.Tensor | None,
-    inv_freq: npt.ArrayLike | torch.Tensor,
+    inv_freq: Frequencies,
     *,
     k_positions: npt.ArrayLike | torch.Tensor | None = None,
     center: float | str = 0.0,
     scale_base: float = 512.0,
     gamma: float = 0.4,
-    scale: float = 1.0,
-    layout: str = "bhsd",
-    pairing: str | int = "half",
-    rotary_start: int = 0,
+    scale: float | None = None,
+    layout: str | None = None,
+    pairing: Pairing | None = None,
+    rotary_start: int | None = None,
     inplace: bool = False,
 ) -> tuple[Any, Any]:
     """Rotate queries and keys, and scale them so that scores decay with distance.
 
     Args:
         q, k: as x in `posenc_native.apply_rotary`; they may differ in heads and in length.
-        positions: of the queries: None for 0 .. s-1, ``[s]``, ``[b, s]`` or ``[1, s]`` (``[t]``
-            for packed tokens).
-        inv_freq, scale_base, gamma, scale: as in `xpos_tables`.
+        positions: of the queries: None for 0 .. s-1, an int p for p .. p + s-1, ``[s]``, ``[b, s]``
+            or ``[1, s]`` (``[t]`` for packed tokens).
+        inv_freq: a `Rotary`, which also says scale, pairing and rotary_start; or ``[P]``.
+        scale_base, gamma, scale: as in `xpos_tables`.
         k_positions: of the keys; None for those of the queries, and for 0 .. s-1 if `positions`
             is None.
         center: c, a position; keep it for all calls that share keys. "length" is half the number
@@ -188,15 +200,28 @@ def apply_xpos(
     Example:
         >>> import numpy as np
         >>> import posenc_native as pn
-        >>> inv_freq, _ = pn.rotary_frequencies(64)
+        >>> rope = pn.Rotary(64)
         >>> q, k = np.ones((1, 8, 5, 64), np.float32), np.ones((1, 2, 5, 64), np.float32)
-        >>> _, cached = pn.apply_xpos(q, k, None, inv_freq)
+        >>> _, cached = pn.apply_xpos(q, k, None, rope)
         >>> step = q[:, :, :1], k[:, :, :1]  # the next token: its key is appended, as it is
-        >>> new_q, new_k = pn.apply_xpos(*step, np.array([5]), inv_freq)
-        >>> np.concatenate([cached, new_k], 2).shape
-        (1, 2, 6, 64)
+        >>> new_q, new_k = pn.apply_xpos(*step, 5, rope)
+        >>> six = np.ones((1, 2, 6, 64), np.float32)  # as if all had come at once
+        >>> _, at_once = pn.apply_xpos(six, six, None, rope)
+        >>> bool((np.concatenate([cached, new_k], 2) == at_once).all())
+        True
     """
     function = "apply_xpos"
+    rope = _one_axis(function, inv_freq)
+    if rope is not None:
+        own = {"scale": scale, "pairing": pairing, "rotary_start": rotary_start}
+        check_none_beside(function, rope, own)
+        scale, pairing, rotary_start = rope.scale, rope.pairing, rope.rotary_start
+        layout = rope.layout if layout is None else layout
+        inv_freq, _ = rope._of(q)
+    scale = 1.0 if scale is None else scale
+    layout = "bhsd" if layout is None else layout
+    pairing = "half" if pairing is None else pairing
+    rotary_start = 0 if rotary_start is None else rotary_start
     q_and_k = q, k
     if not arguments.is_tensor(q):
         q, k = arguments.as_operands(function, q, k, inplace)
@@ -226,7 +251,10 @@ def apply_xpos(
     for name, view, given in zip(
         ("positions", "k_positions"), views, (positions, k_positions), strict=True
     ):
-        values = arrays.points(name, view.tokens if given is None else given)
+        if given is None or arguments.is_count(given):
+            first: Any = given or 0
+            given = positions_in(function, first, q if name == "positions" else k, layout)
+        values = arrays.points(name, given)
         view.check_tokens(function, name, tuple(values.shape))
         points.append(values)
     if same:
@@ -271,6 +299,14 @@ def _check_places(function: str, q: Any, k: Any, layout: str) -> None:
             if (fault := fault_of(error)) is None:
                 raise
             arguments.wrong_value(function, name, fault.expected, fault.got)
+
+
+def _one_axis(function: str, inv_freq: Any) -> Any:
+    """The `Rotary` in place of frequencies, if it is one of one position axis; None for numbers."""
+    rope = description_in(inv_freq)
+    if rope is not None and rope.axis_map is not None:
+        arguments.wrong_value(function, "inv_freq", "one position axis", "several axes")
+    return rope
 
 
 def _center(function: str, center: float | str, length: int) -> float:

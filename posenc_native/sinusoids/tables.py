@@ -19,7 +19,8 @@ import numpy.typing as npt
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import as_dtype, as_operand, is_tensor, is_torch_dtype
-from posenc_native.base.vocabulary import MISSING, takes_words, unknown_keywords
+from posenc_native.base.pairs import FIRST, consecutive
+from posenc_native.base.suggestions.vocabulary import MISSING, takes_words, unknown_keywords
 from posenc_native.engines import backend, late, reference
 
 if TYPE_CHECKING:
@@ -172,8 +173,9 @@ def add_sinusoidal(
 
     Args:
         x: ``[..., seq, dim]``, float16, bfloat16, float32 or float64, of any strides.
-        positions: None for 0 .. seq-1, ``[seq]``, or one for every row, ``x.shape[:-1]``, where
-            axes but the last may be 1: the same for all rows along them.
+        positions: None for 0 .. seq-1, an int p for p .. p + seq-1, ``[seq]``, or one for every
+            row, ``x.shape[:-1]``, where axes but the last may be 1: the same for all rows along
+            them.
         x_scale: factor of x (the Transformer paper has sqrt(dim)).
         alpha: factor of the table.
         base, layout, shift, scale: as in `sinusoidal`: numbers, layout a name.
@@ -196,17 +198,18 @@ def add_sinusoidal(
     """
     if unknown or x is MISSING:
         unknown_keywords("add_sinusoidal", unknown, add_sinusoidal)
-    if type(x) is not np.ndarray:
-        operations = late.operations_on(x)
-        if operations is not None:
-            return operations.add_sinusoidal(
-                x, positions, x_scale, alpha, base, layout, shift, scale, out
-            )
+    operations = None if type(x) is np.ndarray else late.operations_on(x)
+    if operations is None:
         x = as_operand("add_sinusoidal", "x", x)
     if arguments.is_count(positions):
-        positions = np.arange(arguments.size("add_sinusoidal", "positions", positions))
-    elif positions is not None:
-        positions = arguments.as_positions("add_sinusoidal", positions)
+        tokens = x.shape[-2] if x.ndim > 1 else 0  # which is another error
+        positions = consecutive("add_sinusoidal", positions, tokens, x)  # type: ignore[arg-type]
+    if operations is not None:
+        return operations.add_sinusoidal(
+            x, positions, x_scale, alpha, base, layout, shift, scale, out
+        )
+    if positions is not None:
+        positions = arguments.as_positions("add_sinusoidal", positions, an_int=FIRST)
     if out is not None and type(out) is not np.ndarray:
         arguments.check_no_mask("add_sinusoidal", "out", out)
     return backend.implementation.add_sinusoidal(

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from posenc_native.base import arguments
 from posenc_native.base.constants import constant_without_tensors
-from posenc_native.base.vocabulary import MISSING, takes_words, unknown_keywords
+from posenc_native.base.suggestions.vocabulary import MISSING, takes_words, unknown_keywords
 
 FloatArray = npt.NDArray[np.float64]
 

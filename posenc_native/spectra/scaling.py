@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from posenc_native.base import arguments, vocabulary
+from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_type, wrong_value
 from posenc_native.base.constants import constant_without_tensors
+from posenc_native.base.suggestions import vocabulary
 
 from .frequencies import FloatArray, rounded_frequencies
 
@@ -273,8 +274,7 @@ class RotaryBlend:
 
     Attributes:
         trained: positions of the first training.
-        fast: (key, turns): pairs that turn more often than this within `trained` are kept, but
-            for YaRN's rounding of the bound to whole pairs.
+        fast: (key, turns): pairs that turn more often within `trained` are kept, to whole pairs.
         slow: (key, turns): pairs that turn less often are slowed in full, likewise.
         kept, slowed: [P], the shares of each pair; they add up to 1.
     """

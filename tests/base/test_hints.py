@@ -140,16 +140,9 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
         lambda of: pn.apply_rotary(of(x(2, 3, 1, 8)), of(np.array(7)), FREQ),
         "; for one token write [7]", "",
     ),
-    "a count": (
-        lambda of: pn.apply_rotary(of(x(2, 3, 1, 8)), 7, FREQ),
-        "; an int is a count; for one token at position 7 write [7]", "",
-    ),
-    "a count of a Rotary": (
-        lambda of: ROPE(of(x(2, 3, 1, 8)), of(x(2, 3, 1, 8)), 7), "write [7]", "",
-    ),
     "a float": (
         lambda of: pn.apply_rotary(of(x()), 5.0, FREQ),
-        "a count, write 5, or positions, write [5.0] for one", "",
+        "the position of the first token, write 5, or positions, write [5.0] for one", "",
     ),
     "a float table": (
         lambda of: pn.rotary_tables(4096.0, of(FREQ)), "write 4096, or positions, write [4096.0]",

@@ -33,6 +33,9 @@ FUNCTIONS = {
 }
 
 
+UNSAID = ("layout", "pairing", "rotary_start", "scale")
+
+
 def parameters(function: object) -> dict[str, inspect.Parameter]:
     """The options among the parameters of a function."""
     found = inspect.signature(function).parameters  # type: ignore[arg-type]
@@ -53,10 +56,17 @@ def test_records_have_the_options_of_the_functions(name):
         for option, parameter in found.items()
         if parameter.default is not parameter.empty
     }
-    of_record = record._field_defaults.items()
-    assert defaults == {name: value for name, value in of_record if not name.startswith(OF_K)}
+    # None: not given, so that a description in place of frequencies can say it.
+    assert {name: defaults.pop(name) for name in UNSAID if name in defaults} == dict.fromkeys(
+        name for name in UNSAID if name in record._fields
+    )
     for option, default in defaults.items():
-        assert type(default) is type(record._field_defaults[option])
+        assert (type(default), default) == (
+            type(record._field_defaults[option]),
+            record._field_defaults[option],
+        )
+    of_record = {name for name in record._field_defaults if not name.startswith(OF_K)}
+    assert of_record == {*defaults, *(name for name in UNSAID if name in record._fields)}
 
 
 @pytest.mark.parametrize("record", [Rotation, TableRotation])

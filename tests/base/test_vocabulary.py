@@ -14,7 +14,7 @@ from bad_calls import x
 
 import posenc_native as pn
 from posenc_native.base.errors import fault_of
-from posenc_native.base.vocabulary import (
+from posenc_native.base.suggestions.vocabulary import (
     KEYWORDS,
     MISSING,
     NAMES,
@@ -91,7 +91,7 @@ CALL = ["q", "k", "positions", "layout", "inverse", "inplace", "contiguous"]  # 
 WORDS: list[tuple[str, object, list[str], str]] = [
     ("dim", 64, OBJECT, "write head_dim=64"),
     ("rope_theta", 5e5, OBJECT, "write base=500000.0"),
-    ("theta", 5e5, VERB, "inv_freq, _ = rotary_frequencies(dim, base=500000.0)"),
+    ("theta", 5e5, VERB, "Rotary(head_dim, base=500000.0) for inv_freq"),
     ("interleaved", True, VERB, 'write pairing="interleaved"'),
     ("rotary_interleaved", False, VERB, 'write pairing="half"'),
     ("is_neox_style", False, OBJECT, 'write pairing="interleaved"'),

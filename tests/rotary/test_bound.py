@@ -182,7 +182,7 @@ def test_read_only_arrays_and_wrong_kinds() -> None:
     q.flags.writeable = False
     with pytest.raises(ValueError, match="q: expected a writable array"):
         step(q, k, 7)
-    with pytest.raises(ValueError, match="position: expected an int of 64 bits"):
+    with pytest.raises(ValueError, match="positions: expected an int of 64 bits"):
         step(k, k.copy(), 2**63)
     with pytest.raises(TypeError):
         step(k)  # type: ignore[call-overload]
@@ -232,7 +232,7 @@ def test_the_reference_is_followed() -> None:
         assert same(step(q, k, 7), rope(q, k, np.array([7])))
         assert ordinary.calls == 1
     finally:
-        backend.implementation = before
+        backend.use(before)
 
 
 # --- torch ----------------------------------------------------------------------------------------

@@ -121,7 +121,7 @@ PAIRS = {
     "positions of k not a number": at((ONE, NAN), V, r"positions\[1\]"),
     "positions of q of bools": at((ONE > 1, OTHER), T, r"positions\[0\]"),
     "positions of k of text": at((ONE, "1234567"), T, r"positions\[1\]"),
-    "a count of other length for k": at((None, 8), V, r"positions\[1\]"),
+    "k from beyond 64 bits": at((None, 2**63), V, r"positions\[1\]"),
     "axes of k alone": at(
         (np.stack([ONE, ONE]), OTHER), V, r"positions\[1\]", axis_map=np.array([0, 1])
     ),

@@ -185,11 +185,11 @@ def test_empty_arrays(backend, layout):
         assert pn.apply_rotary_tables(x, table, table, layout=layout).shape == x.shape
 
 
-def test_an_int_of_positions_counts(backend):
+def test_an_int_is_the_position_of_the_first_token(backend):
     x = np.random.default_rng(13).standard_normal((5, 8)).astype(np.float32)
     assert_same_bits(
         pn.apply_rotary(x, 5, frequencies(4), layout="sd"),
-        pn.apply_rotary(x, None, frequencies(4), layout="sd"),
+        pn.apply_rotary(x, np.arange(5, 10), frequencies(4), layout="sd"),
     )
     assert_same_bits(
         pn.apply_rotary(x, [4, 3, 2, 1, 0], frequencies(4).tolist(), layout="sd"),

@@ -66,11 +66,11 @@ def exact(q: np.ndarray, k: np.ndarray, *args: Any, **options: Any) -> tuple[np.
         for name, x in options.items()
     }
     before = pn.engines.backend.implementation
-    pn.engines.backend.implementation = reference
+    pn.engines.backend.use(reference)
     try:
         return pn.norm_rotary_qk(q.astype(np.float64), k.astype(np.float64), *args, **wide)
     finally:
-        pn.engines.backend.implementation = before
+        pn.engines.backend.use(before)
 
 
 def roundings(count: int) -> float:

@@ -155,7 +155,7 @@ BAD: dict[str, Bad] = {
     ),
     "sum at [1, t]": Bad("add_sinusoidal", lambda: (x(2, 5, 8), steps(1, 4)), V, "positions"),
     "sum at [b, 1]": Bad("add_sinusoidal", lambda: (x(2, 5, 8), steps(2, 1)), V, "positions"),
-    "sum at another count": Bad("add_sinusoidal", lambda: (x(2, 5, 8), 6), V, "positions"),
+    "sum from beyond 64 bits": Bad("add_sinusoidal", lambda: (x(2, 5, 8), 2**63), V, "positions"),
     "sum at a float": Bad("add_sinusoidal", lambda: (x(2, 5, 8), 5.0), T, "positions"),
     "a float for a count": Bad("sinusoidal", lambda: (4096.0, 8), T, "positions"),
     "a NumPy float for a count": Bad("sinusoidal", lambda: (np.float32(7.5), 8), T, "positions"),

@@ -73,10 +73,25 @@ class ArrayArgument {
  public:
   ArrayArgument() = default;
 
+  // Nothing for a tensor that cannot be read here.
   static ArrayArgument of_tensor(py::object tensor) {
     ArrayArgument argument;
-    argument.array_ = tensors::Library::get().describe(tensor);
-    argument.object_ = std::move(tensor);
+    if (tensors::Library::get().describe(tensor, argument.array_)) {
+      argument.object_ = std::move(tensor);
+    }
+    return argument;
+  }
+
+  // A list of a few ints, whose values the caller keeps.
+  static ArrayArgument of_integers(py::object list, int64_t* values) {
+    ArrayArgument argument;
+    argument.array_.dtype = Dtype::kInt64;
+    argument.array_.dtype_name = "int64";
+    argument.array_.data = values;
+    argument.array_.rank = 1;
+    argument.array_.shape[0] = PyList_GET_SIZE(list.ptr());
+    argument.array_.stride[0] = 1;
+    argument.object_ = std::move(list);
     return argument;
   }
 

@@ -25,9 +25,6 @@
 namespace posenc::numpy {
 namespace {
 
-// Tokens whose positions, p, p + 1 ..., a call writes down itself.
-constexpr int64_t kOwnPositions = 16;
-
 // The bytes of a view, from its lowest address to the end of its highest element.
 struct Bytes {
   const char* begin;
@@ -57,14 +54,14 @@ class Kind {
     if (!of_tensors) dtype_ = argument.dtype();
   }
 
-  // Where the elements of an array are; null if it is of another kind.
+  // Where the elements of an array are; null if it is of another kind, or none.
   void* data(const ArrayArgument& other) const {
     const Array& x = other.array();
     const size_t size = static_cast<size_t>(array_.rank) * sizeof(int64_t);
     const bool same = x.dtype == array_.dtype && x.rank == array_.rank &&
                       std::memcmp(x.shape, array_.shape, size) == 0 &&
                       std::memcmp(x.stride, array_.stride, size) == 0;
-    return same ? x.data : nullptr;
+    return same && other ? x.data : nullptr;
   }
 
   // Of a NumPy array, without a description of all of it.
@@ -120,79 +117,89 @@ class BoundRotation {
     for (int i = 0; i < 2; ++i) {
       in_[i] = Kind(in[i], of_tensors_);
       call.in[i] = call.out[i] = &in[i].array();
-      if (in[i].array().empty()) throw tensors::Elsewhere{};
+      if (!in[i] || in[i].array().empty()) return;
       if (in_place_) continue;
       out[i] = result(in[i].object());
+      if (!out[i]) return;
       out_[i] = Kind(out[i], of_tensors_);
       call.out[i] = &out[i].array();
     }
     args_ = check_rotary_parts(call).first;  // options that could be pairs are none here
-    const int64_t heads = args_.tensors[0].heads + args_.tensors[1].heads;
-    const int64_t bytes = args_.rows() * heads * args_.head_dim * item_size(args_.dtype);
-    if (of_tensors_ && 2 * bytes >= kTensorBytes) throw tensors::Elsewhere{};  // in every call
+    const int64_t bytes = cpu::result_bytes(args_);
+    if (of_tensors_ && 2 * bytes >= kTensorBytes) return;  // in every call
     // Of each head or of several axes: every call looks them up.
-    if (args_.inv_freq.heads != 1 || args_.inv_freq.terms() != 1) throw tensors::Elsewhere{};
+    if (args_.inv_freq.heads != 1 || args_.inv_freq.terms() != 1) return;
     has_batch_ = call.layout.find('b') != std::string_view::npos;
     const auto pairs = static_cast<size_t>(args_.pairs);
     turns_.resize(2 * pairs);
     turns_from_frequencies(args_.inv_freq, args_.pairs, turns_.data(), turns_.data() + pairs);
     args_.frequencies = {turns_.data(), turns_.data() + pairs};
     args_.inv_freq.data = nullptr;  // what they were made of is not kept
+    is_bound_ = true;
   }
 
-  PyObject* operator()(py::handle q, py::handle k, py::handle position) const {
+  // False where ordinary calls serve q and k.
+  bool is_bound() const { return is_bound_; }
+
+  py::object operator()(py::handle q, py::handle k, py::handle position) const {
     const tensors::Library& library = tensors::Library::get();
     bool records = false;
     if (of_tensors_) {
-      records = library.records();
-      library.check_kernels(false, tensors::Operation::kRotateTwo,
-                            in_place_ ? tensors::Form::kInPlace : tensors::Form::kNew);
+      const tensors::Follower follower = library.follower();
+      if (follower == tensors::Follower::kOther) return not_mine();
+      records = follower == tensors::Follower::kAutograd;
+      const tensors::Form form = in_place_ ? tensors::Form::kInPlace : tensors::Form::kNew;
+      if (!library.has_own_kernels(false, tensors::Operation::kRotateTwo, form)) return not_mine();
     }
     RotaryArgs args = args_;
-    int64_t own[kOwnPositions];
     Bytes bytes[3];
     const py::handle given[2] = {q, k};
     for (int i = 0; i < 2; ++i) {
       void* const data =
           of_tensors_ ? in_[i].data(tensor(given[i], records)) : in_[i].data(given[i], in_place_);
-      if (data == nullptr) throw tensors::Elsewhere{};
-      if (of_tensors_ && in_place_) library.check_version(given[i]);
+      if (data == nullptr) return not_mine();
+      if (of_tensors_ && in_place_ && !library.may_be_written(given[i])) return not_mine();
       args.tensors[i].in = args.tensors[i].out = data;
       bytes[i] = in_[i].bytes(data);
     }
-    bytes[2] = place(position, records, own, args);
+    if (!place(position, records, args, bytes[2])) return not_mine();
     // Views that cross each other may be right all the same: the ordinary way finds out.
     if (bytes[0].meet(bytes[1]) || bytes[0].meet(bytes[2]) || bytes[1].meet(bytes[2])) {
-      throw tensors::Elsewhere{};
+      return not_mine();
     }
     if (in_place_) {
-      rotate(args);
+      cpu::rotate(args, run_rows);
       if (of_tensors_) {
         library.written(q);
         library.written(k);
       }
-      return PyTuple_Pack(2, q.ptr(), k.ptr());
+      return pair(q, k);
     }
     const ArrayArgument out[2] = {result(q), result(k)};
     for (int i = 0; i < 2; ++i) {
       args.tensors[i].out = out_[i].data(out[i]);
-      if (args.tensors[i].out == nullptr) throw tensors::Elsewhere{};
+      if (args.tensors[i].out == nullptr) return not_mine();
     }
-    rotate(args);
-    return PyTuple_Pack(2, out[0].object().ptr(), out[1].object().ptr());
+    cpu::rotate(args, run_rows);
+    return pair(out[0].object(), out[1].object());
   }
 
  private:
+  static py::object pair(py::handle q, py::handle k) {
+    PyObject* const both = PyTuple_Pack(2, q.ptr(), k.ptr());
+    if (both == nullptr) throw py::error_already_set();
+    return py::reinterpret_steal<py::object>(both);
+  }
+
   ArrayArgument argument(const char* function, const char* name, py::handle object) const {
     if (of_tensors_) return tensor(object, false);
     return {function, name, require_array(function, name, object)};
   }
 
+  // Nothing where it cannot be read here.
   static ArrayArgument tensor(py::handle object, bool records) {
     const tensors::Library& library = tensors::Library::get();
-    if (!library.is_tensor(object) || (records && library.requires_grad(object))) {
-      throw tensors::Elsewhere{};
-    }
+    if (!library.is_tensor(object) || (records && library.requires_grad(object))) return {};
     return ArrayArgument::of_tensor(py::reinterpret_borrow<py::object>(object));
   }
 
@@ -201,49 +208,43 @@ class BoundRotation {
     return {"", "", empty_like(py::reinterpret_borrow<py::object>(like))};
   }
 
-  // Positions of the tokens: an int p for p, p + 1 ..., or integers [s], [1, s] or [b, s].
-  Bytes place(py::handle position, bool records, int64_t (&own)[kOwnPositions],
-              RotaryArgs& args) const {
+  // Positions of the tokens: an int p for p, p + 1 ..., or integers [s], [1, s] or [b, s]. False
+  // for others; `bytes`: where they are.
+  bool place(py::handle position, bool records, RotaryArgs& args, Bytes& bytes) const {
+    bytes = {nullptr, nullptr};
+    args.position_batch_stride = 0;
+    args.position_token_stride = 1;
     if (PyLong_CheckExact(position.ptr())) {
       int overflow = 0;
       const int64_t first = PyLong_AsLongLongAndOverflow(position.ptr(), &overflow);
-      const int64_t steps = args.tokens - 1;  // from the first position to the last
-      if (overflow != 0 || args.tokens > kOwnPositions ||
-          (steps > 0 && first > INT64_MAX - steps)) {
-        throw tensors::Elsewhere{};
-      }
-      for (int64_t i = 0; i < args.tokens; ++i) own[i] = first + i;
-      args.positions = {own, Dtype::kInt64, 0};
-      args.position_batch_stride = 0;
-      args.position_token_stride = 1;
-      return {nullptr, nullptr};
+      args.positions = {};
+      args.positions.first = first;
+      return overflow == 0 && (first <= 0 || args.tokens - 1 <= INT64_MAX - first);
     }
     if (!of_tensors_ &&
         (Py_TYPE(position.ptr()) != py::detail::npy_api::get().PyArray_Type_ ||
          !py::detail::check_flags(position.ptr(), py::detail::npy_api::NPY_ARRAY_ALIGNED_))) {
-      throw tensors::Elsewhere{};
+      return false;
     }
     const ArrayArgument argument =
         of_tensors_ ? tensor(position, records)
                     : ArrayArgument("", "", py::reinterpret_borrow<py::array>(position));
+    if (!argument) return false;
     const Array& x = argument.array();
     const bool by_row = x.rank == 2 && has_batch_ && x.shape[0] == args.batch;
     const bool one_row = x.rank == 1 || (x.rank == 2 && has_batch_ && x.shape[0] == 1);
     if (!is_integer(x.dtype) || !(by_row || one_row) || x.shape[x.rank - 1] != args.tokens) {
-      throw tensors::Elsewhere{};
+      return false;
     }
-    args.positions = {x.data, x.dtype, 0};
+    args.positions = {x.data, x.dtype};
     args.position_batch_stride = one_row ? 0 : x.stride[0];
     args.position_token_stride = x.stride[x.rank - 1];
-    return bytes_of(x.data, x.dtype, x.rank, x.shape, x.stride);
-  }
-
-  void rotate(const RotaryArgs& args) const {
-    of_tensors_ ? cpu::rotate(args, run_rows_of_tensors) : cpu::rotate(args, run_rows);
+    bytes = bytes_of(x.data, x.dtype, x.rank, x.shape, x.stride);
+    return true;
   }
 
   const bool of_tensors_, in_place_;
-  bool has_batch_ = false;
+  bool is_bound_ = false, has_batch_ = false;
   Kind in_[2], out_[2];
   std::vector<uint64_t> turns_;
   RotaryArgs args_;  // without addresses of q, k and positions
@@ -263,7 +264,7 @@ PyObject* call_bound(PyObject* self, PyObject* const* args, size_t flags, PyObje
     return nullptr;
   }
   const BoundRotation& rotation = *reinterpret_cast<Bound*>(self)->rotation;
-  return guarded([&] { return rotation(args[0], args[1], args[2]); });
+  return guarded<true>([&] { return rotation(args[0], args[1], args[2]).release().ptr(); });
 }
 
 void delete_bound(PyObject* self) {
@@ -296,6 +297,7 @@ py::object bind_rotary_qk(py::handle q, py::handle k, py::handle inv_freq, py::h
                           py::handle inverse, py::handle inplace) {
   auto rotation = std::make_unique<BoundRotation>(q, k, inv_freq, layout, pairing, start, scale,
                                                   inverse, inplace);
+  if (!rotation->is_bound()) return not_mine();
   PyTypeObject* const type = bound_type();
   PyObject* const object = type->tp_alloc(type, 0);
   if (object == nullptr) throw py::error_already_set();
@@ -311,7 +313,7 @@ void define_bound_rotary(py::module_& m) {
   static PyMethodDef methods[] = {method<&bind_rotary_qk>("bind_rotary_qk"),
                                   {nullptr, nullptr, 0, nullptr}};
   bound_type();
-  if (PyModule_AddFunctions(m.ptr(), methods) != 0) throw py::error_already_set();
+  add_methods(m, methods);
 }
 
 }  // namespace posenc::numpy

@@ -9,7 +9,7 @@
 #include <tuple>
 #include <type_traits>
 
-#include "bindings/numpy/tensors.h"
+#include "bindings/numpy/door.h"
 #include "core/view.h"
 
 namespace posenc::numpy {
@@ -79,14 +79,15 @@ inline void set_error(const Error& error) {
   }
 }
 
-// What a function returns; where it throws, NotImplemented or null with Python's exception set.
-template <typename Function>
+// What a function returns; where it throws, null with Python's exception set. At the door an error
+// about an argument is the answer that the call is not for it: the general path, which converts
+// arguments and has hints, calls again and gets the error.
+template <bool at_door, typename Function>
 PyObject* guarded(const Function& function) {
   try {
     return function();
-  } catch (const tensors::Elsewhere&) {
-    return py::reinterpret_borrow<py::object>(Py_NotImplemented).release().ptr();
   } catch (const Error& error) {
+    if (at_door) return not_mine().release().ptr();
     set_error(error);
   } catch (py::error_already_set& error) {
     error.restore();
@@ -103,7 +104,7 @@ PyObject* guarded(const Function& function) {
 // A function as the interpreter calls it. It does without pybind11, which would look for an
 // overload by the types of the arguments, and without keywords: either takes longer than rotating a
 // token.
-template <auto function>
+template <auto function, bool at_door>
 PyObject* call(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count) {
   using Signature = Signature<decltype(function)>;
   const auto given = static_cast<size_t>(count);
@@ -113,19 +114,28 @@ PyObject* call(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count) {
                  static_cast<Py_ssize_t>(Signature::kArguments), count);
     return nullptr;
   }
-  return guarded([&] { return Signature::invoke(function, args, given); });
+  return guarded<at_door>([&] {
+    if (at_door && !may_enter(args, given)) return not_mine().release().ptr();
+    return Signature::invoke(function, args, given);
+  });
 }
 
-template <auto function>
+template <auto function, bool at_door = false>
 PyMethodDef method(const char* name) {
-  return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&call<function>)),
+  return {name,
+          reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&call<function, at_door>)),
           METH_FASTCALL, nullptr};
+}
+
+// Puts the functions of a table, which has to outlive the module, into it.
+inline void add_methods(py::module_& m, PyMethodDef* methods) {
+  if (PyModule_AddFunctions(m.ptr(), methods) != 0) throw py::error_already_set();
 }
 
 // The functions of each family, put into the module.
 void define_sinusoidal(py::module_& m);
-void define_rotary(py::module_& m);
-void define_norm_rotary(py::module_& m);
+void define_rotary(py::module_& m, py::module_& door);
+void define_norm_rotary(py::module_& m, py::module_& door);
 void define_bound_rotary(py::module_& m);
 void define_relative(py::module_& m);
 void define_cuda_on_host(py::module_& m);  // where its kernels are those

@@ -1,5 +1,5 @@
-// What stands before attention, of NumPy arrays and of small tensors. Options come by position and
-// are read by the one declaration of them, NormRotaryOptions::for_each.
+// What stands before attention, of NumPy arrays and, at the door, of small tensors. Options come by
+// position and are read by the one declaration of them, NormRotaryOptions::for_each.
 
 #include "core/norm_rotary.h"
 
@@ -39,7 +39,7 @@ class NormRotation : CallArguments<kMaxNormArrays> {
  public:
   template <typename Options>
   NormRotation(const char* function, py::handle q, Options options)
-      : CallArguments(function, q, true), from_tables_(Options::kFrom == AnglesFrom::kTables) {
+      : CallArguments(function, q), from_tables_(Options::kFrom == AnglesFrom::kTables) {
     call_.function = function;
     Reader options_reader = reader(options.arguments, options.count);
     call_.for_each(Options::kFrom, Options::kAppend, options_reader);
@@ -51,15 +51,16 @@ class NormRotation : CallArguments<kMaxNormArrays> {
   }
 
   // q and k to new arrays (`to` is false), where they are (true), or to those of a tuple.
-  py::tuple rotate(py::handle q, py::handle k, py::handle to) {
+  py::object rotate(py::handle q, py::handle k, py::handle to) {
     return run(q, k, to, tensors::Operation::kNorm, 2);
   }
 
   // Also into the caches; k only there, unless it is to be returned.
-  py::tuple append(py::handle q, py::handle k, py::handle v, py::handle to) {
+  py::object append(py::handle q, py::handle k, py::handle v, py::handle to) {
     const ArrayArgument value = input("v", v);
     call_.v = &value.array();
-    py::tuple results = run(q, k, to, tensors::Operation::kAppend, call_.return_k ? 2 : 1);
+    py::object results = run(q, k, to, tensors::Operation::kAppend, call_.return_k ? 2 : 1);
+    if (results.ptr() == Py_NotImplemented) return results;
     written(keys_);
     written(values_);
     return results;
@@ -103,12 +104,12 @@ class NormRotation : CallArguments<kMaxNormArrays> {
                                             NormRotaryOptionCount(AnglesFrom::kTables, false).all;
 
   // `count`: of q and k, those that go anywhere but into a cache.
-  py::tuple run(py::handle q, py::handle k, py::handle to, tensors::Operation operation,
-                size_t count) {
+  py::object run(py::handle q, py::handle k, py::handle to, tensors::Operation operation,
+                 size_t count) {
     static constexpr const char* kNames[] = {"q", "k"};
     const py::handle given[] = {q, k};
     const bool to_others = PyTuple_CheckExact(to.ptr());
-    const bool in_place = !to_others && boolean(plain(to, {&PyBool_Type}));
+    const bool in_place = !to_others && boolean(to);
     py::handle places[2];
     for (size_t i = 0; i < count; ++i) {
       if (in_place) places[i] = given[i];
@@ -117,10 +118,9 @@ class NormRotation : CallArguments<kMaxNormArrays> {
     if (count == 1) call_.out_names[0] = "out";
     bool all_in_place = true;
     for (size_t i = 0; i < count; ++i) all_in_place = all_in_place && places[i].is(given[i]);
-    check_kernels(from_tables_, operation,
-                  all_in_place ? tensors::Form::kInPlace
-                  : to_others  ? tensors::Form::kOut
-                               : tensors::Form::kNew);
+    const tensors::Form form = all_in_place ? tensors::Form::kInPlace
+                               : to_others  ? tensors::Form::kOut
+                                            : tensors::Form::kNew;
     ArrayArgument in[2], out[2];
     for (size_t i = 0; i < 2; ++i) {
       const bool itself = i < count && places[i].is(given[i]);
@@ -133,7 +133,10 @@ class NormRotation : CallArguments<kMaxNormArrays> {
       out[i] = to_others ? output(call_.out_names[i], places[i]) : result(in[i]);
       call_.out[i] = &out[i].array();
     }
-    run();
+    if (!all_read() || !has_own_kernels(from_tables_, operation, form)) return not_mine();
+    const NormRotaryArgs args = check_norm_rotary(call_);
+    if (of_tensors() && 2 * cpu::result_bytes(args) >= kTensorBytes) return not_mine();
+    cpu::norm_rotate(args, run_rows);
     for (const py::handle place : places) {
       if (place) written(place);
     }
@@ -143,7 +146,7 @@ class NormRotation : CallArguments<kMaxNormArrays> {
     PyObject* const all =
         count == 2 ? PyTuple_Pack(2, object(0), object(1)) : PyTuple_Pack(1, object(0));
     if (all == nullptr) throw py::error_already_set();
-    return py::reinterpret_steal<py::tuple>(all);
+    return py::reinterpret_steal<py::object>(all);
   }
 
   py::handle place_of(py::handle to, size_t i, size_t count) const {
@@ -152,15 +155,6 @@ class NormRotation : CallArguments<kMaxNormArrays> {
                 "another tuple");
     }
     return PyTuple_GET_ITEM(to.ptr(), static_cast<Py_ssize_t>(i));
-  }
-
-  void run() const {
-    const NormRotaryArgs args = check_norm_rotary(call_);
-    if (of_tensors()) {
-      cpu::norm_rotate(args, run_rows_of_tensors);
-    } else {
-      cpu::norm_rotate(args, run_rows);
-    }
   }
 
   NormRotaryCall call_;
@@ -173,11 +167,11 @@ using NormByTables = NormRotaryArguments<AnglesFrom::kTables, false>;
 using AppendByPositions = NormRotaryArguments<AnglesFrom::kPositions, true>;
 using AppendByTables = NormRotaryArguments<AnglesFrom::kTables, true>;
 
-py::tuple norm_rotary_qk(py::handle q, py::handle k, NormByPositions options, py::handle to) {
+py::object norm_rotary_qk(py::handle q, py::handle k, NormByPositions options, py::handle to) {
   return NormRotation("norm_rotary_qk", q, options).rotate(q, k, to);
 }
 
-py::tuple norm_rotary_qk_tables(py::handle q, py::handle k, NormByTables options, py::handle to) {
+py::object norm_rotary_qk_tables(py::handle q, py::handle k, NormByTables options, py::handle to) {
   return NormRotation("norm_rotary_qk_tables", q, options).rotate(q, k, to);
 }
 
@@ -186,26 +180,32 @@ py::tuple norm_rotary_backward(py::handle grad_q, py::handle grad_k, py::handle 
   return NormRotation("norm_rotary_backward", q, options).rotate_back(grad_q, grad_k, q, k);
 }
 
-py::tuple rotary_append(py::handle q, py::handle k, py::handle v, AppendByPositions options,
-                        py::handle to) {
+py::object rotary_append(py::handle q, py::handle k, py::handle v, AppendByPositions options,
+                         py::handle to) {
   return NormRotation("rotary_append", q, options).append(q, k, v, to);
 }
 
-py::tuple rotary_append_tables(py::handle q, py::handle k, py::handle v, AppendByTables options,
-                               py::handle to) {
+py::object rotary_append_tables(py::handle q, py::handle k, py::handle v, AppendByTables options,
+                                py::handle to) {
   return NormRotation("rotary_append_tables", q, options).append(q, k, v, to);
 }
 
 }  // namespace
 
-void define_norm_rotary(py::module_& m) {
+void define_norm_rotary(py::module_& m, py::module_& door) {
   static PyMethodDef methods[] = {method<&norm_rotary_qk>("norm_rotary_qk"),
                                   method<&norm_rotary_qk_tables>("norm_rotary_qk_tables"),
                                   method<&norm_rotary_backward>("norm_rotary_backward"),
                                   method<&rotary_append>("rotary_append"),
                                   method<&rotary_append_tables>("rotary_append_tables"),
                                   {nullptr, nullptr, 0, nullptr}};
-  if (PyModule_AddFunctions(m.ptr(), methods) != 0) throw py::error_already_set();
+  add_methods(m, methods);
+  static PyMethodDef at_door[] = {method<&norm_rotary_qk, true>("norm_rotary_qk"),
+                                  method<&norm_rotary_qk_tables, true>("norm_rotary_qk_tables"),
+                                  method<&rotary_append, true>("rotary_append"),
+                                  method<&rotary_append_tables, true>("rotary_append_tables"),
+                                  {nullptr, nullptr, 0, nullptr}};
+  add_methods(door, at_door);
 }
 
 }  // namespace posenc::numpy

@@ -1,16 +1,16 @@
-// The arguments of a call whose options the core declares with a for_each: arrays of NumPy, or
-// small tensors (tensors.h). Options come by position.
+// The arguments of a call whose options the core declares with a for_each: arrays of NumPy or, at
+// the door (door.h), small tensors. Options come by position; None stands for the default.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "bindings/numpy/arguments.h"
+#include "bindings/numpy/door.h"
 #include "bindings/numpy/run.h"
 
 namespace posenc::numpy {
@@ -20,22 +20,19 @@ template <size_t kMaxArrays>
 class CallArguments {
  public:
   // `x`: what is computed with, or the first of several. Arrays go with arrays, tensors with
-  // tensors. exact: all else than NumPy's own arrays is left to the caller, who converts it and
-  // asks again.
-  CallArguments(const char* function, py::handle x, bool exact = false)
-      : function_(function),
-        exact_(exact),
-        of_tensors_(tensors::Library::get().is_tensor(x)),
-        records_(of_tensors_ && tensors::Library::get().records()) {}
+  // tensors; options of tensors may be arrays.
+  CallArguments(const char* function, py::handle x)
+      : function_(function), of_tensors_(tensors::Library::get().is_tensor(x)) {}
   CallArguments(const CallArguments&) = delete;
   CallArguments& operator=(const CallArguments&) = delete;
 
   bool of_tensors() const { return of_tensors_; }
 
+  // False once a tensor has come that cannot be read here. To be asked when all have been read;
+  // until then nothing is computed.
+  bool all_read() const { return all_read_; }
+
   // Reads the options of a call, one argument after the other.
-  //
-  // In a call on tensors it takes only plain values. About all others the operator decides, in
-  // words of its own: a number may be a tensor, for instance, even one with a gradient.
   struct Reader {
     CallArguments& call;
     PyObject* const* next;
@@ -43,8 +40,7 @@ class CallArguments {
 
     void array(const char* name, const Array*& value) {
       optional_array(name, value);
-      if (value != nullptr) return;
-      if (call.of_tensors_) throw tensors::Elsewhere{};
+      if (value != nullptr || !call.all_read_) return;
       fail_type(call.function_, name, "an array", "None");
     }
     void output(const char* name, const Array*& value) {
@@ -53,38 +49,53 @@ class CallArguments {
       value = array->pointer();
     }
     void optional_array(const char* name, const Array*& value) {
-      if (next == end || *next == Py_None) {
-        if (next != end) ++next;
-        return;
-      }
+      if (!is_given()) return;
       std::optional<ArrayArgument>& array = call.arrays_[call.array_count_++];
       array.emplace(call.option(name, *next++));
       value = array->pointer();
     }
+    // An int is the position of the first token.
+    void positions(const char* name, const Array*& value, int64_t& first) {
+      if (next == end || !PyLong_CheckExact(*next)) return optional_array(name, value);
+      first = numpy::integer(call.function_, name, *next++);
+      // So that no position is beyond 64 bits, whatever x has of tokens: nobody has as many.
+      if (first > INT64_MAX - (int64_t{1} << 48)) call.all_read_ = false;
+    }
     void text(const char* name, std::string_view& value) {
-      if (next == end) return;
-      value = numpy::text(call.function_, name, plain({&PyUnicode_Type}));
+      if (is_layout(name) ? !is_given() : next == end) return;
+      value = numpy::text(call.function_, name, *next++);
     }
     void pairing(const char* name, std::string_view& value) {
-      if (next == end) return;
-      const py::handle object = plain({&PyUnicode_Type, &PyLong_Type});
-      value = pairing_text(call.function_, name, object, value == "same",
+      if (value == "same" ? next == end : !is_given()) return;
+      value = pairing_text(call.function_, name, *next++, value == "same",
                            call.pairings_[call.pairing_count_++]);
     }
     void integer(const char* name, int64_t& value) {
-      if (next == end) return;
-      value = numpy::integer(call.function_, name, plain({&PyLong_Type}));
+      if (!is_given() || !is_plain()) return;
+      value = numpy::integer(call.function_, name, *next++);
     }
     void number(const char* name, double& value) {
-      if (next == end) return;
-      value = numpy::number(call.function_, name, plain({&PyFloat_Type, &PyLong_Type}));
+      if (is_scale(name) ? !is_given() : next == end) return;
+      value = numpy::number(call.function_, name, *next++);
     }
     void boolean(const char* /*name*/, bool& value) {
-      if (next == end) return;
-      value = numpy::boolean(plain({&PyBool_Type}));
+      if (next == end || !is_plain()) return;
+      value = numpy::boolean(*next++);
     }
-    py::handle plain(std::initializer_list<PyTypeObject*> types) {
-      return call.plain(*next++, types);
+    // A tensor of one element would pass for a number; about it the operator decides.
+    bool is_plain() {
+      if (!tensors::Library::get().is_tensor_or_parameter(*next)) return true;
+      ++next;
+      call.all_read_ = false;
+      return false;
+    }
+    static bool is_layout(std::string_view name) { return name == "layout"; }
+    static bool is_scale(std::string_view name) { return name == "scale"; }
+    bool is_given() {
+      if (next == end) return false;
+      if (*next != Py_None) return true;
+      ++next;
+      return false;
     }
   };
 
@@ -92,43 +103,31 @@ class CallArguments {
     return {*this, arguments, arguments + count};
   }
 
-  py::handle plain(py::handle object, std::initializer_list<PyTypeObject*> types) const {
-    if (of_tensors_ &&
-        std::find(types.begin(), types.end(), Py_TYPE(object.ptr())) == types.end()) {
-      throw tensors::Elsewhere{};
-    }
-    return object;
-  }
-
-  ArrayArgument input(const char* name, py::handle object) const {
+  ArrayArgument input(const char* name, py::handle object) {
     if (of_tensors_) return tensor(object);
-    check_exact(object);
     return {function_, name, require_array(function_, name, object)};
   }
 
-  ArrayArgument output(const char* name, py::handle object) const {
-    if (!of_tensors_) {
-      check_exact(object);
-      return output_array(function_, name, object);
-    }
-    ArrayArgument argument = tensor(object);
-    tensors::Library::get().check_version(object);
-    return argument;
+  ArrayArgument output(const char* name, py::handle object) {
+    if (!of_tensors_) return output_array(function_, name, object);
+    if (!tensors::Library::get().may_be_written(object)) all_read_ = false;
+    return tensor(object);
   }
 
   // A new one like it.
-  ArrayArgument result(const ArrayArgument& like) const {
+  ArrayArgument result(const ArrayArgument& like) {
     if (!of_tensors_) return {function_, "out", empty_like(like.object())};
     const Array& x = like.array();
     double bytes = static_cast<double>(item_size(x.dtype));
     for (int i = 0; i < x.rank; ++i) bytes *= static_cast<double>(x.shape[i]);
-    if (bytes >= static_cast<double>(kTensorBytes)) throw tensors::Elsewhere{};
-    return ArrayArgument::of_tensor(tensors::Library::get().empty_like(like.object()));
+    if (bytes >= static_cast<double>(kTensorBytes)) all_read_ = false;
+    if (!all_read_) return {};
+    return checked(ArrayArgument::of_tensor(tensors::Library::get().empty_like(like.object())));
   }
 
-  // Throws Elsewhere where somebody has put a kernel in the place of the operator's.
-  void check_kernels(bool from_tables, tensors::Operation operation, tensors::Form form) const {
-    if (of_tensors_) tensors::Library::get().check_kernels(from_tables, operation, form);
+  // Whether the operator's kernels are ours.
+  bool has_own_kernels(bool from_tables, tensors::Operation operation, tensors::Form form) const {
+    return !of_tensors_ || tensors::Library::get().has_own_kernels(from_tables, operation, form);
   }
 
   void written(py::handle object) const {
@@ -136,30 +135,55 @@ class CallArguments {
   }
 
  private:
-  ArrayArgument option(const char* name, py::handle object) const {
-    if (of_tensors_) return tensor(object);
-    check_exact(object);
+  ArrayArgument option(const char* name, py::handle object) {
+    if (PyList_CheckExact(object.ptr())) return list(object);
+    if (of_tensors_ && tensors::Library::get().is_tensor_or_parameter(object)) {
+      return described(object);
+    }
+    if (of_tensors_ && is_factor(name)) all_read_ = false;
     return optional_array(function_, name, object);
   }
 
-  void check_exact(py::handle object) const {
-    if (exact_ && Py_TYPE(object.ptr()) != py::detail::npy_api::get().PyArray_Type_) {
-      throw tensors::Elsewhere{};
-    }
+  // Of what x is multiplied by: beside tensors it is one.
+  static bool is_factor(std::string_view name) {
+    return name == "cos" || name == "sin" || name == "q_weight" || name == "k_weight";
   }
 
-  ArrayArgument tensor(py::handle object) const {
-    const tensors::Library& library = tensors::Library::get();
-    if (!library.is_tensor(object) || (records_ && library.requires_grad(object))) {
-      throw tensors::Elsewhere{};
+  // The door lets only short lists of ints in; without it there are none.
+  ArrayArgument list(py::handle object) {
+    int64_t* const values = integers_[integer_count_++];
+    for (Py_ssize_t i = 0; i < std::min(PyList_GET_SIZE(object.ptr()), kMaxListed); ++i) {
+      int overflow = 0;
+      values[i] = PyLong_AsLongLongAndOverflow(PyList_GET_ITEM(object.ptr(), i), &overflow);
+      if (overflow != 0) all_read_ = false;
     }
-    return ArrayArgument::of_tensor(py::reinterpret_borrow<py::object>(object));
+    return ArrayArgument::of_integers(py::reinterpret_borrow<py::object>(object), values);
+  }
+
+  ArrayArgument tensor(py::handle object) {
+    if (!tensors::Library::get().is_tensor(object)) {
+      all_read_ = false;
+      return {};
+    }
+    return described(object);
+  }
+
+  ArrayArgument described(py::handle object) {
+    return checked(ArrayArgument::of_tensor(py::reinterpret_borrow<py::object>(object)));
+  }
+
+  ArrayArgument checked(ArrayArgument argument) {
+    if (!argument) all_read_ = false;
+    return argument;
   }
 
   const char* const function_;
-  const bool exact_, of_tensors_, records_;
+  const bool of_tensors_;
+  bool all_read_ = true;
   std::optional<ArrayArgument> arrays_[kMaxArrays];  // few are given
   size_t array_count_ = 0;
+  int64_t integers_[kMaxArrays][kMaxListed];
+  size_t integer_count_ = 0;
   std::string pairings_[2];  // that are numbers
   size_t pairing_count_ = 0;
 };

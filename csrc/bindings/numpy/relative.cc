@@ -187,7 +187,7 @@ void define_relative(py::module_& m) {
                                   method<&relative_gather>("relative_gather"),
                                   method<&relative_scatter>("relative_scatter"),
                                   {nullptr, nullptr, 0, nullptr}};
-  if (PyModule_AddFunctions(m.ptr(), methods) != 0) throw py::error_already_set();
+  add_methods(m, methods);
 }
 
 }  // namespace posenc::numpy

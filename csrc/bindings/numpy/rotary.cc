@@ -1,4 +1,4 @@
-// Rotations of NumPy arrays, and of small tensors (tensors.h). Options come by position and are
+// Rotations of NumPy arrays and, at the door, of small tensors. Options come by position and are
 // read by the one declaration of them, RotaryOptions::for_each.
 
 #include "core/rotary.h"
@@ -52,71 +52,55 @@ class Rotation : CallArguments<kMaxArrays> {
 
   // x -> out, or a new array.
   py::object rotate(py::handle x, py::handle out) {
-    check_kernels(1, out.is_none() ? Form::kNew : out.is(x) ? Form::kInPlace : Form::kOut);
     const ArrayArgument from = input("x", x);
     const ArrayArgument to = out.is_none() ? result(from) : output("out", out);
     call_.tensor_count = 1;
     call_.in[0] = &from.array();
-    // In place, what is wrong with a tensor is wrong with x, as it is for the operator.
-    call_.out[0] = of_tensors() && out.is(x) ? call_.in[0] : &to.array();
-    rotate();
+    call_.out[0] = &to.array();
+    const Form form = out.is_none() ? Form::kNew : out.is(x) ? Form::kInPlace : Form::kOut;
+    if (!rotate(form)) return not_mine();
     if (!out.is_none()) written(out);
     return to.object();
   }
 
-  // q and k to new arrays (`to` is false), where they are (true), or to the two of a tuple. Heads
-  // of another width than `head_dim`, where it is not negative, are left to the caller, who has
-  // words for them.
-  py::tuple rotate(py::handle q, py::handle k, py::handle to, int64_t head_dim = -1) {
-    if (PyTuple_CheckExact(to.ptr())) return rotate_to(q, k, py::reinterpret_borrow<py::tuple>(to));
-    const bool in_place = boolean(plain(to, {&PyBool_Type}));
-    check_kernels(2, in_place ? Form::kInPlace : Form::kNew);
-    const auto read = [&](const char* name, py::handle object) {
-      return in_place ? output(name, object) : input(name, object);
-    };
-    const ArrayArgument query = read("q", q), key = read("k", k);
-    const Array& x = query.array();
-    if (head_dim >= 0 && x.rank > 0 && x.shape[x.rank - 1] != head_dim) throw tensors::Elsewhere{};
-    call_.names[0] = "q";
-    call_.tensor_count = 2;
-    call_.in[0] = call_.out[0] = &query.array();
-    call_.in[1] = call_.out[1] = &key.array();
-    if (in_place) {
-      rotate();
-      written(q);
-      written(k);
-      return pair(query, key);
-    }
-    const ArrayArgument query_out = result(query), key_out = result(key);
-    call_.out[0] = &query_out.array();
-    call_.out[1] = &key_out.array();
-    rotate();
-    return pair(query_out, key_out);
-  }
-
-  // Each of q and k to memory that the caller has, which may be its own.
-  py::tuple rotate_to(py::handle q, py::handle k, const py::tuple& to) {
-    if (to.size() != 2) fail_type(call_.function, "out", "a pair (q_out, k_out)", "another tuple");
+  // q and k to new arrays (`to` is false), where they are (true), or to the two of a tuple. One of
+  // them may be None, and is then in the result. Heads of another width than `head_dim`, where it
+  // is not negative, are left to the caller, who has words for them.
+  py::object rotate(py::handle q, py::handle k, py::handle to, int64_t head_dim = -1) {
     const py::handle given[2] = {q, k};
-    const py::handle outs[2] = {PyTuple_GET_ITEM(to.ptr(), 0), PyTuple_GET_ITEM(to.ptr(), 1)};
-    const bool in_place = outs[0].is(q) && outs[1].is(k);
-    check_kernels(2, in_place ? Form::kInPlace : Form::kOut);
-    call_.names[0] = "q";
-    call_.out_names[0] = "out[0]";
-    call_.out_names[1] = "out[1]";
-    call_.tensor_count = 2;
+    const py::handle outs[2] = {memory(to, q, 0), memory(to, k, 1)};
     ArrayArgument in[2], out[2];
+    py::handle results[2] = {q, k};
+    bool new_memory = false, in_place = true;
     for (int i = 0; i < 2; ++i) {
+      if (given[i].is_none()) continue;
+      const int at = call_.tensor_count++;
+      call_.names[at] = kNames[i];
+      call_.out_names[at] = kOutNames[i];
       const bool itself = outs[i].is(given[i]);
-      in[i] = itself ? output(call_.names[i], given[i]) : input(call_.names[i], given[i]);
-      call_.in[i] = call_.out[i] = &in[i].array();
+      in_place = in_place && itself;
+      in[i] = itself ? output(kNames[i], given[i]) : input(kNames[i], given[i]);
+      call_.in[at] = call_.out[at] = &in[i].array();
+      const Array& x = in[i].array();
+      if (i == 0 && head_dim >= 0 && x.rank > 0 && x.shape[x.rank - 1] != head_dim) {
+        return not_mine();
+      }
       if (itself) continue;
-      out[i] = output(call_.out_names[i], outs[i]);
-      call_.out[i] = &out[i].array();
+      new_memory = !outs[i];
+      out[i] = new_memory ? result(in[i]) : output(kOutNames[i], outs[i]);
+      call_.out[at] = &out[i].array();
+      results[i] = out[i].object();
     }
-    rotate();
-    for (const py::handle written_to : outs) written(written_to);
-    return to;
+    if (call_.tensor_count == 0) return not_mine();
+    const Form form = in_place ? Form::kInPlace : new_memory ? Form::kNew : Form::kOut;
+    if (!rotate(form)) return not_mine();
+    for (const py::handle out_of_caller : outs) {
+      if (out_of_caller && !out_of_caller.is_none()) written(out_of_caller);
+    }
+    if (PyTuple_CheckExact(to.ptr())) return py::reinterpret_borrow<py::object>(to);
+    PyObject* const both = PyTuple_Pack(2, results[0].ptr(), results[1].ptr());
+    if (both == nullptr) throw py::error_already_set();
+    return py::reinterpret_steal<py::object>(both);
   }
 
   // Takes the gradients of what x (or q and k) was rotated to, and x itself. Returns the gradients
@@ -167,26 +151,33 @@ class Rotation : CallArguments<kMaxArrays> {
   }
 
  private:
-  void check_kernels(int tensor_count, Form form) const {
-    CallArguments::check_kernels(
-        from_ == AnglesFrom::kTables,
-        tensor_count == 2 ? tensors::Operation::kRotateTwo : tensors::Operation::kRotateOne, form);
+  static constexpr const char* kNames[2] = {"q", "k"};
+  static constexpr const char* kOutNames[2] = {"out[0]", "out[1]"};
+
+  // Of the caller, where the result of q (0) or k (1) goes; nothing for new memory.
+  py::handle memory(py::handle to, py::handle given, size_t i) const {
+    if (!PyTuple_CheckExact(to.ptr())) return boolean(to) ? given : py::handle();
+    if (PyTuple_GET_SIZE(to.ptr()) != 2) {
+      fail_type(call_.function, "out", "a pair (q_out, k_out)", "another tuple");
+    }
+    return PyTuple_GET_ITEM(to.ptr(), static_cast<Py_ssize_t>(i));
   }
 
-  static py::tuple pair(const ArrayArgument& q, const ArrayArgument& k) {
-    PyObject* const both = PyTuple_Pack(2, q.object().ptr(), k.object().ptr());
-    if (both == nullptr) throw py::error_already_set();
-    return py::reinterpret_steal<py::tuple>(both);
-  }
-
-  void rotate() const {
+  // False where the operator has to do it.
+  bool rotate(Form form) const {
+    const auto operation =
+        call_.tensor_count == 2 ? tensors::Operation::kRotateTwo : tensors::Operation::kRotateOne;
+    if (!all_read() || !has_own_kernels(from_ == AnglesFrom::kTables, operation, form)) {
+      return false;
+    }
     const RotaryParts parts = check_rotary_parts(call_);
-    rotate(parts.first);
-    if (parts.second) rotate(*parts.second);
-  }
-
-  void rotate(const RotaryArgs& args) const {
-    of_tensors() ? cpu::rotate(args, run_rows_of_tensors) : cpu::rotate(args, run_rows);
+    if (of_tensors() && 2 * cpu::result_bytes(parts.first) >= kTensorBytes) return false;
+    if (parts.second) {
+      if (of_tensors() && 2 * cpu::result_bytes(*parts.second) >= kTensorBytes) return false;
+    }
+    cpu::rotate(parts.first, run_rows);
+    if (parts.second) cpu::rotate(*parts.second, run_rows);
+    return true;
   }
 
   RotaryCall call_;
@@ -197,16 +188,18 @@ py::object apply_rotary(py::handle x, PositionOptions options, py::handle out) {
   return Rotation("apply_rotary", x, options).rotate(x, out);
 }
 
-py::tuple apply_rotary_qk(py::handle q, py::handle k, PositionOptions options, py::handle inplace) {
-  return Rotation("apply_rotary_qk", q, options).rotate(q, k, inplace);
+py::handle operand(py::handle q, py::handle k) { return q.is_none() ? k : q; }
+
+py::object apply_rotary_qk(py::handle q, py::handle k, PositionOptions options, py::handle to) {
+  return Rotation("apply_rotary_qk", operand(q, k), options).rotate(q, k, to);
 }
 
 // As apply_rotary_qk, for heads of one width: to ask Python for a shape takes a tensor as long as a
 // twentieth of a token's rotation.
-py::tuple rotate_heads(py::handle q, py::handle k, PositionOptions options, py::handle inplace,
-                       py::handle head_dim) {
+py::object rotate_heads(py::handle q, py::handle k, PositionOptions options, py::handle head_dim,
+                        py::handle to) {
   const int64_t width = integer("apply_rotary_qk", "head_dim", head_dim);
-  return Rotation("apply_rotary_qk", q, options).rotate(q, k, inplace, width);
+  return Rotation("apply_rotary_qk", operand(q, k), options).rotate(q, k, to, width);
 }
 
 py::tuple rotary_backward(py::handle grads, py::handle inputs, PositionOptions options,
@@ -219,22 +212,27 @@ py::object apply_rotary_tables(py::handle x, TableOptions options, py::handle ou
   return Rotation("apply_rotary_tables", x, options).rotate(x, out);
 }
 
-py::tuple apply_rotary_qk_tables(py::handle q, py::handle k, TableOptions options,
-                                 py::handle inplace) {
-  return Rotation("apply_rotary_qk_tables", q, options).rotate(q, k, inplace);
+py::object apply_rotary_qk_tables(py::handle q, py::handle k, TableOptions options, py::handle to) {
+  return Rotation("apply_rotary_qk_tables", operand(q, k), options).rotate(q, k, to);
 }
 
 }  // namespace
 
-void define_rotary(py::module_& m) {
+void define_rotary(py::module_& m, py::module_& door) {
   static PyMethodDef methods[] = {method<&apply_rotary>("apply_rotary"),
                                   method<&apply_rotary_qk>("apply_rotary_qk"),
-                                  method<&rotate_heads>("rotate_heads"),
                                   method<&rotary_backward>("rotary_backward"),
                                   method<&apply_rotary_tables>("apply_rotary_tables"),
                                   method<&apply_rotary_qk_tables>("apply_rotary_qk_tables"),
                                   {nullptr, nullptr, 0, nullptr}};
-  if (PyModule_AddFunctions(m.ptr(), methods) != 0) throw py::error_already_set();
+  add_methods(m, methods);
+  static PyMethodDef at_door[] = {method<&apply_rotary, true>("apply_rotary"),
+                                  method<&apply_rotary_qk, true>("apply_rotary_qk"),
+                                  method<&rotate_heads, true>("rotate_heads"),
+                                  method<&apply_rotary_tables, true>("apply_rotary_tables"),
+                                  method<&apply_rotary_qk_tables, true>("apply_rotary_qk_tables"),
+                                  {nullptr, nullptr, 0, nullptr}};
+  add_methods(door, at_door);
 }
 
 }  // namespace posenc::numpy

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <thread>
 
-#include "bindings/numpy/tensors.h"
 #include "bindings/numpy/threads.h"
 
 namespace posenc::numpy {
@@ -55,11 +54,8 @@ inline constexpr auto run_rows = [](int64_t rows, int64_t bytes, const auto& run
                 bytes_per_thread.load(std::memory_order_relaxed), run);
 };
 
-// Work on tensors that is worth several threads goes to the operator, which has torch's threads.
+// Work on tensors that reads and writes so much is worth several threads: it goes to the operator,
+// which has torch's.
 constexpr int64_t kTensorBytes = int64_t{1} << 21;
-inline constexpr auto run_rows_of_tensors = [](int64_t rows, int64_t bytes, const auto& run) {
-  if (bytes >= kTensorBytes) throw tensors::Elsewhere{};
-  run_rows(rows, bytes, run);
-};
 
 }  // namespace posenc::numpy

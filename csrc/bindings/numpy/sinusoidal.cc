@@ -125,7 +125,7 @@ void define_sinusoidal(py::module_& m) {
                                   method<&add_sinusoidal>("add_sinusoidal"),
                                   method<&rotary_tables>("rotary_tables"),
                                   {nullptr, nullptr, 0, nullptr}};
-  if (PyModule_AddFunctions(m.ptr(), methods) != 0) throw py::error_already_set();
+  add_methods(m, methods);
 }
 
 }  // namespace posenc::numpy

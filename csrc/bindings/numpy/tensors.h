@@ -1,4 +1,4 @@
-// Tensors of torch as arguments of the NumPy module, for calls that are over before torch's
+// Tensors of torch as arguments of the door (door.h), for calls that are over before torch's
 // dispatcher would have found the operator. Nothing of torch is linked: the tensor type carries a
 // table of C functions that describe its memory. The table is DLPack's and stable across versions;
 // the part that is needed is declared below. What else has to be known of torch, functions of its
@@ -73,9 +73,12 @@ struct Questions {
 
 // --- Tensors
 
-// Thrown where a tensor cannot be read here, or is too large to be worth it. Nothing has been
-// written; the function returns NotImplemented, and its caller takes the operator.
-struct Elsewhere {};
+// What follows the calls on this thread.
+enum class Follower {
+  kNone,
+  kAutograd,  // tensors that require a gradient
+  kOther,     // a mode, a transform, a profiler ...: the operator must not be bypassed
+};
 
 // Which operator a call stands for, by where its results go.
 enum class Form { kNew, kInPlace, kOut };
@@ -92,6 +95,7 @@ class Library {
 
   // The package brings
   //   tensor        some torch.Tensor
+  //   parameter     torch.nn.Parameter, which options may be
   //   empty_like    torch.empty_like
   //   increment     torch's function that tells autograd of tensors that were overwritten
   //   addresses     of Questions, in their order
@@ -102,7 +106,7 @@ class Library {
   //                 [from positions, from tables][Operation][Form]
   // Returns false if tensors cannot be read: their type has no table of DLPack, or one of an
   // unknown version, or is laid out in an unknown way.
-  bool use(py::handle tensor, py::handle empty_like, py::handle increment,
+  bool use(py::handle tensor, py::handle parameter, py::handle empty_like, py::handle increment,
            const py::tuple& addresses, const py::tuple& keys, const py::dict& forward_mode,
            const py::set& registered, const py::tuple& kernels) {
     const py::handle type = py::type::handle_of(tensor);
@@ -138,6 +142,7 @@ class Library {
       return py::reinterpret_borrow<py::object>(object).release();
     };
     type_ = keep(type);
+    parameter_type_ = keep(parameter);
     is_negated_ = py::object(type.attr("is_neg")).release();
     empty_like_ = keep(empty_like);
     increment_ = keep(increment);
@@ -155,23 +160,29 @@ class Library {
     return reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())) == type_.ptr();
   }
 
-  // Throws Elsewhere where the operator must not be bypassed. True where autograd may record it.
-  bool records() const {
-    if (questions_.has_callbacks() || questions_.function_modes() != 0) throw Elsewhere{};
+  // Parameters are tensors without rules of their own.
+  bool is_tensor_or_parameter(py::handle object) const {
+    return is_tensor(object) ||
+           (reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())) == parameter_type_.ptr() &&
+            parameter_type_);
+  }
+
+  Follower follower() const {
+    if (questions_.has_callbacks() || questions_.function_modes() != 0) return Follower::kOther;
     for (int i = 0; i < key_count_; ++i) {
-      if (questions_.is_included(keys_[i])) throw Elsewhere{};
+      if (questions_.is_included(keys_[i])) return Follower::kOther;
     }
     PyObject* const level = PyDict_GetItem(forward_mode_.ptr(), current_level_.ptr());
     const long value = level == nullptr ? 0 : PyLong_AsLong(level);  // -1: none
     if (value != -1 || PyErr_Occurred() != nullptr) {
       PyErr_Clear();
-      throw Elsewhere{};
+      return Follower::kOther;
     }
-    return questions_.is_grad_enabled();
+    return questions_.is_grad_enabled() ? Follower::kAutograd : Follower::kNone;
   }
 
-  // Throws Elsewhere where somebody has put a kernel in the place of ours.
-  void check_kernels(bool from_tables, Operation operation, Form form) const {
+  // Whether nobody has put a kernel in the place of ours.
+  bool has_own_kernels(bool from_tables, Operation operation, Form form) const {
     PyObject* names = kernels_.ptr();
     for (const int i : {int{from_tables}, static_cast<int>(operation), static_cast<int>(form)}) {
       names = PyTuple_GET_ITEM(names, i);
@@ -179,36 +190,38 @@ class Library {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); ++i) {
       const int is_there = PySet_Contains(registered_.ptr(), PyTuple_GET_ITEM(names, i));
       if (is_there < 0) throw py::error_already_set();
-      if (is_there != 0) throw Elsewhere{};
+      if (is_there != 0) return false;
     }
+    return true;
   }
 
-  // Throws Elsewhere for a tensor that torch would refuse to overwrite: one of inference mode,
-  // outside of that. It is the one without a version.
-  void check_version(py::handle tensor) const {
-    if (questions_.is_inference()) return;
+  // False for a tensor that torch would refuse to overwrite: one of inference mode, outside of
+  // that. It is the one without a version.
+  bool may_be_written(py::handle tensor) const {
+    if (questions_.is_inference()) return true;
     PyObject* const version = PyObject_GetAttr(tensor.ptr(), version_.ptr());
     if (version == nullptr) {
       PyErr_Clear();
-      throw Elsewhere{};
+      return false;
     }
     Py_DECREF(version);
+    return true;
   }
 
   bool requires_grad(py::handle tensor) const {
     return is_true(PyObject_GetAttr(tensor.ptr(), requires_grad_.ptr()));
   }
 
-  Array describe(py::handle tensor) const {
+  // False for a tensor that cannot be read here: the operator takes it, or has words for it.
+  bool describe(py::handle tensor, Array& array) const {
     Description d;
     if (exchange_->describe(tensor.ptr(), &d) != 0) {
       PyErr_Clear();
-      throw Elsewhere{};
+      return false;
     }
-    Array array;
     array.dtype = dtype_of(d.type);
     array.rank = d.rank;
-    if (d.device_type != 1 || array.dtype == Dtype::kOther || d.rank > kMaxRank) throw Elsewhere{};
+    if (d.device_type != 1 || array.dtype == Dtype::kOther || d.rank > kMaxRank) return false;
     static const char* const names[] = {"float16", "bfloat16", "float32", "float64",
                                         "int8",    "uint8",    "int16",   "uint16",
                                         "int32",   "uint32",   "int64",   "uint64"};
@@ -219,18 +232,15 @@ class Library {
       array.stride[i] = d.strides[i];
     }
     // The imaginary part of a conjugate is the negative of what is in memory.
-    if (is_real(array.dtype) && is_negated(tensor)) throw Elsewhere{};
-    if (d.data == nullptr && !array.empty()) throw Elsewhere{};  // zeros without memory
-    if (!array.aligned()) throw Elsewhere{};                     // the operator says why
-    // Its storage may have been freed: the operator has words for that.
+    if (is_real(array.dtype) && is_negated(tensor)) return false;
+    if (d.data == nullptr && !array.empty()) return false;  // zeros without memory
+    if (!array.aligned()) return false;
+    // Its storage may have been freed.
     int64_t offset = 0, bytes = 0;
     void* const content = content_of(tensor);
-    if (questions_.storage_offset(content, &offset) != 0 ||
-        questions_.storage_size(content, &bytes) != 0 ||
-        (offset + span(array)) * item_size(array.dtype) > bytes) {
-      throw Elsewhere{};
-    }
-    return array;
+    return questions_.storage_offset(content, &offset) == 0 &&
+           questions_.storage_size(content, &bytes) == 0 &&
+           (offset + span(array)) * item_size(array.dtype) <= bytes;
   }
 
   // Tells autograd that a tensor was overwritten.
@@ -321,7 +331,8 @@ class Library {
   uint16_t keys_[kMaxKeys];
   int key_count_ = 0;
   size_t content_ = 0;
-  py::handle type_, is_negated_, empty_like_, increment_, forward_mode_, registered_, kernels_;
+  py::handle type_, parameter_type_, is_negated_, empty_like_, increment_, forward_mode_,
+      registered_, kernels_;
   py::handle requires_grad_, version_, current_level_;
 };
 

@@ -88,6 +88,10 @@ class CallOptions {
     void optional_array(const char* name, const Array*& value) {
       keep(name, stack.take<OptionalTensor>(), value);
     }
+    // Of consecutive positions the package makes a tensor.
+    void positions(const char* name, const Array*& value, int64_t& /*first*/) {
+      optional_array(name, value);
+    }
     void text(const char* /*name*/, std::string_view& value) {
       std::string& kept = options.texts_[options.text_count_++];
       kept = stack.take<std::string>();
@@ -124,6 +128,9 @@ class SchemaWriter {
   // None is the default where arguments before it have one.
   void optional_array(const char* name, const Array* /*value*/) {
     has_defaults_ ? add("Tensor?", name, "None") : add("Tensor?", name);
+  }
+  void positions(const char* name, const Array* value, int64_t /*first*/) {
+    optional_array(name, value);
   }
   void text(const char* name, std::string_view value) {
     add("str", name, "\"" + std::string(value) + "\"");

@@ -14,7 +14,7 @@ from . import batching, fakes, library, relative, rotary, sinusoids
 from . import norm_rotary as qkv
 from .inputs import diagonals_tensor
 from .sharded.taken_apart import taken_apart
-from .small import at_once, is_dynamo_compiling
+from .small import is_dynamo_compiling
 
 apply_rotary = taken_apart(rotary.apply_rotary, "rotary", "rotate")
 apply_rotary_tables = taken_apart(rotary.apply_rotary_tables, "rotary", "rotate")
@@ -38,7 +38,6 @@ __all__ = [
     "apply_rotary_qk",
     "apply_rotary_qk_tables",
     "apply_rotary_tables",
-    "at_once",
     "diagonal_sums",
     "diagonals_tensor",
     "is_dynamo_compiling",

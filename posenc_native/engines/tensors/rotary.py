@@ -228,9 +228,6 @@ def read_rotation(function: str, x: Tensor, rotation: Rotation) -> Rotation:
 
 
 def _read_positions(function: str, x: Tensor, positions: Any) -> Tensor | None:
-    if type(positions) is int and max(x.shape, default=0) < positions < 2**60:
-        # As many as no axis has: refused for their shape, with no memory for them.
-        return torch.zeros((), dtype=torch.int64, device=x.device).expand(positions)
     if positions is None or isinstance(positions, Tensor):
         return positions
     return position_tensor(function, positions, x.device)

@@ -1,13 +1,13 @@
-"""Small calls pass torch's dispatcher by: the NumPy module reads the tensors.
+"""Small calls skip torch's dispatcher: the door (csrc/bindings/numpy/door.h) reads the tensors.
 
-The dispatcher takes longer than a small call does. So for a small call the module does what the
+The dispatcher takes longer than a small call does. So for a small call the door does what the
 operator would do, with the same bits.
 
-It returns NotImplemented, and the caller takes the operator, if something follows what operators
-do on this thread: autograd, forward mode, torch.func, a mode, whatever traces, counts or profiles
-operators, or a kernel that torch.library has put in the place of ours. It also does so for tensors
-that are not plain ones on the CPU, for storages that have been freed, for writing to tensors of
-inference mode outside of it, and for calls that are worth several threads.
+It returns NotImplemented, and the general path calls the operator, if something follows what
+operators do on this thread: autograd, forward mode, torch.func, a mode, whatever traces, counts or
+profiles operators, or a kernel that torch.library has put in the place of ours. It also does so for
+tensors that are not plain ones on the CPU, for storages that have been freed, for writing to
+tensors of inference mode outside of it, and for calls that are worth several threads.
 
 What it cannot ask about, and so passes by:
 
@@ -24,7 +24,6 @@ import ctypes
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.autograd import forward_ad
 
 from posenc_native.engines import backend
@@ -106,20 +105,29 @@ def _reads_tensors(module: Any) -> bool:
     )
     return bool(
         module.use_tensors(
-            torch.empty(0), torch.empty_like, increment_version, tuple(addresses), tuple(keys),
-            vars(forward_ad), registered, kernels,
+            torch.empty(0), torch.nn.Parameter, torch.empty_like, increment_version,
+            tuple(addresses), tuple(keys), vars(forward_ad), registered, kernels,
         )
     )  # fmt: skip
 
 
-# The NumPy module, if it can read tensors: for that torch must have the exchange of DLPack 1.3.
-direct: Any = backend.native
-if LIBRARY is None or direct is None or not _reads_tensors(direct):
-    direct = None
+def _open_door(native: Any) -> bool:
+    """Let the door take tensors, and torch.compile trace past it; False where it takes none."""
+    if LIBRARY is None or native is None or not _reads_tensors(native):
+        return False
+    for name, function in vars(native.door).items():
+        if callable(function) and not name.startswith("__"):
+            _trace_past(function)
+    return True
 
 
-def at_once(x: object) -> Any:
-    """The NumPy module where it may be asked, else None: it cannot see torch.compile itself."""
-    if is_dynamo_compiling() or type(x) is not Tensor or backend.implementation is not direct:
-        return None
-    return direct
+def _trace_past(function: Any) -> None:
+    # A function of its own for each: torch keeps them by identity.
+    def not_mine(*arguments: Any) -> Any:
+        return NotImplemented
+
+    torch.compiler.substitute_in_graph(function, skip_signature_check=True)(not_mine)
+
+
+# Whether it takes tensors: for that torch must have the exchange of DLPack 1.3.
+DOOR_IS_OPEN = _open_door(backend.native)

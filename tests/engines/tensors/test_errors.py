@@ -228,7 +228,7 @@ SLICES = {
     "negative block": (V, "pairing", lambda i: rotate_qk(i, pairing=-2)),
     "block larger than the slice": (V, "pairing", lambda i: rotate(i, pairing=16)),
     "pairing of a fraction": (T, "pairing", lambda i: rotate(i, pairing=4.0)),
-    "pairing of None": (T, "pairing", lambda i: rotate_qk(i, pairing=None)),
+    "pairing of bytes": (T, "pairing", lambda i: rotate_qk(i, pairing=b"x")),
     "a number as text": (V, "pairing", lambda i: rotate(i, pairing="4.0")),
 }  # fmt: skip
 LAYOUTS = {
@@ -236,13 +236,12 @@ LAYOUTS = {
     for layout in ("", "bhds", "bbsd", "xhsd", "bhd", "bhtd", "BHSD", "tsd", "stsd", "bhsdd", "d")
 } | {
     "layout of bytes": (T, "layout", lambda i: rotate(i, layout=b"bhsd")),
-    "layout of None": (T, "layout", lambda i: rotate_qk(i, layout=None)),
     "by tables: unknown layout": (
         V,
         "layout",
         lambda i: rotate_qk_tables(i, layout="bhds", inplace=True),
     ),
-    "by tables: layout of None": (T, "layout", lambda i: rotate_qk_tables(i, layout=None)),
+    "by tables: layout of bytes": (T, "layout", lambda i: rotate_qk_tables(i, layout=b"x")),
     "layout of a list": (T, "layout", lambda i: rotate_tables(i, layout=list("bhsd"))),
     "unknown table layout": (V, "layout", lambda i: sinusoidal(i, layout="half")),
     "table layout of None": (T, "layout", lambda i: add(i, layout=None)),
@@ -310,7 +309,7 @@ NUMBERS = {
     "scale NaN": (V, "scale", lambda i: add(i, scale=math.nan, out=i.x)),
     "scale too large": (V, "scale", lambda i: sinusoidal(i, scale=2.0**63)),
     "scale of text": (T, "scale", lambda i: rotate(i, scale="2")),
-    "scale of None": (T, "scale", lambda i: rotate_qk(i, scale=None)),
+    "scale of bytes": (T, "scale", lambda i: rotate_qk(i, scale=b"x")),
     "scale of tables of text": (T, "scale", lambda i: tables(i, scale="2")),
     "x_scale of text": (T, "x_scale", lambda i: add(i, x_scale="2")),
     "scale beyond float32": (V, "scale", lambda i: rotate(i, scale=1e39, out=i.x)),

@@ -111,23 +111,23 @@ def both_ways(run, call, make=qk):
     class Spy:
         def __getattr__(self, name):
             def ask(*args):
-                answers.append(getattr(pn.engines.backend.native, name)(*args))
+                answers.append(getattr(pn.engines.backend.native.door, name)(*args))
                 return answers[-1]
 
             return ask
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(small, "direct", Spy())
-        patch.setattr(pn.engines.backend, "implementation", small.direct)
+        patch.setattr(pn.engines.backend, "door", Spy())
         at_once = outcome(run, call, make)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(small, "direct", None)
+        patch.setattr(pn.engines.backend, "door", pn.engines.backend.ClosedDoor())
         by_operator = outcome(run, call, make)
     return at_once, by_operator, any(answer is not NotImplemented for answer in answers)
 
 
 def test_the_small_path_is_there():
-    assert small.direct is pn.engines.backend.native
+    assert small.DOOR_IS_OPEN
+    assert pn.engines.backend.door is pn.engines.backend.native.door
 
 
 # --- Modes, profilers, states: all that is entered

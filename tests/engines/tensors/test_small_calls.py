@@ -22,7 +22,7 @@ from posenc_native.engines.tensors.gradients import rotary as rotary_gradients  
 
 pytestmark = [
     torch_cases.needs_operators,
-    pytest.mark.skipif(small.direct is None, reason="this torch does not exchange tensors"),
+    pytest.mark.skipif(not small.DOOR_IS_OPEN, reason="this torch does not exchange tensors"),
 ]
 each_dtype = pytest.mark.parametrize("dtype", FLOATS, ids=dtype_id)
 INV_FREQ = torch.tensor([1.0, 0.1, 0.01, 0.001])
@@ -52,7 +52,7 @@ def asked(monkeypatch):
 
     class Spy:
         def __getattr__(self, name):
-            function = getattr(pn.engines.backend.native, name)
+            function = getattr(pn.engines.backend.native.door, name)
 
             def ask(*args):
                 answers.append(function(*args))
@@ -61,14 +61,13 @@ def asked(monkeypatch):
             return ask
 
     spy = Spy()
-    monkeypatch.setattr(small, "direct", spy)
-    monkeypatch.setattr(pn.engines.backend, "implementation", spy)
+    monkeypatch.setattr(pn.engines.backend, "door", spy)
     return answers
 
 
 def by_operator(call, *tensors):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(small, "direct", None)
+        patch.setattr(pn.engines.backend, "door", pn.engines.backend.ClosedDoor())
         return call(*tensors)
 
 
@@ -254,6 +253,6 @@ def test_the_autograd_functions_keep_the_operator():
 def test_the_configuration_says_whether_small_calls_are_read(monkeypatch):
     said = configuration.configuration()["small calls (torch)"]
     assert said == "read at once"
-    monkeypatch.setattr(small, "direct", None)
+    monkeypatch.setattr(small, "DOOR_IS_OPEN", False)
     said = configuration.configuration()["small calls (torch)"]
     assert said.startswith("through torch's dispatcher")

@@ -16,7 +16,7 @@ import torch_cases  # noqa: E402
 from torch_cases import random  # noqa: E402
 
 import posenc_native as pn  # noqa: E402
-from posenc_native.engines.tensors import small  # noqa: E402
+from posenc_native.engines import backend  # noqa: E402
 
 pytestmark = torch_cases.needs_operators
 INV_FREQ = torch.tensor([1.0, 0.1, 0.01, 0.001])
@@ -30,9 +30,9 @@ def of_inference(tensor):
 
 def assert_refused(write, target, error, match):
     before = target.clone() if target.untyped_storage().nbytes() else None
-    for direct in (small.direct, None):
+    for door in (backend.door, backend.ClosedDoor()):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(small, "direct", direct)
+            patch.setattr(backend, "door", door)
             with pytest.raises(error, match=match):
                 write(target)
     with torch_cases.composed(), pytest.raises(error, match=match):
@@ -83,10 +83,10 @@ def test_tensors_of_inference_mode_are_not_overwritten_outside_of_it(write):
 
 @each_writer
 def test_writing_counts_as_one_version_both_ways(write):
-    for direct in (small.direct, None):
+    for door in (backend.door, backend.ClosedDoor()):
         target = random((1, 2, 3, 8))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(small, "direct", direct)
+            patch.setattr(backend, "door", door)
             write(target)
         assert target._version == 1
 
@@ -97,9 +97,9 @@ def test_memory_that_was_freed_is_not_written(write, bytes_left):
     target = random((1, 2, 3, 8))
     target.untyped_storage().resize_(bytes_left)
     got = "one that has been freed" if bytes_left == 0 else "191 bytes"
-    for direct in (small.direct, None):
+    for door in (backend.door, backend.ClosedDoor()):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(small, "direct", direct)
+            patch.setattr(backend, "door", door)
             with pytest.raises(
                 ValueError, match=f"expected a storage of at least 192 .* got {got}"
             ):
@@ -148,9 +148,9 @@ READERS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("operand", READERS)
 def test_memory_that_was_freed_is_not_read(operand):
-    for direct in (small.direct, None):
+    for door in (backend.door, backend.ClosedDoor()):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(small, "direct", direct)
+            patch.setattr(backend, "door", door)
             with pytest.raises(ValueError, match=f"^{operand}: expected a storage of at least"):
                 READERS[operand]()
     with torch_cases.composed(), pytest.raises(ValueError, match=f"^{operand}: expected a storage"):

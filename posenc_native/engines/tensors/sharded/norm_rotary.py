@@ -16,11 +16,11 @@ from posenc_native.base.arguments import wrong_type, wrong_value
 from posenc_native.base.caches import Cache, check_cache_layout
 from posenc_native.base.norms import Norm
 from posenc_native.base.rotation import Rotation
+from posenc_native.engines import backend
 from posenc_native.engines.tensors.following import needs_grad
 from posenc_native.engines.tensors.inputs import integer_tensor
 from posenc_native.engines.tensors.norm_rotary import run as plain_run
 from posenc_native.engines.tensors.results import no_gradient_of, no_output_for_gradient
-from posenc_native.engines.tensors.small import at_once
 
 from .cut import Cut, mesh_of, overwritten, shown, whole
 from .errors import NotThePart
@@ -205,12 +205,11 @@ def _of_parts(
     cache: tuple[Any, ...],
     to: Any,
 ) -> tuple[Tensor, ...]:
-    native = at_once(inputs[0])
-    if native is not None:  # a small call: as the public functions do
-        computed = (compute,) if isinstance(rotation, Rotation) else ()
-        results: Any = getattr(native, function)(*inputs, *rotation, *computed, *norm, *cache, to)
-        if results is not NotImplemented:
-            return results  # type: ignore[no-any-return]
+    computed = (compute,) if isinstance(rotation, Rotation) else ()
+    door: Any = getattr(backend.door, function)
+    results = door(*inputs, *rotation, *computed, *norm, *cache, to)
+    if results is not NotImplemented:
+        return results  # type: ignore[no-any-return]
     return plain_run(function, inputs, rotation, compute, norm, cache, to)
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from posenc_native.base.rotation import Rotation, TableRotation, of_each
+from posenc_native.engines import backend
 from posenc_native.engines.tensors import rotary as plain
 from posenc_native.engines.tensors.following import needs_grad
 from posenc_native.engines.tensors.inputs import (
@@ -17,7 +18,6 @@ from posenc_native.engines.tensors.inputs import (
     position_tensor,
 )
 from posenc_native.engines.tensors.results import no_output_for_gradient
-from posenc_native.engines.tensors.small import at_once
 
 from .cut import Cut, Names, mesh_of, overwritten, whole
 from .errors import NotThePart
@@ -154,11 +154,9 @@ def _rotate_parts(
         if places is None:
             return operation(*parts, own, False)
         to = (places[0] is parts[0] and places[1] is parts[1]) or tuple(places)
-        native = at_once(parts[0])
-        if native is not None:  # a small call: as the public functions do
-            rotated = getattr(native, function)(*parts, *own, to)
-            if rotated is not NotImplemented:
-                return rotated
+        rotated = getattr(backend.door, function)(*parts, *own, to)
+        if rotated is not NotImplemented:
+            return rotated
         return operation(*parts, own, to)
     function, operation = _of_one(rotation)
     return tuple(

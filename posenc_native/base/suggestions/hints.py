@@ -9,10 +9,15 @@ from __future__ import annotations
 from itertools import permutations
 from typing import Any
 
-from .arguments import is_count, pairing_hint
-from .errors import add_hint, fault_of
-from .rotation import Rotation, TableRotation, own_tokens
-from .views import RotaryView, check_frequency_heads, check_same_tokens, rotary_view
+from posenc_native.base.arguments import is_array, pairing_hint
+from posenc_native.base.errors import add_hint, fault_of
+from posenc_native.base.rotation import Rotation, TableRotation, own_tokens
+from posenc_native.base.views import (
+    RotaryView,
+    check_frequency_heads,
+    check_same_tokens,
+    rotary_view,
+)
 
 
 def hint_at(error: BaseException, rotation: Rotation | TableRotation, **tensors: Any) -> None:
@@ -68,16 +73,7 @@ def _one_position(argument: str, rotation: Any, tensors: dict[str, Any]) -> str:
     if argument != "positions" or not isinstance(rotation, Rotation):
         return ""
     positions = rotation.positions
-    shape = _shape(positions)
-    count = positions if is_count(positions) else None
-    if shape is not None and len(shape) == 1:
-        count = shape[0]  # an int may have been counted out by now
-    if count is not None:
-        one = _tokens(rotation.layout, tensors) == 1
-        return (
-            f"an int is a count; for one token at position {count} write [{count}]" if one else ""
-        )
-    if shape != ():
+    if _shape(positions) != () or not is_array(positions):
         return ""
     plain = type(positions).__name__ == "ndarray" or (
         type(positions).__name__ == "Tensor" and positions.is_cpu

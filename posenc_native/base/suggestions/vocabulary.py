@@ -20,7 +20,7 @@ import numbers
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
-from .arguments import plain, wrong_type
+from posenc_native.base.arguments import plain, wrong_type
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
@@ -57,6 +57,12 @@ def takes_words(function: AnyFunction) -> AnyFunction:
     itself.__signature__ = signature.replace(parameters=shown)
     itself.__annotations__.pop("unknown", None)
     return function
+
+
+def check_given(of: Callable[..., Any], *required: Any) -> None:
+    """TypeError for a call without an argument that the function requires."""
+    if any(one is MISSING for one in required):
+        unknown_keywords(of.__name__, {}, of)
 
 
 def unknown_keywords(
@@ -125,11 +131,11 @@ _HEAD_DIM = _answers(
     ("rotary_dim", "write rotary_dim={value}"),
     ("d_model", "write d_model={value}"),
     ("dim", "write dim={value}"),
-    ("inv_freq", "inv_freq says it: inv_freq, _ = rotary_frequencies({value})"),
+    ("inv_freq", "write Rotary({value}) for inv_freq"),
 )
 _BASE = _answers(
     ("base", "write base={value}"),
-    ("inv_freq", "inv_freq says it: inv_freq, _ = rotary_frequencies(dim, base={value})"),
+    ("inv_freq", "write Rotary(head_dim, base={value}) for inv_freq"),
     ("", "Rotary(head_dim, base={value}) has it"),
 )
 _TABLES = "for tables write apply_rotary_tables or apply_rotary_qk_tables, with cos and sin"

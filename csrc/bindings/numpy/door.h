@@ -1,0 +1,87 @@
+// The door: the functions of verbs as public Python functions ask them first, with the arguments as
+// they came. It takes plain arrays, and small plain tensors past torch's dispatcher, and answers
+// all else with NotImplemented, before anything has been written: its caller then takes the general
+// path, which converts arguments, finds the engine and words the errors. "Not mine" is a value,
+// since a C++ exception takes longer than the rotation of a token.
+#pragma once
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+
+#include <cstddef>
+
+#include "bindings/numpy/tensors.h"
+
+namespace posenc::numpy {
+
+namespace py = pybind11;
+
+// Ints of a list that is read here: positions or slots of a token or two.
+constexpr Py_ssize_t kMaxListed = 8;
+
+inline py::object not_mine() { return py::reinterpret_borrow<py::object>(Py_NotImplemented); }
+
+// Whether arguments are of the kinds that are read here. The operand, an array or a tensor, is the
+// first of them or, where that is None, the second; where results go is the last, perhaps a tuple.
+class Screen {
+ public:
+  explicit Screen(PyObject* operand)
+      : library_(tensors::Library::get()),
+        array_type_(py::detail::npy_api::get().PyArray_Type_),
+        of_tensors_(library_.is_tensor(operand)),
+        follower_(of_tensors_ ? library_.follower() : tensors::Follower::kNone) {}
+
+  bool takes_operand(PyObject* operand) const {
+    return of_tensors_ ? follower_ != tensors::Follower::kOther : is_array(operand);
+  }
+
+  bool takes(PyObject* argument) const {
+    PyTypeObject* const type = Py_TYPE(argument);
+    if (type == array_type_ || type == &PyUnicode_Type || argument == Py_None ||
+        type == &PyBool_Type || type == &PyFloat_Type || type == &PyLong_Type) {
+      return true;
+    }
+    if (of_tensors_ && library_.is_tensor_or_parameter(argument)) {
+      return follower_ == tensors::Follower::kNone || !library_.requires_grad(argument);
+    }
+    return type == &PyList_Type && takes_list(argument);
+  }
+
+  // Two of the memory that is written to.
+  bool takes_tuple(PyObject* tuple) const {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i) {
+      PyObject* const one = PyTuple_GET_ITEM(tuple, i);
+      if (!(of_tensors_ ? library_.is_tensor(one) : is_array(one)) || !takes(one)) return false;
+    }
+    return true;
+  }
+
+ private:
+  bool is_array(PyObject* object) const { return Py_TYPE(object) == array_type_; }
+
+  static bool takes_list(PyObject* list) {
+    const Py_ssize_t count = PyList_GET_SIZE(list);
+    for (Py_ssize_t i = 0; i < count && count <= kMaxListed; ++i) {
+      if (!PyLong_CheckExact(PyList_GET_ITEM(list, i))) return false;
+    }
+    return 0 < count && count <= kMaxListed;
+  }
+
+  const tensors::Library& library_;
+  PyTypeObject* const array_type_;
+  const bool of_tensors_;
+  const tensors::Follower follower_;
+};
+
+inline bool may_enter(PyObject* const* args, size_t count) {
+  PyObject* const operand = args[args[0] == Py_None ? 1 : 0];
+  const Screen screen(operand);
+  if (!screen.takes_operand(operand)) return false;
+  for (size_t i = 0; i + 1 < count; ++i) {
+    if (!screen.takes(args[i])) return false;
+  }
+  PyObject* const last = args[count - 1];
+  return PyTuple_CheckExact(last) ? screen.takes_tuple(last) : screen.takes(last);
+}
+
+}  // namespace posenc::numpy

@@ -1,0 +1,307 @@
+"""The general path of the rotary verbs: calls that the door did not take.
+
+    verb ──► door (csrc/bindings/numpy/door.h)      plain arrays, small plain tensors
+      └────► run: a Rotary ──► q or k alone ──► pairs ─┬─► arrays ──► native | reference
+                                                       └─► tensors ──► operators | composed | parts
+
+Every verb comes here with the same `Call`: inputs, the record of the rotation as the caller wrote
+it, perhaps a norm and a cache. What a `Rotary` brings, the defaults, what a pair of options means
+and what a wrong call may have meant are found here, once.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy import ndarray
+
+from posenc_native.base import arguments
+from posenc_native.base.descriptions import DESCRIBED, check_none_beside, description_in
+from posenc_native.base.errors import blame, fault_of
+from posenc_native.base.pairs import (
+    FIRST,
+    first_given,
+    missing_one,
+    of_pair,
+    positions_in,
+    positions_of_each,
+    rows_of_each,
+    starts_of_each,
+    tables_of_each,
+    to_each,
+)
+from posenc_native.base.rotation import Rotation, TableRotation
+from posenc_native.base.suggestions.hints import hint_at
+
+from . import backend, late
+
+
+class Call(NamedTuple):
+    """A call of a verb, by what its arguments are about."""
+
+    function: str
+    inputs: tuple[Any, ...]  # x; q and k; or q, k and v where it is appended
+    rotation: Any  # a Rotation or a TableRotation; None for what was not given
+    # Where results go. Of x: None for new memory, or `out`. Of others: False for new memory, True
+    # for that of the inputs, or a tuple of as many as there are results.
+    to: Any
+    compute: tuple[str, ...] = ()  # of a norm by positions; other rotations have it themselves
+    norm: tuple[Any, ...] = ()  # a Norm, where there is one
+    cache: tuple[Any, ...] = ()  # the fields of a Cache, where it is appended
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """In the order of the native module, its door and the reference."""
+        return (*self.inputs, *self.rotation, *self.compute, *self.norm, *self.cache, self.to)
+
+
+def run(call: Call, contiguous: bool = False) -> Any:
+    """The results of a call, by whatever computes it; contiguous: inputs are put in C order."""
+    function, inputs, rotation, to, *of_norm = call  # one by one: _replace takes a microsecond
+    try:
+        rope = description_in(rotation.inv_freq) if type(rotation) is Rotation else None
+        if rope is not None:
+            rotation = _described(function, inputs, rotation, rope)
+        rotation = _with_defaults(rotation)
+        if len(inputs) > 1 and type(to) is not tuple:
+            to = bool(to)
+        if contiguous:
+            inputs = _in_order(function, inputs, to)
+        elif rope is not None:
+            settled = Call(function, inputs, rotation, to, *of_norm)
+            results = getattr(backend.door, function)(*settled.arguments)
+            if results is not NotImplemented:
+                return results
+        if len(inputs) > 1 and (inputs[0] is None or inputs[1] is None):
+            alone = _normed_alone if call.norm else _alone
+            return alone(Call(function, inputs, rotation, to, *of_norm))
+        rotation = _of_each(function, inputs, rotation, bool(call.norm))
+        operations = late.operations_on(inputs[0])
+        if operations is not None and call.norm:
+            compute = call.compute[0] if call.compute else rotation.compute
+            return operations.norm_rotary(
+                function, inputs, rotation, compute, call.norm, call.cache, to
+            )
+        if operations is not None:
+            return getattr(operations, function)(*inputs, rotation, to)
+        converted = _as_arrays(Call(function, inputs, rotation, to, *of_norm))
+        rotation = converted.rotation
+        results = getattr(backend.implementation, function)(*converted.arguments)
+        if to is True:
+            return inputs[: len(results)]
+        return results if to is None or to is False else to
+    except (ValueError, TypeError) as error:
+        names = ("x",) if len(inputs) == 1 else ("q", "k")
+        operands = {name: x for name, x in zip(names, inputs, strict=False) if x is not None}
+        hint_at(error, _with_defaults(rotation), **operands)
+        raise
+
+
+# What stands for an option that is not given, of those that a description may say.
+_DEFAULTS = {
+    kind: tuple(
+        kind._field_defaults.get(name) if name in ("layout", *DESCRIBED) else None
+        for name in kind._fields
+    )
+    for kind in (Rotation, TableRotation)
+}
+
+
+def _with_defaults(rotation: Any) -> Any:
+    defaults = zip(rotation, _DEFAULTS[type(rotation)], strict=True)
+    return rotation._make([default if one is None else one for one, default in defaults])
+
+
+def _described(function: str, inputs: tuple[Any, ...], rotation: Rotation, rope: Any) -> Rotation:
+    """The rotation with all that the description in place of its frequencies says."""
+    check_none_beside(function, rope, {name: getattr(rotation, name) for name in DESCRIBED})
+    names = ("x",) if len(inputs) == 1 else ("q", "k")
+    for name, x in zip(names, inputs, strict=False):
+        rope._check_width(function, name, x)
+    x = first_given(inputs)
+    inv_freq, axis_map = rope._of(x)
+    # Frequencies that are learned stay the parameter, so that gradients reach it.
+    learned = getattr(rotation.inv_freq, "inv_freq", None)
+    if arguments.is_tensor(learned) and arguments.is_tensor(x):
+        inv_freq = learned
+    layout = rope.layout if rotation.layout is None else rotation.layout
+    return rotation._replace(
+        inv_freq=inv_freq, layout=layout, pairing=rope.pairing, rotary_start=rope.rotary_start,
+        axis_map=axis_map, scale=rope.scale,
+    )  # fmt: skip
+
+
+def _in_order(function: str, inputs: tuple[Any, ...], to: Any) -> tuple[Any, ...]:
+    overwritten = to is not None and to is not False
+    return tuple(x if x is None else arguments.in_order(function, x, overwritten) for x in inputs)
+
+
+def _of_each(function: str, inputs: tuple[Any, ...], rotation: Any, normed: bool) -> Any:
+    """The rotation with an int as positions, and with what k has of its own in its own fields."""
+    changes: dict[str, Any] = {}
+    if isinstance(rotation, Rotation):
+        first = rotation.positions
+        if arguments.is_count(first):
+            changes["positions"] = positions_in(function, first, inputs[0], rotation.layout)
+        elif isinstance(first, float):
+            arguments.as_positions(function, first, an_int=FIRST)
+    if len(inputs) > 1 and not normed:
+        q, k = inputs
+        if type(rotation.rotary_start) is tuple:
+            names = ("rotary_start", "k_start")
+            changes.update(zip(names, starts_of_each(function, rotation.rotary_start), strict=True))
+        if isinstance(rotation, Rotation):
+            if type(rotation.positions) is tuple:
+                own = positions_of_each(function, q, k, rotation.positions, rotation.layout)
+                changes.update(zip(("positions", "k_positions"), own, strict=True))
+        elif type(rotation.cos) is tuple or type(rotation.sin) is tuple:
+            cos, sin = tables_of_each(function, q, rotation.cos, rotation.sin)
+            changes.update(zip(("cos", "k_cos", "sin", "k_sin"), (*cos, *sin), strict=True))
+        if isinstance(rotation, TableRotation) and type(rotation.rows) is tuple:
+            own = rows_of_each(function, q, rotation.rows)
+            changes.update(zip(("rows", "k_rows"), own, strict=True))
+    return rotation._replace(**changes) if changes else rotation
+
+
+# --- One of q and k
+
+_OF_ONE = {"apply_rotary_qk": "apply_rotary", "apply_rotary_qk_tables": "apply_rotary_tables"}
+
+
+def _alone(call: Call) -> tuple[Any, Any]:
+    """q or k rotated, where the other one is None; errors are about the call for both."""
+    function, inputs, rotation, to = call[:4]
+    missing = missing_one(*inputs)
+    if missing is None:
+        arguments.wrong_type(function, "q", "q, k or both", "None for both")
+    i = 1 - missing
+    out = to_each(to, inputs)[i]
+    start, k_start = starts_of_each(function, rotation.rotary_start)
+    own = {
+        name: of_pair(getattr(rotation, name), i)
+        for name in ("positions", "cos", "sin", "rows")
+        if name in rotation._fields
+    }
+    start = k_start if i == 1 and k_start >= 0 else start
+    one = Call(_OF_ONE[function], (inputs[i],), rotation._replace(rotary_start=start, **own), out)
+    try:
+        result = run(one)
+    except (ValueError, TypeError) as error:
+        names = {"x": "qk"[i], "out": "qk"[i] if out is inputs[i] else f"out[{i}]"}
+        fault = fault_of(error)
+        if fault is not None:
+            blame(error, function=function, argument=names.get(fault.argument, fault.argument))
+        raise
+    return (result, None) if i == 0 else (None, result)
+
+
+def _normed_alone(call: Call) -> tuple[Any, ...]:
+    """A call with a norm or a cache without q or without k: the missing one has no heads."""
+    function = call.function
+    i = missing_one(*call.inputs[:2])
+    if i is None or (i == 1 and call.cache):
+        argument, expected = ("k", "keys to be written") if call.cache else ("q", "q, k or both")
+        got = "None" if call.cache else "None for both"
+        arguments.wrong_type(function, argument, expected, got)
+    inputs = list(call.inputs)
+    there = inputs[1 - i]
+    if _by_head(call.rotation):  # of which no heads have none: another of x's shape, for nothing
+        tensor = arguments.is_tensor(there)
+        inputs[i] = unused = there.new_zeros(there.shape) if tensor else np.zeros_like(there)
+    else:
+        inputs[i] = unused = _no_heads(function, "qk"[1 - i], there, call.rotation.layout)
+    norm: Any = call.norm
+    norm = norm._replace(**{("q_weight", "k_weight")[i]: None})
+    to = call.to
+    if to is True:
+        to = tuple(inputs[:1] if call.cache and not call.cache[-1] else inputs[:2])
+        to = tuple(unused if j == i else one for j, one in enumerate(to))
+    elif isinstance(to, tuple):
+        to = tuple(unused if one is None else one for one in to)
+    try:
+        results = run(call._replace(inputs=tuple(inputs), norm=norm, to=to))
+    except (ValueError, TypeError) as error:  # about the one that is there
+        fault = fault_of(error)
+        if fault is not None and fault.argument == "qk"[i]:
+            blame(error, argument="qk"[1 - i])
+        raise
+    return tuple(None if j == i else one for j, one in enumerate(results))
+
+
+def _by_head(rotation: Any) -> bool:
+    """Whether heads have frequencies or tables of their own."""
+    table = rotation.inv_freq if isinstance(rotation, Rotation) else rotation.cos
+    axes = len(getattr(table, "shape", ()))
+    if isinstance(rotation, Rotation):
+        return axes > 1 and table.shape[-2] != 1
+    shared = 2 + ("b" in rotation.layout) + (rotation.axis_map is not None)
+    return isinstance(rotation.layout, str) and axes > shared
+
+
+def _no_heads(function: str, name: str, x: Any, layout: Any) -> Any:
+    """What x is without its heads, no number; x itself where the layout does not fit it."""
+    if late.operations_on(x) is None:
+        x = arguments.as_operand(function, name, x)
+    heads = layout.find("h") if isinstance(layout, str) else x.ndim
+    if heads < 0:
+        arguments.wrong_value(
+            function, "layout", "letters with h where q or k is None", repr(layout)
+        )
+    if heads >= x.ndim:
+        return x
+    if type(x) is ndarray:
+        return x[(slice(None),) * heads + (slice(0, 0),)]
+    return x.new_empty((*x.shape[:heads], 0, *x.shape[heads + 1 :]))
+
+
+# --- Arrays
+
+
+def _as_arrays(call: Call) -> Call:
+    function, inputs, rotation, to = call[:4]
+    if len(inputs) == 1:
+        inputs = (arguments.as_operand(function, "x", inputs[0]),)
+    else:
+        q, k = arguments.as_operands(function, inputs[0], inputs[1], to is True)
+        inputs = (q, k, *(arguments.as_operand(function, "v", v) for v in inputs[2:]))
+    changes: dict[str, Any] = {}
+    if isinstance(rotation, Rotation):
+        changes["inv_freq"] = arguments.as_frequencies(function, rotation.inv_freq)
+        if rotation.positions is not None:
+            changes["positions"] = arguments.as_positions(
+                function, rotation.positions, an_int=FIRST
+            )
+        names: tuple[str, ...] = ("axis_map",)
+    else:
+        names = ("cos", "sin", "rows", "axis_map")
+    for name in names:
+        given = getattr(rotation, name)
+        if type(given) is not ndarray and (given is not None or name in ("cos", "sin")):
+            changes[name] = arguments.as_array(function, name, given)
+    norm: Any = call.norm
+    for name in ("q_weight", "k_weight") if norm else ():
+        weight = getattr(norm, name)
+        if weight is not None:
+            norm = norm._replace(**{name: arguments.as_array(function, name, weight)})
+    cache = call.cache
+    if cache:
+        keys, values = (
+            _writable(function, *one) for one in zip(("keys", "values"), cache, strict=False)
+        )
+        cache = (keys, values, arguments.as_array(function, "slots", cache[2]), *cache[3:])
+    if isinstance(to, tuple):
+        outs = ["out"] if len(to) == 1 else [f"out[{i}]" for i in range(len(to))]
+        to = tuple(_writable(function, *one) for one in zip(outs, to, strict=True))
+    elif len(inputs) == 1 and to is not None:
+        to = inputs[0] if to is call.inputs[0] else _writable(function, "out", to)
+    return Call(function, inputs, rotation._replace(**changes), to, call.compute, norm, cache)
+
+
+def _writable(function: str, name: str, to: Any) -> Any:
+    """What is written to, as an array of NumPy's own that has the same memory."""
+    if not isinstance(to, ndarray):
+        expected = "a NumPy array or a torch tensor, to be written to"
+        arguments.wrong_type(function, name, expected, type(to).__name__)
+    arguments.check_no_mask(function, name, to)
+    return to.view(ndarray)
