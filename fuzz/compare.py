@@ -88,6 +88,10 @@ def value_fault(case: Case, copies: dict[int, Array], outcome: Outcome) -> str |
 
 def spelled_out(case: Case, arguments: dict[str, Any]) -> dict[str, Any]:
     """Arguments of a verb without its short forms: the reference is called with what they mean."""
+    first = arguments.get("positions")
+    if case.function == "add_sinusoidal" and isinstance(first, int):
+        tokens = arguments["x"].shape[-2]
+        return arguments | {"positions": np.arange(first, first + tokens)}
     if (
         "inv_freq" not in arguments
         or "layout" not in inspect.signature(function_of(case)).parameters

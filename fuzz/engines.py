@@ -1,6 +1,6 @@
 """What runs a case: the native module, CUDA on the host, operators of torch, compositions.
 
-All are reached through the public functions, which ask `backend.implementation` what computes.
+All are reached through the public functions; `backend.use` says what computes.
 """
 
 from __future__ import annotations
@@ -89,19 +89,19 @@ class prepared:
         self.before = backend.implementation
         if kind in ("native", "small"):
             assert NATIVE is not None
-            backend.implementation = NATIVE
+            backend.use(NATIVE)
             _set("target", NATIVE.set_target, self.engine.target)
             _set("threads", NATIVE.set_num_threads, self.engine.threads)
             _set("bytes", NATIVE.set_bytes_per_thread, BYTES_PER_THREAD)
             _set("streaming", NATIVE.set_non_temporal_bytes, int(self.engine.streaming))
         elif kind in ("cuda", "operator"):  # with another module, tensors take the operator
             assert CUDA is not None
-            backend.implementation = CUDA
+            backend.use(CUDA)
         else:
-            backend.implementation = reference
+            backend.use(reference)
 
     def __exit__(self, *_: object) -> None:
-        backend.implementation = self.before
+        backend.use(self.before)
 
 
 @dataclass

@@ -19,7 +19,7 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 PAGE = mmap.PAGESIZE
 REGIONS = 20
-REGION_BYTES = 512 * PAGE
+REGION_BYTES = 1024 * PAGE
 # Between an operand and the end of its window where no guard page is.
 PADDING = 192
 

@@ -57,6 +57,8 @@ class Case:
 
 
 CACHES = ("keys", "values")
+# None stands for their default.
+NOT_GIVEN = ("layout", "pairing", "rotary_start", "scale")
 
 
 def _places(arguments: dict[str, Any], inputs: Sequence[str]) -> list[Operand]:
@@ -93,8 +95,10 @@ def finish(
         if others:
             builder.move_into(builder.choices.one_of(others), builder.choices.one_of(outputs))
     if builder.fault(1.5, "an argument of another kind"):
-        names = arguments if replaceable is None else replaceable
-        arguments[builder.choices.one_of(sorted(names))] = builder.choices.wrong()
+        name = builder.choices.one_of(sorted(arguments if replaceable is None else replaceable))
+        other = builder.choices.wrong()
+        if other is not None or name not in NOT_GIVEN:
+            arguments[name] = other
     return Case(function, arguments, builder.layout, builder.faults, *written())
 
 
@@ -112,7 +116,8 @@ def positions_of(builder: Builder, shape: Sequence[int], name: str = "positions"
 def number(builder: Builder, name: str, values: Sequence[float]) -> Any:
     """A factor; now and then something that is none."""
     if builder.fault(0.7, name):
-        return builder.choices.one_of((float("nan"), float("inf"), "1", None, True, 1 + 0j))
+        none = () if name in NOT_GIVEN else (None,)
+        return builder.choices.one_of((float("nan"), float("inf"), "1", True, 1 + 0j, *none))
     return builder.choices.one_of(values)
 
 

@@ -286,7 +286,11 @@ def _by_positions(
         arguments["axis_map"] = _axis_map(builder, pairs, axes)
     if choices.chance(25):
         arguments["scale"] = number(builder, "scale", (0.5, 1.25, -2.0, 0.0, 1, 1e-3, 100.0))
-    if short and ROTARY_AS_FREQUENCIES and len(shape) == 1 and choices.chance(25):
+    # A Rotary has one rotary_start, for q and k, and a list of no pairs says nothing of axes.
+    fits = len(shape) == 1 and not isinstance(arguments.get("rotary_start"), tuple)
+    fits = fits and (pairs > 0 or "axis_map" not in arguments)
+    fits = fits and not builder.faults  # what a Rotary refuses, no verb sees
+    if short and ROTARY_AS_FREQUENCIES and fits and choices.chance(25):
         arguments["inv_freq"] = _described(builder, arguments, heads)
     if arguments.get("compute") == "as_written" and len(shape) > 1:
         builder.faults.append("compute: frequencies by head")
@@ -295,11 +299,11 @@ def _by_positions(
 def _described(builder: Builder, arguments: dict[str, Any], heads: Heads) -> Described:
     """A `Rotary` in the place of the options that it has."""
     given = {n: arguments.pop(n) for n in _OF_ROTARY if n in arguments}
-    if not isinstance(given.get("scale", 1.0), (int, float)):
+    if type(given.get("scale", 1.0)) not in (int, float):
         del given["scale"]
     if "axis_map" in given:
         given["axis_map"] = given["axis_map"].fill
-        if not given["axis_map"]:
+        if not (given["axis_map"] and isinstance(given["axis_map"], list)):
             del given["axis_map"]
     frequencies = _frequencies(builder, heads.pairs, finite=True)
     return Described({"head_dim": heads.sizes[0]["d"], **given, "inv_freq": frequencies})

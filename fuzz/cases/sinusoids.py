@@ -72,7 +72,9 @@ def add_sinusoidal(builder: Builder) -> Case:
     shape = [*builder.sizes(max(rank - 1, 0), max(builder.elements // max(dim, 1), 1)), dim][-rank:]
     x = builder.operand("x", shape if rank else [], choices.one_of(FLOATS), builder.numbers())
     arguments["x"] = x
-    if choices.chance(80):
+    if choices.chance(6):
+        arguments["positions"] = choices.one_of((0, 3, -7, 2**40))
+    elif choices.chance(80):
         rows = list(x.shape[:-1]) if choices.chance(40) else list(x.shape[-2:-1])
         arguments["positions"] = positions_of(builder, rows)
     _waves(builder, arguments, dim)

@@ -158,7 +158,8 @@ class NormRotaryEmbedding(DescribedModule):
         self, q: Tensor | None, k: Tensor | None, positions: Positions = None, **options: Any
     ) -> tuple[Tensor, Tensor]:
         """q and k, normed and rotated: `posenc_native.Rotary.norm` with the module's norm."""
-        return self.rope.norm(q, k, positions, **self._norm(q, k), **options)
+        norm: Any = self.rope.norm
+        return norm(q, k, positions, **self._norm(q, k), **options)  # type: ignore[no-any-return]
 
     def append(
         self,

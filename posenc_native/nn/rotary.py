@@ -197,16 +197,18 @@ class RotaryEmbedding(DescribedModule):
             layout: default that of the module.
             inplace, contiguous: as in `posenc_native.apply_rotary_qk`.
         """
+        other: Any = k  # type checkers: a module's results are tensors, as those of others are
         # The method itself: calling the object takes twice as long.
         return self.rope.__call__(
-            q, k, positions, layout=layout, inplace=inplace, contiguous=contiguous
+            q, other, positions, layout=layout, inplace=inplace, contiguous=contiguous
         )
 
     def norm(
         self, q: Tensor | None, k: Tensor | None, positions: Positions = None, **options: Any
     ) -> tuple[Tensor, Tensor]:
         """q and k, normed and rotated: `posenc_native.Rotary.norm`."""
-        return self.rope.norm(q, k, positions, **options)
+        norm: Any = self.rope.norm
+        return norm(q, k, positions, **options)  # type: ignore[no-any-return]
 
     def append(
         self,
@@ -372,9 +374,10 @@ class LearnedRotaryEmbedding(nn.Module):
         if inv_freq.dtype not in (torch.float32, torch.float64):
             inv_freq = inv_freq.float()
         one: Any = q
-        _, axis_map = self._like._of(k if one is None else one)
+        other: Any = k
+        _, axis_map = self._like._of(other if one is None else one)
         return apply_rotary_qk(
-            q, k, positions, inv_freq, layout=self._like.layout if layout is None else layout,
+            one, other, positions, inv_freq, layout=self._like.layout if layout is None else layout,
             pairing=self._like.pairing, rotary_start=self._like.rotary_start, axis_map=axis_map,
             scale=self._like.scale,
         )  # fmt: skip

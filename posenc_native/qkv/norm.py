@@ -53,12 +53,12 @@ __all__ = ["norm_rotary_qk", "norm_rotary_qk_tables"]
 
 
 @overload
-def norm_rotary_qk(q: TensorLike, k: TensorLike | None, positions: Numbers | None,
+def norm_rotary_qk(q: TensorLike, k: TensorLike, positions: Numbers | None,
     inv_freq: Frequencies, *, inplace: bool = ..., out: Pair[OutTensor] | None = ...,
     **options: Unpack[NormedRotationOptions],
 ) -> Pair[Tensor]: ...  # fmt: skip
 @overload
-def norm_rotary_qk(q: SupportsArray[Number], k: SupportsArray[Number] | None,
+def norm_rotary_qk(q: SupportsArray[Number], k: SupportsArray[Number],
     positions: Numbers | None, inv_freq: Frequencies, *, inplace: bool = ...,
     out: Pair[OutArray] | None = ...,
     **options: Unpack[NormedRotationOptions],
@@ -68,6 +68,11 @@ def norm_rotary_qk(q: None, k: Item, positions: Numbers | None, inv_freq: Freque
     inplace: bool = ..., out: tuple[None, Any] | None = ...,
     **options: Unpack[NormedRotationOptions],
 ) -> tuple[None, Item]: ...  # fmt: skip
+@overload
+def norm_rotary_qk(q: Item, k: None, positions: Numbers | None, inv_freq: Frequencies, *,
+    inplace: bool = ..., out: tuple[Any, None] | None = ...,
+    **options: Unpack[NormedRotationOptions],
+) -> tuple[Item, None]: ...  # fmt: skip
 @takes_words
 def norm_rotary_qk(
     q: Any,
@@ -157,12 +162,12 @@ def norm_rotary_qk(
 
 
 @overload
-def norm_rotary_qk_tables(q: TensorLike, k: TensorLike | None, cos: Any, sin: Any,
+def norm_rotary_qk_tables(q: TensorLike, k: TensorLike, cos: Any, sin: Any,
     *, inplace: bool = ..., out: Pair[OutTensor] | None = ...,
     **options: Unpack[NormedTableRotationOptions],
 ) -> Pair[Tensor]: ...  # fmt: skip
 @overload
-def norm_rotary_qk_tables(q: SupportsArray[Number], k: SupportsArray[Number] | None,
+def norm_rotary_qk_tables(q: SupportsArray[Number], k: SupportsArray[Number],
     cos: Any, sin: Any, *, inplace: bool = ..., out: Pair[OutArray] | None = ...,
     **options: Unpack[NormedTableRotationOptions],
 ) -> Pair[Array[Number]]: ...  # fmt: skip
@@ -170,6 +175,10 @@ def norm_rotary_qk_tables(q: SupportsArray[Number], k: SupportsArray[Number] | N
 def norm_rotary_qk_tables(q: None, k: Item, cos: Any, sin: Any, *, inplace: bool = ...,
     out: tuple[None, Any] | None = ..., **options: Unpack[NormedTableRotationOptions],
 ) -> tuple[None, Item]: ...  # fmt: skip
+@overload
+def norm_rotary_qk_tables(q: Item, k: None, cos: Any, sin: Any, *, inplace: bool = ...,
+    out: tuple[Any, None] | None = ..., **options: Unpack[NormedTableRotationOptions],
+) -> tuple[Item, None]: ...  # fmt: skip
 @takes_words
 def norm_rotary_qk_tables(
     q: Any,

@@ -147,12 +147,12 @@ def apply_rotary(
 
 
 @overload
-def apply_rotary_qk(q: TensorLike, k: TensorLike | None, positions: NumbersOfTwo,
+def apply_rotary_qk(q: TensorLike, k: TensorLike, positions: NumbersOfTwo,
     inv_freq: Frequencies, *, inplace: bool = ..., out: Pair[OutTensor] | None = ...,
     **options: Unpack[RotationOptionsOfTwo],
 ) -> Pair[Tensor]: ...  # fmt: skip
 @overload
-def apply_rotary_qk(q: SupportsArray[Number], k: SupportsArray[Number] | None,
+def apply_rotary_qk(q: SupportsArray[Number], k: SupportsArray[Number],
     positions: NumbersOfTwo, inv_freq: Frequencies, *, inplace: bool = ...,
     out: Pair[OutArray] | None = ..., **options: Unpack[RotationOptionsOfTwo],
 ) -> Pair[Array[Number]]: ...  # fmt: skip
@@ -161,6 +161,11 @@ def apply_rotary_qk(q: None, k: Item, positions: NumbersOfTwo, inv_freq: Frequen
     inplace: bool = ..., out: tuple[None, Any] | None = ...,
     **options: Unpack[RotationOptionsOfTwo],
 ) -> tuple[None, Item]: ...  # fmt: skip
+@overload
+def apply_rotary_qk(q: Item, k: None, positions: NumbersOfTwo, inv_freq: Frequencies, *,
+    inplace: bool = ..., out: tuple[Any, None] | None = ...,
+    **options: Unpack[RotationOptionsOfTwo],
+) -> tuple[Item, None]: ...  # fmt: skip
 @takes_words
 def apply_rotary_qk(
     q: Any,

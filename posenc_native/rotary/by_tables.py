@@ -201,12 +201,12 @@ def apply_rotary_tables(
 
 
 @overload
-def apply_rotary_qk_tables(q: TensorLike, k: TensorLike | None, cos: Any, sin: Any, *,
+def apply_rotary_qk_tables(q: TensorLike, k: TensorLike, cos: Any, sin: Any, *,
     inplace: bool = ..., out: Pair[OutTensor] | None = ...,
     **options: Unpack[TableRotationOptionsOfTwo],
 ) -> Pair[Tensor]: ...  # fmt: skip
 @overload
-def apply_rotary_qk_tables(q: SupportsArray[Number], k: SupportsArray[Number] | None,
+def apply_rotary_qk_tables(q: SupportsArray[Number], k: SupportsArray[Number],
     cos: Any, sin: Any, *, inplace: bool = ..., out: Pair[OutArray] | None = ...,
     **options: Unpack[TableRotationOptionsOfTwo],
 ) -> Pair[Array[Number]]: ...  # fmt: skip
@@ -214,6 +214,10 @@ def apply_rotary_qk_tables(q: SupportsArray[Number], k: SupportsArray[Number] | 
 def apply_rotary_qk_tables(q: None, k: Item, cos: Any, sin: Any, *, inplace: bool = ...,
     out: tuple[None, Any] | None = ..., **options: Unpack[TableRotationOptionsOfTwo],
 ) -> tuple[None, Item]: ...  # fmt: skip
+@overload
+def apply_rotary_qk_tables(q: Item, k: None, cos: Any, sin: Any, *, inplace: bool = ...,
+    out: tuple[Any, None] | None = ..., **options: Unpack[TableRotationOptionsOfTwo],
+) -> tuple[Item, None]: ...  # fmt: skip
 @takes_words
 def apply_rotary_qk_tables(
     q: Any,

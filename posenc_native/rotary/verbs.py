@@ -72,11 +72,11 @@ class Verbs:
         arguments.wrong_value(function, argument, wanted, f"shape {list(x.shape)}")
 
     @overload
-    def __call__(self, q: TensorLike, k: TensorLike | None, positions: NumbersOfTwo = ..., *,
+    def __call__(self, q: TensorLike, k: TensorLike, positions: NumbersOfTwo = ..., *,
         inplace: bool = ..., contiguous: bool = ..., **turn: Unpack[CallOptions],
     ) -> Pair[Tensor]: ...  # fmt: skip
     @overload
-    def __call__(self, q: SupportsArray[Number], k: SupportsArray[Number] | None,
+    def __call__(self, q: SupportsArray[Number], k: SupportsArray[Number],
         positions: NumbersOfTwo = ..., *, inplace: bool = ..., contiguous: bool = ...,
         **turn: Unpack[CallOptions],
     ) -> Pair[Array[Number]]: ...  # fmt: skip
@@ -84,6 +84,10 @@ class Verbs:
     def __call__(self, q: None, k: Item, positions: NumbersOfTwo = ..., *, inplace: bool = ...,
         contiguous: bool = ..., **turn: Unpack[CallOptions],
     ) -> tuple[None, Item]: ...  # fmt: skip
+    @overload
+    def __call__(self, q: Item, k: None, positions: NumbersOfTwo = ..., *, inplace: bool = ...,
+        contiguous: bool = ..., **turn: Unpack[CallOptions],
+    ) -> tuple[Item, None]: ...  # fmt: skip
     def __call__(
         self,
         q: Any,
@@ -144,15 +148,18 @@ class Verbs:
         return run(Call("apply_rotary", (x,), rotation, out), contiguous)
 
     @overload
-    def norm(self, q: TensorLike, k: TensorLike | None, positions: Numbers | None = ...,
+    def norm(self, q: TensorLike, k: TensorLike, positions: Numbers | None = ...,
              **options: Unpack[NormCallOptions]) -> Pair[Tensor]: ...  # fmt: skip
     @overload
-    def norm(self, q: SupportsArray[Number], k: SupportsArray[Number] | None,
+    def norm(self, q: SupportsArray[Number], k: SupportsArray[Number],
              positions: Numbers | None = ..., **options: Unpack[NormCallOptions],
     ) -> Pair[Array[Number]]: ...  # fmt: skip
     @overload
     def norm(self, q: None, k: Item, positions: Numbers | None = ...,
              **options: Unpack[NormCallOptions]) -> tuple[None, Item]: ...  # fmt: skip
+    @overload
+    def norm(self, q: Item, k: None, positions: Numbers | None = ...,
+             **options: Unpack[NormCallOptions]) -> tuple[Item, None]: ...  # fmt: skip
     def norm(
         self,
         q: Any,

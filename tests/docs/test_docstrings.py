@@ -7,6 +7,7 @@ import importlib
 from pathlib import Path
 
 import pytest
+from rotating import computing
 from targets import NATIVE
 
 import posenc_native as pn
@@ -28,17 +29,16 @@ def test_examples_are_found():
 
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("name", WITH_EXAMPLES)
-def test_examples(name, monkeypatch, request):
+def test_examples(name, request):
     if name == "flex" or name.startswith("nn."):
         pytest.importorskip("torch")
     if name.startswith("plot."):
         request.getfixturevalue("figures")
     if NATIVE is None and name in ("engines.backend", "rotary.apply"):
         pytest.skip("the examples show the native module")
-    implementation = pn.engines.backend.implementation if NATIVE is None else NATIVE
-    monkeypatch.setattr(pn.engines.backend, "implementation", implementation)
     module = importlib.import_module(f"posenc_native.{name}")
-    results = doctest.testmod(module)
+    with computing("reference" if NATIVE is None else "native"):
+        results = doctest.testmod(module)
     assert results.attempted > 0
     assert results.failed == 0  # what differs is in the captured output
 

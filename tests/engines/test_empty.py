@@ -11,6 +11,7 @@ from posenc_native.engines import backend, reference
 torch = pytest.importorskip("torch")
 
 import torch_cases  # noqa: E402
+from rotating import computing  # noqa: E402
 
 X, Q, K = np.ones((2, 3, 5, 8), np.float32), np.ones((2, 4, 5, 8)), np.ones((2, 2, 5, 8))
 NONE = np.zeros(0)
@@ -49,16 +50,16 @@ def parts(result):
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_every_implementation_agrees(name, monkeypatch):
+def test_every_implementation_agrees(name):
     function, *given = CALLS[name]
     tensors = [torch.from_numpy(v) if isinstance(v, np.ndarray) else v for v in given]
-    monkeypatch.setattr(backend, "implementation", reference)
-    expected = parts(function(*given))
+    with computing("reference"):
+        expected = parts(function(*given))
     with torch_cases.composed():
         results = [parts(function(*tensors))]
     if backend.native is not None:
-        monkeypatch.setattr(backend, "implementation", backend.native)
-        results += [parts(function(*given)), parts(function(*tensors))]
+        with computing("native"):
+            results += [parts(function(*given)), parts(function(*tensors))]
     for result in results:
         for got, wanted in zip(result, expected, strict=True):
             assert (got.shape, got.dtype) == (wanted.shape, wanted.dtype)

@@ -419,7 +419,7 @@ def test_torch_says_the_same(name):
                     *map(tensor, arguments), **{key: tensor(v) for key, v in named.items()}
                 )
         finally:
-            pn.engines.backend.implementation = before
+            pn.engines.backend.use(before)
         fault = caught.value.fault
         assert fault.function == bad.function
         assert fault.argument in bad.argument.split("|"), caught.value

@@ -112,7 +112,7 @@ def test_one_pass_agrees_with_the_composition(case, dtype, device):
         before = pn.engines.backend.implementation
         pn.set_backend("reference")
         expected = gradients(*exact)
-        pn.engines.backend.implementation = before
+        pn.engines.backend.use(before)
         for i, (one, value) in enumerate(zip(gradients(q, k), expected, strict=True)):
             # Rounded once to the dtype; sums of 70 tokens, in float32 for 32 of them. Heads of one
             # or two numbers are nearly their sign: their gradients are small beside their terms.

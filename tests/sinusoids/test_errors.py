@@ -51,6 +51,7 @@ BAD: dict[str, Bad] = {
     "dim of float": Bad("sinusoidal", lambda: (3, 8.0), T, "dim"),
     "dim of bool": Bad("sinusoidal", lambda: (3, True), T, "dim"),
     "dim of None": Bad("sinusoidal", lambda: (3, None), T, "dim"),
+    "dim of None at positions": Bad("sinusoidal", lambda: (np.arange(3), None), T, "dim"),
     "count beyond memory": Bad("sinusoidal", lambda: (2**62, 8), V, "positions|result"),
     "count beyond int64": Bad("sinusoidal", lambda: (2**80, 8), V, "positions|result"),
     "product overflows": Bad("sinusoidal", lambda: (2**46, 2**16), V, "positions|result"),

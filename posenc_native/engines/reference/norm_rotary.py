@@ -216,14 +216,14 @@ def _arrays_of(rotation: AnyRotation, norm: Norm) -> list[Array | None]:
 
 def _check_slot_values(function: str, slots: Array, view: RotaryView, cache: CacheView) -> None:
     """Within the cache, and none of them twice."""
-    numbers = slots.astype(np.int64) if slots.dtype != np.uint64 else slots
-    outside = numbers >= cache.slots
+    rows = _slots_of_rows(slots if slots.dtype == np.uint64 else slots.astype(np.int64), view)
+    outside = rows >= cache.slots
     if slots.dtype != np.uint64:
-        outside |= numbers < -1
+        outside |= rows < -1
     if np.any(outside):
         expected = f"-1, or slots 0 .. {cache.slots - 1}"
-        wrong_value(function, "slots", expected, int(numbers[outside].flat[0]))
-    rows = _slots_of_rows(numbers.astype(np.int64), view)
+        wrong_value(function, "slots", expected, int(rows[outside].flat[0]))
+    rows = rows.astype(np.int64)
     # Rows of a batch have slots of their own, or share them.
     for row in rows if cache.batch is not None else [rows.reshape(-1)]:
         written = row[row >= 0]

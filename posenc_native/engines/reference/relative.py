@@ -89,8 +89,7 @@ def diagonal_sums(
             0 if size == 1 else i
             for i, size in zip(plane[len(leading) - len(heads) :], heads, strict=True)
         )
-        offset = 0 if q_offset is None else q_offset[plane[: q_offset.ndim]]
-        at = (entries[0] - int(offset), *entries[1:])
+        at = _entries_of(plane, entries, q_offset)
         np.add.at(result[of_plane], at, grad[plane].astype(np.float64))
     return result.astype(_sum_dtype(grad.dtype))
 
@@ -212,8 +211,17 @@ def _lay_down(
         return table[(slice(None),) * len(leading) + entries]
     bias = np.empty((*leading, *entries[0].shape), diagonals.dtype)
     for plane in np.ndindex(leading):
-        bias[plane] = table[plane][entries[0] - int(q_offset[plane[: q_offset.ndim]])]
+        bias[plane] = table[plane][_entries_of(plane, entries, q_offset)]
     return bias
+
+
+def _entries_of(
+    plane: tuple[int, ...], entries: tuple[Array, ...], q_offset: Array | None
+) -> tuple[Array, ...]:
+    """The entries of one matrix. Where it is empty, its offset may be one that int64 lacks."""
+    if q_offset is None or not entries[0].size:
+        return entries
+    return entries[0] - int(q_offset[plane[: q_offset.ndim]]), *entries[1:]
 
 
 def _check_q_offset(function: str, q_offset: object, leading: tuple[int, ...]) -> None:

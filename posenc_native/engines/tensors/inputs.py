@@ -156,17 +156,16 @@ def table_dtype(function: str, dtype: Any, out: Tensor | None) -> torch.dtype:
 
 
 def table_spec(
-    function: str, dim: int | None, base: float, layout: str, shift: float, scale: float
-) -> tuple[Any, ...]:
-    """dim (unless None), base, layout, shift and scale in the types of the schema."""
+    function: str, base: float, layout: str, shift: float, scale: float
+) -> tuple[float, str, float, float]:
+    """base, layout, shift and scale in the types of the schema."""
     if not isinstance(layout, str):
         wrong_type(function, "layout", "a str", type(layout).__name__)
-    head = () if dim is None else (arguments.even_size(function, "dim", dim),)
-    numbers = tuple(
+    base, shift, scale = (
         arguments.finite_number(function, name, value)
         for name, value in (("base", base), ("shift", shift), ("scale", scale))
     )
-    return *head, numbers[0], layout, *numbers[1:]
+    return base, layout, shift, scale
 
 
 AnyRotation = TypeVar("AnyRotation", Rotation, TableRotation)

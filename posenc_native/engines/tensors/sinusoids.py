@@ -60,15 +60,18 @@ def sinusoidal(
             arguments.check_shape(function, "out", result.shape, shape)
             fresh = out is None
             operator = ops.sinusoidal_out.default
-            call(operator, None, *table_spec(function, *spec), out=result, fresh=fresh)
+            options = table_spec(function, *spec[1:])
+            call(operator, None, shape[1], *options, out=result, fresh=fresh)
             return result if fresh else written(result)
     positions = position_tensor(function, positions, device)
     if out is not None:
         no_output_for_gradient(function, positions)
     if operators_take(positions, out) and forward_ad._current_level < 0:
+        width = arguments.even_size(function, "dim", dim)
+        options = table_spec(function, *spec[1:])
         if out is None:
-            return sinusoid_gradients.sinusoidal(positions, *table_spec(function, *spec), dtype)
-        call(ops.sinusoidal_out.default, positions, *table_spec(function, *spec), out=out)
+            return sinusoid_gradients.sinusoidal(positions, width, *options, dtype)
+        call(ops.sinusoidal_out.default, positions, width, *options, out=out)
         return written(out)
     composable(function, positions=positions, out=out)
     table = composed_sinusoids.sinusoidal(function, positions, spec, dtype)
@@ -100,7 +103,7 @@ def add_sinusoidal(
             function, x, positions, x_scale, alpha, base, layout, shift, scale
         )
         return result if out is None else copy_out(function, out, result, x, positions)
-    options = (x_scale, alpha, *table_spec(function, None, base, layout, shift, scale))
+    options = (x_scale, alpha, *table_spec(function, base, layout, shift, scale))
     learned = positions is not None and needs_grad(positions)
     return one_tensor(
         sinusoid_gradients.ADD_SINUSOIDAL, function, x, (positions, *options), out, learned
