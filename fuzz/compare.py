@@ -294,6 +294,8 @@ def _rotated(arguments: dict[str, Any], name: str) -> Rotated:
             shape[heads] = x.shape[heads]
         factor = (wide_weight + offset).reshape(shape)
         largest = (np.abs(wide_weight) + abs(offset)).reshape(shape)
+        if as_written:  # rounded to the dtype of x
+            largest[largest > LARGEST[str(x.dtype)]] = np.nan
 
     def root(values: Array) -> Array:
         return 1 / np.sqrt(np.square(values).sum(axis=over, keepdims=True) / count + eps)

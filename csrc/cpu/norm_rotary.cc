@@ -123,8 +123,7 @@ class WholeRows {
 
   HWY_ATTR void run(int64_t begin, int64_t end) {
     const RotaryArgs& rotary = args_.rotary;
-    const int64_t length = kInterleaved ? rotary.pairs : rotary.half_block;
-    const Piece piece = {0, rotary.pairs == 0 ? 0 : 1, 0, rotary.pairs == 0 ? 0 : length};
+    const Piece piece = Piece::whole(rotary);
     angles_.enter(rotary, piece);
     while (begin < end) {
       const int64_t batch = begin / rotary.tokens, token = begin % rotary.tokens;

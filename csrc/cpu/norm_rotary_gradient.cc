@@ -73,8 +73,7 @@ class WholeRowsGradient {
 
   // The tokens [begin, end) of a piece.
   HWY_ATTR void run(int64_t begin, int64_t end, double* const* weight_sums) {
-    const int64_t length = kInterleaved ? back_.pairs : back_.half_block;
-    const Piece piece = {0, back_.pairs == 0 ? 0 : 1, 0, back_.pairs == 0 ? 0 : length};
+    const Piece piece = Piece::whole(back_);
     angles_.enter(back_, piece);
     const int64_t most = std::min(NormRotaryGradientArgs::kTokensOfSum, angles_.tokens());
     for (int64_t first = begin; first < end;) {

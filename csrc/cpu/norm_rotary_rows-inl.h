@@ -340,22 +340,8 @@ class BufferRotation {
  public:
   // as_written: whether the call's rounding is done too; gradients are of what is not rounded.
   BufferRotation(const RotaryArgs& args, bool as_written) : args_(args), as_written_(as_written) {
-    const bool interleaved = args.half_block == 1;
-    const int64_t capacity = static_cast<int64_t>(kMaxPairs);
-    const int64_t length = interleaved ? args.pairs : args.half_block;
-    const int64_t blocks = length == 0 ? 0 : args.pairs / length;
-    if (length <= capacity) {
-      const int64_t step = std::max<int64_t>(capacity / std::max<int64_t>(padded(length), 1), 1);
-      for (int64_t block = 0; block < blocks; block += step) {
-        pieces_.push_back({block, std::min(step, blocks - block), 0, length});
-      }
-    } else {
-      for (int64_t block = 0; block < blocks; ++block) {
-        for (int64_t first = 0; first < length; first += capacity) {
-          pieces_.push_back({block, 1, first, std::min(capacity, length - first)});
-        }
-      }
-    }
+    Angles::for_each_piece(args, args.half_block == 1,
+                           [&](const Piece& piece) { pieces_.push_back(piece); });
     shared_ = pieces_.size() == 1 && args.angle_heads() == 1;
     if (shared_) angles_.enter(args, pieces_[0]);
   }

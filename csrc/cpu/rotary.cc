@@ -29,34 +29,15 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <typename T, class Row, Rounding kRounding>
 class RotaryKernel {
   using Runs = RotaryRuns<T, Row, kRounding>;
-  using D = RealTag<T>;
 
  public:
   HWY_ATTR void run(const RotaryArgs& args, int64_t begin, int64_t end) {
-    const D d;
-    // Neighbouring pairs are one run of P pairs; otherwise P / half_block blocks.
-    const int64_t length = Row::kNeighboursOut ? args.pairs : args.half_block;
-    const int64_t blocks = length == 0 ? 0 : args.pairs / length;
-    const int64_t group = static_cast<int64_t>(group_size(d, Row::kOrder));
-    const int64_t capacity = static_cast<int64_t>(kMaxPairs);
     bool first_piece = true;
     const auto next = [&](const Piece& piece) HWY_ATTR {
       run_piece(args, piece, begin, end, first_piece);
       first_piece = false;
     };
-    if (length <= capacity) {
-      const int64_t padded = (length + group - 1) / group * group;
-      const int64_t step = padded == 0 ? 1 : capacity / padded;
-      for (int64_t block = 0; block < blocks; block += step) {
-        next({block, std::min(step, blocks - block), 0, length});
-      }
-    } else {
-      for (int64_t block = 0; block < blocks; ++block) {
-        for (int64_t first = 0; first < length; first += capacity) {
-          next({block, 1, first, std::min(capacity, length - first)});
-        }
-      }
-    }
+    Runs::Angles::for_each_piece(args, Row::kNeighboursOut, next);
     if (first_piece) next({0, 0, 0, 0});  // nothing to rotate: copies the rest
   }
 

@@ -34,6 +34,9 @@ struct Piece {
   int64_t first_pair(const RotaryArgs& args, int64_t i) const {
     return (block + i) * args.half_block + first;
   }
+
+  // All pairs, where they are neighbours or one block.
+  static Piece whole(const RotaryArgs& args) { return {0, args.pairs == 0 ? 0 : 1, 0, args.pairs}; }
 };
 
 // kOrder and kCopies are those of the row that reads them.
@@ -42,6 +45,29 @@ class RotaryAngles {
   using D = hn::ScalableTag<Number>;
 
  public:
+  // Calls visit(piece) for each piece that there is room for. Neighbouring pairs are one run of P
+  // pairs; otherwise there are P / half_block blocks.
+  template <typename Visit>
+  static HWY_ATTR void for_each_piece(const RotaryArgs& args, bool neighbours, const Visit& visit) {
+    const int64_t capacity = static_cast<int64_t>(kMaxPairs);
+    const int64_t group = static_cast<int64_t>(group_size(D(), kOrder));
+    const int64_t length = neighbours ? args.pairs : args.half_block;
+    const int64_t blocks = length == 0 ? 0 : args.pairs / length;
+    if (length <= capacity) {
+      const int64_t padded = (length + group - 1) / group * group;
+      const int64_t step = padded == 0 ? 1 : capacity / padded;
+      for (int64_t block = 0; block < blocks; block += step) {
+        visit(Piece{block, std::min(step, blocks - block), 0, length});
+      }
+      return;
+    }
+    for (int64_t block = 0; block < blocks; ++block) {
+      for (int64_t first = 0; first < length; first += capacity) {
+        visit(Piece{block, 1, first, std::min(capacity, length - first)});
+      }
+    }
+  }
+
   // Takes up a piece.
   HWY_ATTR void enter(const RotaryArgs& args, const Piece& piece) {
     const D d;

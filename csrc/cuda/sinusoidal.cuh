@@ -202,7 +202,7 @@ class SinusoidalThread {
 #pragma unroll
       for (int i = 0; i < kPairs; ++i) {
         turns[i] = this->turns(i).fraction;
-        phases[i] = static_cast<uint64_t>(row.position) * turns[i];
+        phases[i] = static_cast<uint64_t>(row.position + args_.positions.first) * turns[i];
         if (added) turns[i] *= static_cast<uint64_t>(next.position);
       }
     }

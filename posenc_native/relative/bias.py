@@ -124,6 +124,9 @@ def toeplitz_bias(
                 [0., 1., 2., 3.]]])
     """
     function = "toeplitz_bias"
+    bias = backend.door.toeplitz_bias(diagonals, q_len, k_len, q_offset, origin, causal, dtype, out)
+    if bias is not NotImplemented:
+        return bias
     q_len, k_len = lengths_of(function, "q_len", q_len), lengths_of(function, "k_len", k_len)
     if is_tensor(diagonals):
         start, q_offset = first_entry(function, diagonals.shape, q_len, k_len, q_offset, origin)
@@ -195,6 +198,11 @@ def add_toeplitz_bias(
                [0.875 , 0.9375, 1.    ]], dtype=float32)
     """
     function = "add_toeplitz_bias"
+    result = backend.door.add_toeplitz_bias(
+        scores, diagonals, q_len, k_len, q_offset, origin, causal, out
+    )
+    if result is not NotImplemented:
+        return result
     tensors = is_tensor(scores)
     if not tensors:
         scores = as_operand(function, "scores", scores)
@@ -261,6 +269,9 @@ def diagonal_sums(
         array([[1., 2., 3., 3., 2., 1.]])
     """
     function = "diagonal_sums"
+    sums = backend.door.diagonal_sums(grad, keep, q_len, k_len, entries, q_offset, origin)
+    if sums is not NotImplemented:
+        return sums
     if not is_tensor(grad):
         grad = as_array(function, "grad", grad)
     rows, columns = matrix_lengths(function, "grad", grad.shape, q_len, k_len)

@@ -121,6 +121,11 @@ def relative_gather(
                [5., 6., 7., 8.]])
     """
     function = "relative_gather"
+    result = backend.door.relative_gather(
+        x, index, k_len, content, scale, q_offset, origin, missing, out
+    )
+    if result is not NotImplemented:
+        return result
     if not is_tensor(x):
         x = as_array(function, "x", x)
     keys = arguments.length(function, "k_len", k_len)
@@ -194,6 +199,11 @@ def relative_scatter(
                [1., 1., 1.]])
     """
     function = "relative_scatter"
+    result = backend.door.relative_scatter(
+        grad, index, width, scale, q_offset, origin, missing, out
+    )
+    if result is not NotImplemented:
+        return result
     if not is_tensor(grad):
         grad = as_array(function, "grad", grad)
     columns = arguments.length(function, "width", width)

@@ -106,6 +106,9 @@ def rotary_tables(
         (inv_freq, axis_map), scale = rope._of(positions), rope.scale
     if scale is None:
         scale = 1.0
+    tables = backend.door.rotary_tables(positions, inv_freq, axis_map, scale, dtype)
+    if tables is not NotImplemented:
+        return tables  # type: ignore[no-any-return]
     if (
         arguments.is_tensor(positions)
         or arguments.is_tensor(inv_freq)

@@ -136,6 +136,10 @@ def sinusoidal(
     """
     if unknown or positions is MISSING or dim is MISSING:
         unknown_keywords("sinusoidal", unknown, sinusoidal)
+    if device is None:
+        table = backend.door.sinusoidal(positions, dim, base, layout, shift, scale, dtype, out)
+        if table is not NotImplemented:
+            return table
     if device is not None or is_tensor(positions) or is_tensor(out) or is_torch_dtype(dtype):
         return late.torch_operations().sinusoidal(
             positions, dim, base, layout, shift, scale, dtype, device, out
@@ -198,6 +202,11 @@ def add_sinusoidal(
     """
     if unknown or x is MISSING:
         unknown_keywords("add_sinusoidal", unknown, add_sinusoidal)
+    result = backend.door.add_sinusoidal(
+        x, positions, x_scale, alpha, base, layout, shift, scale, out
+    )
+    if result is not NotImplemented:
+        return result
     operations = None if type(x) is np.ndarray else late.operations_on(x)
     if operations is None:
         x = as_operand("add_sinusoidal", "x", x)

@@ -146,6 +146,15 @@ def test_tensors(name: str, way: str) -> None:
     same((given.keys, given.values), (plain.keys, plain.values))
 
 
+@pytest.mark.parametrize("name", BOTH)
+def test_another_view_of_the_same_memory(name: str, backend: str) -> None:
+    torch = pytest.importorskip("torch")
+    plain, given = (Inputs(tensors(torch)) for _ in range(2))
+    expected = BOTH[name](plain)
+    same(BOTH[name](given, out=(given.q.view_as(given.q), given.k_out)), expected)
+    same((given.q, given.k_out), expected)
+
+
 @pytest.mark.parametrize("name", ALONE)
 @pytest.mark.parametrize("way", ["small", "operators", "compiled"])
 def test_q_alone_of_tensors(name: str, way: str) -> None:

@@ -5,12 +5,14 @@
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "bindings/numpy/tensors.h"
 #include "core/view.h"
@@ -169,6 +171,8 @@ struct PositionsArgument {
   ArrayArgument array;
   int64_t count = 0;
 
+  explicit PositionsArgument(ArrayArgument positions) : array(std::move(positions)) {}
+
   PositionsArgument(const char* function, py::handle object) {
     if (PyBool_Check(object.ptr())) fail_type(function, "positions", "an int or an array", "bool");
     if (!py::isinstance<py::array>(object) && PyIndex_Check(object.ptr())) {
@@ -288,5 +292,18 @@ class EmptyLike {
   py::handle function_, names_;
 };
 inline EmptyLike empty_like;
+
+// Sums of a gradient, to which kernels add.
+inline py::array_t<double> zero_sums(const std::vector<py::ssize_t>& shape) {
+  py::array_t<double> sums(shape);
+  std::fill(sums.mutable_data(), sums.mutable_data() + sums.size(), 0.0);
+  return sums;
+}
+
+// The same, with sums for each piece of the work in a row of its own; the first row gets the total.
+inline py::array_t<double> zero_sums_of_pieces(int64_t pieces, std::vector<py::ssize_t> shape) {
+  shape.insert(shape.begin(), std::max<int64_t>(pieces, 1));
+  return zero_sums(shape);
+}
 
 }  // namespace posenc::numpy

@@ -25,20 +25,21 @@ PYBIND11_MODULE(unguarded, m, pybind11::mod_gil_not_used()) {
   empty_like.load();
   cpu::set_non_temporal_bytes(0);  // reads a file: not by the first call, beside which one may fork
   py::module_ door = m.def_submodule("door");
-  define_sinusoidal(m);
+  define_sinusoidal(m, door);
   define_rotary(m, door);
   define_norm_rotary(m, door);
   define_relative(m);
+  define_relative_door(door);
   define_bound_rotary(m);
 #if defined(POSENC_CUDA_ON_HOST)
   define_cuda_on_host(m);
 #endif
   m.def("use_tensors", [](py::handle tensor, py::handle parameter, py::handle empty_like,
-                          py::handle increment, const py::tuple& addresses, const py::tuple& keys,
-                          const py::dict& forward_mode, const py::set& registered,
-                          const py::tuple& kernels) {
-    return posenc::tensors::Library::get().use(tensor, parameter, empty_like, increment, addresses,
-                                               keys, forward_mode, registered, kernels);
+                          py::handle float32, py::handle increment, const py::tuple& addresses,
+                          const py::tuple& keys, const py::dict& forward_mode,
+                          const py::set& registered, const py::tuple& kernels) {
+    return posenc::tensors::Library::get().use(tensor, parameter, empty_like, float32, increment,
+                                               addresses, keys, forward_mode, registered, kernels);
   });
   m.def("set_num_threads", [](int n) { num_threads.store(n, std::memory_order_relaxed); });
   m.def("get_num_threads", [] { return num_threads.load(std::memory_order_relaxed); });

@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <utility>
-#include <vector>
 
 #include "bindings/numpy/arguments.h"
 #include "bindings/numpy/methods.h"
@@ -84,10 +83,7 @@ class NormRotation : CallArguments<kMaxNormArrays> {
         weights[i] = py::none();
         continue;
       }
-      const std::vector<py::ssize_t> shape = {std::max<int64_t>(args.pieces(), 1),
-                                              args.weight_count(i)};
-      py::array_t<double> sums(shape);
-      std::fill(sums.mutable_data(), sums.mutable_data() + sums.size(), 0.0);
+      py::array_t<double> sums = zero_sums_of_pieces(args.pieces(), {args.weight_count(i)});
       args.weight_sums[i] = sums.mutable_data();
       weights[i] = std::move(sums);
     }
@@ -133,7 +129,8 @@ class NormRotation : CallArguments<kMaxNormArrays> {
       out[i] = to_others ? output(call_.out_names[i], places[i]) : result(in[i]);
       call_.out[i] = &out[i].array();
     }
-    if (!all_read() || !has_own_kernels(from_tables_, operation, form)) return not_mine();
+    if (!all_read() || !has_own_kernels(by_tables(operation, from_tables_), form))
+      return not_mine();
     const NormRotaryArgs args = check_norm_rotary(call_);
     if (of_tensors() && 2 * cpu::result_bytes(args) >= kTensorBytes) return not_mine();
     cpu::norm_rotate(args, run_rows);

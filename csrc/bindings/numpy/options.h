@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "bindings/numpy/arguments.h"
 #include "bindings/numpy/door.h"
@@ -114,28 +115,9 @@ class CallArguments {
     return tensor(object);
   }
 
-  // A new one like it.
-  ArrayArgument result(const ArrayArgument& like) {
-    if (!of_tensors_) return {function_, "out", empty_like(like.object())};
-    const Array& x = like.array();
-    double bytes = static_cast<double>(item_size(x.dtype));
-    for (int i = 0; i < x.rank; ++i) bytes *= static_cast<double>(x.shape[i]);
-    if (bytes >= static_cast<double>(kTensorBytes)) all_read_ = false;
-    if (!all_read_) return {};
-    return checked(ArrayArgument::of_tensor(tensors::Library::get().empty_like(like.object())));
-  }
-
-  // Whether the operator's kernels are ours.
-  bool has_own_kernels(bool from_tables, tensors::Operation operation, tensors::Form form) const {
-    return !of_tensors_ || tensors::Library::get().has_own_kernels(from_tables, operation, form);
-  }
-
-  void written(py::handle object) const {
-    if (of_tensors_) tensors::Library::get().written(object);
-  }
-
- private:
+  // An option, an array or a tensor; nothing for None.
   ArrayArgument option(const char* name, py::handle object) {
+    if (object.is_none()) return {};
     if (PyList_CheckExact(object.ptr())) return list(object);
     if (of_tensors_ && tensors::Library::get().is_tensor_or_parameter(object)) {
       return described(object);
@@ -144,9 +126,52 @@ class CallArguments {
     return optional_array(function_, name, object);
   }
 
-  // Of what x is multiplied by: beside tensors it is one.
+  // A new one of this shape; of tensors, a small one of the dtype of `like`, or of float32.
+  ArrayArgument result(const char* name, const int64_t* shape, int rank, const py::dtype& dtype) {
+    return {function_, name, py::array(dtype, std::vector<py::ssize_t>(shape, shape + rank))};
+  }
+  ArrayArgument result_of_tensors(const int64_t* shape, int rank, const ArrayArgument& like,
+                                  bool of_float32 = false) {
+    const Dtype dtype = of_float32 ? Dtype::kFloat32 : like.array().dtype;
+    if (bytes_of(shape, rank, dtype) >= static_cast<double>(kTensorBytes)) all_read_ = false;
+    if (!all_read_) return {};
+    return checked(ArrayArgument::of_tensor(
+        tensors::Library::get().new_empty(like.object(), shape, rank, of_float32)));
+  }
+
+  // A new one like it.
+  ArrayArgument result(const ArrayArgument& like) {
+    if (!of_tensors_) return {function_, "out", empty_like(like.object())};
+    if (is_large(like.array())) all_read_ = false;
+    if (!all_read_) return {};
+    return checked(ArrayArgument::of_tensor(tensors::Library::get().empty_like(like.object())));
+  }
+
+  // Whether a tensor has so much memory that several threads should write it.
+  bool is_large(const Array& tensor) const {
+    return bytes_of(tensor.shape, tensor.rank, tensor.dtype) >= static_cast<double>(kTensorBytes);
+  }
+
+  // Whether the operator's kernels are ours.
+  bool has_own_kernels(tensors::Operation operation, tensors::Form form) const {
+    return !of_tensors_ || tensors::Library::get().has_own_kernels(operation, form);
+  }
+
+  void written(py::handle object) const {
+    if (of_tensors_) tensors::Library::get().written(object);
+  }
+
+ private:
+  static double bytes_of(const int64_t* shape, int rank, Dtype dtype) {
+    double bytes = static_cast<double>(item_size(dtype));
+    for (int i = 0; i < rank; ++i) bytes *= static_cast<double>(shape[i]);
+    return bytes;
+  }
+
+  // Of what is multiplied with or added: beside tensors it is one.
   static bool is_factor(std::string_view name) {
-    return name == "cos" || name == "sin" || name == "q_weight" || name == "k_weight";
+    return name == "cos" || name == "sin" || name == "q_weight" || name == "k_weight" ||
+           name == "diagonals" || name == "content";
   }
 
   // The door lets only short lists of ints in; without it there are none.

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "bindings/numpy/arguments.h"
 #include "bindings/numpy/methods.h"
@@ -130,19 +129,13 @@ class Rotation : CallArguments<kMaxArrays> {
     }
     RotaryGradientArgs args = check_rotary_gradient(call_, turned);
     const Array& like = *call_.inv_freq;
-    std::vector<py::ssize_t> shape(like.shape, like.shape + like.rank);
-    shape.insert(shape.begin(), std::max<int64_t>(args.pieces(), 1));
-    const auto zeros = [](const std::vector<py::ssize_t>& of) {
-      py::array_t<double> array(of);
-      std::fill(array.mutable_data(), array.mutable_data() + array.size(), 0.0);
-      return array;
-    };
-    py::array_t<double> frequencies = zeros(shape);
+    py::array_t<double> frequencies =
+        zero_sums_of_pieces(args.pieces(), {like.shape, like.shape + like.rank});
     args.frequency_sums = frequencies.mutable_data();
     py::object positions = py::none();
     if (of_positions) {
       py::array_t<double> sums =
-          zeros({args.position_axes(), args.turned.batch, args.turned.tokens});
+          zero_sums({args.position_axes(), args.turned.batch, args.turned.tokens});
       args.position_sums = sums.mutable_data();
       positions = std::move(sums);
     }
@@ -167,9 +160,8 @@ class Rotation : CallArguments<kMaxArrays> {
   bool rotate(Form form) const {
     const auto operation =
         call_.tensor_count == 2 ? tensors::Operation::kRotateTwo : tensors::Operation::kRotateOne;
-    if (!all_read() || !has_own_kernels(from_ == AnglesFrom::kTables, operation, form)) {
-      return false;
-    }
+    const bool tables = from_ == AnglesFrom::kTables;
+    if (!all_read() || !has_own_kernels(by_tables(operation, tables), form)) return false;
     const RotaryParts parts = check_rotary_parts(call_);
     if (of_tensors() && 2 * cpu::result_bytes(parts.first) >= kTensorBytes) return false;
     if (parts.second) {

@@ -83,7 +83,29 @@ enum class Follower {
 // Which operator a call stands for, by where its results go.
 enum class Form { kNew, kInPlace, kOut };
 // And by what it does: the order of the names that the package brings.
-enum class Operation { kRotateOne, kRotateTwo, kNorm, kAppend };
+enum class Operation {
+  kRotateOne,
+  kRotateTwo,
+  kNorm,
+  kAppend,
+  kRotateOneByTables,
+  kRotateTwoByTables,
+  kNormByTables,
+  kAppendByTables,
+  kRotaryTables,
+  kSinusoid,
+  kAddSinusoid,
+  kBias,
+  kAddBias,
+  kSums,
+  kGather,
+  kScatter,
+};
+
+constexpr Operation by_tables(Operation operation, bool so) {
+  constexpr int kFurther = static_cast<int>(Operation::kRotateOneByTables);
+  return static_cast<Operation>(static_cast<int>(operation) + (so ? kFurther : 0));
+}
 
 // torch.Tensor, once the Python package has brought it.
 class Library {
@@ -97,18 +119,18 @@ class Library {
   //   tensor        some torch.Tensor
   //   parameter     torch.nn.Parameter, which options may be
   //   empty_like    torch.empty_like
+  //   float32       torch.float32
   //   increment     torch's function that tells autograd of tensors that were overwritten
   //   addresses     of Questions, in their order
   //   keys          of the dispatcher: included on a thread where somebody follows operators
   //   forward_mode  the names in the module of forward mode
   //   registered    the set of the names of all kernels that Python has registered
-  //   kernels       the names that kernels over ours would have, by
-  //                 [from positions, from tables][Operation][Form]
+  //   kernels       the names that kernels over ours would have, by [Operation][Form]
   // Returns false if tensors cannot be read: their type has no table of DLPack, or one of an
   // unknown version, or is laid out in an unknown way.
-  bool use(py::handle tensor, py::handle parameter, py::handle empty_like, py::handle increment,
-           const py::tuple& addresses, const py::tuple& keys, const py::dict& forward_mode,
-           const py::set& registered, const py::tuple& kernels) {
+  bool use(py::handle tensor, py::handle parameter, py::handle empty_like, py::handle float32,
+           py::handle increment, const py::tuple& addresses, const py::tuple& keys,
+           const py::dict& forward_mode, const py::set& registered, const py::tuple& kernels) {
     const py::handle type = py::type::handle_of(tensor);
     if (!py::hasattr(type, "__dlpack_c_exchange_api__")) return false;
     const py::object capsule = type.attr("__dlpack_c_exchange_api__");
@@ -145,12 +167,15 @@ class Library {
     parameter_type_ = keep(parameter);
     is_negated_ = py::object(type.attr("is_neg")).release();
     empty_like_ = keep(empty_like);
+    float32_ = keep(float32);
     increment_ = keep(increment);
     forward_mode_ = keep(forward_mode);
     registered_ = keep(registered);
     kernels_ = keep(kernels);
     requires_grad_ = py::str("requires_grad").release();
     version_ = py::str("_version").release();
+    new_empty_ = py::str("new_empty").release();
+    names_of_new_ = py::make_tuple("dtype").release();
     current_level_ = py::str("_current_level").release();
     return true;
   }
@@ -182,11 +207,9 @@ class Library {
   }
 
   // Whether nobody has put a kernel in the place of ours.
-  bool has_own_kernels(bool from_tables, Operation operation, Form form) const {
-    PyObject* names = kernels_.ptr();
-    for (const int i : {int{from_tables}, static_cast<int>(operation), static_cast<int>(form)}) {
-      names = PyTuple_GET_ITEM(names, i);
-    }
+  bool has_own_kernels(Operation operation, Form form) const {
+    PyObject* const forms = PyTuple_GET_ITEM(kernels_.ptr(), static_cast<int>(operation));
+    PyObject* const names = PyTuple_GET_ITEM(forms, static_cast<int>(form));
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); ++i) {
       const int is_there = PySet_Contains(registered_.ptr(), PyTuple_GET_ITEM(names, i));
       if (is_there < 0) throw py::error_already_set();
@@ -254,6 +277,19 @@ class Library {
 
   py::object empty_like(py::handle tensor) const {
     PyObject* const result = PyObject_CallOneArg(empty_like_.ptr(), tensor.ptr());
+    if (result == nullptr) throw py::error_already_set();
+    return py::reinterpret_steal<py::object>(result);
+  }
+
+  // A new tensor of this shape, of the dtype of another one or of float32.
+  py::object new_empty(py::handle like, const int64_t* shape, int rank, bool of_float32) const {
+    py::tuple sizes(static_cast<size_t>(rank));
+    for (int i = 0; i < rank; ++i) {
+      PyTuple_SET_ITEM(sizes.ptr(), i, py::int_(shape[i]).release().ptr());
+    }
+    PyObject* const arguments[] = {like.ptr(), sizes.ptr(), float32_.ptr()};
+    PyObject* const result = PyObject_VectorcallMethod(new_empty_.ptr(), arguments, 2,
+                                                       of_float32 ? names_of_new_.ptr() : nullptr);
     if (result == nullptr) throw py::error_already_set();
     return py::reinterpret_steal<py::object>(result);
   }
@@ -333,7 +369,7 @@ class Library {
   size_t content_ = 0;
   py::handle type_, parameter_type_, is_negated_, empty_like_, increment_, forward_mode_,
       registered_, kernels_;
-  py::handle requires_grad_, version_, current_level_;
+  py::handle float32_, requires_grad_, version_, current_level_, new_empty_, names_of_new_;
 };
 
 }  // namespace posenc::tensors

@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "bindings/torch/library.h"
 #include "bindings/torch/options.h"
@@ -139,17 +138,13 @@ void norm_rotary_backward(StableIValue* values, uint64_t size, uint64_t /*result
                                tensors.describe("grad", grads[1])};
     const Array* const given[] = {&described[0], &described[1]};
     NormRotaryGradientArgs args = check_norm_rotary_gradient(call, given);
-    // The CPU adds to sums, so they begin at 0. Each piece of the work has sums of its own, in a
-    // row of the same tensor; the first row gets the total.
-    const bool on_cpu = tensors.device.is_cpu();
     for (int i = 0; i < 2; ++i) {
       if (call.weights[i] == nullptr) {
         weights[i] = new_tensor({0}, ScalarType::Double, tensors.device);
         continue;
       }
-      const int64_t rows = on_cpu ? std::max<int64_t>(args.pieces(), 1) : int64_t{1};
-      Tensor sums = new_tensor({rows, args.weight_count(i)}, ScalarType::Double, tensors.device);
-      if (on_cpu || args.forward.rotary.rows() == 0) torch::stable::zero_(sums);
+      const Tensor sums = new_sums_of_pieces({args.weight_count(i)}, args.pieces(),
+                                             args.forward.rotary.rows(), tensors.device);
       args.weight_sums[i] = static_cast<double*>(sums.data_ptr());
       weights[i] = torch::stable::select(sums, 0, 0);
     }

@@ -130,21 +130,14 @@ std::tuple<Tensor, Tensor> rotate_back(const Tensors<count>& grad, const Tensors
           given[i] = &arrays[i];
         }
         RotaryGradientArgs args = check_rotary_gradient(call, given);
-        // The CPU adds to sums, so they begin at 0. Each piece of the work has sums of its own, in
-        // a row of the same tensor; the first row gets the total.
-        const auto sums = [&](const std::vector<int64_t>& shape) {
-          Tensor tensor = new_tensor(shape, ScalarType::Double, tensors.device);
-          if (tensors.device.is_cpu()) torch::stable::zero_(tensor);
-          return tensor;
-        };
-        std::vector<int64_t> shape(call.inv_freq->shape,
-                                   call.inv_freq->shape + call.inv_freq->rank);
-        shape.insert(shape.begin(),
-                     tensors.device.is_cpu() ? std::max<int64_t>(args.pieces(), 1) : int64_t{1});
-        const Tensor frequencies = sums(shape);
+        const Array& like = *call.inv_freq;
+        const int64_t rows = args.turned.rows();
+        const Tensor frequencies = new_sums_of_pieces({like.shape, like.shape + like.rank},
+                                                      args.pieces(), rows, tensors.device);
         const Tensor positions =
-            of_positions ? sums({args.position_axes(), args.turned.batch, args.turned.tokens})
-                         : sums({0});
+            of_positions ? new_sums({args.position_axes(), args.turned.batch, args.turned.tokens},
+                                    rows, tensors.device)
+                         : new_sums({0}, rows, tensors.device);
         args.frequency_sums = static_cast<double*>(frequencies.data_ptr());
         args.position_sums = of_positions ? static_cast<double*>(positions.data_ptr()) : nullptr;
         run(tensors, args);

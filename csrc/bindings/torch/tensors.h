@@ -171,6 +171,22 @@ inline Tensor new_tensor(const std::vector<int64_t>& shape, ScalarType dtype,
   return allocate(shape.data(), strides.data(), static_cast<int>(shape.size()), dtype, device);
 }
 
+// Sums of a gradient over so many rows of work, in float64. Kernels of the CPU add to them, so they
+// begin at 0; so do those of no rows, which CUDA may leave as they are.
+inline Tensor new_sums(const std::vector<int64_t>& shape, int64_t rows, const Device& device) {
+  Tensor sums = new_tensor(shape, ScalarType::Double, device);
+  if (device.is_cpu() || rows == 0) torch::stable::zero_(sums);
+  return sums;
+}
+
+// The same, with sums for each piece of the CPU's work in a row of its own; the first row gets the
+// total.
+inline Tensor new_sums_of_pieces(std::vector<int64_t> shape, int64_t pieces, int64_t rows,
+                                 const Device& device) {
+  shape.insert(shape.begin(), device.is_cpu() ? std::max<int64_t>(pieces, 1) : int64_t{1});
+  return new_sums(shape, rows, device);
+}
+
 // Whether a tensor's elements fill their memory: then empty_like keeps its strides.
 inline bool is_dense(const int64_t* shape, const int64_t* strides, int rank) {
   int axes[kMaxRank], count = 0;

@@ -122,7 +122,7 @@ def check_copy(
     arguments.check_shape(function, name, tuple(out.shape), tuple(result.shape))
     check_elements_apart(function, name, out)
     for x in inputs:
-        if x is not None and overlap(out, x) and not _same_view(out, x):
+        if x is not None and overlap(out, x) and not same_view(out, x):
             wrong_value(function, name, "no memory in common with the inputs", "an overlap")
 
 
@@ -157,7 +157,8 @@ def _elements_apart(out: Tensor) -> bool:
     return tracing() or memory.distinct_elements(1, out.shape, out.stride())
 
 
-def _same_view(a: Tensor, b: Tensor) -> bool:
+def same_view(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are the same numbers in the same memory."""
     same_memory = a.data_ptr() == b.data_ptr() and a.dtype == b.dtype
     return same_memory and a.shape == b.shape and a.stride() == b.stride()
 

@@ -68,6 +68,13 @@ _FOLLOWERS = (
 # Dispatch keys at which a call on plain tensors on the CPU may stop. A fallback for all operators
 # need not be asked for: torch has its own there, and takes no second one.
 _STOPS = ("CPU", "AutogradCPU", "Autograd", "ADInplaceOrView", "BackendSelect", "AutocastCPU")
+# What calls at the door stand for, in the order of Operation in csrc/bindings/numpy/tensors.h.
+_OPERATORS = (
+    "rotary", "rotary_qk", "norm_rotary_qk", "rotary_append",
+    "rotary_from_tables", "rotary_qk_from_tables", "norm_rotary_qk_from_tables",
+    "rotary_append_from_tables", "rotary_tables", "sinusoidal", "add_sinusoidal", "toeplitz_bias",
+    "add_toeplitz_bias", "diagonal_sums", "relative_gather", "relative_scatter",
+)  # fmt: skip
 
 
 def _kernels(name: str) -> tuple[tuple[str, ...], ...]:
@@ -96,17 +103,11 @@ def _reads_tensors(module: Any) -> bool:
             addresses.append(_address(libraries, name))
         except AttributeError:
             addresses.append(0)
-    kernels = tuple(
-        tuple(
-            _kernels(f"{name}{suffix}")
-            for name in ("rotary", "rotary_qk", "norm_rotary_qk", "rotary_append")
-        )
-        for suffix in ("", "_from_tables")
-    )
+    kernels = tuple(_kernels(name) for name in _OPERATORS)
     return bool(
         module.use_tensors(
-            torch.empty(0), torch.nn.Parameter, torch.empty_like, increment_version,
-            tuple(addresses), tuple(keys), vars(forward_ad), registered, kernels,
+            torch.empty(0), torch.nn.Parameter, torch.empty_like, torch.float32,
+            increment_version, tuple(addresses), tuple(keys), vars(forward_ad), registered, kernels,
         )
     )  # fmt: skip
 

@@ -35,6 +35,7 @@ pytestmark = [
 ]
 INV_FREQ = torch.tensor([1.0, 0.1, 0.01, 0.001])
 COS, SIN = pn.rotary_tables(torch.arange(3), INV_FREQ)
+DIAGONALS, INDEX = random((2, 10), seed=2), torch.arange(10) % 4
 
 # Calls on q [1, 2, 3, 8] and k [1, 1, 3, 8].
 CALLS: dict[str, Callable[..., Any]] = {
@@ -43,9 +44,20 @@ CALLS: dict[str, Callable[..., Any]] = {
     "one, out": lambda q, k: (pn.apply_rotary(q, None, INV_FREQ, out=torch.empty_like(q)),),
     "one, in place": lambda q, k: (pn.apply_rotary(q, None, INV_FREQ, out=q),),
     "tables": lambda q, k: pn.apply_rotary_qk_tables(q, k, COS, SIN),
+    "sinusoid": lambda q, k: (pn.sinusoidal(q, 4),),
+    "rotary tables": lambda q, k: pn.rotary_tables(q, INV_FREQ),
+    "added in place": lambda q, k: (pn.add_sinusoidal(q, 5, out=q),),
+    "bias": lambda q, k: (pn.toeplitz_bias(k, 4, 5),),
+    "bias added": lambda q, k: (pn.add_toeplitz_bias(q, DIAGONALS),),
+    "look-up": lambda q, k: (pn.relative_gather(q, INDEX, 8),),
 }
 each_call = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 NEW = CALLS["new"]
+# The operators that these calls stand for.
+OPERATORS = (
+    "rotary_qk", "rotary_qk_", "rotary_out", "rotary_", "rotary_qk_from_tables", "rotary_tables",
+    "sinusoidal", "add_sinusoidal_", "toeplitz_bias", "add_toeplitz_bias", "relative_gather",
+)  # fmt: skip
 
 
 def qk():
@@ -202,8 +214,7 @@ def schema_check(pre_dispatch=False):
 def flop_counter():
     from torch.utils.flop_counter import FlopCounterMode
 
-    names = ("rotary_qk", "rotary_qk_", "rotary_out", "rotary_", "rotary_qk_from_tables")
-    operators = [getattr(torch.ops.posenc_native, name) for name in names]
+    operators = [getattr(torch.ops.posenc_native, name) for name in OPERATORS]
     with FlopCounterMode(
         display=False,
         custom_mapping={operator: lambda *args, **kwargs: 7 for operator in operators},
@@ -292,12 +303,14 @@ def kernel(key, register=None):
     """A kernel over ours, which calls it or returns what it was given."""
     names = []
     with torch.library._scoped_library("posenc_native", "IMPL") as library:
-        for name in ("rotary_qk", "rotary_qk_", "rotary_out", "rotary_", "rotary_qk_from_tables"):
+        for name in OPERATORS:
 
             def replaced(*args, name=name, **kwargs):
                 names.append(f"posenc_native::{name}")
-                if name.startswith("rotary_qk") and not name.endswith("_"):
+                if name in ("rotary_qk", "rotary_qk_from_tables", "rotary_tables"):
                     return torch.full_like(args[0], 2.0), torch.full_like(args[1], 3.0)
+                if not name.endswith(("_", "_out")):
+                    return torch.full_like(args[0], 4.0)
                 (kwargs.get("out", args[0])).fill_(5.0)
                 return None
 

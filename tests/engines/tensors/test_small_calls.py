@@ -65,6 +65,63 @@ def asked(monkeypatch):
     return answers
 
 
+# Calls on x [2, 3, 8] and numbers of its dtype beside it.
+X_CALLS = {
+    "sinusoidal": lambda x, d: pn.sinusoidal(POSITIONS, 6, shift=0.5),
+    "sinusoidal, out": lambda x, d: pn.sinusoidal(POSITIONS, 8, out=torch.empty_like(x[0])),
+    "rotary_tables": lambda x, d: torch.stack(pn.rotary_tables(POSITIONS, INV_FREQ, scale=0.5)),
+    "rotary_tables, several axes": lambda x, d: torch.stack(
+        pn.rotary_tables(torch.arange(6).view(2, 3), INV_FREQ, axis_map=[0, 1, 1, 0])
+    ),
+    "rotary_tables of a Rotary": lambda x, d: torch.stack(pn.rotary_tables(POSITIONS, ROPE)),
+    "add_sinusoidal": lambda x, d: pn.add_sinusoidal(x, POSITIONS, alpha=0.5),
+    "add_sinusoidal from the first": lambda x, d: pn.add_sinusoidal(x, 7),
+    "add_sinusoidal in place": lambda x, d: pn.add_sinusoidal(x.clone(), [3, 1, 9], x_scale=2.0),
+    "add_sinusoidal, out": lambda x, d: pn.add_sinusoidal(x, out=torch.empty_like(x)),
+    "toeplitz_bias": lambda x, d: pn.toeplitz_bias(d, 3, 8),
+    "toeplitz_bias, out": lambda x, d: pn.toeplitz_bias(
+        d, 3, 6, origin=4, q_offset=1, out=torch.empty(2, 3, 6, dtype=x.dtype)
+    ),
+    "toeplitz_bias, offsets": lambda x, d: pn.toeplitz_bias(
+        d, 1, 4, origin=4, q_offset=torch.tensor([0, 2, 3])
+    ),
+    "add_toeplitz_bias": lambda x, d: pn.add_toeplitz_bias(x, d),
+    "add_toeplitz_bias, another dtype": lambda x, d: pn.add_toeplitz_bias(x, DIAGONALS),
+    "add_toeplitz_bias in place": lambda x, d: pn.add_toeplitz_bias(
+        y := x.clone(), d, origin=3, q_offset=1, out=y
+    ),
+    "diagonal_sums": lambda x, d: pn.diagonal_sums(x),
+    "diagonal_sums of all": lambda x, d: pn.diagonal_sums(x, keep=0),
+    "relative_gather": lambda x, d: pn.relative_gather(x, torch.arange(7) % 5, 5),
+    "relative_gather, shift": lambda x, d: pn.relative_gather(x, None, 6, scale=0.5),
+    "relative_gather in place": lambda x, d: pn.relative_gather(
+        x, INDEX, 8, content=(y := x.clone()), missing=-1, out=y
+    ),
+    "relative_scatter": lambda x, d: pn.relative_scatter(x, INDEX, 6, missing=-1),
+    "relative_scatter, offset": lambda x, d: pn.relative_scatter(
+        x, INDEX, 6, origin=4, q_offset=2, missing=-1, scale=2.0
+    ),
+}  # fmt: skip
+POSITIONS, ROPE = torch.tensor([3, -1, 2**40]), pn.Rotary(8)
+DIAGONALS, INDEX = random((2, 10), torch.float64, seed=2), torch.arange(10) % 6 - 1
+
+
+@each_dtype
+@pytest.mark.parametrize("name", X_CALLS)
+def test_tables_and_distances_have_the_bits_of_the_operator(name, dtype, asked):
+    x, call = random((2, 3, 8), dtype), X_CALLS[name]
+    diagonals = DIAGONALS.clone().to(dtype)
+    strided = torch.stack((x, x), -1)[..., 0]
+    for one in (x, x.transpose(0, 1).contiguous().transpose(0, 1), strided):
+        result, expected = call(one, diagonals), by_operator(call, one, diagonals)
+        assert_same_bits(result, expected)
+        assert result.stride() == expected.stride()
+    assert not any(answer is NotImplemented for answer in asked)
+    if name in ("add_sinusoidal", "toeplitz_bias", "add_toeplitz_bias", "diagonal_sums",
+                "relative_gather", "relative_scatter"):  # fmt: skip
+        assert call(x.requires_grad_(), diagonals.requires_grad_()).requires_grad
+
+
 def by_operator(call, *tensors):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pn.engines.backend, "door", pn.engines.backend.ClosedDoor())
