@@ -22,6 +22,7 @@ class NotThePart(ValueError):
 # Calls whose shapes were found to fit, and how many of them are kept.
 _FINE: set[Any] = set()
 _KEPT = 4096
+_OF_THEIR_VALUE = frozenset({type(None), bool, int, float, str})
 # Elements of an array that are read to look a call up: frequencies, maps of axes.
 _READ = 4096
 
@@ -52,6 +53,9 @@ def check_whole(operation: Callable[..., Any], args: tuple[Any, ...]) -> None:
 
 def _shown(value: Any) -> Any:
     """What of an argument may decide whether a call is right, and can be looked up."""
+    kind = type(value)
+    if kind in _OF_THEIR_VALUE:  # most are, and this is asked for each of them in every call
+        return kind, value
     if isinstance(value, Tensor):
         return value.shape, value.dtype
     if isinstance(value, tuple):
@@ -62,7 +66,7 @@ def _shown(value: Any) -> Any:
         return value.shape, value.dtype, value.tobytes()
     if isinstance(value, list):
         return _shown(tuple(value))
-    return type(value), value
+    return kind, value
 
 
 def _with_hint(error: Exception) -> Exception:
