@@ -48,7 +48,9 @@ def test_compiled() -> None:
 
 @pytest.mark.slow
 def test_all_compiled() -> None:
-    assert compared(2, (2,), list(CASES), "gradients", "in place", "compile") > 30 * len(CASES)
+    # One after another: all at once, the ranks compile for longer than they are waited for.
+    counts = [compared(2, (2,), [name], "gradients", "in place", "compile") for name in CASES]
+    assert sum(counts) > 30 * len(CASES)
 
 
 @pytest.mark.slow
