@@ -23,70 +23,69 @@ from typing import TYPE_CHECKING
 
 from posenc_native.engines import late
 
-from .absolute.encodings import (
-    combine,
-    learned_positions,
-    linear_positions,
-    normalized_positions,
-    recurrent_positions,
-)
-from .absolute.resampling import resample_positions
-from .base.suggestions.vocabulary import name_hint
-from .configuration import show_config
 from .engines.backend import get_num_threads, set_backend, set_num_threads
-from .models.layers import nope_layers
-from .models.presets import rotary_presets
-from .models.weights import (
-    PairingEvidence,
-    expected_pairing,
-    guess_pairing,
-    permute_qk,
-    permute_state_dict,
-)
-from .positions.context_parallel import ContextParallel, context_parallel_positions
-from .positions.grids import (
-    add_unrotated_tokens,
-    augment_coordinates,
-    grid_positions,
-    image_coordinates,
-    packed_grid_positions,
-)
-from .positions.rows import packed_positions, packed_segments, padded_positions
-from .positions.vision_language import vision_language_positions
-from .qkv.append import rotary_append, rotary_append_tables
-from .qkv.norm import norm_rotary_qk, norm_rotary_qk_tables
-from .relative.alibi import alibi_columns, alibi_diagonals, alibi_slopes
-from .relative.anywhere import bias_at_positions
-from .relative.bias import add_toeplitz_bias, diagonal_sums, toeplitz_bias
-from .relative.buckets import deberta_bucket, relative_position_bucket
-from .relative.columns import clipped_index, deberta_index
-from .relative.distances import relative_positions
-from .relative.kernels import fire_bias, kerple_diagonals, sandwich_diagonals
-from .relative.lookup import relative_gather, relative_scatter
-from .relative.tables import clipped_diagonals, t5_diagonals
-from .relative.windows import swin_diagonals, swin_v2_coordinates
-from .rotary.apply import apply_rotary, apply_rotary_qk
-from .rotary.by_tables import (
-    apply_rotary_qk_tables,
-    apply_rotary_tables,
-    rotary_tables,
-)
-from .rotary.explain import explain
-from .rotary.full_width import FullWidthRotary
-from .rotary.rerotate import rerotate
-from .rotary.rotary import Rotary
-from .rotary.several_axes import axial_rotary, mixed_frequencies, vision_rotary
-from .rotary.xpos import apply_xpos, xpos_tables
-from .sinusoids.grid import GridCoordinates
-from .sinusoids.presets import sinusoidal_presets
-from .sinusoids.spec import SinusoidalSpec, sinusoidal_grid, sinusoidal_preset
-from .sinusoids.tables import add_sinusoidal, shift_matrix, sinusoidal
-from .spectra.axes import mrope_axis_map
-from .spectra.frequencies import frequencies, wavelengths
-from .spectra.scaling import rotary_frequencies, softmax_correction
 
 if TYPE_CHECKING:
     from . import flex, hf, nn, plot
+    from .absolute.encodings import (
+        combine,
+        learned_positions,
+        linear_positions,
+        normalized_positions,
+        recurrent_positions,
+    )
+    from .absolute.resampling import resample_positions
+    from .configuration import show_config
+    from .models.layers import nope_layers
+    from .models.presets import rotary_presets
+    from .models.weights import (
+        PairingEvidence,
+        expected_pairing,
+        guess_pairing,
+        permute_qk,
+        permute_state_dict,
+    )
+    from .positions.context_parallel import ContextParallel, context_parallel_positions
+    from .positions.grids import (
+        add_unrotated_tokens,
+        augment_coordinates,
+        grid_positions,
+        image_coordinates,
+        packed_grid_positions,
+    )
+    from .positions.rows import packed_positions, packed_segments, padded_positions
+    from .positions.vision_language import vision_language_positions
+    from .qkv.append import rotary_append, rotary_append_tables
+    from .qkv.norm import norm_rotary_qk, norm_rotary_qk_tables
+    from .relative.alibi import alibi_columns, alibi_diagonals, alibi_slopes
+    from .relative.anywhere import bias_at_positions
+    from .relative.bias import add_toeplitz_bias, diagonal_sums, toeplitz_bias
+    from .relative.buckets import deberta_bucket, relative_position_bucket
+    from .relative.columns import clipped_index, deberta_index
+    from .relative.distances import relative_positions
+    from .relative.kernels import fire_bias, kerple_diagonals, sandwich_diagonals
+    from .relative.lookup import relative_gather, relative_scatter
+    from .relative.tables import clipped_diagonals, t5_diagonals
+    from .relative.windows import swin_diagonals, swin_v2_coordinates
+    from .rotary.apply import apply_rotary, apply_rotary_qk
+    from .rotary.by_tables import (
+        apply_rotary_qk_tables,
+        apply_rotary_tables,
+        rotary_tables,
+    )
+    from .rotary.explain import explain
+    from .rotary.full_width import FullWidthRotary
+    from .rotary.rerotate import rerotate
+    from .rotary.rotary import Rotary
+    from .rotary.several_axes import axial_rotary, mixed_frequencies, vision_rotary
+    from .rotary.xpos import apply_xpos, xpos_tables
+    from .sinusoids.grid import GridCoordinates
+    from .sinusoids.presets import sinusoidal_presets
+    from .sinusoids.spec import SinusoidalSpec, sinusoidal_grid, sinusoidal_preset
+    from .sinusoids.tables import add_sinusoidal, shift_matrix, sinusoidal
+    from .spectra.axes import mrope_axis_map
+    from .spectra.frequencies import frequencies, wavelengths
+    from .spectra.scaling import rotary_frequencies, softmax_correction
 
 __version__ = "0.1.0"
 
@@ -177,6 +176,56 @@ __all__ = [
     "xpos_tables",
 ]
 
+# Where public names are. A module is imported when somebody asks for a name of it: all of them take
+# 40 ms. Type checkers read the imports above; a test compares the two.
+_PLACES = {
+    "absolute.encodings": (
+        "combine learned_positions linear_positions normalized_positions recurrent_positions"
+    ),
+    "absolute.resampling": "resample_positions",
+    "configuration": "show_config",
+    "models.layers": "nope_layers",
+    "models.presets": "rotary_presets",
+    "models.weights": (
+        "PairingEvidence expected_pairing guess_pairing permute_qk permute_state_dict"
+    ),
+    "positions.context_parallel": "ContextParallel context_parallel_positions",
+    "positions.grids": (
+        "add_unrotated_tokens augment_coordinates grid_positions image_coordinates "
+        "packed_grid_positions"
+    ),
+    "positions.rows": "packed_positions packed_segments padded_positions",
+    "positions.vision_language": "vision_language_positions",
+    "qkv.append": "rotary_append rotary_append_tables",
+    "qkv.norm": "norm_rotary_qk norm_rotary_qk_tables",
+    "relative.alibi": "alibi_columns alibi_diagonals alibi_slopes",
+    "relative.anywhere": "bias_at_positions",
+    "relative.bias": "add_toeplitz_bias diagonal_sums toeplitz_bias",
+    "relative.buckets": "deberta_bucket relative_position_bucket",
+    "relative.columns": "clipped_index deberta_index",
+    "relative.distances": "relative_positions",
+    "relative.kernels": "fire_bias kerple_diagonals sandwich_diagonals",
+    "relative.lookup": "relative_gather relative_scatter",
+    "relative.tables": "clipped_diagonals t5_diagonals",
+    "relative.windows": "swin_diagonals swin_v2_coordinates",
+    "rotary.apply": "apply_rotary apply_rotary_qk",
+    "rotary.by_tables": "apply_rotary_qk_tables apply_rotary_tables rotary_tables",
+    "rotary.explain": "explain",
+    "rotary.full_width": "FullWidthRotary",
+    "rotary.rerotate": "rerotate",
+    "rotary.rotary": "Rotary",
+    "rotary.several_axes": "axial_rotary mixed_frequencies vision_rotary",
+    "rotary.xpos": "apply_xpos xpos_tables",
+    "sinusoids.grid": "GridCoordinates",
+    "sinusoids.presets": "sinusoidal_presets",
+    "sinusoids.spec": "SinusoidalSpec sinusoidal_grid sinusoidal_preset",
+    "sinusoids.tables": "add_sinusoidal shift_matrix sinusoidal",
+    "spectra.axes": "mrope_axis_map",
+    "spectra.frequencies": "frequencies wavelengths",
+    "spectra.scaling": "rotary_frequencies softmax_correction",
+}
+_MODULES = {name: module for module, names in _PLACES.items() for name in names.split()}
+
 # Now, and not at the first call: inside torch.compile that might be too late.
 if "torch" in sys.modules:
     late.torch_operations()
@@ -189,14 +238,21 @@ _OPTIONAL = ("flex", "hf", "nn", "plot")
 if not TYPE_CHECKING:
 
     def __getattr__(name):
+        if name in _MODULES:
+            found = getattr(importlib.import_module(f".{_MODULES[name]}", __name__), name)
+            globals()[name] = found  # the next time Python finds it without asking here
+            return found
         if name in _OPTIONAL:
             return importlib.import_module(f".{name}", __name__)
         text = f"module {__name__!r} has no attribute {name!r}"
         rooms = [room for room in _OPTIONAL if f'"{name}"' in _exported(room)]
         if rooms and not name.startswith("_"):
             text += f"; posenc_native.{rooms[0]} has it: posenc_native.{rooms[0]}.{name}"
-        elif said := name_hint(name):
-            text += f"; {said}"
+        else:
+            from .base.suggestions.vocabulary import name_hint
+
+            if said := name_hint(name):
+                text += f"; {said}"
         raise AttributeError(text, name=name, obj=sys.modules[__name__])
 
     def _exported(room):

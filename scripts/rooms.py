@@ -58,11 +58,13 @@ def imports(package: Path = PACKAGE) -> dict[str, set[str]]:
 def _imported(name: str, file: Path) -> Iterator[str]:
     """Dotted names, absolute, of what a file imports."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
+    # What the package itself shows type checkers, it loads when somebody asks for it.
     for_types = {
         id(inner)
         for node in ast.walk(tree)
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
         for statement in node.body
+        if "." in name or not getattr(statement, "module", None)
         for inner in ast.walk(statement)
     }
     folder = name.split(".") if file.name == "__init__.py" else name.split(".")[:-1]

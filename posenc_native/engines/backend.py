@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import reference
-
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -31,8 +29,9 @@ except ImportError as error:  # not built, or built for another Python
     native = None
     missing = str(error)
 
-# The module whose functions run: native or reference. Both have the same ones.
-implementation: ModuleType = reference
+# The module whose functions run: native or reference, which is loaded when it is chosen. Both have
+# the same functions.
+implementation: ModuleType
 
 
 class ClosedDoor:
@@ -68,7 +67,7 @@ def set_backend(name: str) -> None:
     if name not in ("native", "reference"):
         raise ValueError(f"set_backend: name: expected 'native' or 'reference', got {name!r}")
     if name == "reference":
-        use(reference)
+        use(importlib.import_module(".reference", __package__))
     elif native is not None:
         use(native)
     else:

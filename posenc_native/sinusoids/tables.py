@@ -21,7 +21,7 @@ from posenc_native.base import arguments
 from posenc_native.base.arguments import as_dtype, as_operand, is_tensor, is_torch_dtype
 from posenc_native.base.pairs import FIRST, consecutive
 from posenc_native.base.suggestions.vocabulary import MISSING, takes_words, unknown_keywords
-from posenc_native.engines import backend, late, reference
+from posenc_native.engines import backend, late
 
 if TYPE_CHECKING:
     import torch
@@ -266,6 +266,8 @@ def shift_matrix(
     if not abs(arguments.finite_number(function, "offset", offset)) < 2.0**63:
         arguments.wrong_value(function, "offset", "a magnitude below 2^63", offset)
     point = np.asarray(offset)
+    from posenc_native.engines import reference
+
     row = reference.sinusoidal(point, dim, base, layout, shift, scale, np.float64, None)
     pairs = (
         np.arange(dim).reshape(-1, 2)

@@ -17,7 +17,7 @@ from command_line import commands, one_line, run
 
 import posenc_native
 import posenc_native as pn
-from posenc_native import cli
+from posenc_native import cli, configuration
 from posenc_native.cli import bench, demo, info
 
 
@@ -44,7 +44,7 @@ def test_info_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["info", "--json"]) == 0
     entries = json.loads(capsys.readouterr().out)
     assert "--check" in entries.pop("not tried")
-    assert entries == pn.configuration.configuration(ask_torch=False)
+    assert entries == configuration.configuration(ask_torch=False)
 
 
 def test_info_imports_no_torch() -> None:

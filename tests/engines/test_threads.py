@@ -14,6 +14,7 @@ from oracle import DTYPES, assert_same_bits
 from targets import NATIVE, NEEDS_NATIVE, TARGETS
 
 import posenc_native as pn
+from posenc_native import configuration
 
 INV_FREQ = 1e4 ** (-np.arange(32) / 32)
 
@@ -216,8 +217,9 @@ def test_backends_change_at_any_time(backend):
 BACKEND_IN_USE = """
     import sys
     import posenc_native as pn
+    from posenc_native import configuration
     sys.modules["torch"] = None  # `configuration` would import it, which takes seconds
-    print(pn.engines.backend.implementation.__name__, pn.configuration.configuration()["backend"])
+    print(pn.engines.backend.implementation.__name__, configuration.configuration()["backend"])
 """
 
 
@@ -244,9 +246,10 @@ def test_backend_variable_that_is_wrong():
 TARGET_IN_USE = """
     import sys
     import posenc_native as pn
+    from posenc_native import configuration
     sys.modules["torch"] = None  # `configuration` would import it, which takes seconds
     print(pn.engines.backend.native.current_target())
-    print(pn.configuration.configuration()["SIMD target in use"])
+    print(configuration.configuration()["SIMD target in use"])
     print(pn.sinusoidal(1000, 64).tobytes().hex())
 """
 
@@ -356,9 +359,7 @@ def test_show_config_says_what_is_in_use(backend, capsys):
     lines = captured.out.splitlines()
     entries = dict(map(str.strip, line.split("  ", 1)) for line in lines)
     assert len(entries) == len(lines)
-    assert entries == {
-        name: value.strip() for name, value in pn.configuration.configuration().items()
-    }
+    assert entries == {name: value.strip() for name, value in configuration.configuration().items()}
     assert entries["posenc_native"] == pn.__version__
     assert entries["numpy"] == np.__version__
     assert entries["backend"] == backend

@@ -5,9 +5,11 @@ A command says how long it takes, not a test: ``python -X importtime -c "import 
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -15,10 +17,12 @@ import posenc_native as pn
 
 # Of the standard library, beside what NumPy imports itself in one version or another;
 # importlib.util finds an editable install.
-STANDARD = {"__future__", "_bisect", "_decimal", "bisect", "copy", "dataclasses", "decimal",
-            "inspect", "numbers", "ast", "dis", "opcode", "_opcode", "tokenize", "token",
-            "linecache", "importlib.machinery", "importlib.util", "importlib._abc", "copyreg",
-            "keyword", "reprlib", "textwrap", "annotationlib", "_opcode_metadata"}  # fmt: skip
+STANDARD = {"__future__", "_decimal", "decimal", "numbers", "importlib.machinery",
+            "importlib.util", "importlib._abc"}  # fmt: skip
+# Of the package: what chooses an engine, and what it says errors with.
+OWN = {"posenc_native", *(f"posenc_native.{name}" for name in (
+    "_core", "_core.door", "base", "base.arguments", "base.errors", "engines", "engines.backend",
+    "engines.late"))}  # fmt: skip
 
 
 def run(program: str, *options: str) -> str:
@@ -43,11 +47,48 @@ def test_nothing_heavy_comes_along():
         """
     ).split()
     ours = {name for name in brought if name.partition(".")[0] == "posenc_native"}
-    assert ours
+    assert ours - OWN == set()
     assert set(brought) - ours - STANDARD == set()
-    # What draws, what speaks torch, what is for the command line.
-    for name in ("nn", "flex", "hf", "engines.tensors", "cli", "plot"):
-        assert not any(f"{module}.".startswith(f"posenc_native.{name}.") for module in ours), name
+
+
+def test_what_is_not_called_is_not_loaded():
+    brought = run(
+        """
+        import sys, numpy as np, posenc_native as pn
+        pn.apply_rotary(np.ones((1, 1, 1, 4)), None, np.ones(2))
+        print(*sys.modules)
+        """
+    ).split()
+    assert "posenc_native.rotary.apply" in brought
+    # The reference, configurations of models, what draws, speaks torch, is for the command line.
+    for name in (
+        "engines.reference",
+        "models",
+        "sinusoids",
+        "engines.tensors",
+        "nn",
+        "cli",
+        "plot",
+    ):
+        assert not any(f"{module}.".startswith(f"posenc_native.{name}.") for module in brought), (
+            name
+        )
+
+
+def test_type_checkers_are_told_where_public_names_are():
+    tree = ast.parse(Path(pn.__file__).read_text(encoding="utf-8"))
+    (told,) = (
+        node.body
+        for node in tree.body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    )
+    places = {
+        alias.name: node.module
+        for node in told
+        if isinstance(node, ast.ImportFrom) and node.module
+        for alias in node.names
+    }
+    assert places == pn._MODULES
 
 
 def test_typing_extensions_is_for_type_checkers_alone():

@@ -16,6 +16,7 @@ import pytest
 from objects import ABSTRACT, MODULES, OBJECTS, class_of, pnn, public_classes
 
 import posenc_native as pn
+from posenc_native import configuration
 
 NEEDS_TORCH = pytest.mark.skipif(pnn is None, reason="needs torch")
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
@@ -57,7 +58,7 @@ def test_copies_rotate_alike(name, backend):
 
 def in_another_process(made: Any) -> tuple[str, Any, str]:
     table = made.tables(4)[0] if isinstance(made, pn.Rotary) else made(4)
-    return repr(made), table, pn.configuration.configuration()["backend"]
+    return repr(made), table, configuration.configuration()["backend"]
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +73,7 @@ def test_a_process_that_is_spawned_has_the_same(name, spawned):
     text, table, backend = spawned.apply(in_another_process, (made,))
     assert text == repr(made)
     np.testing.assert_array_equal(table, in_another_process(made)[1])
-    assert backend == pn.configuration.configuration()["backend"]
+    assert backend == configuration.configuration()["backend"]
 
 
 @NEEDS_TORCH
