@@ -1,5 +1,6 @@
 """The benchmark harness runs, and its memory limits do what they say. No time is judged."""
 
+import dataclasses
 import importlib.util
 import json
 import math
@@ -263,6 +264,31 @@ def test_a_number_that_is_none_is_found_in_any_result(first):
     case = harness.Case("two results", 1, [OneNumber()], [row], job=job)
     (judged,) = harness.measure(case, 1).case.contestants
     assert "something else" in judged.reason
+
+
+class Decaying:
+    """Numbers that a call in place halves."""
+
+    nbytes, work, out = 0, 0, 0
+
+    def __init__(self, dtype):
+        self.numbers = torch.linspace(1, 2, 1000, dtype=dtype)
+
+    def halve(self):
+        self.numbers /= 2
+
+
+@pytest.mark.parametrize(("dtype", "steps"), [(torch.float32, 200), (torch.float16, 20)])
+def test_buffers_whose_numbers_vanish_are_not_timed(dtype, steps):
+    # They take some processors several times as long.
+    row = harness.Contestant("halve", "in place", Decaying.halve, ours=True, checked=False)
+    keep = dataclasses.replace(row, name="keep", run=lambda b: b.numbers.neg_())
+    job = harness.Job(None, lambda b: b.numbers, None, 0.0)
+    case = harness.Case("decaying", 1, [Decaying(dtype)], [keep], job=job)
+    harness.measure(case, steps)
+    case.contestants = [row]
+    with pytest.raises(RuntimeError, match=r"decaying: 100% of the numbers of set 0 are 0, sub"):
+        harness.measure(case, steps)
 
 
 def test_relative_peers_do_the_same_work():
