@@ -190,11 +190,12 @@ def test_table_says_where_continuations_part_and_what_is_noise() -> None:
             "Time": {
                 "a": timing.Timing(2.5, 0.05, 50.0, 48.9, 51.2),
                 "b": timing.Timing(2.5, 25e-6, 1e5, 1e5, 1e5),
-                "c": timing.Timing(1e-4, 2e-4, 0.5, 0.4, 0.625),
+                "c": timing.Timing(1e-4, 2e-4, 0.5, 0.45, 0.625),
                 "d": timing.Timing(1.0, 0.9, 1.11, 0.99, 1.21),
                 "e": timing.Timing(1.0, 0.9, 1.11, 1.05, 1.21),
                 "f": timing.Timing(1.0, 0.5, 2.0, 1.96, 2.04),
                 "g": timing.Timing(1.0, 0.5, 2.0, 0.0, math.inf),
+                "h": timing.Timing(1.0, 0.1, 10.0, 2.1, 219.0),
             }
         },
         normed={"Normed": {"a": timing.Timing(1.0, 0.5, 2.0, 1.96, 2.04)}},
@@ -207,11 +208,12 @@ def test_table_says_where_continuations_part_and_what_is_noise() -> None:
     assert [row[1:] for row in time.rows] == [
         ("2.5 s", "50 ms", "49–51× faster"),
         ("2.5 s", "25 µs", "100,000× faster"),
-        ("100 µs", "200 µs", "1.6–2.5× slower"),
+        ("100 µs", "200 µs", "1.6–2.2× slower"),
         ("1 s", "900 ms", "0.99–1.21×: noise"),
         ("1 s", "900 ms", "1.05–1.21× faster"),
         ("1 s", "500 ms", "2.0× faster"),
         ("1 s", "500 ms", "too few rounds"),
+        ("1 s", "100 ms", "too noisy to tell"),
     ]
     (normed,) = show.sections_of_norms(figures)
     assert normed == show.Section("Normed", [("a", "1 s", "500 ms", "2.0× faster")])

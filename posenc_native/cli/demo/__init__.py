@@ -82,7 +82,9 @@ def add(commands: Any) -> None:
         help="time the model compiled by torch.compile, too; minutes, and needs a C++ compiler",
     )
     parser.add_argument(
-        "--quick", action="store_true", help="on 256 bytes, in seconds; its times mean little"
+        "--quick",
+        action="store_true",
+        help="on 128 bytes, in twenty seconds; its times mean little",
     )
     add_output(parser, (".png",), default=Path("posenc_native_demo.png"))
 

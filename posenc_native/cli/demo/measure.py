@@ -52,7 +52,7 @@ class Sizes:
 
 
 FULL = Sizes(context=1024, rounds=6, steps=40)
-QUICK = Sizes(context=256, rounds=6, steps=10)
+QUICK = Sizes(context=128, rounds=6, steps=12)
 
 
 @dataclass(frozen=True)

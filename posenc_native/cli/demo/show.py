@@ -96,13 +96,18 @@ def share_of_attention(value: float) -> str:
 
 
 def _faster(time: Timing) -> str:
-    """The interval of how many times as fast; where 1 is in it, no claim."""
+    """The interval of how many times as fast; where 1 is in it, or it is wide, no claim."""
     if time.low == 0.0:
         return "too few rounds"
+    if time.high > _WIDEST * time.low:
+        return "too noisy to tell"
     if time.high < 1.0:
         return f"{_interval(1 / time.high, 1 / time.low)}× slower"
     word = " faster" if time.low > 1.0 else ": noise"
     return f"{_interval(time.low, time.high)}×{word}"
+
+
+_WIDEST = 1.5  # the ratio of an interval's ends beyond which it says nothing
 
 
 def _interval(low: float, high: float) -> str:
