@@ -56,6 +56,15 @@ def test_an_empty_axis_of_tensors(native, name, letter):
         np.testing.assert_array_equal(result.numpy(), other)
 
 
+def test_tables_of_no_pairs_may_have_no_axes(backend):
+    x, axes = np.ones((1, 4, 2), np.float32), np.zeros(0, np.int32)
+    cos, two = np.ones((0, 4, 0), np.float32), np.ones((2, 4, 0), np.float32)
+    options = {"layout": "hsd", "axis_map": axes}
+    np.testing.assert_array_equal(pn.apply_rotary_tables(x, cos, cos, **options), x)
+    with pytest.raises(ValueError, match="sin"):
+        pn.apply_rotary_tables(x, cos, two, **options)
+
+
 @NEEDS_NATIVE
 @pytest.mark.parametrize("shape", [(8, 0, 5, 4, 4), (0, 2, 3, 4, 4), (2, 3, 0, 4, 4)])
 def test_sums_for_no_diagonals_write_nothing(shape):

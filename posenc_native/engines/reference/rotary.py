@@ -266,7 +266,8 @@ def _tables_of_tokens(function: str, rotation: TableRotation, view: RotaryView) 
             if table.shape[0] != rotation.cos.shape[0]:
                 wrong_value(function, name, f"{rotation.cos.shape[0]} axes", list(table.shape))
             pairs = [table[axis, ..., pair] for pair, axis in enumerate(axes.tolist())]
-            table = np.stack(pairs, axis=-1) if pairs else table[0]
+            # Without pairs there may be no axes.
+            table = np.stack(pairs, axis=-1) if pairs else np.zeros(table.shape[1:], table.dtype)
         if by_head:
             own = view.check_table(function, name, table.shape)
             table = table.swapaxes(-2, -3) if own else table[..., None, :]
