@@ -13,7 +13,7 @@ SHELL_SCRIPTS := .ci/run scripts/aarch64.sh scripts/free_threaded.sh scripts/fuz
 	scripts/gpu_kit.sh scripts/release_libraries.sh scripts/sanitize.sh scripts/setup.sh scripts/wheels.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test asan tsan fuzz fuzz-core free-threaded check check-ruff check-mypy \
+.PHONY: help demo test test-all asan tsan fuzz fuzz-core free-threaded check check-ruff check-mypy \
 	check-clang-format check-shellcheck check-workflows lint-tools actionlint audit format docs \
 	docs-links bench growth instructions gpu gpu-kit gpu-resources aarch64 wheels setup clean distclean
 
@@ -33,6 +33,11 @@ TEST_JOBS ?= 2
 test:  ## set up, build, run the tests; PYTEST_ARGS='-k rotary -x' to choose some
 	@$(SETUP) test oracles docs package
 	@$(BIN)/python -m pytest --numprocesses $(TEST_JOBS) --dist loadfile $(PYTEST_ARGS)
+
+test-all:  ## the slow tests too, and every SIMD target: what takes an hour
+	@$(SETUP) test oracles docs package
+	@POSENC_TEST_TARGETS=all $(BIN)/python -m pytest --numprocesses $(TEST_JOBS) --dist loadfile -m "" \
+		$(PYTEST_ARGS)
 
 asan:  ## tests on a build with AddressSanitizer and UndefinedBehaviorSanitizer; PYTEST_ARGS=tests/base
 	@$(SETUP) test oracles docs package

@@ -18,7 +18,7 @@ from targets import (
     NATIVE,
     NEEDS_CUDA_ON_HOST,
     NEEDS_NATIVE,
-    TARGETS,
+    TESTED,
     backend_in_use,
     written_past_the_cache,
 )
@@ -78,12 +78,12 @@ def native() -> Iterator[None]:
 
 @pytest.fixture(
     params=[
-        *(TARGETS or [pytest.param("none", marks=NEEDS_NATIVE)]),
+        *(TESTED or [pytest.param("none", marks=NEEDS_NATIVE)]),
         pytest.param("CUDA", marks=NEEDS_CUDA_ON_HOST),
     ]
 )
 def target(request: pytest.FixtureRequest, native: None) -> Iterator[str]:
-    """Name of the SIMD target that native kernels run on, or "CUDA": the test runs with each."""
+    """Name of a SIMD target that native kernels run on, or "CUDA": the test runs with each."""
     assert NATIVE is not None
     if request.param == "CUDA":
         assert CUDA_ON_HOST is not None

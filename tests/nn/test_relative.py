@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 import relative_modules  # noqa: E402
 import torch_cases  # noqa: E402
-from compiling import compiled  # noqa: E402
+from compiling import compiled, together  # noqa: E402
 from relative_modules import close, randomised  # noqa: E402
 from torch_cases import FLOATS, assert_same_bits, dtype_id, random  # noqa: E402
 
@@ -316,37 +316,43 @@ def test_repr_is_the_call_that_makes_it(make):
 
 
 @torch_cases.needs_operators
-@pytest.mark.parametrize("name", [name for name in MODULES if " " not in name])
-def test_forward_compiles(name):
+@pytest.mark.parametrize("part", range(3))
+def test_forward_compiles(part):
     torch._dynamo.reset()
-    module = randomised(MODULES[name]())
-    fast = compiled(module)
-    given = inputs(module)
-    expected = module(*given)
+    modules = [randomised(MODULES[name]()) for name in MODULES if " " not in name][part::3]
+    function, given = together((module, inputs(module)) for module in modules)
+    fast = compiled(function)
+    expected = function(*given)
     close(fast(*given), expected, rtol=0, atol=0)
-    if parameters := list(module.parameters()):
-        used = [p for p in parameters if p is not getattr(module, "value_table", None)]
-        grads = [torch.autograd.grad((f(*given) ** 2).sum(), used) for f in (fast, module)]
-        for a, e in zip(*grads, strict=True):
-            close(a, e)
+    used = [p for m in modules for p in m.parameters() if p is not getattr(m, "value_table", None)]
+    grads = [
+        torch.autograd.grad(sum((y**2).sum() for y in run(*given) if y.requires_grad), used)
+        for run in (fast, function)
+    ]
+    for a, e in zip(*grads, strict=True):
+        close(a, e)
     with torch.no_grad():
         close(fast(*given), expected, rtol=0, atol=0)
     torch._dynamo.reset()
 
 
 @torch_cases.needs_operators
-@pytest.mark.parametrize("name", ["ALiBi", "T5RelativeBias decoder", "FIRE causal"])
-def test_compiled_lengths_stay_open(name):
+def test_compiled_lengths_stay_open():
     from torch._dynamo.testing import CompileCounterWithBackend
 
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("aot_eager")
-    module = randomised(MODULES[name]())
-    fast = compiled(module, counter)
+    names = ("ALiBi", "T5RelativeBias decoder", "FIRE causal")
+    modules = [randomised(MODULES[name]()) for name in names]
+
+    def function(scores):
+        return tuple(module(scores, 0) for module in modules)
+
+    fast = compiled(function, counter)
     counts = []
     for q_len, k_len in ((4, 5), (6, 9), (7, 30), (50, 8)):
         scores = random((B, H, q_len, k_len))
-        close(fast(scores, 0), module(scores, 0), rtol=0, atol=0)
+        close(fast(scores), function(scores), rtol=0, atol=0)
         counts.append(counter.frame_count)
     assert counts[-1] == counts[1], counts
     torch._dynamo.reset()

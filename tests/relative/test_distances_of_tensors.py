@@ -8,6 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch_cases  # noqa: E402
+from compiling import assert_like_eager, compiled, groups  # noqa: E402
 from torch_cases import assert_same_bits, random  # noqa: E402
 
 import posenc_native as pn  # noqa: E402
@@ -224,50 +225,43 @@ def test_fire_takes_dtype_and_device_of_a_module(dtype, device):
 # --- torch.compile
 
 
-@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-@pytest.mark.parametrize("name", FROM_TENSORS)
-def test_compile(name, dynamic):
-    torch._dynamo.reset()
-    function, inputs = FROM_TENSORS[name]
-    inputs = [t.clone().requires_grad_(t.is_floating_point()) for t in inputs]
-    compiled = torch.compile(function, fullgraph=True, backend="aot_eager", dynamic=dynamic)
-    actual, expected = compiled(*inputs), function(*inputs)
-    torch.testing.assert_close(actual, expected, rtol=0, atol=0)
-    if expected.requires_grad:
-        wanted = [t for t in inputs if t.requires_grad]
-        grads = [torch.autograd.grad(r.sum(), wanted) for r in (actual, expected)]
-        for a, e in zip(*grads, strict=True):
-            torch.testing.assert_close(a, e, rtol=0, atol=0)
+each_dynamic = pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 
 
-@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-@pytest.mark.parametrize("name", FROM_NUMBERS)
-def test_compile_without_tensors(name, dynamic):
+@each_dynamic
+@groups(FROM_TENSORS)
+def test_compile(function, inputs, dynamic):
     torch._dynamo.reset()
-    function = FROM_NUMBERS[name]
+    assert_like_eager(function, *inputs, requires_grad=True, same_strides=False, dynamic=dynamic)
+
+
+@each_dynamic
+def test_compile_without_tensors(dynamic):
+    torch._dynamo.reset()
 
     def shifted(x):
-        return function(device=x.device) + x
+        return tuple(function(device=x.device) + x for function in FROM_NUMBERS.values())
 
-    compiled = torch.compile(shifted, fullgraph=True, backend="aot_eager", dynamic=dynamic)
-    zero = torch.zeros(())
-    torch.testing.assert_close(compiled(zero), shifted(zero), rtol=0, atol=0)
+    assert_like_eager(shifted, torch.zeros(()), dynamic=dynamic)
 
 
-@pytest.mark.parametrize("name", ["alibi", "t5", "deberta", "sandwich", "fire"])
-def test_compile_for_any_length(name):
+def test_compile_for_any_length():
     torch._dynamo.reset()
-    functions = {
-        "alibi": lambda x: pn.alibi_diagonals(3, 2, x.shape[0], q_offset=0, device=x.device),
-        "t5": lambda x: pn.t5_diagonals(TABLE, x.shape[0], x.shape[0]),
-        "deberta": lambda x: pn.deberta_index(x.shape[0], x.shape[0], device=x.device),
-        "sandwich": lambda x: pn.sandwich_diagonals(2, 1, x.shape[0], q_offset=0, device=x.device),
-        "fire": lambda x: pn.fire_bias(x.shape[0], 4, network, q_offset=0, device=x.device),
-    }
-    compiled = torch.compile(functions[name], fullgraph=True, backend="aot_eager", dynamic=True)
+
+    def function(x):
+        n, device = x.shape[0], x.device
+        return (
+            pn.alibi_diagonals(3, 2, n, q_offset=0, device=device),
+            pn.t5_diagonals(TABLE, n, n),
+            pn.deberta_index(n, n, device=device),
+            pn.sandwich_diagonals(2, 1, n, q_offset=0, device=device),
+            pn.fire_bias(n, 4, network, q_offset=0, device=device),
+        )
+
+    fast = compiled(function, dynamic=True)
     for length in (5, 9, 33):
         x = torch.zeros(length)
-        torch.testing.assert_close(compiled(x), functions[name](x), rtol=0, atol=0)
+        torch.testing.assert_close(fast(x), function(x), rtol=0, atol=0)
 
 
 # --- Bad calls

@@ -5,6 +5,7 @@ The oracle of a call for both is a call for each.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -99,23 +100,23 @@ def one_by_one(name: str) -> tuple[np.ndarray, ...]:
     return tuple(results)
 
 
-@pytest.mark.parametrize("name", CALLS)
 @each_engine
-def test_as_a_call_for_each(engine, name):
-    rotating.assert_close(rotating.results_of(engine, call_of(name)), one_by_one(name))
+def test_as_a_call_for_each(engine):
+    calls = {name: call_of(name) for name in CALLS}
+    for name, results in rotating.results_of_all(engine, calls).items():
+        rotating.assert_close(results, one_by_one(name), what=name)
 
 
-@pytest.mark.parametrize("name", CALLS)
 @each_writing_engine
-def test_in_place(engine, name):
-    call = call_of(name, inplace=True)
-    expected = rotating.results_of(engine, call_of(name))
-    call.rotated = tuple(x.copy() for x in call.rotated)
-    for x, result, exact in zip(
-        call.rotated, rotating.results_of(engine, call), expected, strict=True
-    ):
-        np.testing.assert_array_equal(result, exact)
-        np.testing.assert_array_equal(x, result)
+def test_in_place(engine):
+    expected = rotating.results_of_all(engine, {name: call_of(name) for name in CALLS})
+    calls = {name: call_of(name, inplace=True) for name in CALLS}
+    for call in calls.values():
+        call.rotated = tuple(x.copy() for x in call.rotated)
+    for name, results in rotating.results_of_all(engine, calls).items():
+        for x, result, exact in zip(calls[name].rotated, results, expected[name], strict=True):
+            np.testing.assert_array_equal(result, exact, err_msg=name)
+            np.testing.assert_array_equal(x, result, err_msg=name)
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -153,19 +154,23 @@ def test_gradients_of_what_makes_the_angles(engine):
 # One of the two alone
 
 
-@pytest.mark.parametrize("inplace", [False, True])
-@pytest.mark.parametrize("name", ["lengths", "starts", "tables", "tables, starts"])
 @each_writing_engine
-def test_one_alone(engine, name, inplace):
-    expected = one_by_one(name)
-    for i in (0, 1):
-        call = call_of(name, inplace=inplace)
-        call.rotated = tuple(x.copy() if i == j else None for j, x in enumerate(call.rotated))
-        results = rotating.results_of(engine, call)
-        wanted = tuple(y if i == j else None for j, y in enumerate(expected))
-        rotating.assert_close(results, wanted)
+def test_one_alone(engine):
+    names = ["lengths", "starts", "tables", "tables, starts"]
+    cases = {
+        f"{name}, {'qk'[i]}, inplace={inplace}": (name, i, inplace)
+        for name, i, inplace in itertools.product(names, (0, 1), (False, True))
+    }
+    calls = {what: call_of(name, inplace=inplace) for what, (name, _, inplace) in cases.items()}
+    for what, (_, i, _) in cases.items():
+        rotated = enumerate(calls[what].rotated)
+        calls[what].rotated = tuple(x.copy() if i == j else None for j, x in rotated)
+    for what, results in rotating.results_of_all(engine, calls).items():
+        name, i, inplace = cases[what]
+        wanted = tuple(y if i == j else None for j, y in enumerate(one_by_one(name)))
+        rotating.assert_close(results, wanted, what=what)
         if inplace:
-            np.testing.assert_array_equal(call.rotated[i], results[i])
+            np.testing.assert_array_equal(calls[what].rotated[i], results[i], err_msg=what)
 
 
 def test_one_alone_to_out(backend):

@@ -96,30 +96,28 @@ def call_of(name: str, **more: Any) -> Call:
     return Call("apply_rotary_tables", (x,), tables, {"layout": layout, **options, **more})
 
 
-@pytest.mark.parametrize("name", CALLS)
 @each_engine
-def test_as_gathered_tables(engine, name):
-    rotating.assert_close(rotating.results_of(engine, call_of(name)), (head_by_head(*CALLS[name]),))
+def test_as_gathered_tables(engine):
+    calls = {name: call_of(name) for name in CALLS}
+    for name, results in rotating.results_of_all(engine, calls).items():
+        rotating.assert_close(results, (head_by_head(*CALLS[name]),), what=name)
 
 
-@pytest.mark.parametrize("name", CALLS)
 @each_writing_engine
-def test_of_q_and_k(engine, name):
+def test_of_q_and_k(engine):
     """In place, to the bits of a call for each."""
-    layout, x, tables, options = CALLS[name]
-    q, k = x.copy(), x[::-1].copy()
-    call = Call(
-        "apply_rotary_qk_tables", (q, k), tables, {"layout": layout, **options, "inplace": True}
-    )
-    expected = [
-        rotating.results_of(
-            engine, Call("apply_rotary_tables", (y.copy(),), tables, {"layout": layout, **options})
-        )[0]
-        for y in (q, k)
-    ]
-    for ours, theirs in zip(rotating.results_of(engine, call), expected, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-    np.testing.assert_array_equal(q, expected[0])
+    both, alone = {}, {}
+    for name, (layout, x, tables, options) in CALLS.items():
+        named = {"layout": layout, **options}
+        pair = (x.copy(), x[::-1].copy())
+        both[name] = Call("apply_rotary_qk_tables", pair, tables, {**named, "inplace": True})
+        for i, y in enumerate(pair):
+            alone[name, i] = Call("apply_rotary_tables", (y.copy(),), tables, named)
+    expected = rotating.results_of_all(engine, alone)
+    for name, results in rotating.results_of_all(engine, both).items():
+        for i, ours in enumerate(results):
+            np.testing.assert_array_equal(ours, expected[name, i][0], err_msg=name)
+        np.testing.assert_array_equal(both[name].rotated[0], results[0], err_msg=name)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])

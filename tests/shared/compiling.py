@@ -41,6 +41,35 @@ def as_tuple(result):
     return result if isinstance(result, tuple) else (result,)
 
 
+def together(cases):
+    """One function of several, and its inputs: most of what a compilation takes, it takes once.
+
+    cases: (function, inputs) of each; results are those of all, one after the other.
+    """
+    cases = list(cases)
+
+    def all_of_them(*inputs):
+        results, at = [], 0
+        for function, own in cases:
+            results += as_tuple(function(*inputs[at : at + len(own)]))
+            at += len(own)
+        return tuple(results)
+
+    return all_of_them, [x for _, own in cases for x in own]
+
+
+def groups(*tables, size=8):
+    """Parametrize by `together` of so many cases at a time: name -> (function, inputs)."""
+    table = {name: case for each in tables for name, case in each.items()}
+    names = list(table)
+    parts = [names[first : first + size] for first in range(0, len(names), size)]
+    return pytest.mark.parametrize(
+        ("function", "inputs"),
+        [together(table[name] for name in part) for part in parts],
+        ids=[f"{part[0]} .. {part[-1]}" for part in parts],
+    )
+
+
 def run(function, inputs, requires_grad):
     """(results, inputs afterwards, gradients)."""
     inputs = [t.clone().requires_grad_(requires_grad and t.is_floating_point()) for t in inputs]
@@ -55,12 +84,18 @@ def run(function, inputs, requires_grad):
 
 
 def assert_like_eager(
-    function, *inputs, device="cpu", requires_grad=False, backend="aot_eager", **options
+    function,
+    *inputs,
+    device="cpu",
+    requires_grad=False,
+    backend="aot_eager",
+    same_strides=True,
+    **options,
 ):
     inputs = [t.to(device) for t in inputs]
     expected = run(function, inputs, requires_grad)
     actual = run(compiled(function, backend, **options), inputs, requires_grad)
     for a, e in zip(actual, expected, strict=True):
         assert a.requires_grad == e.requires_grad
-        assert a.stride() == e.stride()
+        assert a.stride() == e.stride() or not same_strides
         torch.testing.assert_close(a, e, rtol=0, atol=0)

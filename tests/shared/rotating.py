@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -117,6 +117,28 @@ def results_of(engine: str, call: Call) -> tuple[Any, ...]:
         return tuple(None if y is None else y.numpy() for y in results)
 
 
+def results_of_all(engine: str, calls: Mapping[Any, Call]) -> dict[Any, tuple[Any, ...]]:
+    """`results_of` several calls, by name; torch.compile makes one graph of all of them."""
+    if engine != "compiled":
+        return {name: results_of(engine, call) for name, call in calls.items()}
+    torch = pytest.importorskip("torch")
+
+    def run(every: list[Any]) -> list[tuple[Any, ...]]:
+        return [run_call(function, *given) for function, given in every]
+
+    every = [
+        (call.function, tensors_of((call.rotated, call.others, call.named)))
+        for call in calls.values()
+    ]
+    with computing(engine):
+        torch.compiler.reset()
+        results = torch.compile(run, fullgraph=True, backend="aot_eager")(every)
+    return {
+        name: tuple(None if y is None else y.numpy() for y in own)
+        for name, own in zip(calls, results, strict=True)
+    }
+
+
 def run_call(function: str, rotated: Any, others: Any, named: Any) -> tuple[Any, ...]:
     return as_tuple(getattr(pn, function)(*rotated, *others, **named))
 
@@ -151,12 +173,14 @@ def gradients_of(engine: str, call: Call, weights: tuple[Any, ...]) -> tuple[np.
         return tuple(g.numpy() for g in torch.autograd.grad(total, given))
 
 
-def assert_close(actual: tuple[Any, ...], expected: tuple[Any, ...], rtol: float = 2e-6) -> None:
+def assert_close(
+    actual: tuple[Any, ...], expected: tuple[Any, ...], rtol: float = 2e-6, what: str = ""
+) -> None:
     """All results are near; rtol is of the largest number, as errors of a pair are of both."""
-    assert len(actual) == len(expected)
+    assert len(actual) == len(expected), what
     for ours, theirs in zip(actual, expected, strict=True):
-        assert (ours is None) == (theirs is None)
+        assert (ours is None) == (theirs is None), what
         if ours is not None:
-            assert ours.shape == theirs.shape
+            assert ours.shape == theirs.shape, what
             largest = max(float(np.abs(theirs).max(initial=0)), 1e-30)
-            np.testing.assert_allclose(ours, theirs, rtol=0, atol=rtol * largest)
+            np.testing.assert_allclose(ours, theirs, rtol=0, atol=rtol * largest, err_msg=what)

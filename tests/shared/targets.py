@@ -16,6 +16,11 @@ NATIVE = implementations.native
 TARGETS: list[str] = [] if NATIVE is None else NATIVE.available_targets()
 if "AVX3_BF16" in TARGETS:
     TARGETS.remove("AVX3")  # the same kernels, but for test_bfloat16_instructions.py
+# What a test of values runs on: the widest vectors, and the narrowest, without fused multiply-add.
+# Tests that compare targets (test_same_bits.py) take all of them, and so does `make test-all`.
+TESTED = (
+    TARGETS if os.environ.get("POSENC_TEST_TARGETS") == "all" else [*TARGETS[:1], *TARGETS[1:][-1:]]
+)
 # Bytes of an output that is written past the cache, with `low_threshold`; some to spare.
 LARGE = 5 << 18
 # A module like the native one whose kernels are those of CUDA, run on the host thread by thread.
