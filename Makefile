@@ -13,7 +13,7 @@ SHELL_SCRIPTS := .ci/run scripts/aarch64.sh scripts/free_threaded.sh scripts/fuz
 	scripts/gpu_kit.sh scripts/release_libraries.sh scripts/sanitize.sh scripts/setup.sh scripts/wheels.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all asan tsan fuzz fuzz-core free-threaded check check-ruff check-mypy \
+.PHONY: help demo test test-all asan tsan mutants fuzz fuzz-core free-threaded check check-ruff check-mypy \
 	check-clang-format check-shellcheck check-workflows lint-tools actionlint audit format docs \
 	docs-links bench growth instructions gpu gpu-kit gpu-resources aarch64 wheels setup clean distclean
 
@@ -111,6 +111,10 @@ instructions:  ## count the instructions of kernels with valgrind; ARGS=--compar
 fuzz:  ## set up, build, call everything at random; ARGS='--seconds 3600 --jobs 2', --planted
 	@$(SETUP) test package
 	@$(BIN)/python -m fuzz $(ARGS)
+
+mutants:  ## plant ten known faults and see the test of each fail; ARGS=--all: every one, in an hour
+	@$(SETUP) test oracles docs mutants package
+	@PYTHONPATH=scripts $(BIN)/python -m mutants $(ARGS)
 
 # A compiler is all that it needs.
 fuzz-core:  ## the checks and the arithmetic of csrc/core under libFuzzer; ARGS='600 calls'

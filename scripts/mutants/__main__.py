@@ -1,0 +1,411 @@
+"""Plant faults, one at a time, and see which test notices each: how strong the tests are.
+
+    make mutants                        ten rows of the matrix again, in minutes
+    make mutants ARGS='--all'           every mutant anew, in hours; goes on where it stopped
+    make mutants ARGS='--all g017 h03'  these
+    make mutants ARGS='--generate'      choose other generated mutants (generated.toml)
+
+tests/mutants/ has the mutants (generated.toml by a seed, planted.toml by hand) and the matrix
+(killed.csv): what killed each, after how many seconds, how many tests come near it, and, for one
+that lives, why nothing could tell it from the original.
+
+C++ is compiled once, for one SIMD target, with every mutant behind a switch (switches.py); Python
+is changed in a copy of the repository. One run of all tests notes which of them reach which mutant
+(plugin.py; coverage.py for Python): a mutant runs these, the quickest and those of its own room
+first. A survivor is also fuzzed. Tools for one language (mutmut, cosmic-ray, mull) know neither the
+other one nor what of it a test reached. Everything is in build/mutants.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import contextlib
+import json
+import os
+import queue
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from mutants import generate, mutant, switches
+from mutants.mutant import Found, Mutant
+from mutants.plugin import function
+
+ROOT = mutant.ROOT
+WORK = ROOT / "build" / "mutants"
+SCRIPTS = ROOT / "scripts"
+PYTHON = sys.executable
+SEED = 31
+# Which module has which sources.
+MODULES = {
+    "_core": ("csrc/core", "csrc/cpu", "csrc/bindings/numpy"),
+    "_cuda_on_host": ("csrc/cuda",),
+    "_torch_ops": ("csrc/bindings/torch",),
+}
+# A test that was quick and is not is stopped: a mutant may run for ever.
+PATIENCE, LONGER = 90.0, 6.0
+# The seconds of tests, as they were watched, after which a mutant is a survivor to be looked at.
+ENOUGH = 100.0
+FUZZ_SECONDS = 20
+
+
+def build(mutants: list[Mutant], modules: list[str]) -> list[Mutant]:
+    """Compile with these mutants behind switches; returns those that the compiler refused."""
+    source = WORK / "source"
+    source.mkdir(parents=True, exist_ok=True)
+    woven = {m.file for m in mutants}
+    for file in _listed():
+        if file not in woven and not file.startswith(("tests/", "docs/", "benchmarks/")):
+            _write(source / file, (ROOT / file).read_bytes())
+    _write(WORK / "switches.h", switches.HEADER.encode())
+    refused: list[Mutant] = []
+    while True:
+        for file in sorted({m.file for m in mutants}):
+            these = [m for m in mutants if m.file == file and m not in refused]
+            text = (ROOT / file).read_text(encoding="utf-8")
+            _write(source / file, switches.woven(text, these).encode())
+        log = WORK / "build.log"
+        if _compile(source, modules, log) == 0:
+            return refused
+        said = log.read_text(encoding="utf-8")
+        worse = []
+        # The line of an error; for one in a template of others, the lines that led to it.
+        for what in ("error:", "  required from"):
+            for path, line in set(re.findall(rf"/source/(csrc/[\w./-]+):(\d+):\d+: *{what}", said)):
+                text = (source / path).read_text(encoding="utf-8").splitlines()[int(line) - 1]
+                number = re.search(r"On\((\d+)\)", text)
+                worse += [m for m in mutants if number and m.number == int(number[1])]
+            if set(worse) - set(refused):
+                break
+        if not set(worse) - set(refused):
+            sys.exit(f"mutants: the build failed for another reason: {log}")
+        print("refused by the compiler:", *sorted({m.name for m in worse}), flush=True)
+        refused += sorted(set(worse) - set(refused), key=lambda m: m.name)
+
+
+def _compile(source: Path, modules: list[str], log: Path) -> int:
+    pybind11 = subprocess.check_output([PYTHON, "-m", "pybind11", "--cmakedir"], text=True).strip()
+    programs = Path(PYTHON).parent
+    configure = [
+        programs / "cmake", "-S", source, "-B", WORK / "cmake", "-G", "Ninja",
+        f"-DCMAKE_MAKE_PROGRAM={programs / 'ninja'}", "-DCMAKE_BUILD_TYPE=Release",
+        f"-DCMAKE_CXX_FLAGS=-include {WORK / 'switches.h'}",
+        "-DSKBUILD_PROJECT_NAME=posenc_native", "-DSKBUILD_PROJECT_VERSION=0",
+        "-DPOSENC_TORCH=ON", "-DPOSENC_CUDA=OFF", "-DPOSENC_CUDA_ON_HOST=ON",
+        "-DPOSENC_TARGETS=native", f"-DPython_EXECUTABLE={PYTHON}", f"-Dpybind11_DIR={pybind11}",
+    ]  # fmt: skip
+    with log.open("w") as out:
+        status = subprocess.call(configure, stdout=out, stderr=out)
+        ninja = [programs / "ninja", "-C", WORK / "cmake", "-k", "0", *modules]
+        return status or subprocess.call(ninja, stdout=out, stderr=out)
+
+
+def _write(file: Path, content: bytes) -> None:
+    """Only what is different: a new time would compile it again."""
+    if not file.exists() or file.read_bytes() != content:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+
+
+def _listed() -> list[str]:
+    """Files as git sees them: tracked, or new and not ignored."""
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.check_output(listed, cwd=ROOT, text=True).split("\0")[:-1]
+    return [name for name in names if (ROOT / name).is_file()]
+
+
+def make_tree(name: str, modules: list[str]) -> Path:
+    """A copy of the repository with the modules built here, and a Python that sees it first.
+
+    Modules that were not asked for are those of the virtual environment.
+    """
+    tree = WORK / name / "repository"
+    shutil.rmtree(WORK / name, ignore_errors=True)
+    tree.mkdir(parents=True)
+    for file in _listed():
+        (tree / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / file, tree / file)
+    packages = sysconfig.get_path("purelib")
+    for module in MODULES:
+        folder = WORK / "cmake" if module in modules else Path(packages) / "posenc_native"
+        for file in folder.glob(f"{module}.*so"):
+            shutil.copy2(file, tree / "posenc_native" / file.name)
+    venv = WORK / name / "venv"
+    subprocess.check_call([PYTHON, "-m", "venv", "--without-pip", venv])
+    own = next((venv / "lib").glob("python*/site-packages"))
+    lines = [str(tree), packages, str(SCRIPTS)]
+    lines.append(
+        "import os; 'COVERAGE_PROCESS_START' in os.environ and "
+        "__import__('coverage').process_startup()"
+    )
+    (own / "mutants.pth").write_text("\n".join(lines) + "\n")
+    return tree
+
+
+def _environment(**more: str) -> dict[str, str]:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("POSENC_")}
+    return {**kept, "PYTHONDONTWRITEBYTECODE": "1", "OMP_WAIT_POLICY": "PASSIVE", **more}
+
+
+def _pytest(tree: Path, *arguments: str) -> list[str]:
+    python = str(tree.parent / "venv" / "bin" / "python")
+    return [python, "-m", "pytest", "-p", "no:cacheprovider", "-p", "mutants.plugin", *arguments]
+
+
+def watch(tree: Path, jobs: int) -> None:
+    """One run of all tests: who reaches what, for how long."""
+    folder = WORK / "watched"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    (folder / "coverage.ini").write_text(
+        f"[run]\nsource = {tree / 'posenc_native'}\nparallel = true\ncore = ctrace\n"
+        f"data_file = {folder / 'coverage'}\ncontext = ${{POSENC_MUTANTS_CONTEXT-}}\n"
+        "disable_warnings = no-data-collected, module-not-imported, module-not-measured\n"
+    )
+    with (folder / "log").open("w") as log:
+        subprocess.call(
+            _pytest(tree, "-q", "--tb=line", f"--numprocesses={jobs}", "--dist=loadfile"),
+            cwd=tree,
+            env=_environment(POSENC_MUTANTS_WATCH=str(folder)),
+            stdout=log,
+            stderr=log,
+        )
+
+
+def reached(tree: Path, mutants: list[Mutant]) -> tuple[dict[str, list[str]], dict[str, float]]:
+    """Which functions of tests come to the line of each mutant, and how many seconds each takes."""
+    import coverage
+
+    folder = WORK / "watched"
+    tests: dict[str, dict] = {}
+    for file in sorted(folder.glob("watched-*.json")):
+        tests.update(json.loads(file.read_text()))
+    if not tests:
+        sys.exit(f"mutants: no test was watched: {folder / 'log'}")
+    failed = sorted(name for name, test in tests.items() if test["failed"])
+    seconds = {name: test["seconds"] for name, test in tests.items() if not test["failed"]}
+    print(
+        f"{len(seconds)} functions of tests; left out, since they fail when watched:",
+        *failed,
+        sep="\n  ",
+    )
+    native: dict[int, list[str]] = {}
+    for name in seconds:
+        for number in tests[name]["native"]:
+            native.setdefault(number, []).append(name)
+    combined = folder / "combined"
+    if not combined.exists():
+        every = coverage.Coverage(config_file=str(folder / "coverage.ini"), data_file=str(combined))
+        parts = [str(file) for file in folder.glob("coverage.*") if file.suffix != ".ini"]
+        every.combine(parts, keep=True)
+        every.save()
+    data = coverage.CoverageData(basename=str(combined))
+    data.read()
+    lines = {Path(name): name for name in data.measured_files()}
+    known: dict[str, list[str]] = {}
+    for m in mutants:
+        if m.native:
+            known[m.name] = native.get(m.number, [])
+            continue
+        file = tree / m.file
+        contexts: set[str] = set()
+        if file in lines:
+            by_line = data.contexts_by_lineno(lines[file])
+            first = m.line(file.read_text(encoding="utf-8")) + 1
+            for line in range(first, first + len(m.before.splitlines())):
+                contexts |= {part for text in by_line.get(line, ()) for part in text.split("|")}
+        near = contexts & set(seconds)
+        # What runs on import is there for every test, and so may be what no test was seen at.
+        known[m.name] = sorted(near) if near else sorted(seconds)
+    return known, seconds
+
+
+class Runner:
+    """Runs tests with one mutant on, in a tree of its own."""
+
+    def __init__(self, tree: Path, seconds: dict[str, float]) -> None:
+        self.tree, self.seconds = tree, seconds
+        self.report = tree.parent / "report.json"
+
+    def kill(self, m: Mutant, tests: list[str]) -> Found:
+        """The first of these tests that notices the mutant."""
+        begun = time.monotonic()
+        room = Path(m.file).stem.split("-")[0].split("_")[0]
+        words = {room, *Path(m.file).parts}
+
+        def cost(name: str) -> float:
+            near = any(word in name for word in words if len(word) > 4)
+            return (self.seconds[name] + 0.05) * (0.3 if near else 1.0)
+
+        left = sorted(tests, key=cost)
+        by = ""
+        limit, spent = 8.0, 0.0  # a few tests first, then more, for most mutants die early
+        with self.planted(m):
+            while left and not by and spent < ENOUGH:
+                some: list[str] = []
+                total = 0.0
+                while left and (not some or total + self.seconds[left[0]] < limit):
+                    total += self.seconds[left[0]]
+                    some.append(left.pop(0))
+                by = self.run(m, some, total)
+                # A test that fails now and then is not what noticed.
+                if by and spent and "::" in by and not self.run(m, [by.partition(" (")[0]], 0):
+                    left, by = [*some[some.index(function(by)) + 1 :], *left], ""
+                spent += total
+                limit = min(6 * limit, ENOUGH)
+            by = by or self.fuzz(m)
+        return Found(m.name, m.file, by, round(time.monotonic() - begun, 1), len(tests))
+
+    @contextlib.contextmanager
+    def planted(self, m: Mutant) -> Iterator[None]:
+        """The tree with a mutant of Python in it; one of C++ is there, and switched on by `run`."""
+        file = self.tree / m.file
+        original = file.read_text(encoding="utf-8")
+        if not m.native:
+            file.write_text(m.written(original), encoding="utf-8")
+        try:
+            yield
+        finally:
+            file.write_text(original, encoding="utf-8")
+
+    def run(self, m: Mutant | None, tests: list[str], seconds: float) -> str:
+        """The test that failed, or ""."""
+        self.report.unlink(missing_ok=True)
+        more = {"POSENC_MUTANT": str(m.number)} if m and m.native else {}
+        process = subprocess.Popen(
+            _pytest(
+                self.tree, "-q", "-x", "--tb=no", "-W", "ignore::pytest.PytestConfigWarning", *tests
+            ),
+            cwd=self.tree,
+            env=_environment(POSENC_MUTANTS_REPORT=str(self.report), **more),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            status = process.wait(timeout=PATIENCE + LONGER * seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, 9)
+            process.wait()
+            status = None
+        noted = json.loads(self.report.read_text()) if self.report.exists() else {}
+        if "failed" in noted:
+            return noted["failed"]
+        if status == 0:
+            return ""
+        if status == 4:  # pytest was not called as it wants to be
+            raise RuntimeError(
+                f"a test is not there any more: remove {WORK / 'watched'}, run again"
+            )
+        return f"{noted.get('running', tests[0])} ({'for ever' if status is None else 'crash'})"
+
+    def fuzz(self, m: Mutant) -> str:
+        """The word fuzz if a random call notices what no test does, else nothing."""
+        said = self._fuzz(m, "--seconds", str(FUZZ_SECONDS), "--until-found")
+        # Seldom a call finds something without a mutant too: numbers at the ends of their range.
+        seeds = re.findall(r"^# \w+, seed (\d+):", said, re.MULTILINE)
+        by_mutant = any("\n# [" not in self._fuzz(None, "--seed", seed) for seed in seeds)
+        return "fuzz" if by_mutant else ""
+
+    def _fuzz(self, m: Mutant | None, *arguments: str) -> str:
+        more = {"POSENC_MUTANT": str(m.number)} if m and m.native else {}
+        python = self.tree.parent / "venv" / "bin" / "python"
+        return subprocess.run(
+            [python, "-m", "fuzz", *arguments],
+            cwd=self.tree,
+            env=_environment(**more),
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout
+
+
+def run_all(mutants: list[Mutant], jobs: int, again: bool) -> None:
+    """Fill the matrix; what stands in it already is kept, unless it is asked for by name."""
+    modules = list(MODULES)
+    if refused := build([m for m in mutant.load() if m.native], modules):
+        sys.exit(f"mutants: these do not compile: {', '.join(m.name for m in refused)}")
+    trees = [make_tree(f"worker-{i}", modules) for i in range(jobs)]
+    if not (WORK / "watched").exists():
+        watch(trees[0], jobs)
+    tests, seconds = reached(trees[0], mutants)
+    rows = mutant.load_found()
+    todo = [m for m in mutants if again or m.name not in rows]
+    free: queue.SimpleQueue[Runner] = queue.SimpleQueue()
+    for tree in trees:
+        free.put(Runner(tree, seconds))
+
+    def one(m: Mutant) -> Found:
+        runner = free.get()
+        try:
+            return runner.kill(m, tests[m.name])
+        finally:
+            free.put(runner)
+
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        for found in concurrent.futures.as_completed([pool.submit(one, m) for m in todo]):
+            row = found.result()
+            rows[row.name] = row
+            mutant.save_found(rows)
+            print(
+                f"{row.name}  {row.seconds:6.1f} s  {row.killed_by or 'LIVES'}  {row.file}",
+                flush=True,
+            )
+
+
+def run_ten(jobs: int) -> int:
+    """Ten rows again, from all over the matrix: the test fails with the mutant, and not without."""
+    rows = mutant.load_found()
+    quick = ("csrc/core", "csrc/cpu", "csrc/bindings/numpy", "posenc_native")
+    known = [
+        m
+        for m in mutant.load()
+        if m.file.startswith(quick) and m.name in rows and rows[m.name].by_a_test
+    ]
+    some = known[:: max(1, len(known) // 10)][:10]
+    build([m for m in some if m.native], ["_core"])
+    runner = Runner(make_tree("ten", ["_core"]), {})
+    wrong = 0
+    for m in some:
+        test = rows[m.name].killed_by
+        with runner.planted(m):
+            with_it = runner.run(m, [test], 0)
+        without = runner.run(None, [test], 0)
+        said = "as recorded" if with_it and not without else "NOT AS RECORDED"
+        wrong += said != "as recorded"
+        print(f"{m.name}  {said}: {test}", flush=True)
+    return wrong
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make mutants", description=__doc__.split("\n\n", 1)[0])
+    parser.add_argument("--all", action="store_true", help="every mutant, or those that are named")
+    parser.add_argument("--generate", action="store_true", help="write generated.toml anew")
+    parser.add_argument("--seed", type=int, default=SEED, help="of --generate")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants at a time")
+    parser.add_argument("names", nargs="*", help="with --all: these, again")
+    options = parser.parse_args()
+    if options.generate:
+        refused: set[tuple[str, str, str]] = set()
+        while True:
+            chosen = generate.generate(options.seed, frozenset(refused))
+            mutant.save_generated(chosen)
+            worse = build([m for m in mutant.load() if m.native], list(MODULES))
+            refused |= {(m.file, m.before, m.after) for m in worse}
+            if not worse:
+                return 0
+    if options.all:
+        mutants = [m for m in mutant.load() if not options.names or m.name in options.names]
+        run_all(mutants, options.jobs, bool(options.names))
+        return 0
+    return run_ten(options.jobs)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""The planted faults of tests/mutants fit the sources; `make mutants` runs them."""
+
+from __future__ import annotations
+
+import pytest
+from places import ROOT
+
+pytest.importorskip("tomllib", reason="runs with Python 3.11 or newer")
+
+from mutants import mutant, switches
+
+
+def test_every_mutant_is_in_the_sources():
+    by_file: dict[str, list[mutant.Mutant]] = {}
+    for one in mutant.load():
+        by_file.setdefault(one.file, []).append(one)
+    for file, mutants in by_file.items():
+        text = (ROOT / file).read_text(encoding="utf-8")
+        assert all(one.written(text) != text for one in mutants)
+        if mutants[0].native:
+            woven = switches.woven(text, mutants)
+            assert all(f"On({one.number})" in woven for one in mutants)
+            assert woven.count("\n") == text.count("\n")
+        else:
+            for one in mutants:
+                compile(one.written(text), file, "exec")
+
+
+def test_rows_of_the_matrix_are_of_mutants_and_say_why_one_lives():
+    rows = mutant.load_found()
+    files = {one.name: one.file for one in mutant.load()}
+    for row in rows.values():
+        assert row.file == files[row.name]
+        assert row.killed_by or row.judgement, row.name
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "switched"),
+    [
+        ("x = a + b < c;", "x = a + b <= c;", "x = (On ? (a + b <= c) : (a + b < c));"),
+        ("return a * b;", "return a + b;", "return (On ? (a + b) : (a * b));"),
+        ("if (a || b && c) {", "if (a && b && c) {", "if ((On ? (a && b && c) : (a || b && c))) {"),
+        ("x = y ? a + 1 : b;", "x = y ? a + 2 : b;", "x = y ? (On ? (a + 2) : (a + 1)) : b;"),
+        ("f(g(a), a, b);", "f(g(a), b, a);", "(On ? (f(g(a), b, a)) : (f(g(a), a, b)));"),
+        ("x[i - 1] = y;", "x[i + 1] = y;", "x[(On ? (i + 1) : (i - 1))] = y;"),
+        ("f(a);", "", "if (On) {  } else { f(a); }"),
+        ("if (!a) return;", "if (a) return;", "if ((On ? (a) : (!a))) return;"),
+        ("if (f(a, 0)) {", "if (!(f(a, 0))) {", "if ((On ? (!(f(a, 0))) : (f(a, 0)))) {"),
+    ],
+)
+def test_what_a_switch_chooses_between(before, after, switched):
+    one = mutant.Mutant("g007", "csrc/x.cc", before, after, "")
+    woven = switches.woven(f"  {before}\n", [one])
+    assert woven == f"  {switched}\n".replace("On", "posenc_mutants::On(7)")
+    assert one.written(f"  {before}\n").strip() == after
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("x = a +", "x = a -"), ("a + b = c;", "a - b = c;"), ("a = b + (", "a = b - (")],
+)
+def test_what_cannot_be_behind_a_switch_is_refused(before, after):
+    with pytest.raises(ValueError, match=r"goes on|assignment"):
+        switches.woven(before, [mutant.Mutant("g007", "csrc/x.cc", before, after, "")])
