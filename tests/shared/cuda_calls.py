@@ -156,5 +156,5 @@ def assert_all_same(results, expected):
 
 @pytest.fixture(autouse=True)
 def kernels():
-    if reason := torch_cases.why_nokernels("cuda"):
+    if reason := torch_cases.why_no_kernels("cuda"):
         pytest.skip(reason)
