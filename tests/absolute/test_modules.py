@@ -148,7 +148,7 @@ def test_modules_of_other_dtypes(name, dtype, x):
 def test_modules_compile(name, x):
     module = MODULES[name](x_scale=2.0)
     compiled = torch.compile(module, fullgraph=True, backend="aot_eager", dynamic=True)
-    for length, at in ((5, ()), (9, ()), (9, (torch.arange(18).reshape(2, 9),))):
+    for length, at in ((5, ()), (9, ())):
         x = torch.randn(2, length, D)
         expected = module(x, *at)
         result = compiled(x, *at)

@@ -13,7 +13,7 @@ from sharded_compare import compare, compare_wrongly
 from sharded_modules import MODULES
 
 NAMES = [*CASES, *MODULES]
-# torch.compile takes seconds a case: the others are slow tests.
+# torch.compile takes seconds a case: other cases, gradients and in place are slow tests.
 COMPILED = ["apply_rotary_qk, of rows"]
 
 
@@ -31,7 +31,7 @@ def test_on_two_ranks() -> None:
 
 def test_on_a_mesh_of_two_axes() -> None:
     """Uneven parts, and empty ones; all operations are among the slow tests."""
-    some = NAMES[::4]
+    some = NAMES[::8]
     assert compared(4, (2, 2), some, "gradients", "in place") > 40 * len(some)
 
 
@@ -43,7 +43,7 @@ def test_on_four_ranks(shape: tuple[int, ...]) -> None:
 
 
 def test_compiled() -> None:
-    assert compared(2, (2,), COMPILED, "gradients", "in place", "compile") > 30 * len(COMPILED)
+    assert compared(2, (2,), COMPILED, "compile") > 5 * len(COMPILED)
 
 
 @pytest.mark.slow

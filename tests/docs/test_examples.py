@@ -1,13 +1,19 @@
-"""The programs in examples/ run in a short form, from an empty folder, and say what is so."""
+"""The programs in examples/ run in a short form, from an empty folder, and say what is so.
+
+In this process, which has torch already: an interpreter of its own would import it for each.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import re
 import runpy
 import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,9 +35,44 @@ PROGRAMS = (
 DISTRIBUTED = ("ring_attention.py", "sharded_training")
 
 
+@contextlib.contextmanager
+def modules_of_its_own() -> Iterator[None]:
+    """Modules that a program brings have plain names, such as model: none stays for the next."""
+    path, before = list(sys.path), dict(sys.modules)
+    own = [name for name, module in before.items() if is_of_an_example(module)]
+    for name in own:
+        del sys.modules[name]
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+        for name in [n for n, module in sys.modules.items() if is_of_an_example(module)]:
+            del sys.modules[name]
+        sys.modules.update({name: before[name] for name in own})
+
+
+def is_of_an_example(module: Any) -> bool:
+    return str(getattr(module, "__file__", None) or "").startswith(str(EXAMPLES))
+
+
 def run(folder: Path, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(EXAMPLES / program), *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    """As a command in this folder. Warnings are shown, as they are to a user."""
+    out, err, status = io.StringIO(), io.StringIO(), 0
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(), modules_of_its_own():
+        warnings.simplefilter("default")
+        patch.chdir(folder)
+        patch.setenv("MPLBACKEND", "Agg")
+        patch.setattr(sys, "argv", [str(EXAMPLES / program), *arguments])
+        # What `python FILE` puts first; runpy does it for a folder.
+        patch.syspath_prepend(str((EXAMPLES / program).parent))
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                runpy.run_path(str(EXAMPLES / program), run_name="__main__")
+            except SystemExit as end:
+                status = end.code if isinstance(end.code, int) else int(end.code is not None)
+                if isinstance(end.code, str):
+                    err.write(f"{end.code}\n")
+    return subprocess.CompletedProcess([program], status, out.getvalue(), err.getvalue())
 
 
 def need(*modules: str) -> None:
@@ -80,15 +121,11 @@ def test_every_example_is_listed_and_tested() -> None:
 
 @pytest.fixture
 def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Any, Any]]:
-    """model, experiment and figure of which_encoding; only this example uses these names."""
+    """model, experiment and figure of which_encoding."""
     need("torch")
-    names = ("model", "experiment", "figure")
-    before = {name: sys.modules.pop(name, None) for name in names}
-    monkeypatch.syspath_prepend(str(EXAMPLES / "which_encoding"))
-    yield tuple(__import__(name) for name in names)  # type: ignore[misc]
-    for name in names:
-        sys.modules.pop(name, None)
-    sys.modules.update({name: module for name, module in before.items() if module is not None})
+    with modules_of_its_own():
+        monkeypatch.syspath_prepend(str(EXAMPLES / "which_encoding"))
+        yield tuple(__import__(name) for name in ("model", "experiment", "figure"))  # type: ignore[misc]
 
 
 def test_which_encoding_runs(tmp_path: Path) -> None:
@@ -339,6 +376,7 @@ def test_export(tmp_path: Path, quick: bool) -> None:
 # --- On several processes -------------------------------------------------------------------------
 
 
+@pytest.mark.slow  # four processes that import torch
 def test_ring_attention_is_that_of_one_process(tmp_path: Path) -> None:
     lines = on_four_processes(tmp_path, "ring_attention.py", "--quick").splitlines()
     assert [line.split("  ")[0] for line in lines] == [
@@ -347,6 +385,7 @@ def test_ring_attention_is_that_of_one_process(tmp_path: Path) -> None:
     assert all("4 processes, 64 tokens: off by" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_sharded_training_is_that_of_one_process(tmp_path: Path) -> None:
     head, one, *plans = on_four_processes(tmp_path, "sharded_training", "--quick").splitlines()
     assert head.endswith("off by at most")
@@ -368,15 +407,9 @@ def test_sharded_training_sees_losses_that_differ(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     need("torch")
-    monkeypatch.syspath_prepend(str(EXAMPLES / "sharded_training"))
-    names = ("model", "plans")
-    before = {name: sys.modules.pop(name, None) for name in names}
-    try:
+    with modules_of_its_own():
+        monkeypatch.syspath_prepend(str(EXAMPLES / "sharded_training"))
         report = runpy.run_path(str(EXAMPLES / "sharded_training" / "__main__.py"))["report"]
-    finally:
-        for name in names:
-            sys.modules.pop(name, None)
-        sys.modules.update({name: module for name, module in before.items() if module is not None})
     report({"one process": [1.0, 0.5], "other": [1.0, 0.5 + 1e-14]})
     for off in (1e-9, float("nan")):
         with pytest.raises(SystemExit, match="other: expected losses within"):

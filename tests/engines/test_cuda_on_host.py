@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 from arrays import View, aligned, aligned_rows
+from matrices import pairwise
 from oracle import DTYPES, assert_close, assert_same_bits
 from places import CSRC
 from targets import CUDA_ON_HOST, NATIVE, NEEDS_CUDA_ON_HOST, NEEDS_NATIVE, TARGETS
@@ -80,10 +81,10 @@ def assert_rotations_agree(
                         assert_same_bits(ours, theirs)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("pairing", ["half", "interleaved"])
-@pytest.mark.parametrize(
-    "dim", [32, 36, 40, 64, 72, 80, 96, 112, 128, 160, 192, 256, 320, 512, 576]
+@pairwise(
+    dim=[32, 36, 40, 64, 72, 80, 96, 112, 128, 160, 192, 256, 320, 512, 576],
+    pairing=["half", "interleaved"],
+    dtype=DTYPES,
 )
 def test_head_sizes(dim, pairing, dtype):
     q, k = numbers(dtype, 1, 5, 4, dim), numbers(dtype, 1, 5, 1, dim)
@@ -101,10 +102,7 @@ def test_numbers_of_heads_and_tokens(tokens, q_heads, k_heads, dtype):
     assert_rotations_agree(q, k, None, frequencies(32), "hsd", "half")
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("pairing", ["half", "interleaved"])
-@pytest.mark.parametrize("axes", [0, 2])
-@pytest.mark.parametrize("heads", [2, 5, 33])
+@pairwise(heads=[2, 5, 33], axes=[0, 2], pairing=["half", "interleaved"], dtype=DTYPES)
 def test_frequencies_of_each_head(heads, axes, pairing, dtype):
     q, k = numbers(dtype, 2, heads, 19, 64), numbers(dtype, 2, heads, 19, 64) + 1
     shape = (axes, heads, 24) if axes else (heads, 24)
@@ -246,9 +244,11 @@ def test_nothing_to_do(shape, dtype):
     assert_same_bits(*both("add_sinusoidal", x, None, *options))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("layout", ["interleaved", "sin_cos", "cos_sin"])
-@pytest.mark.parametrize("dim", [2, 6, 16, 30, 126, 512, 4098, 8192, 8194, 20000])
+@pairwise(
+    dim=[2, 6, 16, 30, 126, 512, 4098, 8192, 8194, 20000],
+    layout=["interleaved", "sin_cos", "cos_sin"],
+    dtype=DTYPES,
+)
 def test_tables(dim, layout, dtype):
     """Wide ones take two launches: a sequence of frequencies has 4096 pairs at most."""
     spec = (dim, 1e4, layout, 1.0 if dim > 2 else 0.0, -0.3, np.dtype(DTYPES[dtype]), None)
@@ -289,16 +289,14 @@ def assert_relative_agree(
         assert_same_bits(*both("diagonal_sums", scores, shape, *lengths, None))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("keys", [1, 7, 8, 16, 64, 72, 136, 512, 520, 1040])
-@pytest.mark.parametrize("queries", [1, 7, 8, 9, 33, 257])
+@pairwise(
+    queries=[1, 7, 8, 9, 33, 257], keys=[1, 7, 8, 16, 64, 72, 136, 512, 520, 1040], dtype=DTYPES
+)
 def test_toeplitz_sizes(queries, keys, dtype):
     assert_relative_agree((1, 2), queries, keys, dtype)
 
 
-@pytest.mark.parametrize("of", DTYPES)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("planes", [(1, 1), (3, 2), (70, 1), (9, 5)])
+@pairwise(planes=[(1, 1), (3, 2), (70, 1), (9, 5)], dtype=DTYPES, of=DTYPES)
 def test_toeplitz_planes(planes, dtype, of):
     for queries, keys in ((16, 24), (2, 40), (11, 5)):
         assert_relative_agree(planes, queries, keys, dtype, of)
@@ -341,10 +339,12 @@ def assert_lines_agree(
         to.assert_rest_untouched()
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("gap", [0, 1, 8])
-@pytest.mark.parametrize("keys", [1, 2, 3, 7, 8, 9, 15, 31, 49, 63, 129, 257, 513])
-@pytest.mark.parametrize("queries", [1, 7, 33])
+@pairwise(
+    queries=[1, 7, 33],
+    keys=[1, 2, 3, 7, 8, 9, 15, 31, 49, 63, 129, 257, 513],
+    gap=[0, 1, 8],
+    dtype=DTYPES,
+)
 def test_rows_of_any_length(queries, keys, gap, dtype):
     """At every misalignment; a vector may have numbers of several rows, or none of a row."""
     diagonals = numbers("float32", 3, queries + keys - 1)
@@ -355,9 +355,7 @@ def test_rows_of_any_length(queries, keys, gap, dtype):
             assert_lines_agree(scores, diagonals, lengths, gap, before)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("gap", [0, 3])
-@pytest.mark.parametrize("planes", [(1, 1), (16, 3), (2, 5, 3), (70, 4)])
+@pairwise(planes=[(1, 1), (16, 3), (2, 5, 3), (70, 4)], gap=[0, 3], dtype=DTYPES)
 def test_windows_of_49_cells(planes, gap, dtype):
     """Of odd size, and so their repetitions: of a grid, and of rank 1."""
     scores = numbers(dtype, *planes, 49, 49)
@@ -369,9 +367,7 @@ def test_windows_of_49_cells(planes, gap, dtype):
             assert_lines_agree(scores, diagonals, lengths, gap, before)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("planes", [(3,), (5, 2)])
-@pytest.mark.parametrize("keys", [1000, 1003, 4104, 9001])
+@pairwise(keys=[1000, 1003, 4104, 9001], planes=[(3,), (5, 2)], dtype=DTYPES)
 def test_bias_of_decoding(keys, planes, dtype):
     for queries in (1, 2, 5, 7, 9):
         diagonals = numbers("float64", planes[-1], keys + 9)
@@ -629,6 +625,7 @@ def test_relative_rows_more_than_two_to_the_31_elements_apart(dtype, tmp_path):
     assert_same_bits(far.copy(), NATIVE.add_toeplitz_bias(x, diagonals, *lengths, None))
 
 
+@pytest.mark.slow  # half a minute of compiling
 def test_pieces_beyond_the_two_to_the_31st(tmp_path):
     """The last piece of a launch of 2^33 + 5 rows, all of which lie in the same place."""
     compiler = shutil.which(os.environ.get("CXX", "c++"))

@@ -47,7 +47,7 @@ def test_the_first_calls_of_several_threads():
         original = builtins.__import__
 
         def slow_import(*args, **kwargs):
-            time.sleep(0.2)
+            time.sleep(0.02)
             return original(*args, **kwargs)
 
         x = np.ones((1, 2, 8, 64), np.float32)

@@ -13,9 +13,8 @@ from interpreters import output_of, watched
 from targets import NEEDS_NATIVE, SANITIZER
 
 FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
-NEEDS_TORCH = pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None, reason="torch is not installed"
-)
+NO_TORCH = importlib.util.find_spec("torch") is None
+NEEDS_TORCH = pytest.mark.skipif(NO_TORCH, reason="torch is not installed")
 
 # Threads call at random for a while; every result is compared. What one thread got is known before.
 MANY_CALLERS = """
@@ -110,7 +109,8 @@ OF_ARRAYS_AND_TENSORS = """
 @pytest.mark.parametrize(
     "calls",
     [
-        pytest.param(OF_ARRAYS, id="arrays"),
+        # Where torch is, the other one makes these calls too.
+        pytest.param(OF_ARRAYS, id="arrays", marks=[] if NO_TORCH else [pytest.mark.slow]),
         pytest.param(OF_ARRAYS_AND_TENSORS, id="arrays and tensors", marks=NEEDS_TORCH),
     ],
 )

@@ -13,6 +13,7 @@ transformers = pytest.importorskip("transformers")
 import torch_cases  # noqa: E402
 from compiling import needs_inductor  # noqa: E402
 from hf_patched import FAR, SHORT, TOKENS, build, distance, logits, tokens  # noqa: E402
+from matrices import others_slow  # noqa: E402
 
 from posenc_native import hf  # noqa: E402
 
@@ -30,7 +31,7 @@ def _fresh_compiler() -> Any:
 
 
 @pytest.mark.usefixtures("_fresh_compiler")
-@pytest.mark.parametrize("inplace", [None, False, True])
+@pytest.mark.parametrize("inplace", others_slow([None, False, True], None))
 def test_compile_whole_model(inplace: bool | None, device: str) -> None:
     needs_inductor(device)
     model = build("Llama").to(device)
@@ -46,7 +47,7 @@ def test_compile_with_gradients_and_dynamic_lengths() -> None:
     with hf.patch(model):
         # aot_eager: the graph of inductor without its code generator, which is not ours to test.
         compiled = torch.compile(model, fullgraph=True, dynamic=True, backend="aot_eager")
-        for count in (TOKENS, 9, 33):
+        for count in (TOKENS, 9):
             ids = tokens(2, count)
             model.zero_grad()
             model(ids).logits.square().mean().backward()
@@ -58,7 +59,7 @@ def test_compile_with_gradients_and_dynamic_lengths() -> None:
 
 
 @pytest.mark.usefixtures("_fresh_compiler")
-@pytest.mark.parametrize("name", ["Gemma3Text", "Cohere", "GPTJ"])
+@pytest.mark.parametrize("name", others_slow(["Gemma3Text", "Cohere", "GPTJ"], "Gemma3Text"))
 def test_compile_other_forms(name: str) -> None:
     model = build(name)
     with hf.patch(model):

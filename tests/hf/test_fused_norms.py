@@ -19,6 +19,7 @@ transformers = pytest.importorskip("transformers")
 import torch_cases  # noqa: E402
 from compiling import needs_inductor  # noqa: E402
 from hf_patched import FAR, NORMED, SHORT, build, distance, logits, tokens, traces  # noqa: E402
+from matrices import others_slow  # noqa: E402
 
 from posenc_native import hf  # noqa: E402
 from posenc_native.hf import rotation  # noqa: E402
@@ -236,6 +237,7 @@ def _fresh_compiler() -> Any:
     torch.compiler.reset()
 
 
+@pytest.mark.slow  # by inductor
 @pytest.mark.usefixtures("_fresh_compiler")
 def test_compiled(device: str) -> None:
     needs_inductor(device)
@@ -246,7 +248,7 @@ def test_compiled(device: str) -> None:
 
 
 @pytest.mark.usefixtures("_fresh_compiler")
-@pytest.mark.parametrize("name", ["Gemma3Text", "Olmo2", "Exaone4"])
+@pytest.mark.parametrize("name", others_slow(["Gemma3Text", "Olmo2", "Exaone4"], "Olmo2"))
 def test_compiled_with_gradients(name: str) -> None:
     model = normed(name).train()
     with hf.patch(model, fuse_norm=True):

@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch")
 
 import torch_cases  # noqa: E402
 from compiling import assert_like_eager  # noqa: E402
+from matrices import others_slow  # noqa: E402
 from torch_cases import assert_same_bits, dtype_id, random  # noqa: E402
 
 import posenc_native as pn  # noqa: E402
@@ -353,7 +354,7 @@ def test_options_of_the_module_are_not_of_the_rotation():
 # --- Followed by torch
 
 
-@pytest.mark.parametrize("name", ["head", "token", "1 + w", "after", "axes"])
+@pytest.mark.parametrize("name", others_slow(["head", "token", "1 + w", "after", "axes"], "axes"))
 def test_compiled(name, device):
     torch.compiler.reset()
     module = made(CASES[name]).to(device)

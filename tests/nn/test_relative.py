@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 import relative_modules  # noqa: E402
 import torch_cases  # noqa: E402
 from compiling import compiled, together  # noqa: E402
+from matrices import others_slow  # noqa: E402
 from relative_modules import close, randomised  # noqa: E402
 from torch_cases import FLOATS, assert_same_bits, dtype_id, random  # noqa: E402
 
@@ -316,7 +317,7 @@ def test_repr_is_the_call_that_makes_it(make):
 
 
 @torch_cases.needs_operators
-@pytest.mark.parametrize("part", range(3))
+@pytest.mark.parametrize("part", others_slow(range(3), 0))
 def test_forward_compiles(part):
     torch._dynamo.reset()
     modules = [randomised(MODULES[name]()) for name in MODULES if " " not in name][part::3]

@@ -85,7 +85,9 @@ def test_append(way: str, backend: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("how", ["operators", "composed", "compiled"])
+@pytest.mark.parametrize(
+    "how", ["operators", "composed", pytest.param("compiled", marks=pytest.mark.slow)]
+)
 def test_tensors(way: str, how: str) -> None:
     torch = pytest.importorskip("torch")
     import torch_cases

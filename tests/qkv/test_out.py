@@ -14,6 +14,7 @@ import posenc_native as pn
 D, S = 16, 5
 INV_FREQ = pn.rotary_frequencies(D)[0]
 TABLES = pn.rotary_tables(S, INV_FREQ)
+COMPILED = pytest.param("compiled", marks=pytest.mark.slow)
 WEIGHT = np.linspace(0.5, 1.5, D, dtype=np.float32)
 
 
@@ -113,7 +114,7 @@ def test_on_every_target(name: str, target: str) -> None:
         same((given.keys, given.values), (plain.keys, plain.values))
 
 
-@pytest.mark.parametrize("way", ["small", "operators", "composed", "compiled"])
+@pytest.mark.parametrize("way", ["small", "operators", "composed", COMPILED])
 @pytest.mark.parametrize("name", BOTH)
 def test_tensors(name: str, way: str) -> None:
     torch = pytest.importorskip("torch")
@@ -156,7 +157,7 @@ def test_another_view_of_the_same_memory(name: str, backend: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALONE)
-@pytest.mark.parametrize("way", ["small", "operators", "compiled"])
+@pytest.mark.parametrize("way", ["small", "operators", COMPILED])
 def test_q_alone_of_tensors(name: str, way: str) -> None:
     torch = pytest.importorskip("torch")
     plain, given = (Inputs(tensors(torch), 1000 if way == "operators" else 1) for _ in range(2))

@@ -225,7 +225,10 @@ def test_fire_takes_dtype_and_device_of_a_module(dtype, device):
 # --- torch.compile
 
 
-each_dynamic = pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+# With open lengths the slow tests compile all of them; test_compile_for_any_length does some.
+each_dynamic = pytest.mark.parametrize(
+    "dynamic", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["static", "dynamic"]
+)
 
 
 @each_dynamic

@@ -36,7 +36,9 @@ def test_arrays(name: str, backend: str) -> None:
         np.testing.assert_array_equal(ours, plain)
 
 
-@pytest.mark.parametrize("kind", ["plain", "gradient", "vmap", "meta", "compiled"])
+@pytest.mark.parametrize(
+    "kind", ["plain", "gradient", "vmap", "meta", pytest.param("compiled", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("name", [*CALLS, "RotaryEmbedding", "XPos"])
 def test_tensors(name: str, kind: str) -> None:
     torch = pytest.importorskip("torch")

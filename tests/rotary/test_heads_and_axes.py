@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from matrices import pairwise
 from oracle import DTYPES, assert_close, assert_same_bits
 from rotations import LAYOUTS, double, magnitude
 from targets import NEEDS_NATIVE
@@ -22,9 +23,9 @@ def several_frequencies(kind: str, heads: int, pairs: int, rng: np.random.Genera
     return rng.uniform(-1, 1, shape[kind]) * 10.0 ** rng.integers(-4, 1, shape[kind])
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("pairing", ["half", "interleaved", 8])
-@pytest.mark.parametrize("kind", ["[H, P]", "[A, H, P]", "[A, 1, P]"])
+@pairwise(
+    kind=["[H, P]", "[A, H, P]", "[A, 1, P]"], pairing=["half", "interleaved", 8], dtype=DTYPES
+)
 def test_frequencies_of_heads_and_axes(target, kind, pairing, dtype):
     rng = np.random.default_rng(21)
     sizes = {"b": 2, "h": 5, "s": 7, "t": 9, "d": 55}

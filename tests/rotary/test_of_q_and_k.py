@@ -12,7 +12,7 @@ import numpy as np
 import outside
 import pytest
 import rotating
-from rotating import Call, each_engine, each_writing_engine
+from rotating import Call, each_writing_engine, every_engine
 
 import posenc_native as pn
 from posenc_native.engines import reference
@@ -100,7 +100,7 @@ def one_by_one(name: str) -> tuple[np.ndarray, ...]:
     return tuple(results)
 
 
-@each_engine
+@every_engine
 def test_as_a_call_for_each(engine):
     calls = {name: call_of(name) for name in CALLS}
     for name, results in rotating.results_of_all(engine, calls).items():

@@ -18,6 +18,7 @@ import math
 import numpy as np
 import outside
 import pytest
+from matrices import others_slow
 
 import posenc_native as pn
 
@@ -411,7 +412,7 @@ def test_module(torch, pnn):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-@pytest.mark.parametrize("center", [100.0, "length"])
+@pytest.mark.parametrize("center", others_slow([100.0, "length"], "length"))
 def test_compiled(torch, pnn, center):
     module = pnn.XPos(D, center=center)
     compiled = torch.compile(module, fullgraph=True, backend="aot_eager", dynamic=True)

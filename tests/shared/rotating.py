@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matrices import others_slow
 from targets import CUDA_ON_HOST, NEEDS_CUDA_ON_HOST, NEEDS_NATIVE, backend_in_use
 
 import posenc_native as pn
@@ -20,14 +21,19 @@ OF_ARRAYS = [
     pytest.param("CUDA", marks=NEEDS_CUDA_ON_HOST),
     "reference",
 ]
-OF_TENSORS = ["small", "operators", "composed", "compiled", "vmap"]
-each_engine = pytest.mark.parametrize("engine", [*OF_ARRAYS, *OF_TENSORS])
+QUICK = ("small", "operators", "composed", "vmap")
+OF_TENSORS = [*QUICK[:3], "compiled", "vmap"]
+# A graph takes seconds: most tests leave it to `make test-all`, and some of this name do not.
+every_engine = pytest.mark.parametrize("engine", [*OF_ARRAYS, *OF_TENSORS])
+each_engine = pytest.mark.parametrize("engine", [*OF_ARRAYS, *others_slow(OF_TENSORS, *QUICK)])
 # Those that promise the bits of the native module.
 each_exact_engine = pytest.mark.parametrize(
     "engine", ["native", pytest.param("CUDA", marks=NEEDS_CUDA_ON_HOST), "operators"]
 )
 # vmap writes to no memory of its caller.
-each_writing_engine = pytest.mark.parametrize("engine", [*OF_ARRAYS, *OF_TENSORS[:-1]])
+each_writing_engine = pytest.mark.parametrize(
+    "engine", [*OF_ARRAYS, *others_slow(OF_TENSORS[:-1], *QUICK[:3])]
+)
 
 
 @dataclass

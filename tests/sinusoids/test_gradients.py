@@ -188,6 +188,7 @@ def test_compiled(name, device):
     close(of_grad(p.detach()), grad)
 
 
+@pytest.mark.slow
 @torch_cases.needs_operators
 def test_compiled_by_inductor(device):
     needs_inductor(device)

@@ -45,7 +45,10 @@ pytestmark = [
 # The first use is eager; the last tests are about a first use that is not.
 pn.sinusoidal(torch.arange(2), 2)
 
-each_dynamic = pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+# With open lengths the slow tests compile all of them; those of lengths that vary do some.
+each_dynamic = pytest.mark.parametrize(
+    "dynamic", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["static", "dynamic"]
+)
 
 
 @pytest.fixture(autouse=True)
@@ -254,7 +257,9 @@ VARYING = {
 }
 
 
-@pytest.mark.parametrize("dynamic", [None, True], ids=["automatic", "dynamic"])
+@pytest.mark.parametrize(
+    "dynamic", [None, pytest.param(True, marks=pytest.mark.slow)], ids=["automatic", "dynamic"]
+)
 def test_sequence_lengths_do_not_recompile(dynamic, device):
     def function(q, p):
         return tuple(one(q, p) for one in VARYING.values())
@@ -489,13 +494,16 @@ def test_a_rotary_made_while_tracing_is_as_good_as_any():
 @pytest.mark.parametrize(
     ("setup", "call"),
     [
-        ("rope = pn.Rotary(8)", "rope(x, x * 2)[1]"),
+        pytest.param("rope = pn.Rotary(8)", "rope(x, x * 2)[1]", marks=pytest.mark.slow),
         pytest.param(
             "",
             "pn.add_sinusoidal(x)",
-            marks=pytest.mark.xfail(
-                reason="imported before torch, a function first called inside torch.compile is late"
-            ),
+            marks=[
+                pytest.mark.slow,
+                pytest.mark.xfail(
+                    reason="imported before torch, a function first called inside it is late"
+                ),
+            ],
         ),
         ("from posenc_native import nn; rope = nn.RotaryEmbedding(8)", "rope(x, x * 2)[1]"),
     ],
