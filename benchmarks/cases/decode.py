@@ -32,6 +32,7 @@ from benchmarks.peers.contestants import (
     normal,
     ours,
     tolerance,
+    yardstick,
 )
 from benchmarks.peers.rotation import Rotation
 from posenc_native import nn
@@ -119,7 +120,7 @@ def _decode(
         numpy_row("NumPy: Rotary.bind", "in place", lambda b: array_step(q, k, position)),
         numpy_row("NumPy: Rotary", "fresh", lambda b: rope(q, k, position)),
         *rotary_peers.forward(rotation),
-        Contestant(_CALL, "fresh", lambda b: torch.neg(b.q), "copy", yardstick=True, checked=False),
+        yardstick(_CALL, "fresh", lambda b: torch.neg(b.q), "copy"),
         NOTHING,
     ]
     job = rotation.job(
