@@ -91,32 +91,16 @@ def _decode(
 
     rows: list[Row] = [
         ours("torch: apply_rotary_qk", "in place", from_torch),
-        ours(
-            "torch: Rotary",
-            "in place",
-            lambda b: rope(b.q, b.k, position_torch, inplace=True),
-        ),
-        ours(
-            "torch: Rotary.bind",
-            "in place",
-            lambda b: step(b.q, b.k, position_torch),
-        ),
+        ours("torch: Rotary", "in place", lambda b: rope(b.q, b.k, position_torch, inplace=True)),
+        ours("torch: Rotary.bind", "in place", lambda b: step(b.q, b.k, position_torch)),
         ours(
             "torch: nn.RotaryEmbedding",
             "in place",
             lambda b: module(b.q, b.k, position_torch, inplace=True),
         ),
-        ours(
-            "torch: nn.RotaryEmbedding",
-            "fresh",
-            lambda b: module(b.q, b.k, position_torch),
-        ),
+        ours("torch: nn.RotaryEmbedding", "fresh", lambda b: module(b.q, b.k, position_torch)),
         numpy_row("NumPy: apply_rotary_qk", "in place", from_numpy),
-        numpy_row(
-            "NumPy: Rotary",
-            "in place",
-            lambda b: rope(q, k, position, inplace=True),
-        ),
+        numpy_row("NumPy: Rotary", "in place", lambda b: rope(q, k, position, inplace=True)),
         numpy_row("NumPy: Rotary.bind", "in place", lambda b: array_step(q, k, position)),
         numpy_row("NumPy: Rotary", "fresh", lambda b: rope(q, k, position)),
         *rotary_peers.forward(rotation),

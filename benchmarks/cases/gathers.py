@@ -69,9 +69,7 @@ def shift_alone(options: Options, length: int, threads: int, name: str) -> Case:
     job = job_of(torch.float32, lambda b: pn.relative_gather(b.x, None, length), lambda b: b.result)
     rows: list[Row] = [
         ours(
-            "relative_gather",
-            "out=",
-            lambda b: pn.relative_gather(b.x, None, length, out=b.result),
+            "relative_gather", "out=", lambda b: pn.relative_gather(b.x, None, length, out=b.result)
         ),
         ours("relative_gather", "fresh", lambda b: pn.relative_gather(b.x, None, length)),
         Contestant(
@@ -129,10 +127,7 @@ def shift_onto_content(options: Options, length: int, threads: int, name: str) -
 
     rows += [
         Contestant(
-            f"{CONFORMER}, eager",
-            "in place",
-            lambda b: b.result.add_(shift(b.x)).mul_(0.5),
-            limit,
+            f"{CONFORMER}, eager", "in place", lambda b: b.result.add_(shift(b.x)).mul_(0.5), limit
         ),
         Contestant(f"{CONFORMER}, eager", "fresh", functools.partial(call, scores), limit),
         compile_row(options, f"{CONFORMER}, compiled", scores, call, limit),

@@ -145,10 +145,7 @@ def add_bias(options: Options, length: int, dtype: Any, threads: int, name: str)
             Contestant(ready, "fresh", lambda b: b.x + bias, "copy"),
         ]
     job = job_of(
-        dtype,
-        lambda b: pn.add_toeplitz_bias(b.x, diagonals),
-        lambda b: b.x,
-        lambda b: b.result,
+        dtype, lambda b: pn.add_toeplitz_bias(b.x, diagonals), lambda b: b.x, lambda b: b.result
     )
     return Case(name, threads, sets, rows, job=job)
 

@@ -156,11 +156,7 @@ def missing(*modules: str) -> str | None:
 
 
 def ours(
-    name: str,
-    mode: str,
-    run: Callable[[Any], object],
-    *,
-    limit: str | None = None,
+    name: str, mode: str, run: Callable[[Any], object], *, limit: str | None = None
 ) -> Contestant:
     """A row of this library. Its limit is the copy, or the scaling where it works in place."""
     bound = limit or ("in-place scale" if mode == "in place" else "copy")

@@ -271,10 +271,7 @@ def of_one_row(position: torch.Tensor, dim: int) -> list[Row]:
     """Those that compute a table of a given position: what a call of theirs costs."""
     rows = [
         Contestant(
-            "plain torch",
-            "fresh",
-            lambda b: recipe_table(torch.empty(1, dim), position),
-            "fill",
+            "plain torch", "fresh", lambda b: recipe_table(torch.empty(1, dim), position), "fill"
         ),
         _x_transformers(dim, torch.float32, position),
         _jax(dim, torch.float32, position.numpy(), 1, large=False),
