@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import dataclasses
 import functools
 import itertools
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from typing import Any
 import torch
 
 import posenc_native as pn
+from benchmarks import command
 from benchmarks.cases import decode, qkv, relative, rotary, rotary_variants, sinusoidal
 from benchmarks.cases.goals import RULES
 from benchmarks.clock import harness, progress
@@ -43,111 +42,77 @@ def _part(path: Path) -> Path:
     return path.with_name(f"{path.name}.part")
 
 
-def _arguments(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument(
-        "--filter",
-        action="append",
-        metavar="TEXT",
-        help="only cases whose name has TEXT; given again, cases that have every TEXT",
-    )
-    parser.add_argument("--list", action="store_true", help="name the cases and stop")
-    parser.add_argument(
-        "--threads", default="1,2", metavar="N,N", help="numbers of threads (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--rounds", type=int, help="rounds of every case (default: 31; with --quick: 3)"
-    )
-    parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="tiny sizes, no torch.compile: shows that everything runs, its times mean nothing",
-    )
-    parser.add_argument(
-        "--no-compile", action="store_true", help="leave out torch.compile, which takes minutes"
-    )
-    parser.add_argument(
-        "--exhaustive", action="store_true", help="all combinations, which takes hours"
-    )
-    parser.add_argument(
-        "--json",
-        type=Path,
-        metavar="PATH",
-        help="write the figures to PATH (default, for a run of everything and with --merge: "
-        "benchmarks/results/PROCESSOR.json), the text and the pictures beside it",
-    )
-    parser.add_argument(
-        "--merge",
-        action="store_true",
-        help="into what is recorded there: what runs takes the place of the same cases, "
-        "all others stay",
-    )
-    return parser.parse_args(arguments)
+def main(
+    filter: Sequence[str] = (),  # noqa: A002
+    list: bool = False,  # noqa: A002
+    threads: Sequence[int] = (1, 2),
+    rounds: int | None = None,
+    quick: bool = False,
+    compile: bool = True,  # noqa: A002
+    exhaustive: bool = False,
+    json: Path | None = None,
+    merge: bool = False,
+) -> None:
+    """Time cases, print and record them.
 
-
-def main(arguments: list[str] | None = None) -> None:
-    options = _arguments(arguments)
+    Args:
+        filter: only cases whose name has TEXT; given again, cases that have every TEXT
+        list: name the cases and stop
+        threads: numbers of threads (default: 1,2)
+        rounds: rounds of every case (default: 31; with --quick: 3)
+        quick: tiny sizes, no torch.compile: shows that everything runs, its times mean nothing
+        compile: leave out torch.compile, which takes minutes
+        exhaustive: all combinations, which takes hours
+        json: write the figures to PATH (default, for a run of everything and with --merge:
+            benchmarks/results/PROCESSOR.json), the text and the pictures beside it
+        merge: into what is recorded there: what runs takes the place of the same cases, all
+            others stay
+    """
     _fix_thresholds_of_malloc()
-    wanted = options.filter or []
     choices = contestants.Options(
-        quick=options.quick,
-        compiled=not (options.quick or options.no_compile),
-        exhaustive=options.exhaustive,
+        quick=quick,
+        compiled=compile and not quick,
+        exhaustive=exhaustive,
         cache_bytes=report.last_level_cache(),
     )
-    rounds = options.rounds or (3 if options.quick else 31)
-    threads = [int(number) for number in options.threads.split(",")]
+    part_of_it = filter or quick or not compile or exhaustive or rounds or (*threads,) != (1, 2)
+    rounds = rounds or (3 if quick else 31)
+    files = (rotary, sinusoidal, decode, qkv, rotary_variants, relative)
     chosen = [
         (number, name, build)
-        for number in threads
-        for name, build in itertools.chain(
-            *(
-                file.cases(choices, number)
-                for file in (rotary, sinusoidal, decode, qkv, rotary_variants, relative)
-            )
-        )
-        if all(text in name for text in wanted)
+        for number, file in itertools.product(threads, files)
+        for name, build in file.cases(choices, number)
+        if all(text in name for text in filter)
     ]
-    studies: dict[str, Callable[[], Sequence[Any]]] = {
+    every_study: dict[str, Callable[[], Sequence[Any]]] = {
         "accuracy": accuracy.accuracy,
         "many_devices": functools.partial(many_devices.costs, min(rounds, many_devices.ROUNDS)),
     }
     studies = {
         name: study
-        for name, study in studies.items()
-        if all(text in name.replace("_", " ") for text in wanted)
+        for name, study in every_study.items()
+        if all(text in name.replace("_", " ") for text in filter)
     }
-    if options.list:
-        names = [name.replace("_", " ") for name in studies]
-        print("\n".join([name for _, name, _ in chosen] + names))
+    if list:
+        print("\n".join([name for _, name, _ in chosen] + [n.replace("_", " ") for n in studies]))
         return
     if not (chosen or studies):
-        sys.exit(
-            f"python -m benchmarks: no case has {' and '.join(wanted)} in its name; see --list"
-        )
+        raise command.Refused(f"no case has {' and '.join(filter)} in its name; see --list")
 
-    everything = not (
-        wanted
-        or options.quick
-        or options.no_compile
-        or options.exhaustive
-        or options.rounds
-        or options.threads != "1,2"
-    )
     machine = report.machine()
-    path = options.json
-    if path is None and (everything or options.merge):
+    path = json
+    if path is None and (merge or not part_of_it):
         records.RESULTS.mkdir(exist_ok=True)
         path = records.RESULTS / f"{report.machine_name(machine)}.json"
-    figures: dict[str, Any] = {"machine": machine, "quick": options.quick, "rounds": rounds}
+    figures: dict[str, Any] = {"machine": machine, "quick": quick, "rounds": rounds}
     figures["cases"] = []
-    recorded = records.load(path) if options.merge and path and path.exists() else None
+    recorded = records.load(path) if merge and path and path.exists() else None
     try:  # before an hour has passed
         records.merged(recorded, figures)
     except ValueError as error:
-        sys.exit(f"python -m benchmarks: {path}: {error}")
+        raise command.Refused(f"{path}: {error}") from error
     print(report.machine_text(machine), flush=True)
-    pause = 0.0 if options.quick else harness.OPENMP_SPIN
+    pause = 0.0 if quick else harness.OPENMP_SPIN
     with progress.Progress(len(chosen) * rounds + len(studies)) as shown:
         for number, name, build in chosen:
             shown.begin(name)
@@ -169,14 +134,12 @@ def main(arguments: list[str] | None = None) -> None:
             shown.advance()
     if figures["cases"]:
         print(report.goals_text(judging.judged(figures, RULES)["cases"]))
-        print(summary.page(figures, records.columns_beside(figures), RULES))
+        print(summary.page(figures, records.columns_beside(figures)))
     if path is not None:
         figures = records.merged(recorded, figures)
-        records.write(path, figures)
-        records.write_text(path, figures)
+        print(records.keep(path, figures, summary.text(figures)))
         _part(path).unlink(missing_ok=True)
-        print(report.draw(path))
 
 
 if __name__ == "__main__":
-    main()
+    command.run(main)

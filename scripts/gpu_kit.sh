@@ -36,7 +36,7 @@ die() {
 }
 
 [[ $version =~ ^3\.[0-9]+$ ]] || die "KIT_PYTHON: expected a version such as 3.12, got $version"
-sources=$("$venv/bin/python" -m benchmarks.gpu.sources)
+sources=$("$venv/bin/python" -m benchmarks.gpu.kit digest)
 rm -rf "$kit"/*.whl "$kit"/*.whl.json "$kit/highway" # nothing else: KIT may be any folder
 PYTHONS=$version WHEEL_TESTS=none POSENC_CUDA=ON DIST=$kit WORK=$work VENV=$venv scripts/wheels.sh
 
@@ -54,7 +54,7 @@ mkdir -p "$kit/highway"
 (cd "$headers" && find hwy -name '*.h' -print0 | xargs -0 cp --parents --target-directory "$kit/highway")
 
 # Reads it as `make gpu` will, and writes down which sources it was made of.
-"$python" -m benchmarks.gpu.kit "$kit" --sources "$sources" --gpus "$CUDAARCHS"
+"$python" -m benchmarks.gpu.kit check "$kit" "$sources" "$CUDAARCHS"
 bytes=$(find "$kit" -type f -printf '%s\n' | awk '{ sum += $1 } END { print sum }')
 ((bytes <= most)) || die "$kit has $((bytes >> 20)) MiB, more than $((most >> 20))"
 say "In $kit: $((bytes >> 20)) MiB for Python $version, GPUs $CUDAARCHS"

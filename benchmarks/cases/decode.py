@@ -32,6 +32,7 @@ from benchmarks.peers.contestants import (
     normal,
     ours,
     tolerance,
+    yardstick,
 )
 from benchmarks.peers.rotation import Rotation
 from posenc_native import nn
@@ -90,36 +91,20 @@ def _decode(
 
     rows: list[Row] = [
         ours("torch: apply_rotary_qk", "in place", from_torch),
-        ours(
-            "torch: Rotary",
-            "in place",
-            lambda b: rope(b.q, b.k, position_torch, inplace=True),
-        ),
-        ours(
-            "torch: Rotary.bind",
-            "in place",
-            lambda b: step(b.q, b.k, position_torch),
-        ),
+        ours("torch: Rotary", "in place", lambda b: rope(b.q, b.k, position_torch, inplace=True)),
+        ours("torch: Rotary.bind", "in place", lambda b: step(b.q, b.k, position_torch)),
         ours(
             "torch: nn.RotaryEmbedding",
             "in place",
             lambda b: module(b.q, b.k, position_torch, inplace=True),
         ),
-        ours(
-            "torch: nn.RotaryEmbedding",
-            "fresh",
-            lambda b: module(b.q, b.k, position_torch),
-        ),
+        ours("torch: nn.RotaryEmbedding", "fresh", lambda b: module(b.q, b.k, position_torch)),
         numpy_row("NumPy: apply_rotary_qk", "in place", from_numpy),
-        numpy_row(
-            "NumPy: Rotary",
-            "in place",
-            lambda b: rope(q, k, position, inplace=True),
-        ),
+        numpy_row("NumPy: Rotary", "in place", lambda b: rope(q, k, position, inplace=True)),
         numpy_row("NumPy: Rotary.bind", "in place", lambda b: array_step(q, k, position)),
         numpy_row("NumPy: Rotary", "fresh", lambda b: rope(q, k, position)),
         *rotary_peers.forward(rotation),
-        Contestant(_CALL, "fresh", lambda b: torch.neg(b.q), "copy", yardstick=True, checked=False),
+        yardstick(_CALL, "fresh", lambda b: torch.neg(b.q), "copy"),
         NOTHING,
     ]
     job = rotation.job(

@@ -12,7 +12,15 @@ import torch
 import posenc_native as pn
 from benchmarks.clock.harness import Case, Contestant, Skipped
 from benchmarks.figures.judging import AtMost, Rule
-from benchmarks.peers.contestants import Options, Row, address, compile_row, missing, ours
+from benchmarks.peers.contestants import (
+    Options,
+    Row,
+    address,
+    compile_row,
+    missing,
+    ours,
+    yardstick,
+)
 from posenc_native import nn
 
 from .rotary import ALONE
@@ -61,9 +69,7 @@ def shift_alone(options: Options, length: int, threads: int, name: str) -> Case:
     job = job_of(torch.float32, lambda b: pn.relative_gather(b.x, None, length), lambda b: b.result)
     rows: list[Row] = [
         ours(
-            "relative_gather",
-            "out=",
-            lambda b: pn.relative_gather(b.x, None, length, out=b.result),
+            "relative_gather", "out=", lambda b: pn.relative_gather(b.x, None, length, out=b.result)
         ),
         ours("relative_gather", "fresh", lambda b: pn.relative_gather(b.x, None, length)),
         Contestant(
@@ -121,10 +127,7 @@ def shift_onto_content(options: Options, length: int, threads: int, name: str) -
 
     rows += [
         Contestant(
-            f"{CONFORMER}, eager",
-            "in place",
-            lambda b: b.result.add_(shift(b.x)).mul_(0.5),
-            limit,
+            f"{CONFORMER}, eager", "in place", lambda b: b.result.add_(shift(b.x)).mul_(0.5), limit
         ),
         Contestant(f"{CONFORMER}, eager", "fresh", functools.partial(call, scores), limit),
         compile_row(options, f"{CONFORMER}, compiled", scores, call, limit),
@@ -195,7 +198,7 @@ def shaw_scores(options: Options, length: int, threads: int, name: str) -> Case:
         compile_row(options, "table[index], einsum, compiled", by_vectors, call, None),
         Contestant("products, gather", "fresh", functools.partial(call, by_products)),
         compile_row(options, "products, gather, compiled", by_products, call, None),
-        Contestant("content alone", "fresh", lambda b: b.q @ b.k.mT, yardstick=True, checked=False),
+        yardstick("content alone", "fresh", lambda b: b.q @ b.k.mT),
     ]
     job = sums_job(functools.partial(call, module))
     return Case(name, threads, sets, rows, job=job)

@@ -34,6 +34,7 @@ from benchmarks.peers.contestants import (
     not_compiled,
     ours,
     tolerance,
+    yardstick,
 )
 from benchmarks.peers.rotation import angles
 
@@ -129,11 +130,7 @@ def _forward(options: Options, seq: int, dtype: torch.dtype, decode: bool, name:
     ]
     if decode:
         rows.append(_numpy_row(dtype, positions, inv_freq, weight, layouts, weights))
-        rows.append(
-            Contestant(
-                _CALL, "fresh", lambda b: torch.neg(b.q), "copy", yardstick=True, checked=False
-            )
-        )
+        rows.append(yardstick(_CALL, "fresh", lambda b: torch.neg(b.q), "copy"))
     if reason := missing("transformers", QWEN3):
         rows += [Skipped(EAGER, "fresh", reason)]
     else:
@@ -284,10 +281,7 @@ def _backward(options: Options, seq: int, dtype: torch.dtype, name: str) -> Case
             q, k, positions, inv_freq, q_weight=q_weight, k_weight=k_weight, layout="bshd"
         )
 
-    add = Contestant(
-        _ADD, "fresh", lambda b: torch.add(b.grads, b.result), "in-place add", yardstick=True,
-        checked=False,
-    )  # fmt: skip
+    add = yardstick(_ADD, "fresh", lambda b: torch.add(b.grads, b.result), "in-place add")
     rows: list[Row] = [row("norm_rotary_qk, autograd", fused, mine=True), add]
     if reason := missing("transformers", QWEN3):
         return Case(name, 1, sets, [*rows, Skipped(EAGER, "fresh", reason)])

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 import posenc_native as pn
-from benchmarks.clock.harness import Case, Contestant
+from benchmarks.clock.harness import Case
 from benchmarks.figures.judging import AtLeast, AtMost, Gain, Rule
 from benchmarks.peers import rotary as rotary_peers
 from benchmarks.peers.contestants import (
@@ -25,6 +25,7 @@ from benchmarks.peers.contestants import (
     and_alone,
     label,
     ours,
+    yardstick,
 )
 from benchmarks.peers.rotation import Rotation
 
@@ -154,22 +155,8 @@ def _rotary(options: Options, case: _RotaryCase, threads: int, name: str) -> Cas
         rows.append(through_autograd)
     if isinstance(dtype, torch.dtype):
         rows += [
-            Contestant(
-                "copy_",
-                "out=",
-                lambda b: (b.out_q.copy_(b.q), b.out_k.copy_(b.k)),
-                "copy",
-                yardstick=True,
-                checked=False,
-            ),
-            Contestant(
-                "clone",
-                "fresh",
-                lambda b: (b.q.clone(), b.k.clone()),
-                "copy",
-                yardstick=True,
-                checked=False,
-            ),
+            yardstick("copy_", "out=", lambda b: (b.out_q.copy_(b.q), b.out_k.copy_(b.k)), "copy"),
+            yardstick("clone", "fresh", lambda b: (b.q.clone(), b.k.clone()), "copy"),
         ]
     return Case(name, threads, sets, [*rows, *peers], job=rotation.job(fresh))
 

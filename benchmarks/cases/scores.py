@@ -32,12 +32,8 @@ _SUMS = 5e-3
 
 
 def sums_job(expected: Callable[[Any], Any]) -> Job:
-    """The job of sums, which are returned whatever the mode."""
-    return Job(expected, expected, expected, _SUMS)
-
-
-def returned(result: Any) -> Any:
-    return result
+    """The job of sums, which are returned whatever the mode; in place scores are overwritten."""
+    return Job(expected, expected, expected, _SUMS, overwritten=lambda b: b.x)
 
 
 def shape_of(length: int) -> tuple[int, int, int]:

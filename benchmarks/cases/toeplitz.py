@@ -23,6 +23,7 @@ from benchmarks.peers.contestants import (
     compile_row,
     normal,
     ours,
+    yardstick,
 )
 
 from .rotary import ALONE
@@ -144,10 +145,7 @@ def add_bias(options: Options, length: int, dtype: Any, threads: int, name: str)
             Contestant(ready, "fresh", lambda b: b.x + bias, "copy"),
         ]
     job = job_of(
-        dtype,
-        lambda b: pn.add_toeplitz_bias(b.x, diagonals),
-        lambda b: b.x,
-        lambda b: b.result,
+        dtype, lambda b: pn.add_toeplitz_bias(b.x, diagonals), lambda b: b.x, lambda b: b.result
     )
     return Case(name, threads, sets, rows, job=job)
 
@@ -179,28 +177,14 @@ def sum_diagonals(options: Options, length: int, dtype: Any, threads: int, name:
             return function(b.grad)
 
         rows += [
-            Contestant(
-                "torch.sum of all",
-                "fresh",
-                lambda b: b.grad.sum(),
-                "sum",
-                yardstick=True,
-                checked=False,
-            ),
+            yardstick("torch.sum of all", "fresh", lambda b: b.grad.sum(), "sum"),
             Contestant("pad, view, sum", "fresh", lambda b: sum_by_shear(b.grad), "sum"),
             compile_row(options, "pad, view, sum, torch.compile", sum_by_shear, call, "sum"),
             Contestant("index_add", "fresh", lambda b: sum_by_index(b.grad, index), "sum"),
         ]
     else:
         rows += [
-            Contestant(
-                "np.sum of all",
-                "fresh",
-                lambda b: b.grad.sum(),
-                "sum",
-                yardstick=True,
-                checked=False,
-            ),
+            yardstick("np.sum of all", "fresh", lambda b: b.grad.sum(), "sum"),
             Contestant(
                 "np.trace of each",
                 "fresh",

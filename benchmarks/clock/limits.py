@@ -12,6 +12,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from benchmarks import command
+
 # In the order of `enum Kind` in memory_limits.cc.
 KINDS = ("in-place scale", "copy", "fill", "sum", "in-place add")
 # How often the buffer's bytes cross between memory and processor, reads and writes.
@@ -26,8 +28,8 @@ def compiler() -> str:
     for name in (os.environ.get("CXX"), "c++", "g++", "clang++"):
         if name and (path := shutil.which(name)):
             return path
-    raise RuntimeError(
-        "benchmarks: no C++ compiler found (CXX, c++, g++, clang++); the memory limits need one"
+    raise command.Refused(
+        "no C++ compiler found (CXX, c++, g++, clang++); the memory limits need one"
     )
 
 
@@ -44,7 +46,7 @@ def cpu_info() -> dict[str, str]:
 def compiled(source: Path, *flags: str) -> Path:
     """Compile a C++ file to a shared library, unless that has been done before.
 
-    A source that does not compile is a RuntimeError with what the compiler says.
+    A source that does not compile is refused with what the compiler says.
     """
     command = [compiler(), "-std=c++17", "-O3", *flags, "-shared", "-fPIC"]
     cpu = cpu_info()
@@ -62,7 +64,7 @@ def compiled(source: Path, *flags: str) -> Path:
         )
         if done.returncode:
             os.unlink(unfinished)
-            raise RuntimeError(f"benchmarks: {source.name} does not compile:\n{done.stderr}")
+            raise command.Refused(f"{source.name} does not compile:\n{done.stderr}")
         os.replace(unfinished, library)
     return library
 

@@ -165,7 +165,7 @@ def _verdict(case: dict[str, Any], row: Row, goal: Goal, isa: str) -> dict[str, 
     if best["mode"] != row["mode"]:
         remark = best["mode"]
     if isinstance(goal, Gain) and (gain := copy_gain(case, row)) < goal.times:
-        remark, met = f"{limit_of_gain(case, row)} gains {gain:.2f}", None
+        remark, met = f"{_limit_of_gain(case, row)} gains {gain:.2f}", None
     elif met and left_out:
         remark, met = f"{', '.join(left_out)} left out", None
     return {
@@ -177,14 +177,14 @@ def _verdict(case: dict[str, Any], row: Row, goal: Goal, isa: str) -> dict[str, 
     }
 
 
-def limit_of_gain(case: dict[str, Any], row: Row) -> str:
+def _limit_of_gain(case: dict[str, Any], row: Row) -> str:
     """A copy shows what several threads are good for in memory, where the case has one."""
     return "copy" if "copy" in case["limits"] else str(row["limit"])
 
 
 def copy_gain(case: dict[str, Any], row: Row) -> float:
     """How many times as fast the limit is on the case's threads as on one."""
-    return float(case["limits"][limit_of_gain(case, row)].get("times_one_thread", 1.0))
+    return float(case["limits"][_limit_of_gain(case, row)].get("times_one_thread", 1.0))
 
 
 # ----------------------------------------------------------------------------------------- verdicts
@@ -237,6 +237,10 @@ class Tally:
     met: int
     unjudged: int
     missed: tuple[Entry, ...]  # the furthest from its goal first
+
+    @property
+    def words(self) -> str:
+        return f"{self.met} met, {len(self.missed)} missed, {self.unjudged} not judged"
 
 
 def tally(entries: Iterable[Entry]) -> Tally:

@@ -1,12 +1,10 @@
-"""`python -m benchmarks.figures.plot results/X.json`: pictures of figures that a run has written.
+"""Pictures of figures that a run has written, beside them.
 
-Beside the figures: X-speed.png and X-accuracy.png of a comparison, X.png of growth curves.
+X-speed.png and X-accuracy.png of a comparison, X.png of growth curves.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,8 @@ from matplotlib.ticker import LogLocator
 from PIL import Image
 
 from benchmarks.clock import limits
+
+from .report import duration
 
 # A panel each: the first case, with the wanted number of threads, whose name begins and ends so.
 PANELS = (
@@ -35,9 +35,9 @@ PANELS = (
 # them to begin at.
 INK = "#222222"
 MARK: dict[str, Any] = {"linestyle": "none", "markersize": 7, "markeredgewidth": 0.6}
-OURS: dict[str, Any] = MARK | {"marker": "o", "color": "#10375c", "markeredgecolor": INK}
-PEER: dict[str, Any] = MARK | {"marker": "s", "color": "#efb366", "markeredgecolor": "#8a5a1c"}
-YARDSTICK: dict[str, Any] = MARK | {"marker": "D", "color": "#ffffff", "markeredgecolor": INK}
+OURS = MARK | {"marker": "o", "color": "#10375c", "markeredgecolor": INK}
+PEER = MARK | {"marker": "s", "color": "#efb366", "markeredgecolor": "#8a5a1c"}
+YARDSTICK = MARK | {"marker": "D", "color": "#ffffff", "markeredgecolor": INK}
 LIMIT: dict[str, Any] = {"color": "#c1121f", "linewidth": 1.3, "zorder": 3.5}
 LIMIT_LINES = dict(zip(limits.KINDS, ("-", "--", "-.", ":", (0, (5, 1, 1, 1))), strict=True))
 LINES = ("#10375c", "#c8553d", "#3c887e", "#8c6bb1", "#b8860b", "#666666")
@@ -77,16 +77,6 @@ def _save(figure: Figure, path: Path) -> Path:
     return path
 
 
-def duration(seconds: float) -> str:
-    """Two digits and a unit."""
-    unit, scale = next(
-        ((unit, scale) for unit, scale in (("s", 1.0), ("ms", 1e-3)) if seconds >= scale),
-        ("µs", 1e-6),
-    )
-    value = seconds / scale
-    return f"{value:.0f} {unit}" if value >= 9.5 else f"{value:.1f} {unit}"
-
-
 # ------------------------------------------------------------------------------------------- speed
 
 
@@ -94,7 +84,7 @@ def panels(figures: dict[str, Any], threads: int) -> list[dict[str, Any]]:
     """The cases that the picture shows."""
     found = []
     for begin, end in PANELS:
-        for case in figures["cases"]:
+        for case in figures.get("cases", ()):
             name = re.sub(r", \d+ threads?$", "", case["case"])
             if case["threads"] == threads and name.startswith(begin) and name.endswith(end):
                 found.append(case)
@@ -140,10 +130,9 @@ def _draw_case(axes: Any, case: dict[str, Any]) -> None:
     for place, row in enumerate(rows):
         seconds = row["seconds"]
         axes.plot(seconds, place, zorder=3.6, **_style(row))
-        text = duration(seconds)
         axes.annotate(
-            text, (seconds, place), xytext=(7, 0), textcoords="offset points", va="center",
-            fontsize=7, zorder=4, bbox=behind,
+            duration(seconds, 2), (seconds, place), xytext=(7, 0), textcoords="offset points",
+            va="center", fontsize=7, zorder=4, bbox=behind,
         )  # fmt: skip
     axes.set_yticks(range(len(rows)), [_label(row) for row in rows], fontsize=7)
     axes.set_ylim(len(rows) - 0.4, -0.6)
@@ -151,10 +140,15 @@ def _draw_case(axes: Any, case: dict[str, Any]) -> None:
     axes.set_xscale("log")
     axes.set_xlim(min([fastest, *near.values()]) * 0.6, slowest * 2.8)
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
-    axes.xaxis.set_major_formatter(lambda value, _: duration(value))
+    axes.xaxis.set_major_formatter(lambda value, _: duration(value, 1))
     axes.xaxis.set_minor_formatter("")
     axes.tick_params(axis="x", labelsize=7)
     axes.tick_params(axis="y", length=0)
+
+
+def _day(recorded: dict[str, Any] | None) -> str:
+    """When a panel's figures were recorded: not all were at the same time."""
+    return f" ({recorded['date'][:10]})" if recorded else ""
 
 
 def draw_speed(figures: dict[str, Any], path: Path, threads: int) -> Path | None:
@@ -189,7 +183,7 @@ def draw_speed(figures: dict[str, Any], path: Path, threads: int) -> Path | None
     grid = figure.subfigures(len(heights), columns, height_ratios=heights, squeeze=False)
     for case, panel in zip(shown, grid.flat, strict=False):
         title = re.sub(r"torch |, \d+ threads?$", "", case["case"])
-        panel.suptitle(title, x=0.01, ha="left", fontsize=8.5)
+        panel.suptitle(f"{title}{_day(case.get('recorded'))}", x=0.01, ha="left", fontsize=8.5)
         _draw_case(panel.subplots(), case)
     return _save(figure, path)
 
@@ -274,16 +268,15 @@ def draw_growth(figures: dict[str, Any], path: Path) -> Path:
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.yaxis.set_minor_formatter("")
         axes.set_xlabel(curve["axis"])
-        axes.set_title(curve["title"])
+        axes.set_title(f"{curve['title']}{_day(curve)}")
         axes.grid(True, which="major")
         below = -0.22 if curve["logarithmic"] else -0.42
         axes.legend(fontsize=6.0, ncols=2, loc="upper center", bbox_to_anchor=(0.5, below))
     return _save(figure, path)
 
 
-def draw(path: Path, threads: int = 1) -> list[Path]:
-    """The pictures of a file of figures, beside it."""
-    figures = json.loads(path.read_text(encoding="utf-8"))
+def draw(figures: dict[str, Any], path: Path, threads: int = 1) -> list[Path]:
+    """The pictures that there are of these figures, beside their file."""
     with mpl.rc_context(STYLE):
         if "curves" in figures:
             return [draw_growth(figures, path.with_suffix(".png"))]
@@ -293,17 +286,3 @@ def draw(path: Path, threads: int = 1) -> list[Path]:
             draw_accuracy(figures, path.with_name(f"{path.stem}-accuracy.png")),
         )
     return [picture for picture in pictures if picture]
-
-
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.figures.plot", description=__doc__)
-    parser.add_argument("figures", type=Path, nargs="+", help="benchmarks/results/X.json")
-    parser.add_argument("--threads", type=int, default=1, help="cases with so many (default: 1)")
-    options = parser.parse_args(arguments)
-    for path in options.figures:
-        for picture in draw(path, options.threads):
-            print(f"{picture}: {picture.stat().st_size / 1000:.0f} kB")
-
-
-if __name__ == "__main__":
-    main()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib.metadata
+import itertools
 import os
 import platform
 import re
 import statistics
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -121,23 +122,17 @@ def machine_name(description: dict[str, Any]) -> str:
 # ------------------------------------------------------------------------------------------- JSON
 
 
-def _spread(times: list[float]) -> list[float]:
-    """The quartiles around the median, or the one value that there is."""
-    if len(times) < 2:
-        return [times[0], times[0]]
-    low, _, high = statistics.quantiles(times, n=4, method="inclusive")
-    return [low, high]
-
-
 def _row(result: Result, contestant: Contestant, times: list[float]) -> dict[str, Any]:
     seconds = statistics.median(times)
+    several = times if len(times) > 1 else times * 2
+    low, _, high = statistics.quantiles(several, n=4, method="inclusive")
     row: dict[str, Any] = {
         "contestant": contestant.name,
         "ours": contestant.ours,
         "yardstick": contestant.yardstick,
         "mode": contestant.mode,
         "seconds": seconds,
-        "quartiles": _spread(times),
+        "quartiles": [low, high],
         "samples": len(times),
         "calls_per_sample": contestant.calls,
     }
@@ -169,14 +164,9 @@ def as_json(result: Result) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     for contestant in case.contestants:
         if isinstance(contestant, Skipped):
-            row: dict[str, Any] = {
-                "contestant": contestant.name,
-                "mode": contestant.mode,
-                "skipped": contestant.reason,
-            }
-            if contestant.left_out:
-                row["left_out"] = True
-            rows.append(row)
+            left_out = {"left_out": True} if contestant.left_out else {}
+            row = {"contestant": contestant.name, "mode": contestant.mode}
+            rows.append({**row, "skipped": contestant.reason, **left_out})
         else:
             rows.append(_row(result, *next(timed)))
     return {
@@ -196,25 +186,30 @@ def as_json(result: Result) -> dict[str, Any]:
 _LIMIT_WIDTH = 37
 
 
-def duration(seconds: float) -> str:
-    """Three digits and a unit."""
-    for unit, scale in (("s ", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)):
-        if seconds >= scale or unit == "ns":
-            value = seconds / scale
-            digits = 0 if value >= 100 else 1 if value >= 10 else 2
-            return f"{value:.{digits}f} {unit}"
-    raise AssertionError
+def duration(seconds: float, digits: int = 3) -> str:
+    """So many digits and a unit."""
+    units = (("s ", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
+    unit, scale = next((u for u in units if seconds >= u[1]), units[-1])
+    value = seconds / scale
+    return f"{value:.{max(0, digits - len(str(int(value))))}f} {unit}"
+
+
+def lined_up(rows: Sequence[Sequence[str]], words: int = 1) -> list[str]:
+    """Cells in columns as wide as they need: so many of words, and then of numbers."""
+    widths = [max(map(len, column)) for column in itertools.zip_longest(*rows, fillvalue="")]
+    sides = "<" * words + ">" * len(widths)
+    lines = (
+        "  ".join(
+            f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=False)
+        )
+        for row in rows
+    )
+    return [f"  {line}".rstrip() for line in lines]
 
 
 def factor(value: float) -> str:
     """Two digits, or whole numbers where there are more, and an x."""
     return f"{value:.0f} x" if value >= 10 else f"{value:.1f} x" if value >= 2 else f"{value:.2f} x"
-
-
-def _line(name: str, mode: str, seconds: float, spread: list[float], rest: str = "") -> str:
-    width = (spread[1] - spread[0]) / 2 / seconds
-    line = f"  {name:<38} {mode:<9} {duration(seconds):>9}  ±{width:4.0%}"
-    return f"{line} {rest}".rstrip()
 
 
 def as_text(case: dict[str, Any]) -> str:
@@ -255,8 +250,9 @@ def as_text(case: dict[str, Any]) -> str:
         if goals:
             rest += "   missed:" if missed else "   goals met" + ", but:" * bool(unjudged)
         mark = ">" if row["ours"] else "~" if row["yardstick"] else " "
-        name = f"{mark} {row['contestant']}"
-        lines.append(_line(name, row["mode"], row["seconds"], row["quartiles"], rest))
+        name, (low, high) = f"{mark} {row['contestant']}", row["quartiles"]
+        time = f"{duration(row['seconds']):>9}  ±{(high - low) / 2 / row['seconds']:4.0%}"
+        lines.append(f"  {name:<38} {row['mode']:<9} {time} {rest}".rstrip())
         lines += [f"{'':53}{goal['figure']:.2f}, not {_words(goal)}" for goal in missed]
         lines += [f"{'':53}{goal['figure']:.2f}, not judged: {_words(goal)}" for goal in unjudged]
     return "\n".join(lines) + "\n"
@@ -269,7 +265,7 @@ def _words(goal: dict[str, Any]) -> str:
 def goals_text(cases: list[dict[str, Any]]) -> str:
     """How many goals are met, and which are not, the furthest first, for the eye."""
     tally = judging.tally(judging.all_goals(cases))
-    lines = [f"goals: {tally.met} met, {len(tally.missed)} missed, {tally.unjudged} not judged"]
+    lines = [f"goals: {tally.words}"]
     lines += [
         f"  missed: {_words(goal)}: {goal['figure']:.2f}, {row['contestant']}, {row['mode']}; "
         f"{case['case']}"
@@ -281,20 +277,18 @@ def goals_text(cases: list[dict[str, Any]]) -> str:
 def accuracy_text(rows: list[dict[str, Any]]) -> str:
     """A table of errors for each quantity: peers in rows, positions in columns."""
     positions = sorted({row["position"] for row in rows})
-    heading = "".join(f"{position:>13,}" for position in positions)
     lines = ["accuracy: largest error of cos and sin in float32 at positions up to the one named"]
     for quantity in dict.fromkeys(row["quantity"] for row in rows):
-        lines.append(f"  {quantity:<40}{heading}")
+        cells, skipped = [[quantity, *(f"{position:,}" for position in positions)]], []
         of_quantity = [row for row in rows if row["quantity"] == quantity]
         for peer in dict.fromkeys(row["peer"] for row in of_quantity):
             found = {row["position"]: row for row in of_quantity if row["peer"] == peer}
             errors = [found.get(position, {}).get("error") for position in positions]
-            if all(error is None for error in errors):
-                reason = next(row["skipped"] for row in found.values())
-                lines.append(f"    {peer:<38}   skipped: {reason}")
-                continue
-            cells = ("-" if error is None else f"{error:.1e}" for error in errors)
-            lines.append(f"    {peer:<38}" + "".join(f"{cell:>13}" for cell in cells))
+            if any(error is not None for error in errors):
+                cells.append([peer, *("-" if e is None else f"{e:.1e}" for e in errors)])
+            else:
+                skipped.append(f"  {peer}: skipped: {found[positions[0]]['skipped']}")
+        lines += [*lined_up(cells), *skipped]
     return "\n".join(lines) + "\n"
 
 
@@ -304,45 +298,29 @@ OVER_LOCAL = 150e-6
 
 def many_devices_text(rows: list[dict[str, Any]]) -> str:
     """A table of CPU times: operations and cuts in rows, numbers of processes in columns."""
-    processes = sorted({row["processes"] for row in rows})
-    by_call: dict[tuple[str, str], dict[int, dict[str, Any]]] = {}
-    for row in rows:
-        by_call.setdefault((row["operation"], row["cut"]), {})[row["processes"]] = row
+    counts = sorted({row["processes"] for row in rows})
+    cells = {("", ""): [f"{n} process{'es' * (n > 1)}" for n in counts]}
+    over, gathers = {}, set()
+    for row in sorted(rows, key=lambda row: row["processes"]):
+        call, more = (row["operation"], row["cut"]), row["distributed"] - row["local"]
+        cells.setdefault(call, []).append(
+            f"{row['local'] * 1e6:.1f} + {more * 1e6:6.1f} us ({row['of_torch'] * 1e6:5.1f}), "
+            f"{row['collectives']}"
+        )
+        if row["collectives"]:
+            gathers.add(call)
+        if row["processes"] == 1 and more > OVER_LOCAL:
+            over[call] = f"{call[0]}, {call[1]} cut: {more * 1e6:.0f}"
+    missed = "; ".join(words for call, words in over.items() if call not in gathers)
+    limit = f"at most {OVER_LOCAL * 1e6:.0f} us over local on one process"
+    goal = f"goal, {limit}, where nothing is gathered"
     lines = [
         "many devices: CPU time of a small call on DTensors over the same on local parts, and",
         "collectives of a call; in brackets torch.neg on a DTensor",
-        f"  {'':<34}" + "".join(f"{f'{n} process' + 'es' * (n > 1):>34}" for n in processes),
+        *lined_up([[f"{of}, {cut} cut" if of else "", *c] for (of, cut), c in cells.items()]),
+        f"  {goal}: {f'missed by {missed}' if missed else 'met'}",
     ]
-    for (operation, cut), of in by_call.items():
-        cells = [
-            f"{row['local'] * 1e6:7.1f} + {(row['distributed'] - row['local']) * 1e6:6.1f} us "
-            f"({row['of_torch'] * 1e6:5.1f}), {row['collectives']}"
-            for row in (of[n] for n in processes)
-        ]
-        lines.append(f"  {f'{operation}, {cut} cut':<34}" + "".join(f"{c:>34}" for c in cells))
-    gathered = {(row["operation"], row["cut"]) for row in rows if row["collectives"]}
-    over = [
-        row
-        for row in rows
-        if row["processes"] == 1
-        and (row["operation"], row["cut"]) not in gathered
-        and _over_local(row) > OVER_LOCAL
-    ]
-    limit = f"at most {OVER_LOCAL * 1e6:.0f} us over local on one process"
-    verdict = "missed by " + _named(over) if over else "met"
-    lines.append(f"  goal, {limit}, where nothing is gathered: {verdict}")
     return "\n".join(lines) + "\n"
-
-
-def _over_local(row: dict[str, Any]) -> float:
-    seconds: float = row["distributed"] - row["local"]
-    return seconds
-
-
-def _named(rows: list[dict[str, Any]]) -> str:
-    return "; ".join(
-        f"{row['operation']}, {row['cut']} cut: {_over_local(row) * 1e6:.0f}" for row in rows
-    )
 
 
 # What is measured beside the cases, by its name among the figures.
@@ -381,15 +359,3 @@ def machine_text(description: dict[str, Any]) -> str:
         f"{description['compiler']}; {description['date']}, commit {description['commit']}, "
         f"load average {description['load_average']:.2f}\n"
     )
-
-
-# ---------------------------------------------------------------------------------------- pictures
-
-
-def draw(path: Path) -> str:
-    """Draw the figures of a file, beside it, and say what has been written."""
-    try:
-        from . import plot
-    except ImportError as error:
-        return f"figures written to {path}; no pictures: {error}"
-    return f"figures written to {', '.join(map(str, (path, *plot.draw(path))))}"

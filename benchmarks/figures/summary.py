@@ -1,26 +1,24 @@
-"""`python -m benchmarks.figures.summary results/X.json`: a run on a page, read in a minute."""
+"""A run on a page, read in a minute; and all that a file of results says, with that at its end."""
 
 from __future__ import annotations
 
-import argparse
+import itertools
 import statistics
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from . import judging, records, report
 from .judging import Row, Rule
+from .records import Figures
 
 # What is read in a minute: so many rows that are behind, so many goals that are missed.
 _BEHIND, _MISSED = 6, 7
-_WIDTH = 37
 _CALL = "torch.neg"
 # A limit that gains less by a second thread has nothing to gain.
 _GAINS = 1.1
 # To start a thread or to wake one takes up to so many seconds.
 _HANDOVER = 80e-6
 
-Figures = dict[str, Any]
 Found = list[tuple[dict[str, Any], Row]]
 
 
@@ -47,45 +45,41 @@ def _of_unit(case: dict[str, Any], row: Row) -> float | None:
     return row.get("times_limit")
 
 
-def _range(values: Sequence[float]) -> str:
-    low, high = min(values), max(values)
-    return f"{_digits(low)} to {_digits(high)}"
+def _range(values: Iterable[float]) -> str:
+    of = list(values)
+    return " to ".join(report.factor(value).removesuffix(" x") for value in (min(of), max(of)))
 
 
-def _digits(value: float) -> str:
-    return f"{value:.0f}" if value >= 10 else f"{value:.1f}" if value >= 2 else f"{value:.2f}"
-
-
-def _cell(rows: Found) -> str:
+def _cells(rows: Found) -> list[str]:
     """The median multiple and the worst; in how many rows we are ahead, and by how much."""
+    if not rows:
+        return ["not recorded yet", "", ""]
     multiples = [value for case, row in rows if (value := _of_unit(case, row)) is not None]
     of_limit = f"{statistics.median(multiples):.2f} ({max(multiples):.2f})" if multiples else ""
     best = [row["best_peer"] for _, row in rows if "best_peer" in row]
     if not best:
-        return f"{of_limit:<13}"
+        return [of_limit, "", ""]
     ahead = sum(peer["times_as_fast"] > 1 for peer in best)
     other_mode = "" if all(peer["same_mode"] for peer in best) else " *"
-    factors = _range([peer["times_as_fast"] for peer in best])
-    return f"{of_limit:<13}{f'{ahead}/{len(best)}':<7}{factors}{other_mode}"
+    factors = _range(peer["times_as_fast"] for peer in best)
+    return [of_limit, f"{ahead}/{len(best)}", f"{factors}{other_mode}"]
 
 
-def _table(columns: dict[str, Figures | None]) -> list[str]:
-    cells: dict[tuple[str, str], dict[str, Found]] = {}
+def _table(columns: records.Columns) -> list[str]:
+    found: dict[tuple[str, str], dict[str, Found]] = {}
     for name, figures in columns.items():
         for case, row in _ours(figures) if figures else ():
             if case["threads"] == 1:
                 key = family(case["case"]), row["mode"]
-                cells.setdefault(key, {}).setdefault(name, []).append((case, row))
-    lines = [
-        f"{'':<27}" + "".join(f"{name:<{_WIDTH}}" for name in columns),
-        f"{'one thread':<27}" + f"{'of limit':<13}{'ahead':<7}{'times as fast':<17}" * len(columns),
-    ]
-    for (of, mode), by_column in sorted(cells.items(), key=lambda item: _place(item[0])):
-        texts = (
-            _cell(by_column[name]) if name in by_column else "not recorded yet" for name in columns
-        )
-        lines.append(f"{of:<18}{mode:<9}" + "".join(f"{text:<{_WIDTH}}" for text in texts))
-    return lines
+                found.setdefault(key, {}).setdefault(name, []).append((case, row))
+    rows = [["", ""], ["one thread", ""]]
+    for name in columns:
+        rows[0] += [name, "", ""]
+        rows[1] += ["of limit", "ahead", "times as fast"]
+    for key in sorted(found, key=_place):
+        of_columns = (_cells(found[key].get(name, [])) for name in columns)
+        rows.append([*key, *itertools.chain(*of_columns)])
+    return report.lined_up(rows, words=len(rows[0]))
 
 
 _FAMILIES = ("rotary", "rotary backward", "rotary variants", "decode")
@@ -108,18 +102,20 @@ def _behind(figures: Figures) -> list[str]:
         # On one of two threads it is there for what the second one gains.
         and not row["contestant"].endswith(", 1 thread")
     ]
-    found.sort(key=lambda entry: entry[0])
-    lines = [f"behind the best peer in the same mode: {len(found)} rows"]
-    lines += [
-        f"  {factor:.2f} x {row['contestant']}, {row['mode']}, as {best['contestant']}; "
-        f"{case['case']}"
-        for factor, case, row, best in found[:_BEHIND]
+    lines = [
+        f"  {factor:.2f} x {_named(row)}, as {best['contestant']}; {case['case']}"
+        for factor, case, row, best in sorted(found, key=lambda entry: entry[0])
     ]
-    return [*lines, *_more(found, _BEHIND)]
+    return [f"behind the best peer in the same mode: {len(found)} rows", *_first(lines, _BEHIND)]
 
 
-def _more(entries: Sequence[Any], shown: int) -> list[str]:
-    return [f"  and {len(entries) - shown} more"] if len(entries) > shown else []
+def _named(row: Row) -> str:
+    return f"{row['contestant']}, {row['mode']}"
+
+
+def _first(lines: list[str], number: int) -> list[str]:
+    more = [f"  and {len(lines) - number} more"] if len(lines) > number else []
+    return lines[:number] + more
 
 
 def second_thread(case: dict[str, Any], row: Row) -> tuple[float, float, str | None] | None:
@@ -154,40 +150,35 @@ def _threads(figures: Figures) -> list[str]:
     ]
     if not found:
         return []
-    ours = _range([gains[0] for _, _, gains in found])
-    limits = _range([gains[1] for _, _, gains in found])
-    lines = [f"a second thread: rows gain {ours} x, their limits {limits} x"]
-    lines += [
-        f"  {row['contestant']}, {row['mode']}: {gain:.2f} x, the limit {of_limit:.2f} x: {cause}; "
-        f"{case['case']}"
+    ours, limits = (_range(gains[i] for _, _, gains in found) for i in range(2))
+    return [f"a second thread: rows gain {ours} x, their limits {limits} x"] + [
+        f"  {_named(row)}: {gain:.2f} x, the limit {of_limit:.2f} x: {cause}; {case['case']}"
         for case, row, (gain, of_limit, cause) in found
         if cause
     ]
-    return lines
 
 
 def _goals(name: str, figures: Figures) -> list[str]:
     """How many are met, and which are not: for each the row that is furthest from it."""
     tally = judging.tally(judging.all_goals(figures["cases"]))
-    lines = [
-        f"{name}, goals: {tally.met} met, {len(tally.missed)} missed, {tally.unjudged} not judged"
-    ]
     by_goal: dict[str, list[judging.Entry]] = {}
     for entry in tally.missed:
         by_goal.setdefault(entry[2]["goal"], []).append(entry)
-    kinds = list(by_goal.items())
-    for text, entries in kinds[:_MISSED]:
+    lines = []
+    for text, entries in by_goal.items():
         case, row, goal = entries[0]
         count = f"{len(entries)} x" if len(entries) > 1 else ""
-        lines.append(
-            f"  {count:>4} {text}: worst {goal['figure']:.2f}, {row['contestant']}, {row['mode']}; "
-            f"{case['case']}"
-        )
-    return [*lines, *_more(kinds, _MISSED)]
+        worst = f"worst {goal['figure']:.2f}, {_named(row)}; {case['case']}"
+        lines.append(f"  {count:>4} {text}: {worst}")
+    return [f"{name}, goals: {tally.words}", *_first(lines, _MISSED)]
 
 
-def page(figures: Figures, columns: records.Columns, rules: Sequence[Rule]) -> str:
-    """The page of these figures, and of the same cases with other instructions beside them."""
+def page(figures: Figures, columns: records.Columns, rules: Sequence[Rule] | None = None) -> str:
+    """The page of these figures, and of the same cases with other instructions beside them.
+
+    It is judged by the goals of today, where no others are given.
+    """
+    rules = _today() if rules is None else rules
     names = {case["case"] for case in figures["cases"]}
     own = judging.instructions_of(figures["machine"])
     shown: records.Columns = {}
@@ -216,16 +207,18 @@ def page(figures: Figures, columns: records.Columns, rules: Sequence[Rule]) -> s
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
-def main(arguments: list[str] | None = None) -> None:
+def _today() -> Sequence[Rule]:
     from benchmarks.cases.goals import RULES  # brings torch
 
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.figures.summary", description=__doc__
-    )
-    parser.add_argument("figures", type=Path, help="benchmarks/results/X.json")
-    figures = records.load(parser.parse_args(arguments).figures)
-    print(page(figures, records.columns_beside(figures), RULES))
+    return RULES
 
 
-if __name__ == "__main__":
-    main()
+def text(figures: Figures) -> str:
+    """All that a file says."""
+    shown = judging.judged(figures, _today())
+    parts = [report.machine_text(figures["machine"]) + records.origins_text(figures)]
+    parts += [report.as_text(case) for case in shown["cases"]]
+    parts += [report.STUDIES[study](figures[study]) for study in records.studies(figures)]
+    parts.append(report.goals_text(shown["cases"]))
+    parts.append(page(figures, records.columns_beside(figures)))
+    return "\n".join(parts)

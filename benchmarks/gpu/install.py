@@ -6,31 +6,28 @@ wheel is unpacked, and a build is asked of its backend.
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shutil
 import sys
+from collections.abc import Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
 
-from benchmarks.gpu import sources, wheels
-from benchmarks.gpu.device import cuda_tool
-from benchmarks.gpu.sources import ROOT
+from benchmarks.gpu import device, kit, steps
+from benchmarks.gpu.kit import ROOT, Refused
 
-# Here, and not in a temporary directory: a build that was interrupted goes on where it stood. One
-# for each choice of GPUs and Python, which it remembers.
-_BUILD = ROOT / "build" / "gpu"
+# Seconds without which no build begins.
+LEAST_TO_BUILD = 240
 
 
-def prebuilt(folders: list[Path]) -> Path | None:
-    """The package's wheel to take from these folders; ValueError if the sources are others now."""
-    wheel = wheels.newest(folders)
-    made_of = wheels.description(wheel).get("sources") if wheel else None
-    if made_of not in (None, sources.digest(sources.PACKAGE)):
-        raise ValueError(
-            f"{wheel} was made of other sources than those here: make gpu-kit  makes it anew, "
-            "--build  compiles here, --wheel FILE  takes it as it is"
-        )
-    return wheel
+def missing(modules: Sequence[str], site: Path) -> str:
+    """Those that programs with `site` on their path do not find, and what brings them."""
+    path = [str(site), *sys.path]
+    absent = [name for name in modules if PathFinder.find_spec(name, path) is None]
+    brings = "bring the folder that  make gpu-kit  makes"
+    return f"{sys.executable} has no {', '.join(absent)}: {brings}" if absent else ""
 
 
 def gpus() -> str:
@@ -38,27 +35,56 @@ def gpus() -> str:
     return os.environ.get("CUDAARCHS") or "native"
 
 
-def build_command(folder: Path) -> list[str]:
-    """Builds a wheel with what this machine has, into a folder."""
+def find_wheel(options: argparse.Namespace, folder: Path | None, out: Path) -> Path | None:
+    """The wheel to unpack; None if there is none, and one is to be built; Refused if it is old."""
+    wheel: Path | None = options.wheel
+    if options.build:  # what an earlier call built need not be built again
+        wheel = kit.newest([out])
+        found = kit.description(wheel) if wheel else {}
+        wanted = {"sources": kit.digest(kit.PACKAGE), "gpus": gpus()}
+        wheel = wheel if wanted.items() <= found.items() else None
+    elif wheel is None:
+        wheel = kit.newest(filter(None, (folder, out, ROOT / "dist")))
+        made_of = kit.description(wheel).get("sources") if wheel else None
+        if made_of not in (None, kit.digest(kit.PACKAGE)):
+            raise Refused(
+                f"{wheel} was made of other sources than those here: make gpu-kit  makes it anew, "
+                "--build  compiles here, --wheel FILE  takes it as it is"
+            )
+    if wheel and (reason := kit.misfit(wheel)):
+        raise Refused(f"{wheel}: {reason}")
+    return wheel
+
+
+def build(folder: Path | None, site: Path, out: Path, limit: float, log: Path) -> steps.Outcome:
+    """A wheel in the folder of results: both kinds of kernels, unless the caller chooses others."""
+    if limit < LEAST_TO_BUILD:
+        said = f"--budget: to build takes {LEAST_TO_BUILD} s or more, and {limit:.0f} are left"
+        return steps.Outcome(steps.FAILED, said)
+    if said := missing(("scikit_build_core", "pybind11"), site):
+        return steps.Outcome(steps.FAILED, said)
+    wanted = {"POSENC_TORCH": "ON", "POSENC_CUDA": "ON", "CUDAARCHS": gpus()}
+    if folder is not None and (folder / "highway").is_dir():
+        wanted["POSENC_HIGHWAY"] = str(folder / "highway")
+    nvcc = device.cuda_tool("nvcc")
+    if nvcc and not shutil.which("nvcc"):
+        wanted["CUDACXX"] = nvcc
+    print(f"    building with {nvcc or 'no nvcc'}", flush=True)
     code = (
         "import sys; from scikit_build_core.build import build_wheel; "
         "print(build_wheel(sys.argv[1], {'build-dir': sys.argv[2]}))"
     )
-    build = _BUILD / f"{sys.implementation.cache_tag}-{re.sub('[^0-9a-z]', '-', gpus())}"
-    return [sys.executable, "-c", code, str(folder), str(build)]
-
-
-def build_environment(environment: dict[str, str], highway: Path | None) -> dict[str, str]:
-    """Both kinds of kernels or an error, unless the caller chooses otherwise."""
-    wanted = {"POSENC_TORCH": "ON", "POSENC_CUDA": "ON", "CUDAARCHS": gpus()}
-    if highway is not None:
-        wanted["POSENC_HIGHWAY"] = str(highway)
-    environment = environment | {
-        name: environment.get(name) or value for name, value in wanted.items()
-    }
-    if not (environment.get("CUDACXX") or shutil.which("nvcc")) and (nvcc := cuda_tool("nvcc")):
-        environment["CUDACXX"] = nvcc
-    return environment
+    # Here, and not in a temporary directory: a build that was interrupted goes on where it stood.
+    # One for each choice of GPUs and Python, which it remembers.
+    kept = ROOT / "build" / "gpu"
+    kept /= f"{sys.implementation.cache_tag}-{re.sub('[^0-9a-z]', '-', gpus())}"
+    outcome = steps.run(
+        [sys.executable, "-c", code, str(out), str(kept)], cwd=ROOT, limit=limit, log=log,
+        environment=wanted | {name: value for name, value in environment(site).items() if value},
+    )  # fmt: skip
+    if outcome.status == steps.PASSED and (wheel := kit.newest([out])):
+        kit.describe(wheel, kit.digest(kit.PACKAGE), gpus(), kit.commit())
+    return outcome
 
 
 def copy_tests(work: Path) -> None:
@@ -75,4 +101,6 @@ def environment(site: Path) -> dict[str, str]:
     paths = [str(site), variables.get("PYTHONPATH", "")]
     variables["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     variables["PYTHONUNBUFFERED"] = "1"
+    # pytest's plugins that happen to be installed there, for other versions perhaps, stay out.
+    variables["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     return variables

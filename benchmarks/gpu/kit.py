@@ -1,67 +1,159 @@
-"""A folder with what a bare machine lacks: `make gpu-kit` makes it, `make gpu` finds it.
+"""A folder with what a bare machine lacks, and wheels without pip.
 
-    python -m benchmarks.gpu.kit FOLDER --sources DIGEST --gpus CUDAARCHS
+    python -m benchmarks.gpu.kit digest
+    python -m benchmarks.gpu.kit check FOLDER DIGEST CUDAARCHS
 
-reads one with the Python that it is for, and writes down which sources its package was made of.
+The first prints the digest of what the package is built of. The second reads what `make gpu-kit`
+has put into a folder as `make gpu` will, with the Python that it is for, and writes down beside the
+package's wheel which sources, and for which GPUs, it was made of.
 """
 
 from __future__ import annotations
 
-import argparse
+import hashlib
+import json
+import platform
+import subprocess
 import sys
-from pathlib import Path
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+from typing import Any
 
-from benchmarks.gpu import sources, wheels
-
-FOLDER = sources.ROOT / "build" / "gpu-kit"
-_OURS = "posenc_native-*.whl"
-
-
-class Misfit(Exception):
-    """The kit was made for another Python or machine."""
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "build" / "gpu-kit"
+# What the package is built of.
+PACKAGE = ("CMakeLists.txt", "cmake", "csrc", "posenc_native", "pyproject.toml")
+OURS = "posenc_native-*.whl"
 
 
-def packages(folder: Path) -> list[Path]:
-    """The wheels of other projects."""
-    return sorted(set(folder.glob("*.whl")) - set(folder.glob(_OURS)))
+class Refused(Exception):
+    """A wheel that is for another Python or machine, or of other sources."""
+
+
+def digest(names: Iterable[str], root: Path = ROOT, *, compiled: bool = False) -> str:
+    """Of names and contents of files, and of those in folders; of what was compiled on demand.
+
+    What holds for the same files need not be found out again.
+    """
+    total = hashlib.sha256()
+    for name in names:
+        path = root / name
+        if not path.exists():
+            raise FileNotFoundError(f"no file or folder {path}")
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            if not file.is_file() or "__pycache__" in file.parts:
+                continue
+            if file.suffix == ".so" and not compiled:
+                continue
+            total.update(f"{file.relative_to(root)}\n{file.stat().st_size}\n".encode())
+            total.update(file.read_bytes())
+    return total.hexdigest()[:16]
+
+
+def commit() -> str | None:
+    """The commit that is checked out, and whether files differ from it; None without git."""
+    command = ("git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+def misfit(wheel: Path) -> str:
+    """Why this Python cannot take the wheel, by its name; "" if it can."""
+    # pytest needs it: it is installed, or in the kit, from where it can be imported as it lies.
+    sys.path += {str(path) for path in wheel.parent.glob("packaging-*.whl")} - set(sys.path)
+    from packaging.tags import sys_tags
+    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+    try:
+        tags = parse_wheel_filename(wheel.name)[3]
+    except InvalidWheelFilename as error:
+        return str(error)
+    if tags.isdisjoint(sys_tags()):
+        here = f"Python {_version()} on {platform.platform()}"
+        return f"it is for {', '.join(sorted(map(str, tags)))}, and this is {here}"
+    return ""
+
+
+def _version() -> str:
+    return f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 
 def check(folder: Path) -> None:
-    """Misfit if this Python cannot take one of its wheels: a part of a kit would be no help."""
+    """Refused if this Python cannot take one of its wheels: a part of a kit would be no help."""
     for wheel in sorted(folder.glob("*.whl")):
-        if reason := wheels.misfit(wheel):
-            version = f"{sys.version_info[0]}.{sys.version_info[1]}"
-            raise Misfit(
-                f"{wheel}: {reason}; make gpu-kit KIT_PYTHON={version}  makes the kit for it"
-            )
+        if reason := misfit(wheel):
+            makes = f"make gpu-kit KIT_PYTHON={_version()}  makes the kit for it"
+            raise Refused(f"{wheel}: {reason}; {makes}")
 
 
-def highway(folder: Path) -> Path | None:
-    """Highway's headers, for a build."""
-    path = folder / "highway"
-    return path if (path / "hwy" / "highway.h").exists() else None
+def newest(folders: Iterable[Path]) -> Path | None:
+    """The wheel of this project that fits, of the first folder that has one; the newest there."""
+    for folder in folders:
+        fitting = [path for path in folder.glob(OURS) if not misfit(path)]
+        if fitting:
+            return max(fitting, key=lambda path: path.stat().st_mtime)
+    return None
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.kit", description=__doc__)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--sources", required=True, help="their digest before the build began")
-    parser.add_argument("--gpus", required=True, help="CUDAARCHS of the build")
-    options = parser.parse_args(arguments)
-    folder = options.folder
-    ours = sorted(folder.glob(_OURS))
+def unpack(wheel: Path, site: Path) -> None:
+    """What can be imported of a wheel into a folder: no scripts, no headers."""
+    with zipfile.ZipFile(wheel) as archive:
+        for entry in archive.infolist():
+            path = PurePosixPath(entry.filename)
+            if path.is_absolute() or ".." in path.parts:
+                raise Refused(f"{wheel.name}: {entry.filename} leads out of the folder")
+            if path.parts[0].endswith(".data"):
+                if path.parts[1] not in ("purelib", "platlib"):
+                    continue
+                path = PurePosixPath(*path.parts[2:])
+            if entry.is_dir():
+                continue
+            target = site / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(archive.read(entry))
+
+
+def _note(wheel: Path) -> Path:
+    return wheel.with_name(f"{wheel.name}.json")
+
+
+def describe(wheel: Path, sources: str, gpus: str, of: str | None) -> None:
+    """Write down beside a wheel of this project what it was made of, for what, of which commit."""
+    text = json.dumps({"sources": sources, "gpus": gpus, "commit": of}, indent=1)
+    _note(wheel).write_text(text + "\n", encoding="utf-8")
+
+
+def description(wheel: Path) -> dict[str, Any]:
+    """What a wheel was made of and for; empty where nobody wrote it down."""
+    path = _note(wheel)
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+
+
+def complete(folder: Path, sources: str, gpus: str) -> None:
+    """Refused where something is wrong with a new kit; else its package gets its description."""
+    ours = sorted(folder.glob(OURS))
     if len(ours) != 1:
-        sys.exit(f"{folder}: expected one posenc_native-*.whl, got {len(ours)}")
-    try:
-        check(folder)
-    except Misfit as misfit:
-        sys.exit(str(misfit))
-    if highway(folder) is None:
-        sys.exit(f"{folder}: no file highway/hwy/highway.h")
-    if options.sources != sources.digest(sources.PACKAGE):
-        sys.exit(f"{ours[0]}: sources were changed while it was built: once more")
-    wheels.describe(ours[0], options.sources, options.gpus, sources.commit())
+        raise Refused(f"{folder}: expected one {OURS}, got {len(ours)}")
+    check(folder)
+    if not (folder / "highway" / "hwy" / "highway.h").exists():
+        raise Refused(f"{folder}: no file highway/hwy/highway.h")
+    if sources != digest(PACKAGE):
+        raise Refused(f"{ours[0]}: sources were changed while it was built: once more")
+    describe(ours[0], sources, gpus, commit())
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        match sys.argv[1:]:
+            case ["digest"]:
+                print(digest(PACKAGE))
+            case ["check", kit, made_of, built_for]:
+                complete(Path(kit), made_of, built_for)
+            case _:
+                sys.exit(__doc__)
+    except Refused as refused:
+        sys.exit(str(refused))

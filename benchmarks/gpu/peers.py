@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,69 +19,56 @@ def rotary(
     """Every peer that rotates q and k of this layout and pairing; positions [s]."""
     rows = transformers_rotary(options, pairing, dtype, positions, heads_axis=layout.index("h"))
     if positions.device.type == "cuda":
-        rows += [
-            _liger(layout, pairing, dtype, positions),
-            _flash_attn(layout, pairing, dtype, positions),
-            _vllm(layout, pairing, dtype, positions),
-        ]
+        steps = torch.arange(0, HEAD_DIM, 2, dtype=torch.float, device=positions.device)
+        angles = positions[:, None].float() / BASE ** (steps / HEAD_DIM)
+        cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
+        for name, module, takes, can, make in _IN_PLACE:
+            if not (reason := missing(module)) and not can(layout, pairing):
+                reason = takes
+            if reason:
+                rows.append(Skipped(name, "in place", reason))
+            else:
+                run = make(importlib.import_module(module), cos, sin, pairing)
+                rows.append(Contestant(name, "in place", run, "copy"))
     return rows
 
 
-def _tables(positions: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """cos and sin [s, HEAD_DIM / 2]."""
-    steps = torch.arange(0, HEAD_DIM, 2, dtype=torch.float, device=positions.device)
-    angles = positions[:, None].float() / BASE ** (steps / HEAD_DIM)
-    return angles.cos().to(dtype), angles.sin().to(dtype)
+# Each makes of its module, and of cos and sin [s, HEAD_DIM / 2], what rotates a buffer set.
+Run = Callable[[Any], object]
 
 
-def _liger(layout: str, pairing: str, dtype: torch.dtype, positions: torch.Tensor) -> Row:
-    name, mode = "Liger", "in place"
-    if reason := missing("liger_kernel.transformers.rope"):
-        return Skipped(name, mode, reason)
-    if layout != "bshd" or pairing != "half":
-        return Skipped(name, mode, "it rotates bshd in memory, in halves")
-    rotate = importlib.import_module("liger_kernel.transformers.rope").liger_rotary_pos_emb
-    cos, sin = (torch.cat((t, t), -1)[None] for t in _tables(positions, dtype))
-
-    def run(b: Any) -> Any:
-        # It takes bhsd and has kernels for bshd: views of these.
-        return rotate(b.q.transpose(1, 2), b.k.transpose(1, 2), cos, sin)
-
-    return Contestant(name, mode, run, "copy")
+def _liger(module: Any, cos: torch.Tensor, sin: torch.Tensor, pairing: str) -> Run:
+    tables = [torch.cat((t, t), -1)[None] for t in (cos, sin)]
+    # It takes bhsd and has kernels for bshd: views of these.
+    return lambda b: module.liger_rotary_pos_emb(b.q.transpose(1, 2), b.k.transpose(1, 2), *tables)
 
 
-def _flash_attn(layout: str, pairing: str, dtype: torch.dtype, positions: torch.Tensor) -> Row:
-    name, mode = "flash-attn (Triton), twice", "in place"
-    if reason := missing("flash_attn.ops.triton.rotary"):
-        return Skipped(name, mode, reason)
-    if layout != "bshd":
-        return Skipped(name, mode, "it rotates bshd")
-    rotate = importlib.import_module("flash_attn.ops.triton.rotary").apply_rotary
-    cos, sin = _tables(positions, dtype)
-    interleaved = pairing == "interleaved"
-
+def _flash_attn(module: Any, cos: torch.Tensor, sin: torch.Tensor, pairing: str) -> Run:
     def run(b: Any) -> None:
         for x in (b.q, b.k):
-            rotate(x, cos, sin, interleaved=interleaved, inplace=True)
+            module.apply_rotary(x, cos, sin, interleaved=pairing == "interleaved", inplace=True)
 
-    return Contestant(name, mode, run, "copy")
+    return run
 
 
-def _vllm(layout: str, pairing: str, dtype: torch.dtype, positions: torch.Tensor) -> Row:
-    name, mode = "vLLM", "in place"
-    if reason := missing("vllm._custom_ops"):
-        return Skipped(name, mode, reason)
-    if layout != "bshd":
-        return Skipped(name, mode, "it rotates packed tokens")
-    rotate = importlib.import_module("vllm._custom_ops").rotary_embedding
-    cache = torch.cat(_tables(positions, dtype), -1)
-    rows = torch.arange(len(positions), device=positions.device)  # of the cache
-    half = pairing == "half"
+def _vllm(module: Any, cos: torch.Tensor, sin: torch.Tensor, pairing: str) -> Run:
+    cache = torch.cat((cos, sin), -1)
+    rows = torch.arange(len(cache), device=cache.device)
 
     def run(b: Any) -> None:
         if b.tokens is None:
             b.tokens = rows.repeat(b.q.shape[0])
         q, k = (x.flatten(0, 1).flatten(1) for x in (b.q, b.k))
-        rotate(b.tokens, q, k, HEAD_DIM, cache, half)
+        module.rotary_embedding(b.tokens, q, k, HEAD_DIM, cache, pairing == "half")
 
-    return Contestant(name, mode, run, "copy")
+    return run
+
+
+_IN_PLACE: list[tuple[str, str, str, Callable[[str, str], bool], Callable[..., Run]]] = [
+    ("Liger", "liger_kernel.transformers.rope", "it rotates bshd in memory, in halves",
+     lambda layout, pairing: (layout, pairing) == ("bshd", "half"), _liger),
+    ("flash-attn (Triton), twice", "flash_attn.ops.triton.rotary", "it rotates bshd",
+     lambda layout, pairing: layout == "bshd", _flash_attn),
+    ("vLLM", "vllm._custom_ops", "it rotates packed tokens",
+     lambda layout, pairing: layout == "bshd", _vllm),
+]  # fmt: skip

@@ -11,16 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.clock.harness import Case, Contestant, Skipped
-from benchmarks.gpu.device import Device
+from benchmarks.gpu.device import Cuda, in_a_line
 
 # A sample is to take about so long on the device, in at most so many calls: a queue of launches
 # holds 1024, and some peers launch a dozen kernels a call.
 _SAMPLE = 0.5e-3
 _MOST_CALLS = 20
-# Calls of a sample of the host's time, for the same reason.
+# The same of the host's time.
+_HOST_SAMPLE = 5e-3
 _HOST_CALLS = 40
-
-
 # A GPU at rest runs at a fraction of its clock, and takes a while to leave it.
 _WARM = 0.2
 _CYCLES = 10_000_000
@@ -39,27 +38,23 @@ class Sample:
 class Clock:
     """Seconds a call, of a device's time and of the host's."""
 
-    def __init__(self, device: Device) -> None:
-        self.on = device
-        self._cycles_per_second = self._calibrate()
-
-    def _calibrate(self) -> float:
-        """The fastest that the device counts cycles: at any lower clock a lead lasts longer."""
-        warm = time.perf_counter() + _WARM
-        while time.perf_counter() < warm:
-            self.on.sleep(_CYCLES)
-            self.on.synchronize()
-        return _CYCLES / min(
-            self._between(lambda: self.on.sleep(_CYCLES)).seconds for _ in range(5)
-        )
+    def __init__(self, on: Cuda, now: Callable[[], float] = time.perf_counter) -> None:
+        self.on, self._now = on, now
+        # The fastest that the device counts cycles: at any lower clock a lead lasts longer.
+        warm = now() + _WARM
+        while now() < warm:
+            on.sleep(_CYCLES)
+            on.synchronize()
+        fastest = min(self._between(lambda: on.sleep(_CYCLES)).seconds for _ in range(5))
+        self.cycles_per_second = _CYCLES / fastest
 
     def host(self, run: Callable[[Any], object], buffers: Sequence[Any], calls: int) -> float:
         """Of the host's time, with a device that lags behind but whose queue does not fill."""
         self.on.synchronize()
-        start = time.perf_counter_ns()
+        start = self._now()
         for number in range(calls):
             run(buffers[number % len(buffers)])
-        seconds = (time.perf_counter_ns() - start) * 1e-9 / calls
+        seconds = (self._now() - start) / calls
         self.on.synchronize()
         return seconds
 
@@ -78,7 +73,7 @@ class Clock:
         lead = 1.5 * host * calls + 50e-6
         for _ in range(_AGAIN):
             self.on.synchronize()
-            self.on.sleep(int(lead * self._cycles_per_second))
+            self.on.sleep(int(lead * self.cycles_per_second))
             sample = self._between(work)
             if sample.clean:
                 break
@@ -96,19 +91,11 @@ class Clock:
 
 
 @dataclass(frozen=True)
-class Goal:
-    """So many multiples of the copy at most ("x"), or so many microseconds of the host ("µs")."""
-
-    at_most: float
-    unit: str
-
-
-@dataclass(frozen=True)
 class Ours(Contestant):
-    """A row of this library, and what it is to reach."""
+    """A row of this library, and what it is to reach: a figure's name and its bound."""
 
     ours: bool = True
-    goal: Goal | None = None
+    goal: dict[str, float] | None = None
 
 
 @dataclass
@@ -120,33 +107,24 @@ class Timed:
     host: list[float] = field(default_factory=list)
     calls: int = 1
 
-    @property
-    def device_seconds(self) -> list[float]:
+    def figures(self, nbytes: int) -> dict[str, Any]:
         """Of the clean samples; of all where there is none."""
-        clean = [sample.seconds for sample in self.device if sample.clean]
-        return clean or [sample.seconds for sample in self.device]
-
-    @property
-    def not_clean(self) -> int:
-        """How many samples have time of the host in them."""
-        return sum(not sample.clean for sample in self.device)
-
-    @property
-    def seconds(self) -> float:
-        return statistics.median(self.device_seconds)
-
-    @property
-    def host_seconds(self) -> float:
-        return statistics.median(self.host)
-
-
-@dataclass
-class Result:
-    """A case with its times; contestants that failed to run are among the skipped."""
-
-    case: Case
-    rows: list[Timed]
-    skipped: list[Skipped]
+        row = self.contestant
+        samples = [s.seconds for s in self.device if s.clean] or [s.seconds for s in self.device]
+        seconds = statistics.median(samples)
+        several = samples if len(samples) > 1 else samples * 2
+        low, _, high = statistics.quantiles(several, n=4, method="inclusive")
+        # What is read once, what is written once; a table reads nothing.
+        passes = {"fill": 1, "read": 1, "two reads": 3}.get(row.limit or "", 2)
+        return {
+            "contestant": row.name, "ours": row.ours, "mode": row.mode,
+            "microseconds": seconds * 1e6, "quartiles": [low * 1e6, high * 1e6],
+            "host_microseconds": statistics.median(self.host) * 1e6,
+            "samples": len(self.device),
+            "samples_not_clean": sum(not sample.clean for sample in self.device),
+            "calls_per_sample": self.calls,
+            "gigabytes_per_second": passes * nbytes / seconds / 1e9,
+        }  # fmt: skip
 
 
 def _warm_up(clock: Clock, timed: Timed, buffers: Sequence[Any]) -> None:
@@ -155,30 +133,31 @@ def _warm_up(clock: Clock, timed: Timed, buffers: Sequence[Any]) -> None:
     for _ in range(max(3, timed.contestant.warmups)):
         for each in buffers:
             run(each)
-    host = clock.host(run, buffers, 2)
-    once = clock.device(run, buffers, 2, host).seconds
+    once = clock.device(run, buffers, 2, clock.host(run, buffers, 2)).seconds
     timed.calls = max(1, min(_MOST_CALLS, int(_SAMPLE / max(once, 1e-9))))
 
 
-def measure(clock: Clock, case: Case, rounds: int) -> Result:
-    """Run the contestants of a case round robin, in an order shuffled anew each round."""
-    result = Result(case, [], [c for c in case.contestants if isinstance(c, Skipped)])
+def measure(clock: Clock, case: Case, rounds: int) -> dict[str, Any]:
+    """Run the contestants of a case round robin, in an order shuffled anew each round.
+
+    Contestants that fail to run are among the skipped; one of ours is an error.
+    """
+    skipped = [row for row in case.contestants if isinstance(row, Skipped)]
+    rows = []
     for contestant in case.contestants:
         if isinstance(contestant, Skipped):
             continue
         timed = Timed(contestant)
         try:
             _warm_up(clock, timed, case.buffers)
+            rows.append(timed)
         except Exception as error:
             if contestant.ours:
                 raise
             # Peers need more memory, or cannot be compiled here.
-            reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:100]}"
-            result.skipped.append(Skipped(contestant.name, contestant.mode, reason))
-            continue
-        result.rows.append(timed)
+            skipped.append(Skipped(contestant.name, contestant.mode, in_a_line(error)[:100]))
 
-    order, shuffle = list(result.rows), random.Random(0).shuffle
+    order, shuffle = list(rows), random.Random(0).shuffle
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -186,11 +165,30 @@ def measure(clock: Clock, case: Case, rounds: int) -> Result:
             shuffle(order)
             for timed in order:
                 run = timed.contestant.run
-                once = timed.device[-1].seconds if timed.device else 5e-3
-                calls = min(_HOST_CALLS, max(1, int(5e-3 / max(once, 1e-9))))
+                once = timed.device[-1].seconds if timed.device else _HOST_SAMPLE
+                calls = min(_HOST_CALLS, max(1, int(_HOST_SAMPLE / max(once, 1e-9))))
                 timed.host.append(clock.host(run, case.buffers, calls))
                 timed.device.append(clock.device(run, case.buffers, timed.calls, min(timed.host)))
     finally:
         if collecting:
             gc.enable()
-    return result
+    return figures(case, rows, skipped)
+
+
+def figures(case: Case, rows: Sequence[Timed], skipped: Sequence[Skipped]) -> dict[str, Any]:
+    """A case with all that is known of it; its first row is the copy."""
+    nbytes = case.buffers[0].nbytes
+    found = [row.figures(nbytes) for row in rows]
+    best = min((row["microseconds"] for row in found if row["ours"]), default=None)
+    for timed, row in zip(rows, found, strict=True):
+        row["of_copy"] = row["gigabytes_per_second"] / found[0]["gigabytes_per_second"]
+        if best is not None and not row["ours"]:
+            row["times_ours"] = row["microseconds"] / best
+        for name, bound in (getattr(timed.contestant, "goal", None) or {}).items():
+            figure, _, least = name.rpartition("_at_")
+            met = row[figure] >= bound if least == "least" else row[figure] <= bound
+            row["goal"] = {name: bound, "met": met}
+    return {
+        "case": case.name, "bytes": nbytes, "buffer_sets": len(case.buffers), "rows": found,
+        "skipped": [{"contestant": s.name, "mode": s.mode, "reason": s.reason} for s in skipped],
+    }  # fmt: skip

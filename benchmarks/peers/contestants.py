@@ -129,9 +129,6 @@ class Table:
 # ------------------------------------------------------------------------------------------- rows
 
 
-NOTHING = Contestant("a call of nothing", "", lambda b: None, yardstick=True, checked=False)
-
-
 def many(options: Options, rows: Sequence[Row]) -> list[Row]:
     """Rows of which a sample is many calls."""
     calls = options.size(200, 5)
@@ -159,15 +156,21 @@ def missing(*modules: str) -> str | None:
 
 
 def ours(
-    name: str,
-    mode: str,
-    run: Callable[[Any], object],
-    *,
-    limit: str | None = None,
+    name: str, mode: str, run: Callable[[Any], object], *, limit: str | None = None
 ) -> Contestant:
     """A row of this library. Its limit is the copy, or the scaling where it works in place."""
     bound = limit or ("in-place scale" if mode == "in place" else "copy")
     return Contestant(name, mode, run, bound, ours=True)
+
+
+def yardstick(
+    name: str, mode: str, run: Callable[[Any], object], limit: str | None = None
+) -> Contestant:
+    """A row of other work than the case's, to tell what the machine does."""
+    return Contestant(name, mode, run, limit, yardstick=True, checked=False)
+
+
+NOTHING = yardstick("a call of nothing", "", lambda b: None)
 
 
 @contextmanager

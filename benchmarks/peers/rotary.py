@@ -65,11 +65,7 @@ FAMILIES = {"half": "llama", "interleaved": "cohere"}
 
 
 def transformers_rotary(
-    options: Options,
-    pairing: str,
-    dtype: torch.dtype,
-    positions: torch.Tensor,
-    heads_axis: int = 1,
+    options: Options, pairing: str, dtype: torch.dtype, positions: torch.Tensor, heads_axis: int = 1
 ) -> list[Row]:
     """The rotary function of transformers for this pairing, eager and compiled, of q and k.
 
@@ -163,9 +159,7 @@ def torch_peers(pairing: str) -> list[TorchPeer]:
             modules=("transformers", f"transformers.models.{family}.modeling_{family}"),
         ),
         TorchPeer(
-            "rotary-embedding-torch",
-            _rotary_embedding_torch,
-            modules=("rotary_embedding_torch",),
+            "rotary-embedding-torch", _rotary_embedding_torch, modules=("rotary_embedding_torch",)
         ),
         TorchPeer("x-transformers", _x_transformers, modules=("x_transformers",)),
         TorchPeer("torchtune", _torchtune),

@@ -188,6 +188,32 @@ def _jax(dim: int, dtype: Any, positions: np.ndarray, threads: int, *, large: bo
     )
 
 
+def recipe_graph(length: int, frequencies: np.ndarray, *, joined: bool) -> Any:
+    """The float32 recipe as exporters write it: sines and cosines, or one table of both."""
+    onnx: Any = importlib.import_module("onnx")
+    helper, kinds = onnx.helper, onnx.TensorProto
+    nodes = [
+        helper.make_node("Cast", ["positions"], ["floats"], to=kinds.FLOAT),
+        helper.make_node("Mul", ["floats", "frequencies"], ["angles"]),
+        helper.make_node("Sin", ["angles"], ["sin"]),
+        helper.make_node("Cos", ["angles"], ["cos"]),
+    ]
+    columns = dict.fromkeys(("cos", "sin"), len(frequencies))
+    if joined:
+        nodes.append(helper.make_node("Concat", ["sin", "cos"], ["table"], axis=1))
+        columns = {"table": 2 * len(frequencies)}
+    return helper.make_graph(
+        nodes,
+        "tables",
+        [helper.make_tensor_value_info("positions", kinds.INT64, [length, 1])],
+        [
+            helper.make_tensor_value_info(name, kinds.FLOAT, [length, n])
+            for name, n in columns.items()
+        ],
+        [onnx.numpy_helper.from_array(frequencies, "frequencies")],
+    )
+
+
 def _onnxruntime(dim: int, dtype: Any, positions: np.ndarray, threads: int, sets: Any) -> Row:
     """The float32 recipe as nodes of a graph, bound to the case's buffers."""
     name = "ONNX Runtime, IO binding"
@@ -195,22 +221,8 @@ def _onnxruntime(dim: int, dtype: Any, positions: np.ndarray, threads: int, sets
         return Skipped(name, "out=", reason)
     if "float32" not in str(dtype):
         return Skipped(name, "out=", "its Sin and Cos are for float32 on the CPU")
-    onnx: Any = importlib.import_module("onnx")
-    helper, kinds = onnx.helper, onnx.TensorProto
     shape = (len(positions), dim)
-    graph = helper.make_graph(
-        [
-            helper.make_node("Cast", ["positions"], ["floats"], to=kinds.FLOAT),
-            helper.make_node("Mul", ["floats", "frequencies"], ["angles"]),
-            helper.make_node("Sin", ["angles"], ["sines"]),
-            helper.make_node("Cos", ["angles"], ["cosines"]),
-            helper.make_node("Concat", ["sines", "cosines"], ["table"], axis=1),
-        ],
-        "table",
-        [helper.make_tensor_value_info("positions", kinds.INT64, [shape[0], 1])],
-        [helper.make_tensor_value_info("table", kinds.FLOAT, list(shape))],
-        [onnx.numpy_helper.from_array(recipe_frequencies(dim).numpy(), "frequencies")],
-    )
+    graph = recipe_graph(len(positions), recipe_frequencies(dim).numpy(), joined=True)
     row = bound_session(
         name, graph, threads, sets, {}, {"table": shape},
         {"positions": positions[:, None]}, np.dtype(np.float32),
@@ -259,10 +271,7 @@ def of_one_row(position: torch.Tensor, dim: int) -> list[Row]:
     """Those that compute a table of a given position: what a call of theirs costs."""
     rows = [
         Contestant(
-            "plain torch",
-            "fresh",
-            lambda b: recipe_table(torch.empty(1, dim), position),
-            "fill",
+            "plain torch", "fresh", lambda b: recipe_table(torch.empty(1, dim), position), "fill"
         ),
         _x_transformers(dim, torch.float32, position),
         _jax(dim, torch.float32, position.numpy(), 1, large=False),

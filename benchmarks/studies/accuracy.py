@@ -6,9 +6,11 @@ their rounding hides it here, and tests/engines/test_phase.py holds them to it.
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,8 +18,10 @@ import torch
 
 import posenc_native as pn
 from benchmarks.peers import packages, rotation
+from benchmarks.peers import rotary as rotary_peers
 from benchmarks.peers import tables as table_peers
-from benchmarks.peers.contestants import BASE, HEAD_DIM
+from benchmarks.peers.contestants import BASE, HEAD_DIM, Options
+from benchmarks.peers.rotation import Rotation
 from benchmarks.peers.runtimes import import_jax
 from posenc_native.engines import reference
 
@@ -79,24 +83,15 @@ def _transformers(positions: np.ndarray) -> tuple[Any, Any]:
     return cos, sin
 
 
-def _by_rotating(rotate: Callable[[torch.Tensor], torch.Tensor], count: int) -> tuple[Any, Any]:
+def _rotated(peer: str, positions: np.ndarray) -> tuple[Any, Any]:
     """The vectors (1, 0), rotated: their cosines and sines. Interleaved pairs of bhsd."""
-    x = torch.zeros(1, 1, count, HEAD_DIM)
+    (make,) = (of.make for of in rotary_peers.torch_peers("interleaved") if of.name == peer)
+    bhsd: Any = SimpleNamespace(layout="bhsd")
+    case = Rotation(Options(), [bhsd], torch.float32, "interleaved", positions, threads=1)
+    x = torch.zeros(1, 1, len(positions), HEAD_DIM)
     x[..., 0::2] = 1.0
-    turned = rotate(x)[0, 0]
+    turned = make(case)(x, x)[0][0, 0].detach()
     return turned[:, 0::2], turned[:, 1::2]
-
-
-def _rotary_embedding_torch(positions: np.ndarray) -> tuple[Any, Any]:
-    package: Any = importlib.import_module("rotary_embedding_torch")
-    freqs = package.RotaryEmbedding(HEAD_DIM, theta=BASE)(torch.from_numpy(positions)).detach()
-    return _by_rotating(lambda x: package.apply_rotary_emb(freqs, x), len(positions))
-
-
-def _x_transformers(positions: np.ndarray) -> tuple[Any, Any]:
-    package: Any = importlib.import_module("x_transformers.x_transformers")
-    freqs, _ = package.RotaryEmbedding(HEAD_DIM, base=BASE)(torch.from_numpy(positions))
-    return _by_rotating(lambda x: package.apply_rotary_pos_emb(x, freqs), len(positions))
 
 
 # Some have nothing but a table of all positions.
@@ -111,15 +106,8 @@ def _length_of_table(positions: np.ndarray) -> int:
 
 
 def _torchtune(positions: np.ndarray) -> tuple[Any, Any]:
-    longest = _length_of_table(positions)
-    rope = packages.torchtune_positions().RotaryPositionalEmbeddings(HEAD_DIM, longest, BASE)
-    at = torch.from_numpy(positions)[None]
-
-    def rotate(x: torch.Tensor) -> torch.Tensor:
-        turned: torch.Tensor = rope(x.transpose(1, 2), input_pos=at).transpose(1, 2)
-        return turned
-
-    return _by_rotating(rotate, len(positions))
+    _length_of_table(positions)
+    return _rotated("torchtune", positions)
 
 
 def _timm(positions: np.ndarray) -> tuple[Any, Any]:
@@ -149,29 +137,20 @@ def _jax(positions: np.ndarray) -> tuple[Any, Any]:
     return np.asarray(cos), np.asarray(sin)
 
 
+def _numba(positions: np.ndarray) -> tuple[Any, Any]:
+    raise NotImplementedError("takes tables that are ready")
+
+
 def _onnxruntime(positions: np.ndarray) -> tuple[Any, Any]:
     return _onnx_tables(positions, rotation.frequencies().numpy())
 
 
 def _onnx_tables(positions: np.ndarray, inv_freq: np.ndarray) -> tuple[Any, Any]:
-    """Nodes of a graph in float32, as exporters write them."""
     onnx: Any = importlib.import_module("onnx")
     runtime: Any = importlib.import_module("onnxruntime")
-    helper, kinds = onnx.helper, onnx.TensorProto
-    shape = [len(positions), len(inv_freq)]
-    graph = helper.make_graph(
-        [
-            helper.make_node("Cast", ["positions"], ["floats"], to=kinds.FLOAT),
-            helper.make_node("Mul", ["floats", "inv_freq"], ["angles"]),
-            helper.make_node("Cos", ["angles"], ["cos"]),
-            helper.make_node("Sin", ["angles"], ["sin"]),
-        ],
-        "tables",
-        [helper.make_tensor_value_info("positions", kinds.INT64, [shape[0], 1])],
-        [helper.make_tensor_value_info(name, kinds.FLOAT, shape) for name in ("cos", "sin")],
-        [onnx.numpy_helper.from_array(inv_freq, "inv_freq")],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=11)
+    graph = table_peers.recipe_graph(len(positions), inv_freq, joined=False)
+    opset = [onnx.helper.make_opsetid("", 23)]
+    model = onnx.helper.make_model(graph, opset_imports=opset, ir_version=11)
     session = runtime.InferenceSession(
         model.SerializeToString(), providers=["CPUExecutionProvider"]
     )
@@ -220,17 +199,17 @@ def _onnxruntime_table(positions: np.ndarray) -> tuple[Any, Any]:
 
 # -------------------------------------------------------------------------------------- all peers
 
-_WAYS: dict[str, list[tuple[str, Way | str]]] = {
+_WAYS: dict[str, list[tuple[str, Way]]] = {
     ROTARY: [
         ("posenc_native", _native),
         ("transformers (Llama)", _transformers),
-        ("rotary-embedding-torch", _rotary_embedding_torch),
-        ("x-transformers", _x_transformers),
+        ("rotary-embedding-torch", functools.partial(_rotated, "rotary-embedding-torch")),
+        ("x-transformers", functools.partial(_rotated, "x-transformers")),
         ("torchtune", _torchtune),
         ("timm", _timm),
         ("ONNX Runtime (Mul, Cos, Sin)", _onnxruntime),
         ("JAX, jit", _jax),
-        ("numba, a loop", "takes tables that are ready"),
+        ("numba, a loop", _numba),
         ("plain torch", _plain_torch),
         ("plain NumPy", _plain_numpy),
     ],
@@ -268,23 +247,19 @@ def accuracy(positions: Sequence[int] = POSITIONS) -> list[Accuracy]:
             window = np.arange(last - WINDOW + 1, last + 1)
             exact = _exact(quantity, window)
             for peer, way in ways:
-                if isinstance(way, str):
-                    results.append(Accuracy(peer, quantity, last, skipped=way))
-                    continue
                 try:
-                    found = way(window)
-                except Exception as error:
+                    error, skipped = _error(way, window, exact), None
+                except Exception as reason:
                     if peer == "posenc_native":
                         raise
-                    reason = str(error).partition("\n")[0] or type(error).__name__
-                    results.append(Accuracy(peer, quantity, last, skipped=reason))
-                    continue
-                # np.max, not max: a NaN of either is to come through.
-                error = np.max(
-                    [
-                        np.abs(np.asarray(got, np.float64) - np.asarray(want)).max()
-                        for got, want in zip(found, exact, strict=True)
-                    ]
-                )
-                results.append(Accuracy(peer, quantity, last, float(error)))
+                    error, skipped = None, str(reason).partition("\n")[0] or type(reason).__name__
+                results.append(Accuracy(peer, quantity, last, error, skipped))
     return results
+
+
+def _error(way: Way, window: np.ndarray, exact: Sequence[Any]) -> float:
+    # np.max, not max: a NaN of either is to come through.
+    found = zip(way(window), exact, strict=True)
+    return float(
+        np.max([np.abs(np.asarray(a, np.float64) - np.asarray(b)).max() for a, b in found])
+    )

@@ -19,24 +19,22 @@ multiples of *reused*; beside them, how often a call faulted. Linux and glibc al
 
 from __future__ import annotations
 
-import argparse
 import ctypes
-import json
 import mmap
-import random
+import multiprocessing
 import resource
-import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import numpy as np
 import torch
 
 import posenc_native as pn
-from benchmarks.figures.report import duration
+from benchmarks import command
+from benchmarks.clock import turns
+from benchmarks.figures.report import duration, lined_up
 from benchmarks.peers.contestants import BASE, HEAD_DIM
 
 _HEADS = 32
@@ -90,96 +88,65 @@ def _ways(library: str, nbytes: int) -> dict[str, Callable[[], object]]:
     }
 
 
-def _faults() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+def _counters() -> tuple[float, int]:
+    return time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def measure(library: str, nbytes: int, rounds: int) -> dict[str, dict[str, float]]:
-    """Median seconds and faults of a call, by way; in every round each has its turn."""
-    ways = _ways(library, nbytes)
-    samples: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
-    calls = {}
+    """Median seconds and faults of a call, by way."""
+    ways, calls = _ways(library, nbytes), {}
     for name, run in ways.items():
         run()
         start = time.perf_counter()
         run()
         calls[name] = max(1, int(_SAMPLE / (time.perf_counter() - start)))
-    order = list(ways)
-    for _ in range(rounds):
-        random.shuffle(order)
-        for name in order:
-            run, before, start = ways[name], _faults(), time.process_time()
-            for _ in range(calls[name]):
-                run()
-            seconds = time.process_time() - start
-            samples[name].append((seconds / calls[name], (_faults() - before) / calls[name]))
+    found = turns.medians(ways, calls, rounds, _counters)
+    return {name: {"seconds": of[0], "faults": of[1]} for name, of in found.items()}
+
+
+def _measure_all(allocator: str, mebibytes: Sequence[int], rounds: int) -> dict[str, Any]:
+    """In a process of its own: the allocator is set for good."""
+    libc = ctypes.CDLL(None)
+    for setting, value in ALLOCATORS[allocator].items():
+        if not libc.mallopt(setting, value):
+            raise command.Refused(f"mallopt({setting}, {value}) is refused")
+    torch.set_num_threads(1)
+    pn.set_num_threads(1)
     return {
-        name: {
-            "seconds": statistics.median(seconds for seconds, _ in of),
-            "faults": statistics.median(faults for _, faults in of),
-        }
-        for name, of in samples.items()
+        f"{library}, {size} MiB": measure(library, size << 20, rounds)
+        for library in ("NumPy", "torch")
+        for size in mebibytes
     }
-
-
-def _in_process(allocator: str, sizes: list[int], rounds: int) -> dict[str, Any]:
-    """measure, in a process with that allocator."""
-    command = [sys.executable, "-m", "benchmarks.studies.fresh", "--process", allocator]
-    command += ["--mebibytes", ",".join(map(str, sizes)), "--rounds", str(rounds)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
 
 
 def text(found: dict[str, dict[str, Any]]) -> str:
     """The table: `found` is by allocator, by library and size, by way."""
-    headings = ("reused", "copy", "fresh", "faults", "populated", "faults")
-    widths = (9, 10, 10, 8, 12, 8)
-    line = "".join(f"{word:>{width}}" for word, width in zip(headings, widths, strict=True))
-    lines = [f"{'':<20}{'process':<10}{line}"]
+    rows = [["", "process", "reused", "copy", "fresh", "faults", "populated", "faults"]]
     for case in next(iter(found.values())):
         for allocator, cases in found.items():
             ways = cases[case]
             reused = ways["reused"]["seconds"]
             times = {name: f"{way['seconds'] / reused:.2f} x" for name, way in ways.items()}
-            faults = {name: f"{way['faults']:.0f}" for name, way in ways.items()}
-            cells = (
-                *(duration(reused), times["copy"], times["fresh"], faults["fresh"]),
-                *(times["populated"], faults["populated"]),
-            )
-            line = "".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
-            lines.append(f"{case:<20}{allocator:<10}{line}")
-    return "\n".join(lines) + "\n"
+            cells = [case, allocator, duration(reused), times["copy"]]
+            for name in ("fresh", "populated"):
+                cells += [times[name], f"{ways[name]['faults']:.0f}"]
+            rows.append(cells)
+    return "\n".join(lined_up(rows, words=2)) + "\n"
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.studies.fresh",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--mebibytes", default="1,4,16,64,256", metavar="N,N", help="%(default)s")
-    parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--process", choices=ALLOCATORS, help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
-    sizes = [int(size) for size in options.mebibytes.split(",")]
-    if options.process is None:
-        found = {name: _in_process(name, sizes, options.rounds) for name in ALLOCATORS}
-        print(text(found), end="")
-        return
-    libc = ctypes.CDLL(None)
-    for setting, value in ALLOCATORS[options.process].items():
-        if not libc.mallopt(setting, value):
-            sys.exit(f"mallopt({setting}, {value}) is refused")
-    torch.set_num_threads(1)
-    pn.set_num_threads(1)
-    found = {
-        f"{library}, {size} MiB": measure(library, size << 20, options.rounds)
-        for library in ("NumPy", "torch")
-        for size in sizes
-    }
-    print(json.dumps(found))
+def main(mebibytes: Sequence[int] = (1, 4, 16, 64, 256), rounds: int = 11) -> None:
+    """Print the table.
+
+    Args:
+        mebibytes: sizes of the result (default: 1,4,16,64,256)
+        rounds: how often each way has its turn (default: 11)
+    """
+    found = {}
+    for allocator in ALLOCATORS:
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as processes:
+            found[allocator] = processes.submit(_measure_all, allocator, mebibytes, rounds).result()
+    print(text(found), end="")
 
 
 if __name__ == "__main__":
-    main()
+    command.run(main)

@@ -6,11 +6,10 @@ noise. They are no times: an instruction may wait for memory, or not at all.
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import functools
 import gc
-import json
+import itertools
 import os
 import platform
 import re
@@ -27,11 +26,12 @@ import ml_dtypes
 import numpy as np
 
 import posenc_native as pn
+from benchmarks import command
 from benchmarks.clock import limits
+from benchmarks.figures import records, report
 from posenc_native.engines import backend
 
 ROOT = Path(__file__).parents[2]
-RESULTS = Path(__file__).parents[1] / "results"
 _REQUESTS = Path(__file__).with_name("callgrind_requests.cc")
 
 HEAD_DIM = 128
@@ -95,12 +95,11 @@ def _rotary() -> Iterator[Kernel]:
         return lambda: native.rotary_backward((grad,), (x,), positions, inv_freq, *options)
 
     tokens, width = 128, HEADS * HEAD_DIM
-    for name, dtype in DTYPES.items():
-        for pairing in ("half", "interleaved"):
-            for mode in ("in place", "out=", "streamed"):
-                make = functools.partial(rotate, dtype, pairing, mode == "in place", HEADS)
-                label = f"rotary, {name}, {pairing}, {mode}"
-                yield Kernel(label, make, tokens, width, streamed=mode == "streamed")
+    modes = ("in place", "out=", "streamed")
+    for name, pairing, mode in itertools.product(DTYPES, ("half", "interleaved"), modes):
+        make = functools.partial(rotate, DTYPES[name], pairing, mode == "in place", HEADS)
+        label = f"rotary, {name}, {pairing}, {mode}"
+        yield Kernel(label, make, tokens, width, streamed=mode == "streamed")
     make = functools.partial(rotate, np.float32, "half", True, 1)
     yield Kernel("rotary, float32, half, in place, one head", make, tokens, HEAD_DIM)
     for name in ("float32", "bfloat16"):
@@ -164,17 +163,12 @@ def _relative() -> Iterator[Kernel]:
             (f"add_toeplitz_bias, {name}, in place", add),
             (f"diagonal_sums, {name}", sums),
         ):
-            make = functools.partial(function, DTYPES[name])
-            yield Kernel(label, make, heads, matrix)
-    for label, make in (
-        (
-            "relative_gather, float32, a shift, out=",
-            functools.partial(gather, 2 * length - 1, None),
-        ),
-        ("relative_gather, float32, a clipped index, out=", functools.partial(gather, 33, clipped)),
-        ("relative_scatter, float32, a clipped index", scatter),
-    ):
-        yield Kernel(label, make, heads, matrix)
+            yield Kernel(label, functools.partial(function, DTYPES[name]), heads, matrix)
+    shift = functools.partial(gather, 2 * length - 1, None)
+    yield Kernel("relative_gather, float32, a shift, out=", shift, heads, matrix)
+    by_index = functools.partial(gather, 33, clipped)
+    yield Kernel("relative_gather, float32, a clipped index, out=", by_index, heads, matrix)
+    yield Kernel("relative_scatter, float32, a clipped index", scatter, heads, matrix)
 
 
 def kernels(wanted: Sequence[str] = ()) -> list[Kernel]:
@@ -219,74 +213,53 @@ def parse(text: str) -> tuple[str, int] | None:
     return (name[1], int(count[1])) if name and count else None
 
 
-def count(wanted: Sequence[str]) -> dict[str, Any]:
+def count(wanted: Sequence[str] = ()) -> dict[str, Any]:
     """Instructions of every kernel on the SIMD target that valgrind shows.
 
-    RuntimeError where valgrind, or a compiler, is missing or fails.
+    Refused where valgrind is missing, or the kernels fail under it.
     """
     valgrind = shutil.which("valgrind")
     if valgrind is None:
-        raise RuntimeError(
+        raise command.Refused(
             "valgrind is not installed: `make instructions` installs it on Debian and Ubuntu, "
             "as does  apt-get install valgrind  by hand"
         )
-    library = limits.compiled(_REQUESTS)
     single = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     environment = os.environ | single | {"PYTHONHASHSEED": "0", "PYTHONMALLOC": "malloc"}
     if platform.machine() in ("x86_64", "AMD64"):
         environment["POSENC_ISA"] = "AVX2"  # the widest that valgrind knows
-    chosen = [argument for text in wanted for argument in ("--filter", text)]
+    inside = ["-m", "benchmarks.studies.instructions", "--inside", limits.compiled(_REQUESTS)]
+    inside += itertools.chain(*(("--filter", text) for text in wanted))
     with tempfile.TemporaryDirectory() as folder:
-        counts = Path(folder) / "counts"
-        command = [
-            *(valgrind, "--tool=callgrind", f"--callgrind-out-file={counts}", "-q"),
-            *(
-                sys.executable,
-                "-m",
-                "benchmarks.studies.instructions",
-                "--inside",
-                str(library),
-                *chosen,
-            ),
-        ]
+        counts = f"--callgrind-out-file={folder}/counts"
         done = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-        )
+            [valgrind, "--tool=callgrind", counts, "-q", sys.executable, *inside],
+            cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
         if done.returncode:
-            raise RuntimeError(f"the kernels fail under valgrind:\n{done.stdout}{done.stderr}")
-        target = done.stdout.strip()
-        found = dict(
-            entry
-            for file in Path(folder).iterdir()
-            if (entry := parse(file.read_text(encoding="utf-8")))
-        )
+            raise command.Refused(f"the kernels fail under valgrind:\n{done.stdout}{done.stderr}")
+        texts = (file.read_text(encoding="utf-8") for file in Path(folder).iterdir())
+        found = dict(entry for text in texts if (entry := parse(text)))
     rows = []
     for kernel in kernels(wanted):
         once, twice = (found[f"{kernel.size * factor} {kernel.name}"] for factor in (1, 2))
+        each = (twice - once) / (kernel.size * kernel.elements)
         rows.append(
             {
                 "kernel": kernel.name,
-                "instructions_per_element": (twice - once) / (kernel.size * kernel.elements),
+                "instructions_per_element": each,
                 "instructions_of_a_call": 2 * once - twice,
             }
         )
-    version = subprocess.run([valgrind, "--version"], capture_output=True, text=True, check=False)
     return {
-        "target": target,
-        "valgrind": version.stdout.strip(),
+        "target": done.stdout.strip(),
+        "valgrind": report.output(valgrind, "--version"),
         "python": platform.python_version(),
         "numpy": np.__version__,
-        "compiler": _compiler(),
+        # What compiles here; the kernels were, unless they came from elsewhere.
+        "compiler": (report.output(limits.compiler(), "--version") or "").partition("\n")[0],
         "kernels": rows,
     }
-
-
-def _compiler() -> str:
-    """What compiles here; the kernels were, unless they came from elsewhere."""
-    done = subprocess.run(
-        [limits.compiler(), "--version"], capture_output=True, text=True, check=False
-    )
-    return done.stdout.partition("\n")[0]
 
 
 # --------------------------------------------------------------------------------------- the report
@@ -294,30 +267,28 @@ def _compiler() -> str:
 
 def as_text(counted: dict[str, Any], recorded: dict[str, Any] | None = None) -> str:
     """The counts, for the eye; with those of a record and the change since then."""
-    lines = [
-        f"instructions on {counted['target']}, {counted['valgrind']}, {counted['compiler']}",
-        f"  {'':<52} {'an element':>10} {'a call':>9}" + "   recorded    change" * bool(recorded),
-    ]
     before = _by_name(recorded)
+    heading = ["", "an element", "a call"] + ["recorded", "change"] * bool(recorded)
+    rows = [heading]
     for row in counted["kernels"]:
-        line = f"  {row['kernel']:<52} {row['instructions_per_element']:>10.3f}"
-        line += f" {row['instructions_of_a_call']:>9,}"
-        if recorded and (old := before.get(row["kernel"])):
-            line += f" {old:>10.3f} {row['instructions_per_element'] / old - 1:>+9.1%}"
+        each, name = row["instructions_per_element"], row["kernel"]
+        cells = [name, f"{each:.3f}", f"{row['instructions_of_a_call']:,}"]
+        if recorded and (old := before.get(name)):
+            cells += [f"{old:.3f}", f"{each / old - 1:+.1%}"]
         elif recorded:
-            line += "   not recorded"
-        lines.append(line)
-    return "\n".join(lines) + "\n"
+            cells.append("not recorded")
+        rows.append(cells)
+    about = f"instructions on {counted['target']}, {counted['valgrind']}, {counted['compiler']}"
+    return "\n".join([about, *report.lined_up(rows)]) + "\n"
 
 
 def grown(counted: dict[str, Any], recorded: dict[str, Any]) -> list[str]:
     """The kernels that take more instructions than recorded, beyond TOLERANCE."""
     before = _by_name(recorded)
     return [
-        row["kernel"]
-        for row in counted["kernels"]
-        if row["instructions_per_element"]
-        > (1 + TOLERANCE) * before.get(row["kernel"], float("inf"))
+        name
+        for name, each in _by_name(counted).items()
+        if each > (1 + TOLERANCE) * before.get(name, float("inf"))
     ]
 
 
@@ -326,62 +297,42 @@ def _by_name(recorded: dict[str, Any] | None) -> dict[str, float]:
     return {row["kernel"]: row["instructions_per_element"] for row in rows}
 
 
-def _arguments(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.studies.instructions", description=__doc__
-    )
-    parser.add_argument(
-        "--filter",
-        action="append",
-        default=[],
-        metavar="TEXT",
-        help="only kernels whose name has TEXT; given again, those that have every TEXT",
-    )
-    parser.add_argument(
-        "--compare",
-        action="store_true",
-        help=f"print the change since the record, and exit with 1 where a kernel grew by more than "
-        f"{100 * TOLERANCE:g} %%; nothing is written",
-    )
-    parser.add_argument(
-        "--json",
-        type=Path,
-        metavar="PATH",
-        help="the record (default: benchmarks/results/instructions-TARGET.json); the text is "
-        "written beside it",
-    )
-    parser.add_argument("--inside", metavar="LIBRARY", help=argparse.SUPPRESS)
-    return parser.parse_args(arguments)
+def main(
+    filter: Sequence[str] = (),  # noqa: A002
+    compare: bool = False,
+    json: Path | None = None,
+    inside: str | None = None,
+) -> None:
+    """Count, and record or compare.
 
-
-def main(arguments: list[str] | None = None) -> None:
-    options = _arguments(arguments)
-    if options.inside:
-        _run_kernels(options.inside, options.filter)
+    Args:
+        filter: only kernels whose name has TEXT; given again, those that have every TEXT
+        compare: print the change since the record, and exit with 1 where a kernel grew by more
+            than 2 %; nothing is written
+        json: the record (default: benchmarks/results/instructions-TARGET.json); the text is
+            written beside it
+    """
+    if inside:
+        _run_kernels(inside, filter)
         return
-    try:
-        counted = count(options.filter)
-    except RuntimeError as error:
-        sys.exit(f"python -m benchmarks.studies.instructions: {error}")
-    path = options.json or RESULTS / f"instructions-{counted['target'].lower()}.json"
-    if not options.compare:
+    counted = count(filter)
+    path = json or records.RESULTS / f"instructions-{counted['target'].lower()}.json"
+    if not compare:
         print(as_text(counted))
-        if options.filter and not options.json:
+        if filter and not json:
             print("part of the kernels: not recorded")
-            return
-        path.write_text(json.dumps(counted, indent=1) + "\n", encoding="utf-8")
-        path.with_suffix(".txt").write_text(as_text(counted), encoding="utf-8")
-        print(f"recorded in {path}")
+        else:
+            print(records.keep(path, counted, as_text(counted)))
         return
     if not path.exists():
-        sys.exit(f"python -m benchmarks.studies.instructions: nothing is recorded in {path}")
-    recorded = json.loads(path.read_text(encoding="utf-8"))
+        raise command.Refused(f"nothing is recorded in {path}")
+    recorded = records.load(path)
     print(as_text(counted, recorded))
     if recorded["compiler"] != counted["compiler"]:
         print(f"the record is of another compiler: {recorded['compiler']}")
     if names := grown(counted, recorded):
-        sys.exit(f"more instructions than recorded: {'; '.join(names)}")
+        raise command.Refused(f"more instructions than recorded: {'; '.join(names)}")
 
 
 if __name__ == "__main__":
-    main()
+    command.run(main)

@@ -7,12 +7,9 @@ cut. Processes of one machine share its memory, so nothing here says how anythin
 
 from __future__ import annotations
 
-import argparse
 import functools
 import json
 import os
-import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -24,6 +21,8 @@ import torch
 from torch import Tensor
 
 import posenc_native as pn
+from benchmarks import command
+from benchmarks.clock import turns
 from benchmarks.figures import report
 from benchmarks.peers.contestants import BASE, HEAD_DIM
 
@@ -68,25 +67,11 @@ def _calls() -> dict[str, tuple[dict[str, Tensor], str, Callable[..., Any]]]:
         ),
         "apply_rotary_qk, gradient": (both, "bhsd", with_gradient),
         "norm_rotary_qk": (both, "bhsd", lambda q, k: pn.norm_rotary_qk(q, k, None, inv_freq)),
-        "add_toeplitz_bias": (
-            {"scores": scores}, "bhqk", add_bias
-        ),
+        "add_toeplitz_bias": ({"scores": scores}, "bhqk", add_bias),
         "add_sinusoidal": (
             {"x": torch.randn(BATCH, TOKENS, HEAD_DIM)}, "bsd", lambda x: pn.add_sinusoidal(x)
         ),
     }  # fmt: skip
-
-
-def _seconds(runs: list[Callable[[], Any]], rounds: int) -> list[float]:
-    """CPU time of a call of each: medians over rounds in which they take turns."""
-    samples: list[list[float]] = [[] for _ in runs]
-    for _ in range(rounds + 1):
-        for of, run in zip(samples, runs, strict=True):
-            start = time.process_time()
-            for _ in range(CALLS):
-                run()
-            of.append((time.process_time() - start) / CALLS)
-    return [statistics.median(of[1:]) for of in samples]
 
 
 def _measure(rank: int, processes: int, place: str, rounds: int) -> None:
@@ -117,15 +102,16 @@ def _measure(rank: int, processes: int, place: str, rounds: int) -> None:
             first = next(iter(cut.values()))
             with CommDebugMode() as communicated:
                 call(**cut)
-            times = _seconds(
-                [
-                    functools.partial(call, **local),
-                    functools.partial(call, **cut),
-                    functools.partial(torch.neg, first),
-                ],
-                rounds,
-            )
-            costs.append(Cost(name, letter, processes, *times, communicated.get_total_counts()))
+            runs = {
+                "local": functools.partial(call, **local),
+                "distributed": functools.partial(call, **cut),
+                "of_torch": functools.partial(torch.neg, first),
+            }
+            number = dict.fromkeys(runs, CALLS)
+            found = turns.medians(runs, number, rounds, lambda: (time.process_time(),))
+            times = {way: seconds for way, (seconds,) in found.items()}
+            collectives = communicated.get_total_counts()
+            costs.append(Cost(name, letter, processes, **times, collectives=collectives))
     if rank == 0:
         rows = json.dumps([asdict(cost) for cost in costs])
         Path(place, "costs").write_text(rows, encoding="utf-8")
@@ -147,12 +133,14 @@ def costs(rounds: int = ROUNDS) -> list[Cost]:
     return found
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser("benchmarks.studies.many_devices", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    rounds = parser.parse_args(arguments).rounds
+def main(rounds: int = ROUNDS) -> None:
+    """Print the table.
+
+    Args:
+        rounds: how often each call has its turn (default: 31)
+    """
     print(report.many_devices_text([asdict(cost) for cost in costs(rounds)]))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command.run(main)

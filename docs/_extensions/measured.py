@@ -15,7 +15,8 @@
 
 The results are benchmarks/results/amd-epyc-2-cores.json and, of AVX2 instructions on that
 processor, amd-epyc-2-cores-avx2.json; a page never repeats a figure by hand. Times have a column
-for each, which says so where nothing is recorded. Goals are those of benchmarks/cases.
+for each, which says so where nothing is recorded, and has the date of what was recorded of an older
+commit than the newest one. Goals are those of benchmarks/cases.
 """
 
 from __future__ import annotations
@@ -30,11 +31,10 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from benchmarks.cases.goals import RULES
-from benchmarks.figures import judging, records, report
+from benchmarks.figures import judging, records, report, tables
+from benchmarks.figures.tables import NOT_RECORDED, PROCESSOR
 
-PROCESSOR = "amd-epyc-2-cores"
 RESULTS = records.RESULTS / f"{PROCESSOR}.json"
-NOT_RECORDED = "not recorded yet"
 
 
 class Measured(SphinxDirective):
@@ -49,7 +49,7 @@ class Measured(SphinxDirective):
             lines = _machine()
         elif what == "accuracy" and (rows := _accuracy_of(which)):
             lines = _accuracy(rows)
-        elif what in ("case", "call") and _case_of("AVX-512", which):
+        elif what in ("case", "call") and tables.case_of(_results(), which):
             lines = _case(which, limits=what == "case")
         elif what == "goals" and not which:
             lines = _goals()
@@ -93,10 +93,8 @@ def _recorded(column: str) -> list[str]:
     return [f"{line}." for line in records.origins_text(_columns()[column] or {}).splitlines()]
 
 
-def _table(headings: list[str], rows: list[list[str]], numbers_from: int) -> list[str]:
-    """A table in Markdown; columns from that number on are aligned to the right."""
-    marks = ["---" if i < numbers_from else "--:" for i in range(len(headings))]
-    return [f"| {' | '.join(cells)} |" for cells in (headings, marks, *rows)]
+def _dated(words: str, recorded: dict[str, Any]) -> str:
+    return tables.dated(words, {"recorded": recorded}, records.newest(_columns()))
 
 
 def _accuracy_of(quantity: str) -> list[dict[str, Any]]:
@@ -111,13 +109,9 @@ def _accuracy(rows: list[dict[str, Any]]) -> list[str]:
         if any(error is not None for error in errors.values()):
             cells = (errors.get(position) for position in positions)
             lines.append([peer, *("" if e is None else f"{e:.1e}" for e in cells)])
-    return _table(["position", *(f"{p:,}".replace(",", " ") for p in positions)], lines, 1)
-
-
-def _case_of(column: str, name: str) -> dict[str, Any] | None:
-    figures = _columns()[column]
-    cases = figures["cases"] if figures else ()
-    return next((case for case in cases if case["case"] == name), None)
+    heading = _dated("position", _results()["accuracy_recorded"])
+    headings = [heading, *(f"{p:,}".replace(",", " ") for p in positions)]
+    return tables.markdown(headings, lines, 1)
 
 
 def _case(name: str, *, limits: bool) -> list[str]:
@@ -125,7 +119,7 @@ def _case(name: str, *, limits: bool) -> list[str]:
 
     Ours first, then the others, the fastest first.
     """
-    cases = {column: _case_of(column, name) for column in _columns()}
+    cases = {column: tables.case_of(figures, name) for column, figures in _columns().items()}
     first = next(case for case in cases.values() if case)
     rows = []
     for kind in first["limits"] if limits else ():
@@ -137,22 +131,12 @@ def _case(name: str, *, limits: bool) -> list[str]:
     timed = sorted(judging.timed(first), key=lambda row: (not row["ours"], row["seconds"]))
     for row in timed:
         words = f"**{row['contestant']}**" if row["ours"] else row["contestant"]
-        times = (
-            _time(case, row, limits=limits) if case else NOT_RECORDED for case in cases.values()
-        )
-        rows.append([words, row["mode"], *times])
-    return _table(["", "mode", *cases], rows, 2)
-
-
-def _time(case: dict[str, Any], of: dict[str, Any], *, limits: bool) -> str:
-    """The time of the row of that name and mode, and what it is of the memory limit."""
-    for row in judging.timed(case):
-        if (row["contestant"], row["mode"]) == (of["contestant"], of["mode"]):
-            time = report.duration(row["seconds"])
-            if limits and "limit" in row:
-                return f"{time}, {row['times_limit']:.2f} x {row['limit']}"
-            return time
-    return NOT_RECORDED
+        found = (tables.row_of(case, row["contestant"], row["mode"]) for case in cases.values())
+        rows.append([words, row["mode"], *(tables.time(one, limits=limits) for one in found)])
+    headings = (
+        _dated(column, case["recorded"]) if case else column for column, case in cases.items()
+    )
+    return tables.markdown(["", "mode", *headings], rows, 2)
 
 
 def _tallies(entries: Iterable[judging.Entry]) -> dict[str, judging.Tally]:
@@ -177,7 +161,17 @@ def _goals() -> list[str]:
         [text, *(_tally(tallies[c].get(text)) if c in tallies else NOT_RECORDED for c in columns)]
         for text in goals
     ]
-    return _table(["goal", *(f"{column}: met, missed, not judged" for column in columns)], rows, 1)
+    words = "met, missed, not judged"
+    headings = (f"{column}{_since(figures)}: {words}" for column, figures in columns.items())
+    return tables.markdown(["goal", *headings], rows, 1)
+
+
+def _since(figures: records.Figures | None) -> str:
+    """The day of the oldest case, where not all are of the newest commit."""
+    if figures is None:
+        return ""
+    oldest = min((case["recorded"] for case in figures["cases"]), key=lambda of: of["date"])
+    return _dated("", oldest).replace("(", "(since ")
 
 
 def _tally(of: judging.Tally | None) -> str:
@@ -219,7 +213,7 @@ def _missed_goals() -> list[str]:
         lines += [
             f"**{column}**: {len(tally.missed)} are missed.",
             "",
-            *_table(headings, rows, 5),
+            *tables.markdown(headings, rows, 5),
             "",
         ]
     return lines

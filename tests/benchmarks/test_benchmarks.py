@@ -2,24 +2,25 @@
 
 import dataclasses
 import importlib.util
-import json
 import math
 import re
 import shutil
-import subprocess
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
-from places import ROOT
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("ml_dtypes")
 
+import benchmarks.__main__ as program  # noqa: E402
 import posenc_native as pn  # noqa: E402
+from benchmarks import command  # noqa: E402
 from benchmarks.cases import biases, gathers, toeplitz  # noqa: E402
 from benchmarks.clock import harness, limits  # noqa: E402
-from benchmarks.figures import report  # noqa: E402
+from benchmarks.figures import records, report  # noqa: E402
 from benchmarks.studies import fresh  # noqa: E402
 from posenc_native import nn as pnn  # noqa: E402
 
@@ -82,11 +83,19 @@ PACKAGES = {
 }  # fmt: skip
 
 
-def run_benchmarks(*arguments):
-    command = [sys.executable, "-m", "benchmarks", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.fixture
+def run_benchmarks(monkeypatch, capsys):
+    """Quickly, in this process, of which nothing stays changed; returns what is printed."""
+    monkeypatch.setattr(program, "_fix_thresholds_of_malloc", lambda: None)
+    before = torch.get_num_threads(), pn.get_num_threads()
+
+    def run(**options):
+        program.main(quick=True, threads=[1], **options)
+        return capsys.readouterr().out
+
+    yield run
+    torch.set_num_threads(before[0])
+    pn.set_num_threads(before[1])
 
 
 def finite_and_positive(*figures):
@@ -94,12 +103,11 @@ def finite_and_positive(*figures):
 
 
 @pytest.mark.slow
-def test_a_quick_run_fills_in_every_row(tmp_path):
+def test_a_quick_run_fills_in_every_row(tmp_path, run_benchmarks):
     path = tmp_path / "figures.json"
-    arguments = ("--quick", "--rounds", "2", "--threads", "1")
-    text = run_benchmarks(*arguments, "--json", str(path))
-    names = run_benchmarks(*arguments, "--list").splitlines()
-    figures = json.loads(path.read_text(encoding="utf-8"))
+    text = run_benchmarks(rounds=2, json=path)
+    names = run_benchmarks(list=True).splitlines()
+    figures = records.load(path)
 
     assert figures["quick"] is True
     assert {"date", "commit", "cpu", "cores", "caches", "packages"} <= figures["machine"].keys()
@@ -186,12 +194,11 @@ def test_a_quick_run_fills_in_every_row(tmp_path):
     assert report.many_devices_text(figures["many_devices"]) in text
 
 
-def test_a_part_is_merged_into_what_is_recorded(tmp_path):
+def test_a_part_is_merged_into_what_is_recorded(tmp_path, run_benchmarks):
     path = tmp_path / "figures.json"
     parts = ("rotary: key cache", "decode, a sinusoidal row")
-    arguments = ("--quick", "--rounds", "1", "--threads", "1", "--json", str(path), "--merge")
-    texts = [run_benchmarks(*arguments, "--filter", part) for part in parts]
-    figures = json.loads(path.read_text(encoding="utf-8"))
+    texts = [run_benchmarks(filter=[part], rounds=1, merge=True, json=path) for part in parts]
+    figures = records.load(path)
     assert [
         case["case"].startswith(part) for case, part in zip(figures["cases"], parts, strict=True)
     ]
@@ -200,9 +207,54 @@ def test_a_part_is_merged_into_what_is_recorded(tmp_path):
     text = path.with_suffix(".txt").read_text(encoding="utf-8")
     for page, there in ((texts[0], (1, 0)), (texts[1], (0, 1)), (text, (1, 1))):
         lines = page.partition("SUMMARY")[2].splitlines()
-        found = [any(line.startswith(name) for line in lines) for name in ("rotary var", "decode")]
-        assert found == [bool(one) for one in there]
+        names = ("  rotary variants", "  decode")
+        assert [any(line.startswith(name) for line in lines) for name in names] == [*there]
     assert ": 2 cases\n" in text
+    with pytest.raises(command.Refused, match="no case has nothing"):
+        run_benchmarks(filter=["nothing"])
+
+
+def option_of(
+    only: Sequence[str] = (),
+    pause: float = 1.5,
+    small: bool = True,
+    at: Path | None = None,
+    hidden: int = 3,
+    sizes: Sequence[int] = (1, 2),
+) -> None:
+    """Do it.
+
+    Args:
+        only: some, in
+            two lines of 100 %
+        pause: so long
+        small: do not
+        at: a place
+        sizes: some
+    """
+    if at == Path("refused"):
+        raise command.Refused("not there")
+    SEEN.append((only, pause, small, at, hidden, sizes))
+
+
+SEEN = []
+
+
+def test_options_are_the_parameters_of_a_function(capsys):
+    command.run(option_of, [])
+    options = "--only a --only b --pause 2 --no-small --at x --hidden 4 --sizes 3,4"
+    command.run(option_of, options.split())
+    assert [
+        ([], 1.5, True, None, 3, (1, 2)),
+        (["a", "b"], 2.0, False, Path("x"), 4, [3, 4]),
+    ] == SEEN
+    with pytest.raises(SystemExit, match=r"test_benchmarks: not there$"):
+        command.run(option_of, ["--at", "refused"])
+    with pytest.raises(SystemExit):
+        command.run(option_of, ["--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "--only TEXT some, in two lines of 100 % --pause X so long" in shown
+    assert "hidden" not in shown
 
 
 class OneNumber:
@@ -289,6 +341,12 @@ def test_buffers_whose_numbers_vanish_are_not_timed(dtype, steps):
     case.contestants = [row]
     with pytest.raises(RuntimeError, match=r"decaying: 100% of the numbers of set 0 are 0, sub"):
         harness.measure(case, steps)
+    # Where results are something else, it is what is overwritten that counts.
+    elsewhere = harness.Job(None, lambda b: torch.zeros(9), None, 0.0, lambda b: b.numbers)
+    with pytest.raises(RuntimeError, match="decaying"):
+        harness.measure(dataclasses.replace(case, job=elsewhere), 1)
+    case = harness.Case("sums", 1, [Decaying(dtype)], [keep], job=elsewhere)
+    harness.measure(case, steps)
 
 
 def test_relative_peers_do_the_same_work():
@@ -336,5 +394,4 @@ def test_fresh_results_are_timed_beside_what_a_pool_would_give(library):
     assert ways["populated"]["faults"] > ways["reused"]["faults"]
     heading, line = fresh.text({"kept": {f"{library}, 1 MiB": ways}}).splitlines()
     assert len(heading) == len(line)
-    cells = line.split("kept")[1].split()
-    assert cells[-1] == f"{ways['populated']['faults']:.0f}"
+    assert line.split()[-1] == f"{ways['populated']['faults']:.0f}"

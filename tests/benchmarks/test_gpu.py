@@ -1,20 +1,15 @@
-"""`make gpu` without a GPU: a stand-in takes CUDA's place, all else is real. No time is judged."""
+"""`make gpu` without a GPU: a device, a clock and programs that are none. No time is judged."""
 
 from __future__ import annotations
 
 import itertools
-import math
 import os
 import re
 import signal
 import subprocess
 import sys
 import sysconfig
-import time
-import venv
 import zipfile
-from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -24,186 +19,142 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("ml_dtypes")
 
 import torch_cases  # noqa: E402
-from targets import NATIVE, NEEDS_NATIVE  # noqa: E402
+from targets import NEEDS_NATIVE  # noqa: E402
 
+import benchmarks.gpu.__main__ as command  # noqa: E402
 from benchmarks.clock.harness import Case, Contestant, Skipped  # noqa: E402
 from benchmarks.gpu import (  # noqa: E402
-    checks,
     device,
+    install,
     kit,
     record,
-    report,
+    resume,
     rows,
     small_run,
-    sources,
     steps,
+    times,
     timing,
-    wheels,
-)
-from benchmarks.gpu import times as times_program  # noqa: E402
-from benchmarks.gpu.checks import FAILED, PASSED, SKIPPED, UNFINISHED  # noqa: E402
-from benchmarks.gpu.stand_in import StandIn  # noqa: E402
+)  # fmt: skip
+from benchmarks.gpu.steps import (  # noqa: E402
+    FAILED,
+    MORE_TO_DO,
+    PASSED,
+    SKIPPED,
+    UNFINISHED,
+    Outcome,
+)  # fmt: skip
 
 pytestmark = NEEDS_NATIVE
-THIS_PYTHON = f"cp{sys.version_info[0]}{sys.version_info[1]}"
+pytest_plugins = ["pytester"]
+VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
+THIS_PYTHON = f"cp{VERSION.replace('.', '')}"
 PLATFORM = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+OURS = f"{THIS_PYTHON}-{THIS_PYTHON}-{PLATFORM}"
 
 
 # --- Which steps a call runs, and for how long
 
 
-def call(recorded, again=(), budget=steps.BUDGET):
-    """A call in which every step takes all of its time, and fails if it is in `again`."""
-    left = budget - steps.INSTALL.limit
-    begun = []
+def one_call(recorded, fails=(), budget=steps.BUDGET):
+    """A call in which every step takes all of its time, and fails if it is in `fails`."""
+    left, begun = budget - 60, []
     waiting = list(itertools.chain(*steps.to_run(recorded, dict.fromkeys(steps.NAMES, "key"))))
-    while waiting:
+    while waiting and (limit := steps.limit(waiting[0], waiting[1:], left)):
         step, *waiting = waiting
-        limit = steps.limit(step, waiting, left)
-        if not limit:
-            break
         assert step.least <= limit <= left
         left -= limit
         begun.append(step.name)
-        status = FAILED if step.name in again else PASSED
-        recorded[step.name] = {"status": status, "of": "key"}
-    assert left >= 0
+        recorded[step.name] = {"status": FAILED if step.name in fails else PASSED, "of": "key"}
     return begun
 
 
-def test_calls_share_the_steps_and_none_outlasts_its_budget():
+def test_calls_share_the_steps():
     recorded = {}
-    calls = [call(recorded) for _ in range(4)]
+    calls = [one_call(recorded) for _ in range(4)]
     assert [*itertools.chain(*calls)] == list(steps.NAMES)
     # The first tells whether anything works, the last of four has nothing left to do.
     assert calls[0][:2] == ["small run", "tests"]
     assert calls[3] == []
-    # A machine's call ends after ten minutes.
-    assert steps.BUDGET + 30 <= 600
-
-
-def test_a_step_with_less_than_its_least_time_is_left_to_the_next_call():
+    assert steps.BUDGET + 30 <= 600  # a machine's call ends after ten minutes
+    # What has less than its least time is left to the next call.
     recorded = {}
-    assert call(recorded, budget=steps.INSTALL.limit + 100) == ["small run"]
-    assert call(recorded, budget=steps.INSTALL.limit + 119) == []
-    assert call(recorded, budget=steps.INSTALL.limit + 120) == ["tests"]
+    budgets = [one_call(recorded, budget=60 + seconds) for seconds in (100, 119, 120)]
+    assert budgets == [["small run"], [], ["tests"]]
 
 
 def test_what_failed_has_another_try_after_the_others():
     recorded = {}
-    assert "tests" in call(recorded, again=("tests",))
-    then = [*call(recorded), *call(recorded)]
+    assert "tests" in one_call(recorded, fails=("tests",))
+    then = [*one_call(recorded), *one_call(recorded)]
     assert then.index("tests") > then.index("racecheck")
     assert then.count("tests") == 1
     # Of other sources all of it is to run, in its order.
     changed = dict.fromkeys(steps.NAMES, "other")
     assert [step.name for step in steps.to_run(recorded, changed)[0]] == list(steps.NAMES)
-    recorded["times"]["status"] = UNFINISHED
-    recorded["memcheck"]["status"] = SKIPPED
+    recorded["times"]["status"], recorded["memcheck"]["status"] = UNFINISHED, SKIPPED
     groups = steps.to_run(recorded, dict.fromkeys(steps.NAMES, "key"))
     assert [[step.name for step in group] for group in groups] == [["times"], ["memcheck"]]
 
 
-def test_what_a_step_depends_on_is_there():
-    for step in steps.STEPS:
-        assert sources.digest(step.of)
-    with pytest.raises(FileNotFoundError, match="no file or folder"):
-        sources.digest(["benchmarks/gpu/no_such_file.py"])
-
-
 def test_a_digest_is_of_names_and_contents(tmp_path):
+    for step in steps.STEPS:
+        assert kit.digest(step.of)
+    with pytest.raises(FileNotFoundError, match="no file or folder"):
+        kit.digest(["benchmarks/gpu/no_such_file.py"])
     (tmp_path / "a.py").write_text("x = 1\n")
-    of_sources, of_all = ({"names": ["."], "root": tmp_path, "compiled": c} for c in (False, True))
-    before = sources.digest(**of_sources), sources.digest(**of_all)
+    before = kit.digest(["."], tmp_path), kit.digest(["."], tmp_path, compiled=True)
     (tmp_path / "b.so").write_bytes(b"compiled")
-    assert sources.digest(**of_sources) == before[0]
-    assert sources.digest(**of_all) != before[1]
+    assert kit.digest(["."], tmp_path) == before[0]
+    assert kit.digest(["."], tmp_path, compiled=True) != before[1]
     (tmp_path / "a.py").rename(tmp_path / "c.py")
-    assert sources.digest(**of_sources) != before[0]
+    assert kit.digest(["."], tmp_path) != before[0]
 
 
 # --- Programs under a limit
 
 
-def run(tmp_path, code, limit, **more):
-    return checks.run(
-        [sys.executable, "-c", code], cwd=tmp_path, limit=limit, log=tmp_path / "log",
-        environment=dict(os.environ) | more,
-    )  # fmt: skip
+def run(tmp_path, code, limit=1.0):
+    return steps.run(["sh", "-c", code], cwd=tmp_path, environment=dict(os.environ), limit=limit,
+                     log=tmp_path / "log")  # fmt: skip
 
 
-def test_a_program_out_of_time_is_interrupted_and_has_a_moment_to_say_more(tmp_path):
-    code = """
-import time
-print("begun", flush=True)
-try:
-    time.sleep(60)
-except KeyboardInterrupt:
-    print("summary")
-"""
-    outcome = run(tmp_path, code, 4)
+def test_a_program_out_of_time_is_interrupted_and_killed_where_that_does_not_end_it(tmp_path):
+    (tmp_path / "log").write_text("before\n")  # all that ever ran; an outcome has its own part
+    ends = "trap 'echo summary; exit 0' INT; echo begun; sleep 60 & wait"
     # What ended in good order was still not given its time.
-    assert (outcome.status, outcome.output) == (FAILED, "begun\nsummary\n")
-    assert outcome.detail == "interrupted after 3 s"
-    assert (tmp_path / "log").read_text() == "begun\nsummary\n"
-
-
-def test_a_program_that_does_not_end_is_killed_and_its_output_kept(tmp_path):
-    code = """
-import signal, time
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-print("begun", flush=True)
-time.sleep(60)
-"""
-    outcome = run(tmp_path, code, 4)
-    assert (outcome.status, outcome.output) == (FAILED, "begun\n")
-    assert outcome.detail == "killed after 4 s: it did not end when interrupted"
+    outcome = Outcome(FAILED, "interrupted after 1 s", "begun\nsummary\n")
+    assert run(tmp_path, ends) == outcome
+    assert (tmp_path / "log").read_text() == "before\nbegun\nsummary\n"
+    stays = "trap '' INT; echo begun; sleep 60"
+    said = "killed after 1 s: it did not end when interrupted"
+    assert run(tmp_path, stays) == Outcome(FAILED, said, "begun\n")
 
 
 def test_a_program_can_be_interrupted_where_the_shell_ignores_interrupts(tmp_path):
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        outcome = run(tmp_path, "import time; time.sleep(60)", 4)
+        outcome = run(tmp_path, "sleep 60")
         assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
-    assert outcome.detail == "interrupted after 3 s"
-    assert "KeyboardInterrupt" in outcome.output
+    assert outcome.detail == "interrupted after 1 s"
 
 
-def test_the_status_of_a_program_says_whether_more_is_to_do(tmp_path):
-    for status, expected in ((0, PASSED), (checks.MORE_TO_DO, UNFINISHED), (1, FAILED)):
-        assert run(tmp_path, f"import sys; sys.exit({status})", 30).status == expected
-    # The log has all that ever ran, an outcome its own part.
-    (tmp_path / "log").write_text("before\n")
-    assert run(tmp_path, "print('after')", 30).output == "after\n"
-    assert (tmp_path / "log").read_text() == "before\nafter\n"
+@pytest.mark.parametrize(("status", "said"), [(0, PASSED), (MORE_TO_DO, UNFINISHED), (1, FAILED)])
+def test_the_status_of_a_program_says_whether_more_is_to_do(status, said, tmp_path):
+    assert run(tmp_path, f"exit {status}", 30).status == said
 
 
-@pytest.mark.parametrize("side_by_side", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_tests_out_of_time_have_named_what_ran(side_by_side, tmp_path):
-    if side_by_side:
-        pytest.importorskip("xdist", reason="pytest-xdist runs tests side by side")
-    files = ("nn/test_rotary", "hf/test_patch", "hf/test_compile", "hf/test_precision")
-    for file in ("engines/tensors/test_cuda", *files):
-        path = tmp_path / "tests" / f"{file}.py"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("def test_quick_cpu(): pass\ndef test_other(): assert False\n")
-    with path.open("a") as file:
-        file.write("import time\ndef test_that_hangs_cpu(): time.sleep(60)\n")
-    # A plugin that is installed and broken.
-    (tmp_path / "x-1.dist-info").mkdir()
-    (tmp_path / "x-1.dist-info" / "entry_points.txt").write_text("[pytest11]\nx = no_such_module\n")
-    environment = dict(os.environ) | checks.TEST_ENVIRONMENT | {"PYTHONPATH": str(tmp_path)}
-    command = checks.test_command("cpu", tmp_path, quick=False, side_by_side=side_by_side)
-    outcome = checks.judge_tests(
-        checks.run(command, cwd=tmp_path, environment=environment, limit=16, log=tmp_path / "log")
-    )
-    assert outcome.status == FAILED
-    assert outcome.output.count("PASSED") == 5, outcome.output
-    assert "test_that_hangs_cpu" in outcome.output
-    deselected = "" if side_by_side else ", 5 deselected"  # by each worker, which does not say so
-    assert outcome.detail == f"5 passed{deselected}, interrupted after 12 s"
+def test_a_call_that_is_ended_leaves_nothing_running(tmp_path):
+    before = signal.signal(signal.SIGALRM, command._terminated)
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    try:
+        with pytest.raises(SystemExit):
+            run(tmp_path, "echo $$; sleep 60", 30)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "log").read_text()), 0)
 
 
 @pytest.mark.parametrize(
@@ -213,32 +164,103 @@ def test_tests_out_of_time_have_named_what_ran(side_by_side, tmp_path):
         (UNFINISHED, "========= ERROR SUMMARY: 0 errors", UNFINISHED),
         (FAILED, "========= ERROR SUMMARY: 3 errors", FAILED),
         (PASSED, "========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)", FAILED),
-        (FAILED, "small run: 1 differ\n========= ERROR SUMMARY: 0 errors", FAILED),
+        (FAILED, "=== 1 failed in 3.0s\n========= ERROR SUMMARY: 0 errors", FAILED),
         (FAILED, "========= Error: Device not supported. Please refer to the documentation",
          SKIPPED),
-        (FAILED, "Segmentation fault", FAILED),
-        (PASSED, "1676 results", FAILED),
-        (UNFINISHED, "1676 results", FAILED),
+        (FAILED, "a.py::test_a Segmentation fault", FAILED),
+        (PASSED, "=== 82 passed in 3.0s", FAILED),
+        (UNFINISHED, "=== 82 passed in 3.0s", FAILED),
     ],
 )  # fmt: skip
 def test_what_compute_sanitizer_says_is_understood(status, output, expected):
-    outcome = checks.judge_sanitizer(checks.Outcome(status, "", output))
+    outcome = steps.judge_sanitizer(steps.judge(Outcome(status, "", output)))
     assert outcome.status == expected
-    assert outcome.detail or output == "Segmentation fault"
+    assert outcome.detail
 
 
-@pytest.mark.parametrize("tool", ["memcheck", "racecheck", "initcheck", "synccheck"])
-def test_the_summary_of_a_sanitizer_out_of_time_is_kept(tool, tmp_path):
-    program = [sys.executable, "-c", "import time; print('begun', flush=True); time.sleep(60)"]
-    command = checks.sanitizer_command(StandIn().sanitizer(), tool, program)
-    outcome = checks.judge_sanitizer(
-        checks.run(command, cwd=ROOT, environment=dict(os.environ), limit=4, log=tmp_path / "log")
+# --- Tests that go on where an earlier call stopped
+
+
+class Losing(device.StandIn):
+    """A device that is gone once `lose` was called."""
+
+    gone = False
+
+    def synchronize(self):
+        if self.gone:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    def lose(self, _=None):
+        self.gone = True
+        self.synchronize()
+
+
+@pytest.fixture
+def some_tests(pytester, monkeypatch):
+    """Runs tests under the plugin: the outcome, and the names of those that have passed."""
+    on = Losing()
+    monkeypatch.setattr(device, "DEVICES", {"stand-in": lambda: on})
+    file = pytester.path / "passed"
+
+    def run_them(code, *more):
+        pytester.makepyfile(test_a=code)
+        # fmt: off
+        options = ("-v", "-p", "no:cacheprovider", "-p", "no:warnings", "-p",
+                   "benchmarks.gpu.resume")
+        # fmt: on
+        given = ("--device", "stand-in", "--passed", file, *more)
+        result = pytester.runpytest_inprocess(*options, *given)
+        status = {0: PASSED, MORE_TO_DO: UNFINISHED}.get(result.ret, FAILED)
+        outcome = steps.judge(Outcome(status, "", result.stdout.str()))
+        names = file.read_text().split() if file.exists() else []
+        return outcome, [name.partition("::")[2] for name in names]
+
+    return run_them
+
+
+def test_tests_that_passed_are_not_repeated(some_tests):
+    code = "def test_a(): 0\ndef test_b(): assert {0}\ndef test_c(in_parts): assert {0} == in_parts"
+    outcome, passed = some_tests(code.format(False))
+    assert (outcome.status, outcome.detail, passed) == (
+        FAILED, "1 failed, 2 passed", ["test_a", "test_c"],
+    )  # fmt: skip
+    outcome, passed = some_tests(code.format(True))
+    assert (outcome.status, outcome.detail) == (PASSED, "1 passed, 2 deselected")
+    assert some_tests(code.format(True))[0].status == PASSED  # nothing is left
+
+
+def test_tests_out_of_time_are_unfinished(some_tests, monkeypatch):
+    code = "def test_a(): pass\ndef test_b(): pass\ndef test_c(): pass"
+    clock = SimpleNamespace(time=itertools.count().__next__)  # it ticks as it is read
+    monkeypatch.setattr(resume, "time", clock)
+    outcome, passed = some_tests(code, "--until", "1")
+    assert (outcome.status, passed) == (UNFINISHED, ["test_a", "test_b"])
+    assert outcome.detail == "2 passed, out of time"
+    assert some_tests(code)[0].detail == "1 passed, 2 deselected"
+
+
+def test_a_lost_device_ends_the_tests_and_names_the_last(some_tests):
+    outcome, passed = some_tests(
+        "def test_a(): pass\ndef test_b(on): on.lose()\ndef test_c(): pass"
     )
-    assert outcome.status == FAILED
-    assert re.fullmatch(r"\w+ SUMMARY: 0 .*, interrupted after 3 s", outcome.detail)
+    assert (outcome.status, passed) == (FAILED, ["test_a"])
+    said = "1 failed, 1 passed, the device is lost since test_b: RuntimeError: CUDA error: an"
+    assert outcome.detail.startswith(said)
 
 
-# --- The device and its stand-in
+@pytest.mark.parametrize(
+    "family", ["rotary", "normed", "gradients", "sinusoids", "relative", "grids"]
+)
+def test_the_small_run_computes_the_same_twice(family):
+    case = next(c for c in small_run.CASES if c.id.startswith(f"{family}, ") and "float32" in c.id)
+    (compute,) = case.values
+    results = compute("cpu")
+    assert len(results) >= 5
+    for a, b in zip(results, compute("cpu"), strict=True):
+        torch_cases.assert_same_bits(a, b)
+
+
+# --- The device, and the clock
 
 
 def test_one_file_asks_cuda():
@@ -248,299 +270,214 @@ def test_one_file_asks_cuda():
 
 
 def test_the_stand_in_can_all_that_a_device_can():
-    wanted = {name for name in vars(device.Device) if not name.startswith("_")}
-    for each in (device.Cuda, StandIn):
-        assert {name for name in vars(each) if not name.startswith("_")} >= wanted
-    assert device.named("stand-in").description().keys() == {
-        "device", "compute_capability", "multiprocessors", "memory_bytes", "l2_bytes", "driver",
-    }  # fmt: skip
+    assert {n for n in vars(device.Cuda) if n[0] != "_"} == {
+        n for n in vars(device.StandIn) if n[0] != "_"
+    }
+    keys = {"device", "compute_capability", "multiprocessors", "memory_bytes", "l2_bytes", "driver"}
+    assert device.StandIn().description().keys() == keys
 
 
 @torch_cases.needs_cuda
-def test_the_device_describes_itself_as_its_stand_in_does_cuda():
+def test_the_device_describes_itself_as_its_stand_in_does():
     found = device.Cuda().description()
-    assert found.keys() == StandIn().description().keys()
+    assert found.keys() == device.StandIn().description().keys()
     assert found["l2_bytes"] > 0
 
 
-class Waking(StandIn):
-    """A device whose clock is slow until it has worked for 100 ms."""
+class Queue(device.StandIn):
+    """A device whose queue is the moment at which it will be empty, of a clock of its own."""
 
     def __init__(self):
-        super().__init__()
-        self._began = None
+        self.time = self.empty = 0.0
+        self.leads = []
 
-    @property
-    def cycles_per_second(self):
-        self._began = self._began or time.perf_counter()
-        return 1e9 if time.perf_counter() - self._began > 0.1 else 2e8
+    def now(self):
+        self.time += 1e-9
+        return self.time
 
+    def work(self, seconds):
+        """Of the device alone."""
+        self.empty = max(self.empty, self.time) + seconds
 
-def test_the_clock_is_calibrated_on_a_device_that_is_awake():
-    # A lead by the slow clock would be a fifth of what it has to be. Sleep ends no sooner, and
-    # somewhat later on a machine with other work.
-    assert 0.5e9 < timing.Clock(Waking())._cycles_per_second <= 1.01e9
+    def sleep(self, cycles):
+        self.leads.append(cycles)
+        self.work(cycles / (1e9 if self.time > 0.1 else 2e8))  # its clock is slow until it is awake
 
+    def synchronize(self):
+        self.time = max(self.time, self.empty)
 
-def queue(on, seconds):
-    """Work of the device alone."""
-    return lambda _: on.sleep(int(seconds * on.cycles_per_second))
+    def event(self):
+        event = SimpleNamespace(at=0.0, synchronize=self.synchronize)
+        event.record = lambda: setattr(event, "at", max(self.empty, self.time))
+        event.query = lambda: self.time >= event.at
+        event.elapsed_time = lambda end: (end.at - event.at) * 1e3
+        return event
 
-
-def busy(seconds):
-    """Work of the host, which is that of the stand-in too."""
-
-    def run(_):
-        end = time.perf_counter() + seconds
-        while time.perf_counter() < end:
-            pass
-
-    return run
-
-
-def test_times_of_the_device_and_of_the_host_are_told_apart():
-    on = StandIn()
-    clock = timing.Clock(on)
-    host = min(clock.host(queue(on, 2e-3), [None], 5) for _ in range(5))
-    assert host < 1e-3
-    samples = [clock.device(queue(on, 2e-3), [None], 3, 1e-3) for _ in range(5)]
-    assert all(sample.seconds >= 2e-3 for sample in samples)
-    assert min(clock.host(busy(1e-3), [None], 3) for _ in range(3)) >= 1e-3
-    assert clock.device(busy(1e-3), [None], 3, 1e-3).seconds >= 1e-3
+    def busy(self, seconds):
+        """Work of the host, which the device waits for."""
+        self.time += seconds
 
 
-def test_a_sample_that_was_not_queued_in_time_is_taken_again(monkeypatch):
-    clock = timing.Clock(StandIn())
-    leads = []
-    sleep = clock.on.sleep
-    monkeypatch.setattr(clock.on, "sleep", lambda cycles: leads.append(cycles) or sleep(cycles))
-    # Twice as slow as is thought: the second lead is long enough, where nothing disturbs it.
-    sample = clock.device(busy(10e-3), [None], 2, 5e-3)
-    assert sample.clean
-    assert len(leads) >= 2
-    assert leads[1] > 1.9 * leads[0]
+@pytest.fixture
+def queue():
+    return Queue()
+
+
+def test_the_clock_is_calibrated_on_a_device_that_is_awake(queue):
+    # A lead by the slow clock would be a fifth of what it has to be.
+    assert timing.Clock(queue, queue.now).cycles_per_second == pytest.approx(1e9)
+
+
+def test_times_of_the_device_and_of_the_host_are_told_apart(queue):
+    clock = timing.Clock(queue, queue.now)
+    assert clock.host(lambda b: queue.work(2e-3), [None], 5) < 1e-6
+    assert clock.device(lambda b: queue.work(2e-3), [None], 3, 1e-3).seconds == pytest.approx(2e-3)
+    assert clock.host(lambda b: queue.busy(1e-3), [None], 3) == pytest.approx(1e-3)
+
+
+def test_a_sample_that_was_not_queued_in_time_is_taken_again(queue):
+    clock = timing.Clock(queue, queue.now)
+    queue.leads.clear()
+    # Twice as slow as is thought: the second lead is long enough.
+    assert clock.device(lambda b: queue.busy(10e-3), [None], 2, 5e-3).clean
+    assert [lead / queue.leads[0] for lead in queue.leads] == pytest.approx([1, 2], rel=0.01)
     # Far slower than is thought: a bounded number of tries, and no claim to be clean.
-    leads.clear()
-    sample = clock.device(busy(10e-3), [None], 2, 0)
-    assert not sample.clean
-    assert len(leads) == 4
-
-
-class OneNumber:
-    nbytes = 4096
-
-    def __init__(self):
-        self.x, self.y = torch.ones(1024), torch.ones(1024)
+    queue.leads.clear()
+    assert not clock.device(lambda b: queue.busy(10e-3), [None], 2, 0).clean
+    assert len(queue.leads) == 4
 
 
 def a_case(*contestants, name="a case"):
-    copy = Contestant("copy", "out=", lambda b: b.y.copy_(b.x), "copy")
-    return Case(name, 1, [OneNumber(), OneNumber()], [copy, *contestants])
+    copy = Contestant("copy", "out=", lambda b: b.target.copy_(b.memory), "copy")
+    sets = [rows.Memory((1024,), torch.float32, "cpu") for _ in range(2)]
+    return Case(name, 1, sets, [copy, *contestants])
 
 
-def fails(message):
-    def run(_):
-        raise RuntimeError(message)
-
-    return run
+def fails(_):
+    raise RuntimeError("no memory")
 
 
-def test_figures_say_how_many_samples_were_not_clean():
-    contestant = timing.Ours("ours", "fresh", lambda b: b.x * 2, "copy")
-    samples = [timing.Sample(s * 1e-6, clean) for s, clean in ((1, True), (9, False), (2, True))]
-    timed = timing.Timed(contestant, samples, [1e-6], 1)
-    never = timing.Timed(contestant, [timing.Sample(9e-6, False)] * 2, [1e-6], 1)
-    case = report.as_json(timing.Result(a_case(), [timed, never], []))
-    assert [row["microseconds"] for row in case["rows"]] == pytest.approx([1.5, 9.0])
-    assert [(row["samples"], row["samples_not_clean"]) for row in case["rows"]] == [(3, 1), (2, 2)]
-    text = report.as_text(case | {"date": "today", "commit": None})
-    assert "1 samples have time of the host in them: left out" in text
-    assert "2 samples have time of the host in them: no other" in text
+def ours(run=lambda b: b.memory * 2, goal=None):
+    return timing.Ours("ours", "fresh", run, "copy", goal=goal)
+
+
+def test_figures_say_how_many_samples_were_not_clean_and_whether_goals_are_met():
+    def timed(contestant, *samples):
+        samples = [timing.Sample(seconds * 1e-6, clean) for seconds, clean in samples]
+        return timing.Timed(contestant, samples, [7e-6], 1)
+
+    copy = timed(a_case().contestants[0], (1, True), (9, False), (2, True))
+    two = [timed(ours(goal=goal), (9, False), (9, False)) for goal in (rows.OF_COPY, rows.OF_HOST)]
+    missed = timed(ours(goal={"host_microseconds_at_most": 8.0}), (1.5, True))
+    case = timing.figures(a_case(), [copy, *two, missed], [])
+    assert [row["microseconds"] for row in case["rows"]] == pytest.approx([1.5, 9.0, 9.0, 1.5])
+    assert [(row["samples"], row["samples_not_clean"]) for row in case["rows"]] == [
+        (3, 1), (2, 2), (2, 2), (1, 0),
+    ]  # fmt: skip
+    assert [row["goal"]["met"] for row in case["rows"][1:]] == [False, False, True]
+    text = times.as_text(case | {"date": "today", "commit": None})
+    for said in ("1 samples have time of the host in them: left out", "no other",
+                 "goal: 0.90 of the copy, MISSED", "goal: 8 µs of host, met"):  # fmt: skip
+        assert said in text
 
 
 def test_a_peer_that_fails_is_left_out_and_one_of_ours_is_an_error():
-    clock = timing.Clock(StandIn())
+    clock = timing.Clock(device.StandIn())
     gone = Skipped("gone", "fresh", "No module named 'gone'")
-    case = a_case(Contestant("peer", "fresh", fails("no memory")), gone)
-    result = timing.measure(clock, case, 2)
-    assert [row.contestant.name for row in result.rows] == ["copy"]
-    assert {row.name: row.reason for row in result.skipped} == {
+    case = timing.measure(clock, a_case(Contestant("peer", "fresh", fails), gone), 2)
+    assert [row["contestant"] for row in case["rows"]] == ["copy"]
+    assert {row["contestant"]: row["reason"] for row in case["skipped"]} == {
         "gone": "No module named 'gone'", "peer": "RuntimeError: no memory",
     }  # fmt: skip
     with pytest.raises(RuntimeError, match="no memory"):
-        timing.measure(clock, a_case(timing.Ours("ours", "fresh", fails("no memory"))), 2)
+        timing.measure(clock, a_case(ours(fails)), 2)
 
 
 # --- The table of times
 
 
 def test_a_run_that_is_cut_off_has_some_of_each_family():
-    names = [name for name, _ in rows.cases(rows.Options(), "cpu")]
-    families = [name.partition(",")[0] for name in names]
-    assert len(set(names)) == len(names)
-    assert len(set(families[: len(set(families))])) == len(set(families)) == 14
+    families = [name.partition(",")[0] for name in rows.cases(rows.Options(), "cpu")]
+    assert len(set(families[: len(set(families))])) == len(set(families)) == len(rows.TABLE) == 14
     assert families.count("prefill") == 12
+
+
+def test_every_row_runs():
+    for name, build in rows.cases(rows.Options(quick=True, compiled=False), "cpu").items():
+        case = build()
+        assert any(row.ours for row in case.contestants if isinstance(row, Contestant)), name
+        for row in case.contestants:
+            if isinstance(row, Contestant):
+                row.run(case.buffers[0])
+            else:
+                assert row.reason
 
 
 @pytest.fixture
 def table(monkeypatch, tmp_path):
     """The program that times, on cases of its own; `run` returns its exit status and what ran."""
-    found = SimpleNamespace(ran=[], cases={}, results=tmp_path / "gpu-x.json", on=StandIn())
+    found = SimpleNamespace(ran=[], cases={}, results=tmp_path / "gpu-x.json", on=device.StandIn())
 
     def build(name):
         found.ran.append(name)
-        return a_case(*found.cases[name], name=name)
+        return a_case(ours(found.cases[name]), name=name)
 
-    monkeypatch.setattr(rows, "cases", lambda *_: [(n, lambda n=n: build(n)) for n in found.cases])
-    monkeypatch.setattr(device, "named", lambda name: found.on)
+    monkeypatch.setattr(rows, "cases", lambda *_: {n: lambda n=n: build(n) for n in found.cases})
+    monkeypatch.setattr(device, "DEVICES", {"stand-in": lambda: found.on})
+    for name in ("_WARM", "_SAMPLE", "_HOST_SAMPLE"):
+        monkeypatch.setattr(timing, name, 0.0)
 
-    def run(*more, of="one"):
+    def run_it(*more, of="one"):
         found.ran.clear()
-        arguments = ["--device", "stand-in", "--quick", "--rounds", "1", "--of", of]
-        return status(times_program, *arguments, "--results", str(found.results), *more)
+        given = ["--device", "stand-in", "--quick", "--rounds", "1", "--of", of]
+        status = None
+        try:
+            times.main([*given, "--results", str(found.results), *more])
+        except SystemExit as end:
+            status = end.code
+        return status, [*found.ran]
 
-    found.run = run
+    found.run = run_it
     return found
 
 
-def status(program, *arguments):
-    """What a program exits with."""
-    try:
-        program.main([*arguments])
-    except SystemExit as exit_of_program:
-        return exit_of_program.code
-    return 0
-
-
-def ours(name="ours"):
-    return timing.Ours(name, "fresh", lambda b: b.x * 2, "copy")
+def right(b):
+    return b.memory * 2
 
 
 def test_times_go_on_at_the_first_case_that_is_not_timed(table, capsys):
-    table.cases = {"first": [ours()], "second": [ours()], "third": [ours()]}
-    assert table.run("--filter", "second") == checks.MORE_TO_DO
-    assert table.run("--until", "0") == checks.MORE_TO_DO
-    assert table.ran == []
-    assert table.run() == 0
-    assert table.ran == ["first", "third"]
+    table.cases = dict.fromkeys(("first", "second", "third"), right)
+    assert table.run("--filter", "second") == (MORE_TO_DO, ["second"])
+    assert table.run("--until", "0") == (MORE_TO_DO, [])
+    assert table.run() == (None, ["first", "third"])
     assert "cases: 3 of 3 timed, 0 failed; goals missed: 0" in capsys.readouterr().out
-    cases = record.load(table.results)["cases"]
-    assert sorted(case["case"] for case in cases) == ["first", "second", "third"]
     text = table.results.with_suffix(".txt").read_text(encoding="utf-8")
-    assert all(case["date"] in text and case["case"] in text for case in cases)
+    assert all(name in text for name in table.cases)
     # Nothing is left, until it is asked for again or the package is another.
-    assert (table.run(), table.ran) == (0, [])
-    assert (table.run("--again", "--filter", "third"), table.ran) == (0, ["third"])
-    assert table.run("--filter", "third", of="other") == checks.MORE_TO_DO
-    assert table.ran == ["third"]
-    assert {case["of"] for case in record.load(table.results)["cases"]} == {"one", "other"}
+    assert table.run() == (None, [])
+    assert table.run("--again", "--filter", "third") == (None, ["third"])
+    assert table.run("--filter", "third", of="other") == (MORE_TO_DO, ["third"])
+    assert {case["of"] for case in record.load(table.results)["cases"].values()} == {"one", "other"}
 
 
 def test_a_case_that_fails_is_reported_and_tried_again_last(table, capsys):
-    table.cases = {"bad": [timing.Ours("ours", "fresh", fails("no memory"))], "good": [ours()]}
-    assert table.run("--filter", "bad") == checks.MORE_TO_DO
-    assert "bad" in table.run()
-    assert table.ran == ["good", "bad"]
-    bad = record.load(table.results)["cases"][0]
-    assert (bad["case"], bad["not_run"]) == ("bad", "RuntimeError: no memory")
+    table.cases = {"bad": fails, "good": right}
+    assert table.run("--filter", "bad") == (MORE_TO_DO, ["bad"])
+    assert table.run() == ("times: failed: bad", ["good", "bad"])
+    assert record.load(table.results)["cases"]["bad"]["not_run"] == "RuntimeError: no memory"
     assert "cases: 1 of 2 timed, 1 failed" in capsys.readouterr().out
-    table.cases["bad"] = [ours()]
-    assert (table.run(), table.ran) == (0, ["bad"])
-
-
-class Losing(StandIn):
-    """A device that is gone once `lose` was called."""
-
-    gone = False
-
-    def synchronize(self):
-        if self.gone:
-            raise RuntimeError("CUDA error: an illegal memory access was encountered")
-        super().synchronize()
-
-    def lose(self, _=None):
-        self.gone = True
-        self.synchronize()
+    table.cases["bad"] = right
+    assert table.run() == (None, ["bad"])
 
 
 def test_a_lost_device_ends_the_times_and_names_the_case(table):
     table.on = Losing()
-    table.cases = {
-        "first": [ours()], "second": [timing.Ours("ours", "fresh", table.on.lose)],
-        "third": [ours()],
-    }  # fmt: skip
-    said = table.run()
+    table.cases = {"first": right, "second": table.on.lose, "third": right}
+    said, ran = table.run()
     assert said.startswith("times: the device is lost since second: RuntimeError: CUDA error: an")
-    assert table.ran == ["first", "second"]
-    recorded = [(case["case"], "rows" in case) for case in record.load(table.results)["cases"]]
-    assert recorded == [("first", True), ("second", False)]
-    table.on = StandIn()
-    table.cases["second"] = [ours()]
-    assert (table.run(), table.ran) == (0, ["third", "second"])
-
-
-# --- The small run
-
-
-@pytest.fixture
-def few(monkeypatch):
-    """The small run, on cases of its own."""
-    found = SimpleNamespace(cases={}, on=StandIn())
-    monkeypatch.setattr(small_run, "cases", lambda dtypes: list(found.cases.items()))
-    monkeypatch.setattr(device, "named", lambda name: found.on)
-    monkeypatch.setattr(torch_cases, "why_no_kernels", lambda name: None)
-    monkeypatch.setattr(small_run, "_not_run", lambda kind, seen: set())
-    found.run = lambda *more: status(small_run, "--device", "stand-in", *more)
-    return found
-
-
-def right(kind):
-    return [torch.ones(3)]
-
-
-def test_the_small_run_names_a_case_before_it_computes(few, capsys):
-    said = []
-    few.cases = {"first": lambda kind: said.append(capsys.readouterr().out) or [torch.ones(3)]}
-    assert few.run() == 0
-    assert said[0] == "case 1 of 1: first\n"
-    assert "cases 1 to 1 of 1 are done" in capsys.readouterr().out
-
-
-def test_the_small_run_goes_on_after_a_failure(few, capsys):
-    calls = itertools.count()
-    few.cases = {
-        "fails": fails("no kernel"), "differs": lambda kind: [torch.full((3,), float(next(calls)))],
-        "right": right,
-    }  # fmt: skip
-    said = few.run()
-    assert "fails: RuntimeError: no kernel" in said
-    assert "differs: result 0" in said
-    out = capsys.readouterr().out
-    assert "2 results of 0 operators on cpu: 2 differ or fail" in out
-    assert "cases 1 to 3 of 3 are done" in out
-
-
-def test_the_small_run_says_in_which_case_the_device_was_lost(few, capsys):
-    few.on = Losing()
-    few.cases = {"right": right, "loses": few.on.lose, "later": right}
-    said = few.run()
-    assert said.startswith("small run: the device is lost since case 2, loses, and later ones")
-    out = capsys.readouterr().out
-    assert "case 3" not in out
-    outcome = checks.judge_small_run(checks.Outcome(FAILED, "exit status 1", out), 0)
-    assert outcome.detail.endswith("it ended in case 2 of 3: loses, exit status 1")
-
-
-def test_the_small_run_can_be_done_in_parts(few, capsys):
-    few.cases = {"first": right, "second": right, "third": right}
-    assert few.run("--until", "0", "--first", "1") == checks.MORE_TO_DO
-    out = capsys.readouterr().out
-    outcome = checks.judge_small_run(checks.Outcome(UNFINISHED, "", out), 1)
-    assert outcome.done == 1
-    assert few.run("--first", "1") == 0
-    out = capsys.readouterr().out
-    assert "first" not in out
-    assert "cases 2 to 3 of 3 are done" in out
+    assert ran == ["first", "second"]
+    table.on, table.cases["second"] = device.StandIn(), right
+    assert table.run() == (None, ["third", "second"])
 
 
 # --- Wheels and the kit
@@ -549,36 +486,16 @@ def test_the_small_run_can_be_done_in_parts(few, capsys):
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        ("x-1-py3-none-any", ""),
         ("x-1-py2.py3-none-any", ""),
-        (f"x-1-{THIS_PYTHON}-{THIS_PYTHON}-{PLATFORM}", ""),
-        (f"x-1-1build-{THIS_PYTHON}-none-{PLATFORM}", ""),
-        (f"x-1-cp37-abi3-{PLATFORM}", ""),
-        (f"x-1-cp27-cp27m-{PLATFORM}", "it is for cp27-cp27m, and this Python is 3."),
-        (f"x-1-cp399-abi3-{PLATFORM}", "it is for cp399-abi3, and this Python is 3."),
-        ("x-1-py3-none-win32", "it is for win32, and this machine is "),
-        ("x-1-py3", "its name is none of a wheel"),
+        (f"x-1-1build-{OURS}", ""),
+        ("x-1-cp27-cp27m-win32", "it is for cp27-cp27m-win32, and this is Python 3."),
+        ("x-1-py3", "Invalid wheel filename"),
     ],
 )
-def test_which_wheels_this_python_takes(name, problem):
-    found = wheels.misfit(Path(f"{name}.whl"))
+def test_which_wheels_this_python_takes(name, problem, tmp_path):
+    found = kit.misfit(tmp_path / f"{name}.whl")
     assert found.startswith(problem)
     assert bool(found) == bool(problem)
-
-
-@pytest.mark.parametrize(
-    ("platform_tag", "fits"),
-    [
-        ("manylinux2014_x86_64", True), ("manylinux_2_27_x86_64.manylinux_2_28_x86_64", True),
-        ("manylinux_2_31_x86_64", True), ("manylinux_2_32_x86_64", False),
-        ("manylinux_3_0_x86_64", False), ("manylinux_2_17_aarch64", False),
-        ("musllinux_1_2_x86_64", False), ("linux_x86_64", True),
-    ],
-)  # fmt: skip
-def test_which_machines_a_wheel_is_for(platform_tag, fits, monkeypatch):
-    monkeypatch.setattr(wheels.platform, "libc_ver", lambda: ("glibc", "2.31"))
-    monkeypatch.setattr(wheels.sysconfig, "get_platform", lambda: "linux-x86_64")
-    assert (wheels.misfit(Path(f"x-1-py3-none-{platform_tag}.whl")) == "") == fits
 
 
 def make_wheel(path, files):
@@ -589,286 +506,223 @@ def make_wheel(path, files):
 
 
 def test_what_can_be_imported_of_a_wheel_is_unpacked(tmp_path):
-    wheel = make_wheel(
-        tmp_path / "x-1-py3-none-any.whl",
-        {"x/__init__.py": "", "x-1.dist-info/METADATA": "", "x-1.data/purelib/y.py": "",
-         "x-1.data/platlib/z/z.so": "", "x-1.data/scripts/x": "", "x-1.data/headers/x.h": ""},
-    )  # fmt: skip
-    wheels.unpack(wheel, tmp_path / "site")
+    names = ["x/__init__.py", "x-1.dist-info/METADATA", "x-1.data/purelib/y.py",
+             "x-1.data/platlib/z/z.so", "x-1.data/scripts/x", "x-1.data/headers/x.h"]  # fmt: skip
+    wheel = make_wheel(tmp_path / "x-1-py3-none-any.whl", dict.fromkeys(names, ""))
+    kit.unpack(wheel, tmp_path / "site")
     found = [path for path in (tmp_path / "site").rglob("*") if path.is_file()]
     assert {str(path.relative_to(tmp_path / "site")) for path in found} == {
         "x/__init__.py", "x-1.dist-info/METADATA", "y.py", "z/z.so",
     }  # fmt: skip
     bad = make_wheel(tmp_path / "bad-1-py3-none-any.whl", {"../x.py": ""})
-    with pytest.raises(ValueError, match=r"\.\./x\.py leads out"):
-        wheels.unpack(bad, tmp_path / "site")
+    with pytest.raises(kit.Refused, match=r"\.\./x\.py leads out"):
+        kit.unpack(bad, tmp_path / "site")
 
 
 def test_the_newest_wheel_that_fits_is_taken(tmp_path):
-    assert wheels.newest([tmp_path]) is None
-    for age, name in enumerate(
-        [f"0.2-{THIS_PYTHON}-{THIS_PYTHON}-{PLATFORM}",
-         f"0.1-{THIS_PYTHON}-{THIS_PYTHON}-{PLATFORM}", "0.3-cp27-cp27m-win32"]
-    ):  # fmt: skip
+    (tmp_path / "kit").mkdir()
+    folders = [tmp_path / "kit", tmp_path]
+    assert kit.newest(folders) is None
+    for age, name in enumerate([f"0.2-{OURS}", f"0.1-{OURS}", "0.3-cp27-cp27m-win32"]):
         path = tmp_path / f"posenc_native-{name}.whl"
         path.touch()
         os.utime(path, (age, 1_000_000 + age))
-    assert wheels.newest([tmp_path]).name.startswith("posenc_native-0.1-")
+    assert kit.newest(folders).name.startswith("posenc_native-0.1-")
     # An earlier folder counts for more than a newer wheel.
-    (tmp_path / "kit").mkdir()
-    first = tmp_path / "kit" / f"posenc_native-0.2-{THIS_PYTHON}-{THIS_PYTHON}-{PLATFORM}.whl"
+    first = tmp_path / "kit" / f"posenc_native-0.2-{OURS}.whl"
     first.touch()
     os.utime(first, (1, 1))
-    assert wheels.newest([tmp_path / "kit", tmp_path]) == first
+    assert kit.newest(folders) == first
 
 
-def our_wheel(folder):
-    """What a build would make of the package, of what is built here."""
-    package = ROOT / "posenc_native"
-    wheel = folder / f"posenc_native-0.1.0-{THIS_PYTHON}-{THIS_PYTHON}-{PLATFORM}.whl"
-    # An editable install has its libraries elsewhere than its sources.
-    assert NATIVE is not None
-    libraries = Path(NATIVE.__file__).parent
-    with zipfile.ZipFile(wheel, "w") as archive:
-        for path in sorted(package.rglob("*")):
-            if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".so":
-                archive.write(path, path.relative_to(ROOT))
-        for path in sorted(libraries.glob("*.so")):
-            archive.write(path, f"posenc_native/{path.name}")
-    wheels.describe(wheel, sources.digest(sources.PACKAGE), "90", "the kit's commit")
-    return wheel
-
-
-@pytest.fixture(scope="module")
-def the_kit(tmp_path_factory):
-    """What `make gpu-kit` leaves: the package, another one, Highway."""
-    folder = tmp_path_factory.mktemp("gpu-kit")
-    our_wheel(folder)
-    make_wheel(folder / "brought_along-1-py3-none-any.whl", {"brought_along.py": "found = True\n"})
+@pytest.fixture
+def the_kit(tmp_path):
+    """What `make gpu-kit` leaves: the package (one that computes nothing), another, Highway."""
+    folder = tmp_path / "gpu-kit"
     (folder / "highway" / "hwy").mkdir(parents=True)
     (folder / "highway" / "hwy" / "highway.h").touch()
-    return folder
+    wheel = folder / f"posenc_native-0.1.0-{OURS}.whl"
+    make_wheel(wheel, {"posenc_native/__init__.py": ""})
+    kit.describe(wheel, kit.digest(kit.PACKAGE), "90", "the kit's commit")
+    make_wheel(folder / "brought_along-1-py3-none-any.whl", {"brought_along.py": ""})
+    return SimpleNamespace(folder=folder, wheel=wheel)
 
 
 def test_a_kit_is_read_as_it_will_be(the_kit):
-    (wheel,) = the_kit.glob("posenc_native-*.whl")
-    digest = sources.digest(sources.PACKAGE)
-    given = (str(the_kit), "--gpus", "90", "--sources")
-    assert status(kit, *given, digest) == 0
-    wanted = {"sources": digest, "gpus": "90", "commit": sources.commit()}
-    assert wheels.description(wheel) == wanted
-    assert "sources were changed while it was built" in status(kit, *given, "x")
-    wheels.describe(wheel, digest, "90", "the kit's commit")
-    other = make_wheel(the_kit / "other-1-cp27-cp27m-win32.whl", {})
-    try:
-        said = status(kit, *given, digest)
-    finally:
-        other.unlink()
-    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    assert f"cp27-cp27m, and this Python is {version}; make gpu-kit KIT_PYTHON={version}" in said
+    digest = kit.digest(kit.PACKAGE)
+    kit.complete(the_kit.folder, digest, "90")
+    wanted = {"sources": digest, "gpus": "90", "commit": kit.commit()}
+    assert kit.description(the_kit.wheel) == wanted
+    with pytest.raises(kit.Refused, match="sources were changed while it was built"):
+        kit.complete(the_kit.folder, "x", "90")
+    make_wheel(the_kit.folder / "other-1-cp27-cp27m-win32.whl", {})
+    with pytest.raises(kit.Refused, match=f"make gpu-kit KIT_PYTHON={VERSION}"):
+        kit.complete(the_kit.folder, digest, "90")
 
 
 # --- The command
 
 
-@pytest.fixture(scope="module")
-def python(tmp_path_factory):
-    """A Python with what this one has but this project, which an editable install would hide."""
-    folder = tmp_path_factory.mktemp("python")
-    venv.create(folder, with_pip=False, symlinks=True)
-    name = f"python{sys.version_info[0]}.{sys.version_info[1]}"
-    # Paths alone: what .pth files over there would run, such as an editable install's, is left out.
-    paths = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
-    (folder / "lib" / name / "site-packages" / "all.pth").write_text("\n".join(paths))
-    return folder / "bin" / name
+@pytest.fixture
+def make_gpu(the_kit, tmp_path, monkeypatch, capsys):
+    """A call whose programs end as `ends` says by step: status, output, how the steps stand."""
+    found = SimpleNamespace(ends={}, ran=[], show=Outcome(PASSED), out=tmp_path / "out")
+    folders = (tmp_path / f"call-{number}" for number in itertools.count())
 
+    def program(given, *, cwd, limit, log, **_):
+        assert limit > 0
+        if command._SHOW in given:
+            where = cwd.parent / "site" / "posenc_native" / "__init__.py"
+            return Outcome(found.show.status, "", f"{where}\n{found.show.output}")
+        found.ran.append(" ".join(given))
+        with log.open("a") as file:
+            file.write("said\n")
+        return (
+            found.ends.pop(0) if found.ends else Outcome(PASSED, "", "== ERROR SUMMARY: 0 errors")
+        )
 
-@pytest.fixture(scope="module")
-def make_gpu(python):
-    """Runs the command: exit status, output, and the lines of its summary."""
-
-    def run_it(*arguments, **variables):
-        command = [str(python), "-m", "benchmarks.gpu", *map(str, arguments)]
-        done = subprocess.run(
-            command, cwd=ROOT, text=True, check=False, env=dict(os.environ) | variables,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-        summary = done.stdout.partition("==> summary\n")[2]
+    def call(*given, kit_folder=the_kit.folder):
+        found.ran.clear()
+        given = ["--dry-run", "--kit", kit_folder, "--out", found.out, *given]
+        monkeypatch.setattr(sys, "argv", ["gpu", *map(str, given)])
+        folder = next(folders)
+        folder.mkdir()
+        one = command.Call(command.arguments(), folder, "stand-in")
+        succeeded = one.everything()
+        one.summary()
+        output = capsys.readouterr().out
         states = dict(re.findall(r"^    (\w+(?: \w+)?) +(passed|FAILED|skipped|unfinished|not run)",
-                                 summary, re.M))  # fmt: skip
-        return SimpleNamespace(status=done.returncode, output=done.stdout, states=states)
+                                 output.partition("==> summary\n")[2], re.M))  # fmt: skip
+        return SimpleNamespace(succeeded=succeeded, output=output, states=states)
 
-    return run_it
-
-
-def finite_and_positive(*figures):
-    return all(math.isfinite(figure) and figure > 0 for figure in figures)
+    monkeypatch.setattr(steps, "run", program)
+    found.call = call
+    return found
 
 
-KINDS = {
-    "norm and rotation",
-    "prefill", "decode", "packed", "backward", "sinusoidal table", "add sinusoidal",
-    "bias of diagonals", "add bias", "diagonal sums", "shift", "look-ups", "windows of a grid",
-    "decode with a bias",
-}  # fmt: skip
-
-
-@pytest.mark.slow
-def test_two_dry_calls_with_a_kit_reach_every_step_and_are_merged(the_kit, tmp_path, make_gpu):
-    given = ("--dry-run", "--kit", the_kit, "--out", tmp_path / "out")
-    first = make_gpu(*given, "--steps", "small run,times", "--filter", "decode, 1 x")
-    assert first.status == 0, first.output
-    assert f"{the_kit}: 1 packages beside ours" in first.output
+def test_calls_with_a_kit_reach_every_step_and_are_merged(make_gpu, the_kit, monkeypatch):
+    monkeypatch.setattr(kit, "commit", lambda: None)
+    make_gpu.ends = [Outcome(PASSED), Outcome(UNFINISHED, "", "cases: 1 of 23 timed")]
+    first = make_gpu.call("--steps", "small run,times")
+    assert first.succeeded
+    assert f"{the_kit.folder}: 1 packages beside ours" in first.output
     assert first.states == dict.fromkeys(steps.NAMES, "not run") | {
         "install": "passed", "small run": "passed", "times": "unfinished",
     }  # fmt: skip
     assert "==> still to run: times\n" in first.output
     others = "tests, memcheck, racecheck, initcheck, synccheck"
     assert f"==> not asked for (--steps), and still to run: {others}\n" in first.output
-    command = re.search(r"^==> next call: (.*)$", first.output, re.M)[1]
-    assert command.startswith("python3 -m benchmarks.gpu --dry-run --kit ")
-    results = tmp_path / "out" / "gpu-stand-in-quick.json"
-    (before,) = record.load(results)["cases"]
-    assert before["case"].startswith("decode, 1 x ")
+    assert "==> next call: python3 -m benchmarks.gpu --dry-run --kit " in first.output
 
-    second = make_gpu(*given)
-    assert second.status == 0, second.output
+    second = make_gpu.call()
     assert second.states == dict.fromkeys(("install", *steps.NAMES), "passed")
     assert "nothing is left to run of what was asked for" in second.output
-    assert "still to run" not in second.output
     # Of what the first call did nothing was done again.
+    assert len(make_gpu.ran) == len(steps.NAMES) - 1
+    (results,) = make_gpu.out.glob("*.json")
     log = results.with_suffix(".log").read_text(encoding="utf-8")
     assert re.findall(r"^==> (.*), .* UTC, ", log, re.M) == [
         "install", "small run", "times",
         "install", "tests", "times", "memcheck", "racecheck", "initcheck", "synccheck",
     ]  # fmt: skip
-    recorded = record.load(results)
-    assert before in recorded["cases"]
-
-    assert {path.suffix for path in results.parent.iterdir()} == {".json", ".txt", ".log"}
-    assert recorded["steps"].keys() == {"install", *steps.NAMES}
-    for entry in recorded["steps"].values():
-        assert entry["date"].endswith("UTC")
-        assert entry["commit"] == (sources.commit() or "the kit's commit")
-    assert re.search(r"\d+ passed", recorded["steps"]["tests"]["detail"])
-    for tool in ("memcheck", "racecheck", "initcheck", "synccheck"):
-        assert re.match(r"\w+ SUMMARY: 0 .* 0 differ", recorded["steps"][tool]["detail"])
-    assert {"date", "device", "cuda", "packages", "posenc_native"} <= recorded["machine"].keys()
-    assert {case["case"].partition(",")[0] for case in recorded["cases"]} == KINDS
-    for case in recorded["cases"]:
-        assert case["rows"][0]["contestant"] == "copy"
-        assert any(row["ours"] for row in case["rows"])
-        for row in case["rows"]:
-            assert finite_and_positive(
-                row["microseconds"], row["host_microseconds"], row["of_copy"], *row["quartiles"]
-            ), row
-        assert all(row["reason"] for row in case["skipped"])
+    assert record.load(results)["steps"]["tests"]["commit"] == "the kit's commit"
 
 
-def test_a_kit_for_another_python_is_refused(the_kit, tmp_path, make_gpu):
-    other = make_wheel(the_kit / "other-1-cp27-cp27m-win32.whl", {})
-    try:
-        found = make_gpu("--dry-run", "--kit", the_kit, "--out", tmp_path)
-    finally:
-        other.unlink()
-    assert found.status == 1
+def test_what_fails_is_recorded_and_named(make_gpu):
+    make_gpu.ends = [Outcome(FAILED, "exit status 1", "a.py::test_a \nSegmentation fault")]
+    found = make_gpu.call("--steps", "small run,tests")
+    assert not found.succeeded
+    assert found.states["small run"] == "FAILED"
+    assert found.states["tests"] == "passed"  # the rest goes on
+    assert "it ended in a.py::test_a , exit status 1\n" in found.output
+    assert "==> failed: small run\n" in found.output
+    make_gpu.call("--steps", "tests", "--again")
+    assert len(make_gpu.ran) == 1
+
+
+def test_a_kit_for_another_python_is_refused(make_gpu, the_kit):
+    other = make_wheel(the_kit.folder / "other-1-cp27-cp27m-win32.whl", {})
+    found = make_gpu.call()
+    assert not found.succeeded
     assert found.states["install"] == "FAILED"
     assert set(found.states.values()) == {"FAILED", "not run"}
-    assert f"{other}: it is for cp27-cp27m, and this Python is" in found.output
+    assert f"{other}: it is for cp27-cp27m-win32, and this is Python" in found.output
     assert "nothing else can run before install passes" in found.output
 
 
-def test_a_wheel_of_other_sources_is_refused(tmp_path, make_gpu):
-    wheel = our_wheel(tmp_path)
-    wheels.describe(wheel, "others", "90", None)
-    found = make_gpu("--dry-run", "--kit", tmp_path, "--out", tmp_path / "out")
-    assert found.status == 1
-    assert f"{wheel} was made of other sources than those here: make gpu-kit" in found.output
+def test_a_wheel_of_other_sources_is_refused(make_gpu, the_kit):
+    kit.describe(the_kit.wheel, "others", "90", None)
+    found = make_gpu.call()
+    assert not found.succeeded
+    said = f"{the_kit.wheel} was made of other sources than those here: make gpu-kit"
+    assert said in found.output
+    assert make_gpu.call("--wheel", the_kit.wheel).succeeded  # as it is
 
 
-def test_what_was_built_is_not_built_again(tmp_path, make_gpu):
+def test_what_was_built_is_not_built_again(make_gpu, the_kit, tmp_path, monkeypatch):
+    make_gpu.out = the_kit.folder
+    monkeypatch.setenv("CUDAARCHS", "90")
     (tmp_path / "no-kit").mkdir()
-    given = ("--dry-run", "--build", "--kit", tmp_path / "no-kit", "--out", tmp_path)
-    wheel = our_wheel(tmp_path)
-    found = make_gpu(*given, "--steps", "synccheck", "--budget", 60, CUDAARCHS="90")
-    assert found.status == 0, found.output
-    assert f"    {wheel}\n" in found.output
-    assert "building" not in found.output
+    given = ("--build", "--steps", "synccheck", "--budget", 60)
+    found = make_gpu.call(*given, kit_folder=tmp_path / "no-kit")
+    assert found.succeeded
+    assert f"    {the_kit.wheel}\n" in found.output
     # Less is left than the step takes.
     assert "==> still to run: synccheck\n" in found.output
     # For another GPU it would be: here in too little time to begin.
-    found = make_gpu(*given, "--steps", "synccheck", "--budget", 60, CUDAARCHS="80")
-    assert "--budget: expected 240 s or more, got 60: install takes them" in found.output
+    monkeypatch.setenv("CUDAARCHS", "80")
+    found = make_gpu.call(*given, kit_folder=tmp_path / "no-kit")
+    assert "--budget: to build takes 240 s or more, and" in found.output
 
 
-def test_a_package_whose_kernels_do_not_run_is_not_installed(tmp_path, make_gpu):
-    wheel = our_wheel(tmp_path)
-    files = {}
-    with zipfile.ZipFile(wheel) as archive:
-        files = {name: archive.read(name) for name in archive.namelist()}
-    del files["posenc_native/_torch_ops.so"]
-    make_wheel(wheel, files)
-    found = make_gpu("--dry-run", "--kit", tmp_path, "--out", tmp_path / "out")
-    assert found.status == 1
-    assert found.states["install"] == "FAILED"
+def test_a_package_whose_kernels_do_not_run_is_not_installed(make_gpu):
+    make_gpu.show = Outcome(FAILED, "", "the torch operators were not built\n")
+    found = make_gpu.call()
+    assert not found.succeeded
     assert "s: the torch operators were not built\n" in found.output
     assert set(found.states.values()) == {"FAILED", "not run"}
 
 
-def test_a_failing_install_is_reported(tmp_path, make_gpu):
-    wheel = tmp_path / "posenc_native-0-py3-none-any.whl"
-    wheel.write_bytes(b"no wheel")
-    (tmp_path / "kit").mkdir()
-    found = make_gpu("--dry-run", "--kit", tmp_path / "kit", "--wheel", wheel)
-    assert found.status == 1
-    assert found.states["install"] == "FAILED"
-    assert "BadZipFile" in found.output
-    assert "recorded nowhere: --quick without --out" in found.output
-
-
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("given", "said"),
     [
         (["--steps", "tests,times,tuna"], "--steps: no step tuna"),
         (["--kit", "no/folder"], "--kit: no folder no/folder; `make gpu-kit` makes one"),
         (["--wheel", "no.whl"], "--wheel: no file no.whl"),
-        (["--installed", "--budget", "3"], "--budget: expected 10 s or more, got 3"),
     ],
 )
-def test_mistakes_of_the_command_line_are_named(arguments, said, make_gpu):
-    found = make_gpu("--dry-run", *arguments)
-    assert found.status != 0
-    assert said in found.output
+def test_mistakes_of_the_command_line_are_named(given, said, capsys):
+    with pytest.raises(SystemExit):
+        command.arguments(given)
+    assert said in capsys.readouterr().err
+
+
+def test_what_is_missing_is_named(tmp_path):
+    assert install.missing(["json", "pytest"], tmp_path) == ""
+    assert "has no no_such_module: bring the folder" in install.missing(
+        ["no_such_module"], tmp_path
+    )
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="runs where there is no CUDA device")
-def test_without_a_device_the_command_says_so(make_gpu):
-    found = make_gpu("--installed")
-    assert found.status == 1
-    assert "has no torch that sees a CUDA device" in found.output
-    assert "==>" not in found.output
+def test_without_a_device_it_says_so():
+    with pytest.raises(LookupError, match="has no torch that sees a CUDA device"):
+        device.Cuda().description()
 
 
-def test_a_call_that_is_ended_leaves_what_there_is_and_nothing_running(the_kit, tmp_path, python):
-    command = [str(python), "-m", "benchmarks.gpu", "--dry-run", "--kit", str(the_kit),
-               "--out", str(tmp_path), "--steps", "small run"]  # fmt: skip
-    path = tmp_path / "gpu-stand-in-quick.log"
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
-        for _ in until(60):
-            if path.exists() and "case 1 of" in path.read_text(encoding="utf-8"):
-                break
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 128 + signal.SIGTERM
-    recorded = record.load(path.with_suffix(".json"))
-    assert recorded["steps"].keys() == {"install"}
-    size = path.stat().st_size
-    time.sleep(1)
-    assert path.stat().st_size == size
+def test_the_command_needs_a_bare_python():
+    code = ("import sys; sys.modules |= dict.fromkeys(['torch', 'numpy', 'pytest', 'packaging']);"
+            "import benchmarks.gpu.__main__")  # fmt: skip
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
-def until(seconds) -> Iterator[None]:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        yield
-        time.sleep(0.05)
-    raise AssertionError(f"not within {seconds} s")
+@pytest.mark.slow
+def test_a_dry_run_passes(tmp_path):
+    given = ["--dry-run", "--installed", "--out", str(tmp_path)]
+    done = subprocess.run([sys.executable, "-m", "benchmarks.gpu", *given], cwd=ROOT, check=False,
+                          text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    recorded = record.load(tmp_path / "gpu-stand-in-quick.json")
+    states = {name: entry["status"] for name, entry in recorded["steps"].items()}
+    assert states == dict.fromkeys(("install", *steps.NAMES), PASSED)
+    assert recorded["cases"].keys() == rows.cases(rows.Options(quick=True), "cpu").keys()

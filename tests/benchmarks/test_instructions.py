@@ -1,18 +1,17 @@
 """Instruction counts: every kernel that is counted runs, and a kernel that grew is noticed."""
 
 import copy
-import json
 import shutil
-import subprocess
 import sys
 
 import pytest
 
 pytest.importorskip("ml_dtypes")
 
-from places import ROOT
 from targets import NEEDS_NATIVE, NOT_SANITIZED
 
+from benchmarks import command
+from benchmarks.figures import records
 from benchmarks.studies import instructions
 
 COUNTED = {
@@ -58,18 +57,50 @@ def test_what_grew_is_noticed():
     assert "+2.0%" in text
 
 
+ONE = "diagonal_sums, float32"
+VALGRIND = f"""#!{sys.executable}
+import pathlib, sys
+if sys.argv[1] == "--version":
+    print("valgrind-0")
+    sys.exit()
+counts = pathlib.Path(sys.argv[2].partition("=")[2])
+for size in (2, 4):
+    text = f"desc: Trigger: Client Request: {{size}} {ONE}\\n\\ntotals: {{100 + size * 65536}}\\n"
+    counts.with_suffix(f".{{size}}").write_text(text)
+print("AVX2")
+"""
+
+
+def test_counts_are_recorded_and_compared(tmp_path, monkeypatch, capsys):
+    """By a program in the place of valgrind, which counts an instruction an element."""
+    fake = tmp_path / "valgrind"
+    fake.write_text(VALGRIND, encoding="utf-8")
+    fake.chmod(0o755)
+    monkeypatch.setattr(shutil, "which", lambda name: str(fake))
+    monkeypatch.setattr(instructions.limits, "compiled", lambda source: "library.so")
+    path = tmp_path / "counts.json"
+    with pytest.raises(command.Refused, match="nothing is recorded"):
+        instructions.main([ONE], compare=True, json=path)
+    instructions.main([ONE], json=path)
+    counted = records.load(path)
+    (row,) = counted["kernels"]
+    assert (row["instructions_per_element"], row["instructions_of_a_call"]) == (1, 100)
+    assert ONE in path.with_suffix(".txt").read_text(encoding="utf-8")
+    instructions.main([ONE], compare=True, json=path)
+    row["instructions_per_element"] = 0.97
+    records.write(path, counted | {"compiler": "another"})
+    with pytest.raises(command.Refused, match=f"more instructions than recorded: {ONE}"):
+        instructions.main([ONE], compare=True, json=path)
+    assert "+3.1%\n\nthe record is of another compiler: another\n" in capsys.readouterr().out
+
+
+@pytest.mark.slow
 @NEEDS_NATIVE
 @NOT_SANITIZED
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="needs valgrind")
-def test_a_kernel_is_counted(tmp_path):
+def test_valgrind_counts_a_kernel(tmp_path):
     path = tmp_path / "counts.json"
-    command = [sys.executable, "-m", "benchmarks.studies.instructions", "--json", str(path)]
-    done = subprocess.run(
-        [*command, "--filter", "diagonal_sums, float32"],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    (row,) = json.loads(path.read_text(encoding="utf-8"))["kernels"]
+    instructions.main([ONE], json=path)
+    (row,) = records.load(path)["kernels"]
     # Vectors of 4 to 16, a load and an addition each.
     assert 2 / 16 < row["instructions_per_element"] < 4
-    assert row["kernel"] in path.with_suffix(".txt").read_text(encoding="utf-8")

@@ -7,98 +7,80 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("ml_dtypes")
 
+from recorded import case, figures, left_out, ours, row, yardstick
+
 from benchmarks.cases.goals import RULES
 from benchmarks.figures import judging, records
 from benchmarks.figures.judging import AtLeast, AtMost, Gain, Rule
-
-
-def row(name, mode, milliseconds, **more):
-    return {
-        "contestant": name, "mode": mode, "seconds": milliseconds * 1e-3, "limit": "copy",
-        "times_limit": milliseconds / 0.5, "ours": False, "yardstick": False, **more,
-    }  # fmt: skip
-
-
-def mine(mode, milliseconds=1.0, name="mine"):
-    return row(name, mode, milliseconds, ours=True)
-
-
-def loop(mode, milliseconds):
-    return row("loop", mode, milliseconds, yardstick=True)
-
-
-def left_out(name, mode):
-    return {"contestant": name, "mode": mode, "skipped": "left out", "left_out": True}
-
-
-def case(*rows, name="a case, 1 thread", threads=1, gains=None):
-    limit = {"seconds": 0.5e-3} | ({"times_one_thread": gains} if gains else {})
-    return {
-        "case": name, "threads": threads, "bytes": 1 << 20, "buffer_sets": 2,
-        "limits": {"copy": limit}, "rows": list(rows),
-    }  # fmt: skip
-
 
 A, B = row("a", "fresh", 4.0), row("b", "out=", 2.0)
 
 
 @pytest.mark.parametrize(
-    ("ours", "others", "expected"),
+    ("own", "others", "expected"),
     [
         # The best of the same mode, even if another mode has a faster one.
-        (mine("fresh"), [A, B], ("a", 4, True)),
-        (mine("out="), [A, B, row("c", "out=", 3.0)], ("b", 2, True)),
-        (mine("out="), [row("d", "fresh", 0.5), B], ("b", 2, True)),
+        (ours("fresh"), [A, B], ("a", 4, True)),
+        (ours("out="), [A, B, row("c", "out=", 3.0)], ("b", 2, True)),
+        (ours("out="), [row("d", "fresh", 0.5), B], ("b", 2, True)),
         # Where no peer has the mode, the best of any.
-        (mine("in place"), [A, B], ("b", 2, False)),
-        (mine("out="), [A], ("a", 4, False)),
+        (ours("in place"), [A, B], ("b", 2, False)),
+        (ours("out="), [A], ("a", 4, False)),
         # What did not run is no peer, nor is a yardstick.
-        (mine("in place"), [left_out("c", "in place"), A], ("a", 4, False)),
-        (mine("fresh"), [loop("fresh", 0.1), A], ("a", 4, True)),
-        (mine("fresh"), [loop("fresh", 0.1)], None),
+        (ours("in place"), [left_out("c", "in place"), A], ("a", 4, False)),
+        (ours("fresh"), [yardstick("loop", "fresh", 0.1), A], ("a", 4, True)),
+        (ours("fresh"), [yardstick("loop", "fresh", 0.1)], None),
         # A peer is one of the peers in its mode.
         (A, [B], ("a", 1, True)),
         (A, [row("c", "fresh", 2.0)], ("c", 0.5, True)),
     ],
 )
-def test_rows_are_compared_in_their_own_mode(ours, others, expected):
-    best = judging.best_peer(case(ours, *others), ours)
+def test_rows_are_compared_in_their_own_mode(own, others, expected):
+    best = judging.best_peer(case("a case", own, *others), own)
     found = best and (best["contestant"], pytest.approx(best["times_as_fast"]), best["same_mode"])
     assert found == expected
 
 
-PEERS = [A, B, loop("in place", 0.8), loop("out=", 1.5), row("neg", "fresh", 0.4, yardstick=True)]
+PEERS = [
+    A,
+    B,
+    yardstick("loop", "in place", 0.8),
+    yardstick("loop", "out=", 1.5),
+    yardstick("neg", "fresh", 0.4),
+]
 
 
 @pytest.mark.parametrize(
-    ("ours", "goal", "more", "expected"),
+    ("own", "goal", "more", "expected"),
     [
-        (mine("out="), AtMost(2.5), [], (2, True, "")),
-        (mine("out="), AtMost(1.5), [], (2, False, "")),
+        (ours("out="), AtMost(2.5), [], (2, True, "")),
+        (ours("out="), AtMost(1.5), [], (2, False, "")),
         # Another bound with AVX2 alone.
-        (mine("out="), AtMost(2.5, avx2=1.9), [], (2, True, "")),
-        (mine("in place"), AtMost(2.6, of="neg"), [], (2.5, True, "")),
-        (mine("in place"), AtMost(2.4, of="neg"), [], (2.5, False, "")),
-        (mine("in place"), AtMost(2.4, of="nobody"), [], None),
-        (mine("fresh"), AtLeast(5.0), [], (4, False, "")),
-        (mine("out="), AtLeast(2.0), [], (2, True, "")),
-        (mine("in place"), AtLeast(2.0), [], (2, True, "out=")),
+        (ours("out="), AtMost(2.5, avx2=1.9), [], (2, True, "")),
+        (ours("in place"), AtMost(2.6, of="neg"), [], (2.5, True, "")),
+        (ours("in place"), AtMost(2.4, of="neg"), [], (2.5, False, "")),
+        (ours("in place"), AtMost(2.4, of="nobody"), [], None),
+        (ours("fresh"), AtLeast(5.0), [], (4, False, "")),
+        (ours("out="), AtLeast(2.0), [], (2, True, "")),
+        (ours("in place"), AtLeast(2.0), [], (2, True, "out=")),
         # A yardstick in the same mode, or none.
-        (mine("in place"), AtLeast(1.0, of="loop"), [], (0.8, False, "")),
-        (mine("out="), AtLeast(1.0, of="loop"), [], (1.5, True, "")),
-        (mine("fresh"), AtLeast(1.0, of="loop"), [], None),
-        (mine("in place"), AtLeast(3.0, of="a"), [], (4, True, "fresh")),
-        (mine("in place"), AtLeast(3.0, of="nobody"), [], None),
+        (ours("in place"), AtLeast(1.0, of="loop"), [], (0.8, False, "")),
+        (ours("out="), AtLeast(1.0, of="loop"), [], (1.5, True, "")),
+        (ours("fresh"), AtLeast(1.0, of="loop"), [], None),
+        (ours("in place"), AtLeast(3.0, of="a"), [], (4, True, "fresh")),
+        (ours("in place"), AtLeast(3.0, of="nobody"), [], None),
         # Rows that were left out leave open what only they could decide: in their mode.
-        (mine("fresh"), AtLeast(3.0), [left_out("c", "fresh")], (4, None, "c left out")),
-        (mine("fresh"), AtLeast(5.0), [left_out("c", "fresh")], (4, False, "")),
-        (mine("out="), AtLeast(2.0), [left_out("c", "fresh")], (2, True, "")),
-        (mine("in place"), AtLeast(2.0), [left_out("c", "fresh")], (2, None, "c left out")),
-        (mine("fresh"), AtLeast(3.0, of="a"), [left_out("c", "fresh")], (4, True, "")),
+        (ours("fresh"), AtLeast(3.0), [left_out("c", "fresh")], (4, None, "c left out")),
+        (ours("fresh"), AtLeast(5.0), [left_out("c", "fresh")], (4, False, "")),
+        (ours("out="), AtLeast(2.0), [left_out("c", "fresh")], (2, True, "")),
+        (ours("in place"), AtLeast(2.0), [left_out("c", "fresh")], (2, None, "c left out")),
+        (ours("fresh"), AtLeast(3.0, of="a"), [left_out("c", "fresh")], (4, True, "")),
     ],
 )  # fmt: skip
-def test_goals_have_verdicts(ours, goal, more, expected):
-    judged = judging.judged_case(case(ours, *PEERS, *more), [Rule("a case", None, (goal,))])
+def test_goals_have_verdicts(own, goal, more, expected):
+    judged = judging.judged_case(
+        case("a case", own, *PEERS, *more), [Rule("a case", None, (goal,))]
+    )
     goals = judged["rows"][0].get("goals", [])
     found = [(pytest.approx(g["figure"]), g["met"], g["remark"]) for g in goals]
     assert found == ([expected] if expected else [])
@@ -108,7 +90,7 @@ def test_a_bound_for_avx2_holds_there_alone():
     rules = [Rule("a case", "out=", (AtMost(1.5, avx2=2.1),))]
     verdicts = {}
     for isa in ("AVX-512", "AVX2", "NEON"):
-        (goal,) = judging.judged_case(case(mine("out=")), rules, isa)["rows"][0]["goals"]
+        (goal,) = judging.judged_case(case("a case", ours("out=")), rules, isa)["rows"][0]["goals"]
         verdicts[isa] = goal["goal"], goal["met"], pytest.approx(goal["short"])
     assert verdicts == {
         "AVX-512": ("at most 1.5 x copy", False, 2 / 1.5),
@@ -126,10 +108,10 @@ def test_a_bound_for_avx2_holds_there_alone():
     ],
 )
 def test_a_second_thread_is_asked_for_what_a_copy_gains(gains, goal, expected):
-    alone = mine("in place", 1.5, "mine, 1 thread")
-    of_another_mode = mine("out=", 9.0, "mine, 1 thread")
-    two = case(mine("in place"), alone, of_another_mode, threads=2, gains=gains)
-    judged = judging.judged_case(two, [Rule("", "in place", (Gain(goal),), "^mine$")])
+    alone = ours("in place", 1.5, "apply, 1 thread")
+    of_another_mode = ours("out=", 9.0, "apply, 1 thread")
+    two = case("a case", ours("in place"), alone, of_another_mode, threads=2, gains=gains)
+    judged = judging.judged_case(two, [Rule("", "in place", (Gain(goal),), "^apply$")])
     (verdict,) = judged["rows"][0]["goals"]
     assert (pytest.approx(verdict["figure"]), verdict["met"], verdict["remark"]) == expected
     assert "goals" not in judged["rows"][1]
@@ -137,24 +119,19 @@ def test_a_second_thread_is_asked_for_what_a_copy_gains(gains, goal, expected):
 
 def test_rules_are_for_rows_of_ours_by_name_mode_and_size():
     rules = [
-        Rule("^a .*1 thread$", "out=", (AtMost(9.0),), "^mi"),
+        Rule("^a .*1 thread$", "out=", (AtMost(9.0),), "^app"),
         Rule("a case", "out=", (AtMost(8.0),), least_bytes=(1 << 20) + 1),
         Rule("^another", None, (AtMost(7.0),)),
     ]
-    rows = [mine("out="), mine("fresh"), mine("out=", name="our"), row("mint", "out=", 1.0)]
-    judged = judging.judged_case(case(*rows), rules)
+    rows = [ours("out="), ours("fresh"), ours("out=", name="our"), row("apple", "out=", 1.0)]
+    judged = judging.judged_case(case("a case", *rows), rules)
     assert [[g["goal"] for g in r.get("goals", [])] for r in judged["rows"]] == [
         ["at most 9 x copy"], [], [], [],
     ]  # fmt: skip
 
 
-def figures(*cases, target="AVX3_ZEN4", quick=False):
-    used = {"SIMD target in use": target}
-    return {"machine": {"posenc_native": used}, "quick": quick, "cases": list(cases)}
-
-
 def test_a_recorded_run_follows_the_goals_of_today():
-    run = figures(case(mine("out=")))
+    run = figures(case("a case", ours("out=")))
     for bound, met in ((2.5, True), (1.5, False)):
         shown = judging.judged(run, [Rule("", None, (AtMost(bound),))])
         (entry,) = judging.all_goals(shown["cases"])
@@ -165,7 +142,7 @@ def test_a_recorded_run_follows_the_goals_of_today():
 
 
 def test_what_is_missed_furthest_comes_first():
-    run = case(mine("out="), mine("fresh", 2.0), row("a", "fresh", 3.0))
+    run = case("a case", ours("out="), ours("fresh", 2.0), row("a", "fresh", 3.0))
     rules = [Rule("", None, (AtMost(1.5),)), Rule("", "fresh", (AtLeast(6.0), AtLeast(1.5)))]
     tally = judging.tally(judging.all_goals([judging.judged_case(run, rules)]))
     # Short by factors of 6 / 1.5, 4 / 1.5 and 2 / 1.5.

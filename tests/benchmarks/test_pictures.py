@@ -1,7 +1,5 @@
 """Pictures of benchmarks, and curves of cost as work grows. No time is judged."""
 
-import json
-
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -9,42 +7,33 @@ pytest.importorskip("ml_dtypes")
 pytest.importorskip("matplotlib")
 
 from matplotlib.figure import Figure  # noqa: E402
+from recorded import case, ours, row, yardstick  # noqa: E402
 from targets import NEEDS_NATIVE  # noqa: E402
 
 import posenc_native as pn  # noqa: E402
-from benchmarks.figures import plot  # noqa: E402
+from benchmarks.figures import plot, records  # noqa: E402
 from benchmarks.studies import growth  # noqa: E402
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-def row(name, mode, seconds, *, ours=False, yardstick=False):
-    return {
-        "contestant": name, "mode": mode, "seconds": seconds, "ours": ours, "yardstick": yardstick,
-    }  # fmt: skip
-
-
-def case(name, threads=1):
-    return {
-        "case": f"{name}, {threads} thread{'s' * (threads > 1)}",
-        "threads": threads,
-        "limits": {"in-place scale": {"seconds": 2e-3}, "copy": {"seconds": 3e-3}},
-        "rows": [
-            row("apply_rotary_qk", "in place", 2.5e-3, ours=True),
-            row("Rotary", "in place", 2.4e-3, ours=True),
-            row("apply_rotary_qk", "fresh", 9e-3, ours=True),
-            row("copy_", "out=", 3e-3, yardstick=True),
-            row("a library", "fresh", 40e-3),
-            row("a library", "out=", 20e-3),
-            {"contestant": "another", "mode": "fresh", "skipped": "it is not there"},
-        ],
-    }
+def timed(name, threads=1):
+    rows = [
+        ours("in place", 2.5),
+        ours("in place", 2.4, "Rotary"),
+        ours("fresh", 9.0),
+        yardstick("copy_", "out=", 3.0),
+        row("a library", "fresh", 40.0),
+        row("a library", "out=", 20.0),
+        {"contestant": "another", "mode": "fresh", "skipped": "it is not there"},
+    ]
+    return case(name, *rows, threads=threads) | {"recorded": {"date": "2026-01-02T03:04:05"}}
 
 
 ROTARY = "rotary, q 32 + k 8 heads x 4096 x 128, torch float32, half"
 FIGURES = {
     "machine": {"cpu": "a processor"},
-    "cases": [case("relative: shift"), case(ROTARY, 2), case(ROTARY)],
+    "cases": [timed("relative: shift"), timed(ROTARY, 2), timed(ROTARY)],
     "accuracy": [
         {"peer": peer, "quantity": quantity, "position": position, "error": error}
         for quantity in ("rotary", "sinusoidal")
@@ -58,7 +47,7 @@ def test_a_panel_shows_the_best_row_of_everyone():
     (shown,) = plot.panels(FIGURES, 1)
     assert shown is FIGURES["cases"][2]
     assert [(r["contestant"], r["mode"]) for r in plot.marks(shown)] == [
-        ("Rotary", "in place"), ("copy_", "out="), ("apply_rotary_qk", "fresh"),
+        ("Rotary", "in place"), ("copy_", "out="), ("apply", "fresh"),
         ("a library", "out="),
     ]  # fmt: skip
 
@@ -69,13 +58,17 @@ def test_times_on_a_logarithmic_axis_are_marks_and_not_bars():
     assert axes.get_xscale() == "log"
     assert not axes.patches  # a bar would begin anywhere: there is no zero
     times = [line.get_xdata()[0] for line in axes.lines if line.get_marker() not in ("", "None")]
-    assert times == [2.4e-3, 3e-3, 9e-3, 20e-3]
+    assert times == pytest.approx([2.4e-3, 3e-3, 9e-3, 20e-3])
+
+
+def test_panels_say_when_they_were_recorded():
+    assert plot._day(FIGURES["cases"][0]["recorded"]) == " (2026-01-02)"
+    assert plot._day(None) == ""
 
 
 def test_pictures_are_small_files_beside_the_figures(tmp_path):
     path = tmp_path / "processor.json"
-    path.write_text(json.dumps(FIGURES), encoding="utf-8")
-    pictures = plot.draw(path)
+    pictures = plot.draw(FIGURES, path)
     assert [picture.name for picture in pictures] == [
         "processor-speed.png", "processor-accuracy.png",
     ]  # fmt: skip
@@ -83,19 +76,12 @@ def test_pictures_are_small_files_beside_the_figures(tmp_path):
         data = picture.read_bytes()
         assert data.startswith(PNG)
         assert 5_000 < len(data) < 150_000
-    (other, _) = plot.draw(path, threads=2)
+    (other, _) = plot.draw(FIGURES, path, threads=2)
     assert other.name == "processor-speed-2-threads.png"
 
 
 def test_figures_without_such_cases_have_no_picture(tmp_path):
-    path = tmp_path / "none.json"
-    path.write_text(json.dumps(FIGURES | {"cases": [], "accuracy": []}), encoding="utf-8")
-    assert plot.draw(path) == []
-
-
-def test_durations_have_two_digits():
-    found = [plot.duration(seconds) for seconds in (4e-7, 1.23e-6, 9.6e-6, 2.5e-3, 0.1, 12.0)]
-    assert found == ["0.4 µs", "1.2 µs", "10 µs", "2.5 ms", "100 ms", "12 s"]
+    assert plot.draw(FIGURES | {"cases": [], "accuracy": []}, tmp_path / "none.json") == []
 
 
 def points(*nanoseconds):
@@ -130,9 +116,8 @@ def threads_as_before():
 def test_curves_are_measured_and_kept(tmp_path):
     path = tmp_path / "growth.json"
     for curves in (("dim-cached", "threads"), ("distance",)):
-        chosen = [argument for name in curves for argument in ("--curve", name)]
-        growth.main(["--quick", "--rounds", "1", "--json", str(path), *chosen])
-    figures = json.loads(path.read_text(encoding="utf-8"))
+        growth.main(curves, rounds=1, quick=True, json=path)
+    figures = records.load(path)
     assert list(figures["curves"]) == ["threads", "dim-cached", "distance"]
     for curve in figures["curves"].values():
         assert curve["lines"]

@@ -1,6 +1,6 @@
-"""Files of results: what they are called, what is merged into them, the page that sums them up."""
+"""Files of results: what they are called, what is merged into them, pages made of them."""
 
-import json
+import itertools
 import re
 
 import pytest
@@ -8,24 +8,12 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("ml_dtypes")
 
-from benchmarks.figures import records, report, summary, tables
+from recorded import BEST, case, figures, machine, ours, row
+
+import benchmarks.figures.__main__ as program
+from benchmarks import command
+from benchmarks.figures import judging, records, report, summary, tables
 from benchmarks.figures.judging import AtLeast, AtMost, Rule
-
-BEST = "AVX3_ZEN4, AVX3, AVX2, SSE4"
-
-
-def machine(used="AVX3_ZEN4", targets=BEST, **more):
-    return {
-        "cpu": "Some(R) CPU 9 @ 2 GHz", "cores": 2, "commit": "c" * 40,
-        "date": "2026-01-02T03:04:05",
-        "caches": {"L1": 32768}, "system": "Linux", "python": "3.11", "compiler": "c++",
-        "load_average": 0.0, "packages": {"numpy": "2"},
-        "posenc_native": {
-            "backend": "native", "torch operators": "built", "SIMD targets": targets,
-            "SIMD target in use": used,
-        },
-        **more,
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -45,33 +33,6 @@ def test_a_file_is_named_by_processor_and_lesser_instructions(used, targets, nam
     assert words in text
     lesser = name != "some-9-2-cores"
     assert ("shows the instructions, not the memory system" in text) == lesser
-
-
-def row(name, mode, milliseconds, **more):
-    return {
-        "contestant": name, "mode": mode, "seconds": milliseconds * 1e-3, "samples": 3,
-        "quartiles": [milliseconds * 1e-3] * 2, "limit": "copy", "times_limit": milliseconds / 0.5,
-        "gigabytes_per_second": 2.0, "ours": False, "yardstick": False, **more,
-    }  # fmt: skip
-
-
-def case(name, *rows, threads=1, gains=None):
-    limit = {"seconds": 0.5e-3, "gigabytes_per_second": 4.0, "variant": "plain"}
-    if gains:
-        limit["times_one_thread"] = gains
-    return {
-        "case": f"{name}, {threads} thread{'s' * (threads > 1)}", "threads": threads,
-        "bytes": 1 << 20, "buffer_sets": 2, "cores_used_by_others": 0.0,
-        "limits": {"copy": limit}, "rows": list(rows),
-    }  # fmt: skip
-
-
-def ours(mode, milliseconds, name="apply"):
-    return row(name, mode, milliseconds, ours=True)
-
-
-def figures(*cases, rounds=31, **more):
-    return {"machine": machine(**more), "quick": False, "rounds": rounds, "cases": list(cases)}
 
 
 def times(of):
@@ -119,7 +80,7 @@ def test_columns_are_the_files_of_a_processor(tmp_path):
     for used, name in (("AVX3_ZEN4", "some-9-2-cores"), ("AVX2", "some-9-2-cores-avx2")):
         records.write(tmp_path / f"{name}.json", figures(used=used))
         columns = records.recorded_columns("some-9-2-cores", tmp_path)
-        assert columns[report.judging.instructions(used)] == figures(used=used)
+        assert columns[judging.instructions(used)] == figures(used=used)
     assert [*columns] == ["AVX-512", "AVX2"]
     beside = records.columns_beside(figures(case("a", ours("out=", 1.0))), tmp_path)
     assert beside["AVX-512"]["cases"]
@@ -148,20 +109,26 @@ def run(factor=1.0, **more):
     )
 
 
+def table_of(page):
+    """The cells of the page's table, by family and mode."""
+    lines = (re.split(r" {2,}", line.strip()) for line in page.splitlines() if line[:2] == "  ")
+    return {tuple(cells[:2]): cells[2:] for cells in lines}
+
+
 def test_the_page_says_where_we_are_ahead_and_where_not():
     own = run()
-    lines = summary.page(own, {"AVX-512": own, "AVX2": None}, RULES).splitlines()
-    assert lines[0] == "SUMMARY: Some(R) CPU 9 @ 2 GHz, 2 cores"
-    assert lines[1] == "AVX-512, the best instructions of this processor"
-    assert lines[2] == "AVX2: not recorded yet"
+    text = summary.page(own, {"AVX-512": own, "AVX2": None}, RULES)
+    assert text.splitlines()[:3] == [
+        "SUMMARY: Some(R) CPU 9 @ 2 GHz, 2 cores",
+        "AVX-512, the best instructions of this processor",
+        "AVX2: not recorded yet",
+    ]
     # The median and worst multiple, rows ahead, the range of factors; no peer is in place.
-    found = {line[:27].strip(): line[27:].split("not recorded")[0] for line in lines}
-    cells = {name: re.split(r" {2,}", text.strip()) for name, text in found.items()}
-    assert cells["rotary            out="] == ["1.50 (2.00)", "1/2", "0.90 to 1.80"]
-    assert cells["rotary            fresh"] == ["2.00 (2.00)", "1/1", "4.0 to 4.0"]
-    assert cells["rotary            in place"] == ["2.00 (2.00)", "0/1", "0.90 to 0.90 *"]
-    assert cells["relative          fresh"] == ["4.00 (4.00)"]
-    text = "\n".join(lines)
+    cells = table_of(text)
+    assert cells["rotary", "out="] == ["1.50 (2.00)", "1/2", "0.90 to 1.80", "not recorded yet"]
+    assert cells["rotary", "fresh"][:3] == ["2.00 (2.00)", "1/1", "4.0 to 4.0"]
+    assert cells["rotary", "in place"][:3] == ["2.00 (2.00)", "0/1", "0.90 to 0.90 *"]
+    assert cells["relative", "fresh"] == ["4.00 (4.00)", "not recorded yet"]
     assert "AVX-512, goals: 2 met, 6 missed, 0 not judged" in text
     worst = "3 x 3 x as fast as the best peer: worst 0.90, apply, out=; rotary, small, 1 thread"
     assert worst in text
@@ -182,53 +149,91 @@ def test_the_page_lists_what_gains_less_than_its_limit_with_the_cause():
 def test_the_page_has_a_column_of_the_same_cases_with_other_instructions():
     own, other = run(), run(1.2, used="AVX2")
     own["cases"] = own["cases"][:1]
-    lines = summary.page(own, {"AVX-512": own, "AVX2": other}, RULES).splitlines()
-    (fresh,) = (line for line in lines if line.startswith("rotary            fresh"))
-    assert re.split(r" {2,}", fresh)[2:] == [
+    text = summary.page(own, {"AVX-512": own, "AVX2": other}, RULES)
+    assert table_of(text)["rotary", "fresh"] == [
         "2.00 (2.00)", "1/1", "4.0 to 4.0", "2.40 (2.40)", "1/1", "3.3 to 3.3",
     ]  # fmt: skip
-    assert not any(line.startswith("relative") for line in lines)
-    assert "AVX2 instructions on a processor with AVX-512" in lines[2]
-    assert "AVX2, goals: 1 met, 3 missed, 0 not judged" in lines
+    assert ("relative", "fresh") not in table_of(text)
+    assert "AVX2 instructions on a processor with AVX-512" in text
+    assert "\nAVX2, goals: 1 met, 3 missed, 0 not judged\n" in text
 
 
 def test_the_page_of_what_is_recorded_is_read_in_a_minute():
-    from benchmarks.cases.goals import RULES as all_rules
-
     recorded = records.load(records.RESULTS / "amd-epyc-2-cores.json")
-    for columns in (
-        {"AVX-512": recorded, "AVX2": None},
-        {"AVX-512": recorded, "AVX2": recorded},
-    ):
-        lines = summary.page(recorded, columns, all_rules).splitlines()
+    for other in (None, recorded):
+        lines = summary.page(recorded, {"AVX-512": recorded, "AVX2": other}).splitlines()
         assert 30 < len(lines) <= 52
     assert all(len(line) < 200 for line in lines)
 
 
-def test_a_text_is_written_again_by_the_goals_of_today(tmp_path, capsys):
+def test_text_and_pictures_are_made_again_by_the_goals_of_today(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
     path = tmp_path / "x.json"
-    path.write_text(json.dumps(run()), encoding="utf-8")
-    records.main([str(path)])
+    records.write(path, run())
+    program.main([path])
     text = path.with_suffix(".txt").read_text(encoding="utf-8")
-    assert capsys.readouterr().out == f"{path.with_suffix('.txt')}\n"
+    page = text[text.index("SUMMARY") :]
+    assert capsys.readouterr().out.startswith(page)
     order = ["Some(R) CPU", "recorded 2026-01-02", "rotary, small, 1 thread:", "goals:", "SUMMARY"]
     places = [text.index(words) for words in order]
     assert places == sorted(places)
 
 
-def test_readme_has_what_is_recorded():
-    tables.main([])  # exits where it has something else
+# -------------------------------------------------------------------------------- docs/speed.md
+
+
+def test_the_page_of_speed_has_what_is_recorded(tmp_path, monkeypatch):
+    program.main([])  # refused where it has something else
     recorded = records.recorded_columns(tables.PROCESSOR)["AVX-512"]
-    for line in tables.LINES:
-        assert tables._row(recorded, line), f"not recorded: {line}"
+    for line in tables.lines():
+        of = tables.case_of(recorded, f"{line['case']}, 1 thread")
+        assert tables.row_of(of, line["row"], line["mode"]), f"not recorded: {line}"
+    page = tmp_path / "speed.md"
+    page.write_text(tables.PAGE.read_text(encoding="utf-8").replace(" ms,", " s,"), "utf-8")
+    monkeypatch.setattr(tables, "PAGE", page)
+    with pytest.raises(command.Refused, match="other figures"):
+        program.main([])
+    program.main([], write=True)
+    program.main([])
 
 
-def test_tables_say_what_is_not_recorded():
-    line = tables.LINES[1]
-    rows = ours(line.mode, 1.0, line.row), PEER, STEADY
-    half = figures(case(line.case, *rows))
-    text = tables.table({"AVX-512": None, "AVX2": half})
-    assert text.count("not recorded yet") == 2 * len(tables.LINES) - 1
-    (found,) = (row for row in text.splitlines() if "1.00 ms" in row)
-    cells = [cell.strip() for cell in found.strip("|").split("|")]
-    assert cells[1:] == ["out=", "not recorded yet", "1.00 ms, 2.00 x copy", "900 µs, library"]
+def speed(columns):
+    """The cells behind the words and the mode, by line."""
+    rows = tables.speed(columns).splitlines()[2:]
+    return [[cell.strip() for cell in text.strip("|").split("|")][2:] for text in rows]
+
+
+def recorded(line, *rows, used="AVX3_ZEN4", **when):
+    return records.with_origins(figures(case(line["case"], *rows), used=used, **when))
+
+
+def test_the_page_of_speed_says_what_is_not_recorded():
+    _, line = tables.lines()[:2]
+    half = recorded(line, ours(line["mode"], 1.0, line["row"]), PEER, STEADY, used="AVX2")
+    cells = speed({"AVX-512": None, "AVX2": half})
+    assert cells[1] == ["not recorded yet", "1.00 ms, 2.00 x copy", "900 µs, library"]
+    assert all(of == ["not recorded yet"] * 2 + [""] for of in cells[:1] + cells[2:])
+
+
+def test_figures_of_an_older_commit_have_their_date():
+    first, second = tables.lines()[1:3]
+    of = [ours(line["mode"], 1.0, line["row"]) for line in (first, second)]
+    old = recorded(first, of[0], STEADY, commit="a" * 40)
+    both = records.merged(old, recorded(second, of[1], date="2026-02-03T00:00:00"))
+    changed = {"commit": "c" * 40 + " and changes", "date": "2026-02-01T00:00:00"}
+    lesser = recorded(first, of[0], used="AVX2", **changed)
+    one, two = speed({"AVX-512": both, "AVX2": lesser})[1:3]
+    # The first has the commit before; the newest is that of the second, and with changes its own.
+    assert one[:2] == ["1.00 ms, 2.00 x copy (2026-01-02)", "1.00 ms, 2.00 x copy"]
+    assert one[2] == "900 µs, library (2026-01-02)"
+    assert two[:2] == ["1.00 ms, 2.00 x copy", "not recorded yet"]
+
+
+def test_every_table_of_the_page_of_speed_is_dated():
+    columns = records.recorded_columns(tables.PROCESSOR)
+    last = records.newest(columns)
+    of_lines = zip(tables.lines(), speed(columns), strict=True)
+    for (line, cells), (at, column) in itertools.product(of_lines, enumerate(columns.values())):
+        of = tables.case_of(column, f"{line['case']}, 1 thread")
+        day = of["recorded"]["date"][:10]
+        assert (f"({day})" in cells[at]) == (not of["recorded"]["commit"].startswith(last))

@@ -84,6 +84,16 @@ def test_a_case_without_peers_has_no_best_one():
     assert "as fast" not in report.as_text(case)
 
 
+@pytest.mark.parametrize("digits", [2, 3])
+def test_durations_have_so_many_digits(digits):
+    seconds = (4e-7, 1.23e-6, 9.6e-6, 2.5e-3, 0.1, 12.0)
+    expected = {
+        2: ["400 ns", "1.2 µs", "9.6 µs", "2.5 ms", "100 ms", "12 s "],
+        3: ["400 ns", "1.23 µs", "9.60 µs", "2.50 ms", "100 ms", "12.0 s "],
+    }
+    assert [report.duration(time, digits) for time in seconds] == expected[digits]
+
+
 ERRORS = [
     {"peer": peer, "quantity": "rotary", "position": position, "error": error, "skipped": reason}
     for position in (4096, 1 << 24)
@@ -115,8 +125,8 @@ def test_costs_of_dtensors_are_judged_where_nothing_is_gathered():
     rows = [cost("rotate", "b", n, 1e-4) for n in (1, 2)]
     rows += [cost("rotate", "d", 1, 9e-4), cost("rotate", "d", 2, 9e-4, 2)]
     text = report.many_devices_text(rows)
-    assert text.splitlines()[-1].endswith("goal, at most 150 us over local on one process, where "
-                                          "nothing is gathered: met")  # fmt: skip
+    goal = "goal, at most 150 us over local on one process, where nothing is gathered: met"
+    assert text.splitlines()[-1].endswith(goal)
     (line,) = (line for line in text.splitlines() if "rotate, d cut" in line)
     assert line.split()[-1] == "2"
     slow = report.many_devices_text([*rows, cost("norm", "b", 1, 2e-4), cost("norm", "b", 2, 2e-4)])
