@@ -67,7 +67,7 @@ write_launcher() {
 }
 
 fetch_packages() {
-  local wanted=(hypothesis ml_dtypes mpmath numpy pytest pytest-xdist) state
+  local wanted=(allpairspy hypothesis ml_dtypes mpmath numpy pytest pytest-xdist) state
   state=$(echo "${wanted[*]}" | cat - requirements/constraints.txt | sha256sum)
   [[ $(cat "$packages/complete" 2>/dev/null) != "$state" ]] || return 0
   say "Fetching Python packages for Arm"

@@ -41,7 +41,7 @@ fi
 sed -E '/^(hypothesis|ml_dtypes)==/d' requirements/constraints.txt >"$work/constraints.txt"
 say "Installing packages"
 "$python" -m pip install --quiet --only-binary :all: --constraint "$work/constraints.txt" \
-  cmake hypothesis ml_dtypes mpmath ninja numpy pybind11 pytest scikit-build-core
+  allpairspy cmake hypothesis ml_dtypes mpmath ninja numpy pybind11 pytest scikit-build-core
 
 say "Building the NumPy module for $("$python" --version), free-threaded"
 POSENC_TORCH=OFF POSENC_CUDA=OFF "$python" -m pip install --quiet --no-build-isolation --no-deps \

@@ -225,7 +225,7 @@ class Call:
                        "--commit", self.commit or "", *["--quick"] * options.quick,
                        *["--again"] * options.again]  # fmt: skip
             return steps.judge(self._run([sys.executable, "-m", *command], limit))
-        imported = ("pytest", "hypothesis", "mpmath", "ml_dtypes", "packaging")
+        imported = ("pytest", "allpairspy", "hypothesis", "mpmath", "ml_dtypes", "packaging")
         if said := install.missing(imported, self.site):
             return Outcome(FAILED, said)
         # Every test is named as it begins or ends, so that one that never does is known. Warnings
