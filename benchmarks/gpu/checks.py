@@ -111,9 +111,11 @@ def test_command(kind: str, work: Path, quick: bool, side_by_side: bool) -> list
     """
     hf = (f"hf/test_{name}.py" for name in ("patch", "compile", "precision"))
     names = ["engines/tensors", "nn/test_rotary.py", *hf]
+    families = ("rotary", "sinusoids", "relative", "qkv")
+    bad_calls = (each for name in families for each in (work / "tests" / name).glob("test_errors*"))
     if quick:
-        names = ["engines/tensors/test_cuda.py", "nn/test_rotary.py"]
-    files = [work / "tests" / name for name in names]
+        names, bad_calls = ["engines/tensors/test_cuda.py", "nn/test_rotary.py"], iter(())
+    files = [*(work / "tests" / name for name in names), *bad_calls]
     command = [sys.executable, "-m", "pytest", "-v", "--no-header", "-p", "no:cacheprovider",
                "--durations=5", "-W", "default", "-k", kind, *map(str, files)]  # fmt: skip
     if not quick and side_by_side:
