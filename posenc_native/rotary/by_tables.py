@@ -109,6 +109,8 @@ def rotary_tables(
     tables = backend.door.rotary_tables(positions, inv_freq, axis_map, scale, dtype)
     if tables is not NotImplemented:
         return tables  # type: ignore[no-any-return]
+    if axis_map is not None and isinstance(positions, (int, np.integer)):
+        arguments.wrong_value(function, "positions", "shape [A, ...] with axis_map", "a count")
     if (
         arguments.is_tensor(positions)
         or arguments.is_tensor(inv_freq)
@@ -117,8 +119,6 @@ def rotary_tables(
         return late.torch_operations().rotary_tables(  # type: ignore[no-any-return]
             positions, inv_freq, axis_map, scale, dtype
         )
-    if axis_map is not None and isinstance(positions, (int, np.integer)):
-        arguments.wrong_value(function, "positions", "shape [A, ...] with axis_map", "a count")
     if not isinstance(positions, (int, np.integer)):
         positions = arguments.as_positions(function, positions)
     inv_freq = arguments.as_frequencies(function, inv_freq)

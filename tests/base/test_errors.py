@@ -9,25 +9,47 @@ import re
 
 import numpy as np
 import pytest
-from bad_calls import FREQ, Bad, T, V, assert_refused, steps, x
+from bad_calls import DEVICES, FREQ, Call, T, V, assert_held, by_engine, problem_of, steps, x
 from hypothesis import given
 from hypothesis import strategies as st
 from targets import NATIVE, NEEDS_NATIVE
 
 import posenc_native as pn
 
-BAD: dict[str, Bad] = {
-    "backend": Bad("set_backend", lambda: ("cuda",), V, "name"),
-    "no threads": Bad("set_num_threads", lambda: (0,), V, "n"),
-    "threads beyond int": Bad("set_num_threads", lambda: (2**31,), V, "n"),
-    "threads of float": Bad("set_num_threads", lambda: (2.0,), T, "n"),
-    "threads of bool": Bad("set_num_threads", lambda: (True,), T, "n"),
-}
+backend_named = Call("set_backend", name="native")
+threads = Call("set_num_threads", n=1)
+BAD = [
+    backend_named("backend", V, "name", name="cuda"),
+    threads("no threads", V, "n", n=0),
+    threads("threads beyond int", V, "n", n=2**31),
+    threads("threads of float", T, "n", n=2.0),
+    threads("threads of bool", T, "n", n=True),
+]
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_a_bad_call_says_why_and_writes_nothing(backend, name):
-    assert_refused(BAD[name])
+@by_engine(BAD)
+def test_bad_calls_say_why_and_write_nothing(rows, engine, device):
+    assert_held(rows, engine, device)
+
+
+@pytest.mark.parametrize("device", [None, *DEVICES])
+def test_the_table_notices(monkeypatch, backend, device):
+    """No error, another one, another argument, an error of a good call, what has been written."""
+    rotate = Call("apply_rotary", x=x(), positions=None, inv_freq=FREQ)
+    short = {"positions": steps(4)}
+    assert problem_of(rotate("too few", V, "positions", **short), device) is None
+    assert problem_of(rotate("nothing wrong", V, "positions"), device) == "no error"
+    for error, argument in ((T, "positions"), (V, "x"), (V, "positions: expected more")):
+        assert "got [4]" in problem_of(rotate("another", error, argument, **short), device)
+    assert "got [4]" in problem_of(rotate.good("too few", **short), device)
+    whole = pn.apply_rotary
+
+    def hasty(x, *others):
+        x[0] = 2
+        return whole(x, *others)
+
+    monkeypatch.setattr(pn, "apply_rotary", hasty)
+    assert "written" in problem_of(rotate("too few", V, "positions", **short), device)
 
 
 def test_the_message_of_the_commonest_mistake(backend):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bad_calls import Bad, T, V, assert_refused, expanded
+from bad_calls import FREQ
 from norms import CASES, Case
 from oracle import DTYPES, assert_same_bits
 from targets import written_past_the_cache
@@ -61,13 +61,13 @@ def test_decoding_through_three_kinds_of_cache(normed, dtype, target):
                 *one, *where, *cache, [at], cache_layout=cache_layout, **options
             )
             assert_same_bits(result, all_q[:, t : t + 1])
-    for x, cache in ((all_k, 0), (v, 1)):
-        assert_same_bits(static[cache], x)
+    for y, cache in ((all_k, 0), (v, 1)):
+        assert_same_bits(static[cache], y)
         pages = np.stack([paged[cache][table[t // page], t % page] for t in range(tokens)])
-        assert_same_bits(pages, x[0])
+        assert_same_bits(pages, y[0])
         last = {t % window: t for t in range(tokens)}
         for slot, t in last.items():
-            assert_same_bits(ring[cache][0, :, slot], x[0, t])
+            assert_same_bits(ring[cache][0, :, slot], y[0, t])
 
 
 LAYOUTS = {"bshd": "bs", "bhsd": "bs", "thd": "t", "sbhd": "bs"}
@@ -107,8 +107,8 @@ def test_every_layout_of_heads_and_caches(layout, cache_layout, target):
             assert_same_bits(result, value)
         order = [cache_layout.index(x) for x in "bpshd" if x in cache_layout]
         letters = layout.replace("t", "s")
-        for cache, x in ((keys, expected[1]), (values, v)):
-            by_token = x[None] if "b" not in letters else x
+        for cache, y in ((keys, expected[1]), (values, v)):
+            by_token = y[None] if "b" not in letters else y
             by_token = by_token.transpose(
                 [("b" * ("b" not in letters) + letters).index(letter) for letter in "bshd"]
             )
@@ -249,178 +249,3 @@ def test_compiled_steps_write_the_cache():
         written.append([*results, keys, values])
     for a, b in zip(*written, strict=True):
         assert torch.equal(a, b)
-
-
-# --- Bad calls
-
-
-def x(*shape: int, dtype: Any = np.float32) -> np.ndarray:
-    return np.ones(shape or (2, 3, 5, 8), dtype)
-
-
-FREQ = np.array([1.0, 0.1])
-
-
-def call(**changes: Any) -> Any:
-    """q, k, v [2, 3, 5, 8] and caches [2, 3, 9, 8], with some of the arguments changed."""
-
-    def make() -> tuple[Any, ...]:
-        given: dict[str, Any] = {
-            "q": x(), "k": x(), "v": x(), "positions": None, "inv_freq": FREQ.copy(),
-            "keys": x(2, 3, 9, 8), "values": x(2, 3, 9, 8), "slots": np.arange(5),
-        }  # fmt: skip
-        named = {}
-        for name, change in changes.items():
-            value = change(given) if callable(change) else change
-            (given if name in given else named)[name] = value
-        return *given.values(), named
-
-    return make
-
-
-def packed(given: dict[str, Any]) -> np.ndarray:
-    """Keys that share memory with v."""
-    memory = x(2, 3, 14, 8)
-    given["v"] = memory[:, :, 9:]
-    return memory[:, :, :10]
-
-
-def overlapping(array: np.ndarray) -> np.ndarray:
-    """A view whose heads begin one slot after each other."""
-    batch, _, slot, dim = array.strides
-    return np.lib.stride_tricks.as_strided(array, array.shape, (batch, slot, slot, dim))
-
-
-BAD = {
-    name: Bad("rotary_append", call(**changes), error, argument)
-    for name, changes, error, argument in [
-        ("slot outside", {"slots": np.array([0, 1, 2, 3, 9])}, V, "slots"),
-        ("slot below -1", {"slots": np.array([0, 1, 2, 3, -2])}, V, "slots"),
-        ("slot of uint64", {"slots": np.array([0, 1, 2, 3, 2**63], np.uint64)}, V, "slots"),
-        ("slot of uint64 that is -1 as int64",
-         {"slots": np.array([0, 1, 2, 3, 2**64 - 1], np.uint64)}, V, "slots"),
-        ("slot twice", {"slots": np.array([0, 1, 2, 3, 1])}, V, "slots"),
-        ("slot twice in a row", {"slots": np.array([range(5), [0, 1, 2, 3, 3]])}, V, "slots"),
-        ("slot twice in a pool", {"slots": np.array([range(5), range(5)]), "cache_layout": "shd",
-         "keys": lambda _: x(30, 3, 8), "values": lambda _: x(30, 3, 8)}, V, "slots"),
-        ("slots for all rows of a pool", {"cache_layout": "shd", "keys": lambda _: x(30, 3, 8),
-         "values": lambda _: x(30, 3, 8)}, V, "slots"),
-        ("few slots", {"slots": np.arange(4)}, V, "slots"),
-        ("slots of another batch", {"slots": np.zeros((3, 5), int)}, V, "slots"),
-        ("float slots", {"slots": np.arange(5.0)}, T, "slots"),
-        ("no slots", {"slots": None}, T, "slots"),
-        ("a list for keys", {"keys": [[1.0]]}, T, "keys"),
-        ("keys of another dtype", {"keys": lambda _: x(2, 3, 9, 8, dtype=np.float64)}, T, "keys"),
-        ("values of another dtype", {"values": lambda _: x(2, 3, 9, 8, dtype=np.float16)}, T,
-         "values"),
-        ("keys of integers", {"keys": lambda _: x(2, 3, 9, 8, dtype=np.int32)}, T, "keys"),
-        ("keys of other heads", {"keys": lambda _: x(2, 4, 9, 8)}, V, "keys"),
-        ("keys of another batch", {"keys": lambda _: x(3, 3, 9, 8)}, V, "keys"),
-        ("narrow values", {"values": lambda _: x(2, 3, 9, 6)}, V, "values"),
-        ("fewer values", {"values": lambda _: x(2, 3, 8, 8)}, V, "values"),
-        ("keys of three axes", {"keys": lambda _: x(3, 9, 8)}, V, "keys"),
-        ("cache of unknown axes", {"cache_layout": "xhsd"}, V, "cache_layout"),
-        ("cache without heads", {"cache_layout": "bsd"}, V, "cache_layout"),
-        ("cache by batch and pages", {"cache_layout": "bpshd"}, V, "cache_layout"),
-        ("cache layout of no text", {"cache_layout": 4}, T, "cache_layout"),
-        ("v of other tokens", {"v": lambda _: x(2, 3, 4, 8)}, V, "v"),
-        ("v of another dtype", {"v": lambda _: x(dtype=np.float64)}, T, "v"),
-        ("v of integers", {"v": lambda _: x(dtype=np.int64)}, T, "v"),
-        ("keys are values", {"values": lambda given: given["keys"]}, V, "keys|values"),
-        ("keys over v", {"keys": packed, "values": lambda _: x(2, 3, 10, 8)}, V, "keys"),
-        ("values over q", {"values": lambda given: given["q"], "keys": lambda _: x()}, V, "values"),
-        ("read-only keys", {"keys": lambda _: np.broadcast_to(np.float32(1), (2, 3, 9, 8))}, V,
-         "keys"),
-        ("keys expanded", {"keys": lambda _: expanded(x(2, 3, 9, 8))}, V, "keys"),
-        ("values expanded", {"values": lambda _: expanded(x(2, 3, 9, 8))}, V, "values"),
-        ("keys over themselves", {"keys": lambda _: overlapping(x(2, 3, 9, 8))}, V, "keys"),
-        ("scale beyond float32", {"scale": 1e39, "norm": True}, V, "scale"),
-        ("a weight and no norm", {"norm": False, "q_weight": np.ones(8)}, V, "norm"),
-        ("q over v in place", {"v": lambda given: given["q"], "inplace": True}, V, "q"),
-    ]
-}  # fmt: skip
-BAD |= {
-    f"norm: {name}": Bad(
-        "norm_rotary_qk", lambda changes=changes: (x(), x(), None, FREQ, changes), error, argument
-    )
-    for name, changes, error, argument in [
-        ("weight of other dims", {"q_weight": np.ones(4)}, V, "q_weight"),
-        ("weight of other heads", {"k_weight": np.ones((2, 8))}, V, "k_weight"),
-        ("weight of a head over a token", {"q_weight": np.ones(8), "norm_over": "token"}, V,
-         "q_weight"),
-        ("weight of integers", {"q_weight": np.ones(8, int)}, T, "q_weight"),
-        ("negative eps", {"eps": -1e-6}, V, "eps"),
-        ("eps that is none", {"eps": float("nan")}, V, "eps"),
-        ("eps of text", {"eps": "small"}, T, "eps"),
-        ("mean over nothing known", {"norm_over": "batch"}, V, "norm_over"),
-        ("mean over no text", {"norm_over": 1}, T, "norm_over"),
-        ("infinite offset", {"weight_offset": float("inf")}, V, "weight_offset"),
-        ("scale beyond float32", {"scale": 1e39}, V, "scale"),
-        ("unknown rounding", {"compute": "float64"}, V, "compute"),
-        ("unknown layout", {"layout": "bsh"}, V, "layout"),
-        ("unknown pairing", {"pairing": "neox"}, V, "pairing"),
-    ]
-}  # fmt: skip
-BAD |= {
-    "norm: as written by heads": Bad(
-        "norm_rotary_qk",
-        lambda: (x(), x(), None, np.ones((3, 2)), {"compute": "as_written"}),
-        V,
-        "compute",
-    ),
-    "norm: k of other tokens": Bad(
-        "norm_rotary_qk", lambda: (x(), x(2, 3, 4, 8), None, FREQ), V, "k"
-    ),
-    "norm: k of another dtype": Bad(
-        "norm_rotary_qk", lambda: (x(), x(dtype=np.float64), None, FREQ), T, "k"
-    ),
-    "norm: q over a weight": Bad(
-        "norm_rotary_qk",
-        lambda: (q := x(), x(), None, FREQ, {"q_weight": q[0, 0, 0], "inplace": True}),
-        V,
-        "q",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_a_bad_call_says_why_and_writes_nothing(backend, name):
-    assert_refused(BAD[name])
-
-
-@pytest.mark.parametrize("name", [name for name in BAD if name not in ("norm: eps of text",)])
-def test_torch_says_the_same(name):
-    """The operators, and the composition of other devices: the exception and its argument."""
-    torch = pytest.importorskip("torch")
-    bad = BAD[name]
-    for what in ("native", "reference"):
-        before = pn.engines.backend.implementation
-        pn.set_backend(what)
-        try:
-            arguments, named = bad.arguments()
-            known: dict[int, Any] = {}
-
-            def tensor(value: Any, known: dict[int, Any] = known) -> Any:
-                if not isinstance(value, np.ndarray):
-                    return value
-                if value.dtype.kind not in "fiu" or not value.flags.writeable:
-                    pytest.skip("torch has no such tensors")
-                base = value
-                while isinstance(base.base, np.ndarray):
-                    base = base.base
-                whole = known.setdefault(id(base), torch.from_numpy(base))
-                offset = value.ctypes.data - base.ctypes.data
-                size = value.itemsize
-                steps = [step // size for step in value.strides]
-                return whole.as_strided(value.shape, steps, offset // size)
-
-            with pytest.raises((ValueError, TypeError)) as caught:
-                getattr(pn, bad.function)(
-                    *map(tensor, arguments), **{key: tensor(v) for key, v in named.items()}
-                )
-        finally:
-            pn.engines.backend.use(before)
-        fault = caught.value.fault
-        assert fault.function == bad.function
-        assert fault.argument in bad.argument.split("|"), caught.value
-        assert caught.type is bad.error, caught.value

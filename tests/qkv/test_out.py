@@ -169,57 +169,6 @@ def test_q_alone_of_tensors(name: str, way: str) -> None:
     same((given.q_out, given.keys, given.values), (expected, plain.keys, plain.values))
 
 
-# Of q and k both, then of q alone: what is given, and the words of the error.
-BAD_PAIRS = {
-    "no pair": (TypeError, lambda i: i.q_out, r"out: expected a pair"),
-    "three": (TypeError, lambda i: (i.q_out, i.k_out, i.k_out), r"out: expected a pair"),
-    "none": (TypeError, lambda i: (None, i.k_out), r"out\[0\]: expected memory"),
-    "a list": (TypeError, lambda i: (i.q_out, [1.0]), r"out\[1\]: expected"),
-    "another shape": (ValueError, lambda i: (i.k_out, i.k_out), r"out\[0\]: expected"),
-    "another dtype": (TypeError, lambda i: (i.q_out, i.k_out == 0), r"out\[1\]: expected"),
-    "twice the same": (ValueError, lambda i: (i.q_out, i.q_out[:, :2]), r"out\[.\]: expected"),
-    "the other input": (ValueError, lambda i: (i.q_out, i.q[:, 1:3]), r"(out\[1\]|q): expected"),
-    "part of itself": (ValueError, lambda i: (i.q_out, i.q_out[:, 1:3]), r"out\[.\]: expected"),
-}
-BAD_PAIRS_OF_APPEND = {
-    "v": (ValueError, lambda i: (i.q_out, i.v), r"out\[1\]: expected"),
-    "keys": (ValueError, lambda i: (i.q_out, i.keys[:, :, :S]), r"(out\[1\]|keys): expected"),
-    "values": (ValueError, lambda i: (i.q_out, i.values[:, :, 2:7]), r"(out\[1\]|values): exp"),
-}
-BAD_ALONE = {
-    "a pair": (TypeError, lambda i: (i.q_out, i.k_out), "out: expected memory for q"),
-    "another shape": (ValueError, lambda i: i.k_out, "out: expected"),
-    "a list": (TypeError, lambda i: [1.0], "out: expected"),
-}
-
-
-def refused(call: Any, i: Inputs, kind: Any, out: Any, words: str, **options: Any) -> None:
-    """Refused, and nothing has been written."""
-    before = [np.array(np.asarray(x)) for x in i.all]
-    with pytest.raises(kind, match=words):
-        call(i, out=out, **options)
-    same(i.all, before)
-
-
-@pytest.mark.parametrize("kind_of_array", ["arrays", "tensors"])
-@pytest.mark.parametrize("name", BOTH)
-def test_errors(name: str, kind_of_array: str, backend: str) -> None:
-    of: Any = lambda a: a  # noqa: E731
-    if kind_of_array == "tensors":
-        of = tensors(pytest.importorskip("torch"))
-    bad = BAD_PAIRS | (BAD_PAIRS_OF_APPEND if name.startswith("append") else {})
-    for kind, make, words in bad.values():
-        i = Inputs(of)
-        refused(BOTH[name], i, kind, make(i), words)
-    i = Inputs(of)
-    words = "inplace: expected False"
-    refused(BOTH[name], i, ValueError, (i.q_out, i.k_out), words, inplace=True)
-    if name in ALONE:
-        for kind, make, words in BAD_ALONE.values():
-            i = Inputs(of)
-            refused(ALONE[name], i, kind, make(i), words)
-
-
 @pytest.mark.parametrize("name", BOTH)
 def test_no_gradient(name: str) -> None:
     torch = pytest.importorskip("torch")

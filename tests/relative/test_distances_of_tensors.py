@@ -267,52 +267,6 @@ def test_compile_for_any_length():
         torch.testing.assert_close(fast(x), function(x), rtol=0, atol=0)
 
 
-# --- Bad calls
-
-V, T = ValueError, TypeError
-META = torch.zeros(3, device="meta")
-# name: (error, argument that the message names, call)
-BAD = {
-    "slopes elsewhere": (
-        V, "slopes", lambda: pn.alibi_diagonals(3, 1, 1, slopes=META, device="cpu"),
-    ),
-    "tensors on two devices": (V, "r2", lambda: pn.kerple_diagonals(R1, META, 1, 1)),
-    "q_offset elsewhere": (
-        V, "q_offset",
-        lambda: pn.t5_diagonals(TABLE, 1, 1, q_offset=torch.zeros(2, device="meta").long()),
-    ),
-    "slopes of two axes too few": (
-        V, "slopes", lambda: pn.alibi_diagonals(2, 1, 1, slopes=SLOPES),
-    ),
-    "slopes ints": (T, "slopes", lambda: pn.alibi_diagonals(2, 1, 1, slopes=OFFSETS)),
-    "slopes complex": (
-        T, "slopes", lambda: pn.alibi_diagonals(3, 1, 1, slopes=SLOPES[0] * 1j),
-    ),
-    "relative_position floats": (
-        T, "relative_position", lambda: pn.relative_position_bucket(SLOPES),
-    ),
-    "relative_position bools": (
-        T, "relative_position", lambda: pn.deberta_bucket(SLOPES > 0),
-    ),
-    "q_offset of two axes": (
-        V, "q_offset", lambda: pn.clipped_index(1, 1, 1, q_offset=MASK),
-    ),
-    "q_offset floats": (T, "q_offset", lambda: pn.clipped_index(1, 1, 1, q_offset=R1)),
-    "table of three axes": (V, "table", lambda: pn.t5_diagonals(TABLE[None], 1, 1)),
-    "table bools": (T, "table", lambda: pn.swin_diagonals(TABLE > 0, (1, 1))),
-    "key_mask floats": (T, "key_mask", lambda: pn.alibi_columns(3, 3, key_mask=SLOPES)),
-    "dtype an integer": (T, "dtype", lambda: pn.alibi_diagonals(2, 1, 1, dtype=torch.int8)),
-    "c two numbers": (V, "c", lambda: pn.fire_bias(1, 1, network, c=R1)),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_bad_calls(name):
-    error, argument, call = BAD[name]
-    with pytest.raises(error, match=rf"^\w+: {argument}: expected .+, got .+"):
-        call()
-
-
 # --- The models' own code
 
 

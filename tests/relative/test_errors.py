@@ -3,90 +3,303 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
-from bad_calls import INF, Bad, T, V, assert_refused, read_only, steps, x
+from bad_calls import (
+    INF,
+    NAN,
+    Call,
+    T,
+    V,
+    among_tensors,
+    assert_held,
+    by_engine,
+    elsewhere,
+    expanded,
+    followed,
+    of_values,
+    read_only,
+    repeated,
+    steps,
+    x,
+)
 
-BAD: dict[str, Bad] = {
-    "bias of few diagonals": Bad("toeplitz_bias", lambda: (x(3, 8), 4, 4), V, "diagonals"),
-    "bias of many diagonals": Bad(
-        "toeplitz_bias", lambda: (x(3, 6), 4, 4, {"origin": 3}), V, "diagonals"
-    ),
-    "bias of integers": Bad("toeplitz_bias", lambda: (steps(3, 7), 4, 4), T, "diagonals"),
-    "bias of negative length": Bad("toeplitz_bias", lambda: (x(3, 7), -4, 4), V, "q_len"),
-    "bias of lengths of two ranks": Bad("toeplitz_bias", lambda: (x(3, 7), (2, 2), 4), V, "k_len"),
-    "bias out of another shape": Bad(
-        "toeplitz_bias", lambda: (x(3, 7), 4, 4, {"out": x(3, 4, 5)}), V, "out"
-    ),
-    "bias out read-only": Bad(
-        "toeplitz_bias", lambda: (x(3, 7), 4, 4, {"out": read_only(x(3, 4, 4))}), V, "out"
-    ),
-    "bias beyond the diagonals": Bad(
-        "add_toeplitz_bias", lambda: (x(3, 4, 4), x(3, 9), {"origin": 2}), V, "diagonals"
-    ),
-    "bias of other heads": Bad("add_toeplitz_bias", lambda: (x(3, 4, 4), x(2, 7)), V, "diagonals"),
-    "bias of offsets of another shape": Bad(
-        "add_toeplitz_bias",
-        lambda: (x(2, 3, 4, 4), x(3, 9), {"origin": 5, "q_offset": steps(3)}),
+# As the operators are called; with batches.
+lay = Call("toeplitz_bias", diagonals=x(3, 7), q_len=4, k_len=4)
+add = Call("add_toeplitz_bias", scores=x(3, 4, 4), diagonals=x(3, 7))
+sums = Call("diagonal_sums", grad=x(3, 4, 4))
+gather = Call("relative_gather", x=x(4, 5), index=steps(7), k_len=4)
+scatter = Call("relative_scatter", grad=x(4, 4), index=steps(7), width=4)
+SCORES, CONTENT, DIAGONALS = x(2, 3, 4, 5), x(2, 3, 4, 5), x(3, 8)
+X, LONG, INDEX, B = x(2, 3, 4, 6), x(240), np.array([0, 1, 2, 3, 4, 5, 5, 5]), np.array([1, 0])
+lay_ = lay.but(diagonals=DIAGONALS, k_len=5)
+add_ = add.but(scores=SCORES, diagonals=DIAGONALS)
+sums_ = sums.but(grad=SCORES)
+gather_ = gather.but(x=X, index=INDEX, k_len=5)
+scatter_ = scatter.but(grad=SCORES, index=INDEX, width=6)
+
+BAD = [
+    lay("bias of few diagonals", V, "diagonals", diagonals=x(3, 8)),
+    lay("bias of many diagonals", V, "diagonals", diagonals=x(3, 6), origin=3),
+    lay("bias of integers", T, "diagonals", diagonals=steps(3, 7)),
+    lay("bias of negative length", V, "q_len", q_len=-4),
+    lay("bias of lengths of two ranks", V, "k_len", q_len=(2, 2)),
+    lay("bias out of another shape", V, "out", out=x(3, 4, 5)),
+    lay("bias out read-only", V, "out", out=read_only(x(3, 4, 4))),
+    add("bias beyond the diagonals", V, "diagonals", diagonals=x(3, 9), origin=2),
+    add("bias of other heads", V, "diagonals", diagonals=x(2, 7)),
+    add(
+        "bias of offsets of another shape",
         V,
         "q_offset",
+        scores=x(2, 3, 4, 4),
+        diagonals=x(3, 9),
+        origin=5,
+        q_offset=steps(3),
     ),
-    "bias of an offset of 2^64 - 1, which is not -1": Bad(
-        "add_toeplitz_bias",
-        lambda: (x(3, 4, 4), x(3, 9), {"origin": 4, "q_offset": np.array(2**64 - 1, np.uint64)}),
+    add("bias of scores of integers", T, "scores", scores=steps(3, 4, 4)),
+    sums("sums of a vector", V, "grad", grad=x(4)),
+    sums("sums in few entries", V, "diagonals", entries=6, origin=3),
+    gather("gather of a missing that is there", V, "missing", missing=2),
+    gather("gather of content of another shape", V, "content", content=x(4, 5)),
+    gather("gather by infinity", V, "scale", scale=INF),
+    scatter("scatter by more than float32 has", V, "scale", width=3, scale=-1e39),
+    scatter("scatter by True", T, "scale", scale=True),
+    scatter("scatter of few entries", V, "index", index=steps(6), width=3),
+    lay_("too few diagonals", V, "diagonals", q_len=6),
+    lay_("too many without origin", V, "diagonals", k_len=4),
+    lay_("a negative length", V, "q_len", q_len=-1),
+    lay_("a length of a fraction", T, "k_len", k_len=5.0),
+    lay_("a length of a bool", T, "q_len", q_len=True),
+    lay_("four axes", V, "q_len", q_len=(1,) * 4, k_len=(1,) * 4),
+    lay_("a grid and a length", V, "k_len", q_len=(2, 2)),
+    lay_(
+        "a grid of too few axes", V, "diagonals", diagonals=DIAGONALS[0], q_len=(2, 2), k_len=(2, 2)
+    ),
+    lay_("offset without origin", V, "origin", q_offset=1),
+    lay_("offsets without origin", V, "origin", q_offset=B),
+    lay_(
+        "offsets for a grid",
         V,
-        "diagonals",
+        "q_offset",
+        diagonals=SCORES,
+        q_len=(1, 1),
+        k_len=(1, 1),
+        origin=(2, 2),
+        q_offset=B,
     ),
-    "bias of scores of integers": Bad(
-        "add_toeplitz_bias", lambda: (steps(3, 4, 4), x(3, 7)), T, "scores"
-    ),
-    "sums of a vector": Bad("diagonal_sums", lambda: (x(4),), V, "grad"),
-    "sums in few entries": Bad(
-        "diagonal_sums", lambda: (x(3, 4, 4), {"entries": 6, "origin": 3}), V, "diagonals"
-    ),
-    "gather of a column too far": Bad(
-        "relative_gather", lambda: (x(4, 5), np.array([0, 1, 2, 3, 4, 5, 0]), 4), V, "index"
-    ),
-    "gather of a negative column": Bad(
-        "relative_gather", lambda: (x(4, 5), np.array([0, 1, 2, 3, 4, -1, 0]), 4), V, "index"
-    ),
-    "gather of a column of 2^64 - 1, which is not the missing one": Bad(
-        "relative_gather",
-        lambda: (x(4, 5), np.array([0] * 6 + [2**64 - 1], np.uint64), 4, {"missing": -1}),
+    lay_(
+        "an offset for a grid",
         V,
-        "index",
+        "q_offset",
+        diagonals=SCORES,
+        q_len=(1, 1),
+        k_len=(1, 1),
+        origin=(2, 2),
+        q_offset=1,
     ),
-    "gather at an offset of 2^64 - 1, which is not -1": Bad(
-        "relative_gather",
-        lambda: (x(4, 5), steps(40), 4, {"q_offset": np.array(2**64 - 1, np.uint64), "origin": 25}),
+    lay_("origin too small", V, "diagonals", origin=2),
+    lay_("origin too large", V, "diagonals", origin=4),
+    lay_("an offset too large", V, "diagonals", origin=3, q_offset=1),
+    lay_("offsets of floats", T, "q_offset", diagonals=x(3, 9), origin=4, q_offset=B.astype("f4")),
+    lay_("offsets of bools", T, "q_offset", diagonals=x(3, 9), origin=4, q_offset=B > 0),
+    lay_("an offset of text", T, "q_offset", origin=3, q_offset="1"),
+    lay_("origin of a fraction", T, "origin", origin=3.0),
+    lay_("origin of two numbers", V, "origin", origin=(3, 3)),
+    lay_("origin far away", V, "origin", origin=2**62),
+    lay_("batch of another size", V, "diagonals", diagonals=x(3, 3, 9), origin=4, q_offset=B),
+    lay_("integers", T, "diagonals", diagonals=DIAGONALS.astype("i4")),
+    lay_("complex", T, "diagonals", diagonals=DIAGONALS + 0j),
+    lay_("dtype of integers", T, "dtype", dtype=np.dtype("int32")),
+    lay_("dtype and out", T, "out", dtype=np.dtype("float64"), out=CONTENT[0]),
+    lay_("out of another shape", V, "out", out=CONTENT),
+    lay_("out of integers", T, "out|dtype", out=CONTENT[0].astype("i4")),
+    lay_("out an array", T, "out", out=among_tensors(np.zeros((3, 4, 5)))),
+    lay_("out a list", T, "out", out=[]),
+    lay_("out expanded", V, "out", out=expanded(CONTENT[0])),
+    lay_("out elsewhere", V, "out", out=elsewhere(SCORES[0])),
+    lay_("offsets elsewhere", V, "q_offset", origin=3, q_offset=elsewhere(B)),
+    lay_(
+        "no matrix has so many",
         V,
-        "index",
+        "result|k_len|q_len",
+        diagonals=repeated(x(1), 2**31, 2**32 - 1),
+        q_len=2**31,
+        k_len=2**31,
     ),
-    "gather by floats": Bad("relative_gather", lambda: (x(4, 5), x(7), 4), T, "index"),
-    "gather of a missing that is there": Bad(
-        "relative_gather", lambda: (x(4, 5), steps(7), 4, {"missing": 2}), V, "missing"
+    add_("scores of one axis", V, "scores", scores=SCORES[0, 0, 0]),
+    add_("scores of integers", T, "scores", scores=SCORES.astype("i4")),
+    add_("diagonals of integers", T, "diagonals", diagonals=DIAGONALS.astype("i4")),
+    add_("integers for diagonals", T, "diagonals", diagonals=among_tensors(DIAGONALS.astype("i8"))),
+    add_("too few diagonals", V, "diagonals", diagonals=DIAGONALS[:, 1:], out=SCORES),
+    add_("too many diagonals", V, "diagonals", scores=SCORES[..., 1:]),
+    add_("other heads", V, "diagonals", diagonals=DIAGONALS[:2], out=SCORES),
+    add_("one head", V, "diagonals", diagonals=DIAGONALS[:1], out=SCORES),
+    add_("one head of scores", V, "diagonals", scores=SCORES[:, :1]),
+    add_("batch of another size", V, "diagonals", diagonals=np.stack([DIAGONALS] * 3)),
+    add_("more axes than scores", V, "diagonals", scores=SCORES[0], diagonals=DIAGONALS[None]),
+    add_("lengths not the scores'", V, "scores", q_len=5, k_len=4, out=SCORES),
+    add_("a grid not the scores'", V, "scores", q_len=(2, 2), k_len=(2, 2)),
+    add_("offset without origin", V, "origin", q_offset=1, out=SCORES),
+    add_("offsets of another batch", V, "q_offset", origin=3, q_offset=steps(3), out=SCORES),
+    add_("diagonals elsewhere", V, "diagonals", diagonals=elsewhere(DIAGONALS), out=SCORES),
+    add_("scores elsewhere", V, "diagonals", scores=elsewhere(SCORES)),
+    add_("offsets elsewhere", V, "q_offset", origin=3, q_offset=elsewhere(B), out=SCORES),
+    add_("out elsewhere", V, "out", out=elsewhere(SCORES)),
+    add_("out of another shape", V, "out", out=CONTENT[:1]),
+    add_("out of another dtype", T, "out", out=CONTENT.astype("f8")),
+    add_("out of a list", T, "out", out=[]),
+    add_("out expanded", V, "out", out=expanded(CONTENT)),
+    sums_("one axis", V, "grad", grad=SCORES[0, 0, 0]),
+    sums_("integers", T, "grad", grad=SCORES.astype("i4")),
+    sums_("more axes than there are", V, "keep", keep=3),
+    sums_("fewer than no axes", V, "keep", keep=-1),
+    sums_("keep of a fraction", T, "keep", keep=1.0),
+    sums_("too few entries", V, "diagonals|entries", entries=7),
+    sums_("entries of a grid", V, "entries", entries=(8, 1)),
+    sums_("entries without origin", V, "diagonals|entries", entries=9),
+    sums_("origin too small", V, "diagonals|entries", entries=9, origin=2),
+    sums_("offset without origin", V, "origin", q_offset=B),
+    sums_("offsets elsewhere", V, "q_offset", entries=9, origin=4, q_offset=elsewhere(B)),
+    gather_("x of one axis", V, "x", x=X[0, 0, 0]),
+    gather_("x of integers", T, "x", x=X.astype("i4")),
+    gather_("negative k_len", V, "k_len", k_len=-1),
+    gather_("k_len of None", T, "k_len", k_len=None),
+    gather_("index too short", V, "index", k_len=6),
+    gather_("index too long", V, "index", k_len=4, out=CONTENT[..., :4]),
+    gather_("index of two axes", V, "index", index=INDEX[None]),
+    gather_("index of floats", T, "index", index=INDEX.astype("f4"), out=CONTENT),
+    gather_("index of bools", T, "index", index=INDEX > 0),
+    gather_("index of text", T, "index", index=["0"] * 8),
+    gather_("missing a column", V, "missing", missing=5, out=CONTENT),
+    gather_("missing of a fraction", T, "missing", missing=-1.0),
+    gather_("missing of a bool", T, "missing", missing=True),
+    gather_("missing far away", V, "missing", missing=2**63),
+    gather_("offset without origin", V, "origin", q_offset=1, out=CONTENT),
+    gather_("shift, offsets without origin", V, "origin", index=None, q_offset=B),
+    gather_("offsets of another batch", V, "q_offset", index=None, origin=3, q_offset=np.arange(3)),
+    gather_("content of another shape", V, "content", content=CONTENT[:1]),
+    gather_("content of another dtype", T, "content", content=CONTENT.astype("f8"), out=CONTENT),
+    gather_("content an array", T, "content", content=among_tensors(CONTENT)),
+    gather_("content elsewhere", V, "content", content=elsewhere(SCORES), out=CONTENT),
+    gather_("index elsewhere", V, "index", index=elsewhere(INDEX)),
+    gather_("scale not finite", V, "scale", scale=NAN, out=CONTENT),
+    gather_("scale beyond float32", V, "scale", scale=1e39, out=CONTENT),
+    scatter_("scale beyond float32", V, "scale", scale=1e39),
+    gather_("scale of text", T, "scale", scale="2"),
+    gather_("out of another shape", V, "out", out=X),
+    gather_("out of another dtype", T, "out", out=CONTENT.astype("f2")),
+    gather_("out elsewhere", V, "out", out=elsewhere(SCORES)),
+    gather_("out is x", V, "out", x=X, k_len=6, index=None, out=X),
+    scatter_("grad of one axis", V, "grad", grad=SCORES[0, 0, 0]),
+    scatter_("grad of integers", T, "grad", grad=SCORES.astype("i4")),
+    scatter_("negative width", V, "width", width=-1),
+    scatter_("index too short", V, "index", index=INDEX[1:], out=X),
+    scatter_("index elsewhere", V, "index", index=elsewhere(INDEX)),
+    scatter_("missing a column", V, "missing", missing=0, out=X),
+    scatter_("out of another shape", V, "out", out=CONTENT),
+    scatter_("out is grad", V, "out", width=5, index=None, out=SCORES),
+    scatter_("offset without origin", V, "origin", q_offset=B, out=X),
+    lay_("lay", V, "out", diagonals=LONG[:24].reshape(3, 8), out=LONG[:60].reshape(3, 4, 5)),
+    add_(
+        "add", V, "out", scores=LONG[:120].reshape(2, 3, 4, 5), out=LONG[1:121].reshape(2, 3, 4, 5)
     ),
-    "gather of content of another shape": Bad(
-        "relative_gather", lambda: (x(4, 5), steps(7), 4, {"content": x(4, 5)}), V, "content"
+    add_(
+        "add, diagonals",
+        V,
+        "out",
+        diagonals=LONG[:24].reshape(3, 8),
+        out=LONG[:120].reshape(2, 3, 4, 5),
     ),
-    "gather by infinity": Bad(
-        "relative_gather", lambda: (x(4, 5), steps(7), 4, {"scale": INF}), V, "scale"
+    gather_(
+        "gather", V, "out", x=LONG[:144].reshape(2, 3, 4, 6), out=LONG[120:].reshape(2, 3, 4, 5)
     ),
-    "gather by more than float32 has": Bad(
-        "relative_gather", lambda: (x(4, 5), steps(7), 4, {"scale": 1e39}), V, "scale"
+    gather_(
+        "gather, content",
+        V,
+        "out",
+        content=LONG[:120].reshape(2, 3, 4, 5),
+        out=LONG[5:125].reshape(2, 3, 4, 5),
     ),
-    "scatter by more than float32 has": Bad(
-        "relative_scatter", lambda: (x(4, 4), steps(7), 3, {"scale": -1e39}), V, "scale"
+    scatter_(
+        "scatter", V, "out", grad=LONG[:120].reshape(2, 3, 4, 5), out=LONG[96:].reshape(2, 3, 4, 6)
     ),
-    "scatter by True": Bad(
-        "relative_scatter", lambda: (x(4, 4), steps(7), 4, {"scale": True}), T, "scale"
+    # --- Where a gradient is required, the call goes another way.
+    add_("followed: other heads", V, "diagonals", scores=followed(SCORES), diagonals=DIAGONALS[:2]),
+    add_("followed: too few diagonals", V, "diagonals", diagonals=followed(DIAGONALS[:, 1:])),
+    # --- Values are looked at only where that needs no wait: on the CPU.
+    *of_values(
+        add(
+            "bias of an offset of 2^64 - 1, which is not -1",
+            V,
+            "diagonals",
+            diagonals=x(3, 9),
+            origin=4,
+            q_offset=np.array(2**64 - 1, np.uint64),
+        ),
+        gather("gather of a column too far", V, "index", index=np.array([0, 1, 2, 3, 4, 5, 0])),
+        gather("gather of a negative column", V, "index", index=np.array([0, 1, 2, 3, 4, -1, 0])),
+        gather(
+            "gather of a column of 2^64 - 1, which is not the missing one",
+            V,
+            "index",
+            index=np.array([0] * 6 + [2**64 - 1], np.uint64),
+            missing=-1,
+        ),
+        gather(
+            "gather at an offset of 2^64 - 1, which is not -1",
+            V,
+            "index",
+            index=steps(40),
+            q_offset=np.array(2**64 - 1, np.uint64),
+            origin=25,
+        ),
+        scatter("scatter of a column too far", V, "index", index=np.full(7, 3), width=3),
+        lay_("one offset too large", V, "diagonals", origin=3, q_offset=B),
+        lay_("far offsets", V, "diagonals", origin=3, q_offset=np.array([-(2**63), 0])),
+        add_("an offset too large", V, "diagonals", origin=3, q_offset=B, out=SCORES),
+        gather_("a column too far", V, "index", index=INDEX + 1, out=CONTENT),
+        gather_("a column below 0", V, "index", index=INDEX - 1, out=CONTENT),
+        gather_("another is missing", V, "index", index=INDEX - 1, missing=-2, out=CONTENT),
+        gather_("an offset too large", V, "index", origin=3, q_offset=B),
+        scatter_("a column too far", V, "index", width=5, out=CONTENT),
+        add_(
+            "followed: an offset too large",
+            V,
+            "diagonals",
+            scores=followed(SCORES),
+            origin=3,
+            q_offset=B,
+        ),
+        lay_(
+            "followed: an offset too large",
+            V,
+            "diagonals",
+            diagonals=followed(DIAGONALS),
+            origin=3,
+            q_offset=B,
+        ),
+        gather_("followed: a column too far", V, "index", x=followed(X), index=INDEX + 1),
+        scatter_("followed: a column too far", V, "index", grad=followed(SCORES), width=5),
     ),
-    "scatter of a column too far": Bad(
-        "relative_scatter", lambda: (x(4, 4), np.full(7, 3), 3), V, "index"
+]
+GOOD = [
+    add_.good("an int of NumPy", origin=np.int64(4), q_offset=np.int32(1)),
+    lay_.good("a list of lengths", q_len=[4], k_len=[5]),
+    add_.good(
+        "an array of offsets", diagonals=x(3, 9), origin=4, q_offset=np.array([1, 0], np.uint8)
     ),
-    "scatter of few entries": Bad("relative_scatter", lambda: (x(4, 4), steps(6), 3), V, "index"),
-}
+    lay_.good("a dtype by its name", dtype="float16"),
+    lay_.good("a dtype of NumPy", dtype=np.float64),
+    gather_.good("scale of an int", scale=2),
+    gather_.good("missing of NumPy", missing=np.int64(-(2**63))),
+    add_.good(
+        "a bias between the scores",
+        scores=LONG.reshape(2, 3, 4, 10)[..., :5],
+        out=LONG.reshape(2, 3, 4, 10)[..., 5:],
+    ),
+    add_.good("diagonals that repeat", diagonals=expanded(DIAGONALS)),
+]
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_a_bad_call_says_why_and_writes_nothing(backend, name):
-    assert_refused(BAD[name])
+@by_engine([*BAD, *GOOD])
+def test_bad_calls_say_why_and_write_nothing(rows, engine, device):
+    assert_held(rows, engine, device)

@@ -2,522 +2,527 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import ml_dtypes
 import numpy as np
-import pytest
 from bad_calls import (
     BIG_ENDIAN,
     FREQ,
     INF,
     NAN,
-    Bad,
+    SHAPE,
+    Call,
     T,
     V,
-    assert_refused,
+    among_tensors,
+    assert_held,
+    at,
+    by_engine,
+    elsewhere,
     expanded,
+    followed,
+    of_values,
     read_only,
-    shifted_out,
+    repeated,
     steps,
+    window,
     x,
 )
 
+import posenc_native as pn
 
-def shared_qk() -> tuple[Any, ...]:
-    packed = x(2, 5, 5, 8)
-    return packed[:, :3], packed[:, 2:], None, FREQ, {"inplace": True}
-
-
-def shared_qk_by_tables() -> tuple[Any, ...]:
-    q, k = shared_qk()[:2]
-    return q, k, x(5, 2), x(5, 2), {"inplace": True}
-
-
-def k_over_sines() -> tuple[Any, ...]:
-    memory = np.ones((2, 1, 5, 8), np.float32)
-    return x(), memory, x(5, 2), memory[1, 0, :, :2], {"inplace": True}
-
-
-def out_over_positions() -> tuple[Any, ...]:
-    memory = np.zeros((2, 3, 5, 8), np.float64)
-    return x(dtype=np.float64), memory[0, 0, :, 0], FREQ, {"out": memory}
+MEMORY = np.zeros((2, 3, 5, 8))
+X, OUT, LONG = x(), x(), x(480)
+COS, SIN, FEW = x(5, 4), x(5, 4), x(5, 4)
+PLACES, WHOLE = np.arange(5), pn.frequencies(8)
+ROWS = np.array([0, 1, 2, 3, 9])
+tables = Call("rotary_tables", positions=3, inv_freq=FREQ)
+rotate = Call("apply_rotary", x=X, positions=None, inv_freq=FREQ)
+rotate_by = Call("apply_rotary_tables", x=X, cos=x(5, 2), sin=x(5, 2))
+# Of whole heads.
+whole_tables = tables.but(positions=PLACES, inv_freq=WHOLE)
+whole = rotate.but(positions=PLACES, inv_freq=WHOLE)
+whole_by = rotate_by.but(cos=COS, sin=SIN)
+describe = Call("Rotary", head_dim=8)
 
 
-def out_over_frequencies() -> tuple[Any, ...]:
-    memory = np.zeros((2, 3, 5, 8), np.float64)
-    return x(dtype=np.float64), None, memory[0, 0, 0, :2], {"out": memory}
+def by_rows(what, error, argument, cos, **options):
+    """x [2, 3, 5, 8] by tables of this shape, in place."""
+    cos, sin = x(*cos), x(*cos)
+    return rotate_by(what, error, argument, cos=cos, sin=sin, out=X, **options)
 
 
-def out_over_cosines() -> tuple[Any, ...]:
-    memory = np.zeros((2, 3, 5, 8), np.float32)
-    return x(), memory[0, 0, :, :2], np.ones((5, 2), np.float32), {"out": memory}
-
-
-BAD: dict[str, Bad] = {
-    # --- rotary_tables
-    "tables of negative count": Bad("rotary_tables", lambda: (-1, FREQ), V, "positions"),
-    "tables at bool": Bad("rotary_tables", lambda: (steps(dtype=bool), FREQ), T, "positions"),
-    "tables at complex": Bad("rotary_tables", lambda: (steps(dtype="c16"), FREQ), T, "positions"),
-    "tables at float16": Bad("rotary_tables", lambda: (steps(dtype="f2"), FREQ), T, "positions"),
-    "tables at None": Bad("rotary_tables", lambda: (None, FREQ), T, "positions"),
-    "tables at nan": Bad("rotary_tables", lambda: ([NAN], FREQ), V, "positions"),
-    "tables beyond memory": Bad(
-        "rotary_tables", lambda: (2**62, np.ones(8)), V, "positions|result"
-    ),
-    "tables of int frequencies": Bad("rotary_tables", lambda: (3, np.array([1, 2])), T, "inv_freq"),
-    "tables of half frequencies": Bad(
-        "rotary_tables", lambda: (3, np.ones(2, np.float16)), T, "inv_freq"
-    ),
-    "tables of no frequencies": Bad("rotary_tables", lambda: (3, None), T, "inv_freq"),
-    "tables of [1, P]": Bad("rotary_tables", lambda: (3, np.ones((1, 2))), V, "inv_freq"),
-    "tables of a scalar": Bad("rotary_tables", lambda: (3, 0.5), V, "inv_freq"),
-    "tables of nan": Bad("rotary_tables", lambda: (3, np.array([1, NAN])), V, "inv_freq"),
-    "tables of 2^63": Bad("rotary_tables", lambda: (3, np.array([2.0**63])), V, "inv_freq"),
-    "tables scale nan": Bad("rotary_tables", lambda: (3, FREQ, {"scale": NAN}), V, "scale"),
-    "tables scale beyond float32": Bad(
-        "rotary_tables", lambda: (3, FREQ, {"scale": 1e300, "dtype": "f2"}), V, "scale"
-    ),
-    "tables scale text": Bad("rotary_tables", lambda: (3, FREQ, {"scale": "1"}), T, "scale"),
-    "tables scale True": Bad("rotary_tables", lambda: (3, FREQ, {"scale": True}), T, "scale"),
-    "tables of uint8": Bad("rotary_tables", lambda: (3, FREQ, {"dtype": "u1"}), T, "dtype"),
-    "tables axis_map of a count": Bad(
-        "rotary_tables", lambda: (3, FREQ, {"axis_map": [0, 0]}), V, "positions"
-    ),
-    "tables axis_map of a scalar": Bad(
-        "rotary_tables", lambda: (np.array(3), FREQ, {"axis_map": [0, 0]}), V, "positions"
-    ),
-    "tables axis_map too large": Bad(
-        "rotary_tables", lambda: (steps(2, 5), FREQ, {"axis_map": [0, 2]}), V, "axis_map"
-    ),
-    "tables axis_map too long": Bad(
-        "rotary_tables", lambda: (steps(2, 5), FREQ, {"axis_map": [0, 1, 1]}), V, "axis_map"
-    ),
-    # --- apply_rotary: x, layout, pairing, slice
-    "rotate a list": Bad("apply_rotary", lambda: ([1.0], None, FREQ), T, "x"),
-    "rotate None": Bad("apply_rotary", lambda: (None, None, FREQ), T, "x"),
-    "rotate int32": Bad("apply_rotary", lambda: (x(dtype=np.int32), None, FREQ), T, "x"),
-    "rotate complex": Bad("apply_rotary", lambda: (x(dtype=np.complex64), None, FREQ), T, "x"),
-    "rotate longdouble": Bad("apply_rotary", lambda: (x(dtype=np.longdouble), None, FREQ), T, "x"),
-    "rotate big-endian": Bad("apply_rotary", lambda: (x(dtype=BIG_ENDIAN), None, FREQ), T, "x"),
-    "rotate float8": Bad(
-        "apply_rotary", lambda: (x(dtype=ml_dtypes.float8_e5m2), None, FREQ), T, "x"
-    ),
-    "rank below the layout's": Bad("apply_rotary", lambda: (x(3, 5, 8), None, FREQ), V, "x"),
-    "rank above the layout's": Bad("apply_rotary", lambda: (x(1, 2, 3, 5, 8), None, FREQ), V, "x"),
-    **{
-        f"layout {layout!r}": Bad(
-            "apply_rotary",
-            lambda layout=layout: (x(), None, FREQ, {"layout": layout}),
-            V,
-            "layout",
+BAD = [
+    tables("tables of negative count", V, "positions", positions=-1),
+    tables("tables at bool", T, "positions", positions=steps(dtype=bool)),
+    tables("tables at complex", T, "positions", positions=steps(dtype="c16")),
+    tables("tables at float16", T, "positions", positions=steps(dtype="f2")),
+    tables("tables at None", T, "positions", positions=None),
+    tables("tables beyond memory", V, "positions|result", positions=2**62, inv_freq=np.ones(8)),
+    tables("tables of int frequencies", T, "inv_freq", inv_freq=np.array([1, 2])),
+    tables("tables of half frequencies", T, "inv_freq", inv_freq=np.ones(2, np.float16)),
+    tables("tables of no frequencies", T, "inv_freq", inv_freq=None),
+    tables("tables of [1, P]", V, "inv_freq", inv_freq=np.ones((1, 2))),
+    tables("tables of a scalar", V, "inv_freq", inv_freq=0.5),
+    tables("tables scale nan", V, "scale", scale=NAN),
+    tables("tables scale beyond float32", V, "scale", scale=1e300, dtype="f2"),
+    tables("tables scale text", T, "scale", scale="1"),
+    tables("tables scale True", T, "scale", scale=True),
+    tables("tables of uint8", T, "dtype", dtype="u1"),
+    tables("tables axis_map of a count", V, "positions", axis_map=[0, 0]),
+    tables("tables axis_map of a scalar", V, "positions", positions=np.array(3), axis_map=[0, 0]),
+    tables("tables axis_map too long", V, "axis_map", positions=steps(2, 5), axis_map=[0, 1, 1]),
+    # --- apply_rotary: x, layout, pairing, slice, positions, frequencies, axes, out
+    rotate("rotate a list", T, "x", x=[1.0]),
+    rotate("rotate None", T, "x", x=None),
+    rotate("rotate int32", T, "x", x=x(dtype=np.int32)),
+    rotate("rotate complex", T, "x", x=x(dtype=np.complex64)),
+    rotate("rotate longdouble", T, "x", x=x(dtype=np.longdouble)),
+    rotate("rotate big-endian", T, "x", x=x(dtype=BIG_ENDIAN)),
+    rotate("rotate float8", T, "x", x=x(dtype=ml_dtypes.float8_e5m2)),
+    rotate("rank below the layout's", V, "x", x=x(3, 5, 8)),
+    rotate("rank above the layout's", V, "x", x=x(1, 2, 3, 5, 8)),
+    *(
+        rotate(f"layout {layout!r}", V, "layout", layout=layout, out=X)
+        for layout in (
+            *(
+                "",
+                "d",
+                "bhd",
+                "tsd",
+                "sthd",
+                "stsd",
+                "bhds",
+                "bhsx",
+                "bhss",
+                "bsdd",
+                "bbsd",
+                "xhsd",
+            ),
+            *("BHSD", "bhtd", "dbhs", "bhsdd", "bhs d", "bhs", "hbd", "bhdd", "bhxd"),
         )
-        for layout in [
-            "bhds",
-            "bhsx",
-            "bhss",
-            "bsdd",
-            "bhd",
-            "BHSD",
-            "bhtd",
-            "sthd",
-            "bhs d",
-            "",
-            "dbhs",
-        ]
-    },
-    "layout of a tuple": Bad(
-        "apply_rotary", lambda: (x(), None, FREQ, {"layout": ("b", "h", "s", "d")}), T, "layout"
     ),
-    **{
-        f"pairing {pairing!r}": Bad(
-            "apply_rotary",
-            lambda pairing=pairing: (x(), None, FREQ, {"pairing": pairing}),
-            V,
-            "pairing",
-        )
-        for pairing in ["neox", "", "4", " 4", "Half", 0, -2, 3, 6, 8, 10**30]
-    },
-    **{
-        f"pairing {pairing!r}": Bad(
-            "apply_rotary",
-            lambda pairing=pairing: (x(), None, FREQ, {"pairing": pairing}),
-            T,
-            "pairing",
-        )
+    rotate("layout of a tuple", T, "layout", layout=("b", "h", "s", "d")),
+    *(
+        rotate(f"pairing {pairing!r}", V, "pairing", pairing=pairing)
+        for pairing in ["neox", "none", "", "4", " 4", "Half", 0, -2, 3, 6, 8, 10**30]
+    ),
+    *(
+        rotate(f"pairing {pairing!r}", T, "pairing", pairing=pairing)
         for pairing in [4.0, True, (2,)]
-    },
-    "scale True": Bad("apply_rotary", lambda: (x(), None, FREQ, {"scale": True}), T, "scale"),
-    "scale of an array": Bad(
-        "apply_rotary", lambda: (x(), None, FREQ, {"scale": np.array(2.0)}), T, "scale"
     ),
-    "odd head": Bad("apply_rotary", lambda: (x(5, 3), None, FREQ, {"layout": "sd"}), V, "inv_freq"),
-    "slice past the head": Bad(
-        "apply_rotary", lambda: (x(), None, FREQ, {"rotary_start": 5}), V, "rotary_start"
+    rotate("scale True", T, "scale", scale=True),
+    rotate("scale of an array", T, "scale", scale=np.array(2.0)),
+    rotate("odd head", V, "inv_freq", x=x(5, 3), layout="sd"),
+    rotate("slice past the head", V, "rotary_start", rotary_start=5),
+    rotate("slice far past the head", V, "rotary_start", rotary_start=2**63 - 1),
+    rotate("slice beyond int64", V, "rotary_start", rotary_start=2**64),
+    rotate("negative slice", V, "rotary_start", rotary_start=-2),
+    rotate("slice of float", T, "rotary_start", rotary_start=2.0),
+    rotate("slice of bool", T, "rotary_start", rotary_start=True),
+    rotate("scale of rotation nan", V, "scale", scale=NAN),
+    rotate("scale of rotation beyond float32", V, "scale", scale=2.0**128 - 2.0**103),
+    rotate("scale of rotation inf", V, "scale", scale=INF),
+    rotate("[1, s] of another s", V, "positions", positions=steps(1, 4)),
+    rotate("[b, 1] of a length", V, "positions", positions=steps(2, 1)),
+    rotate(
+        "[2, s] without a batch", V, "positions", x=x(3, 5, 8), positions=steps(2, 5), layout="hsd"
     ),
-    "slice far past the head": Bad(
-        "apply_rotary", lambda: (x(), None, FREQ, {"rotary_start": 2**63 - 1}), V, "rotary_start"
+    rotate_by("a column too many", V, "cos", cos=x(5, 5), sin=x(5, 5)),
+    rotate("[s, 1]", V, "positions", positions=steps(5, 1)),
+    rotate("[1, b, s] without axis_map", V, "positions", positions=steps(1, 2, 5)),
+    rotate("[s, b]", V, "positions", positions=steps(5, 2)),
+    rotate(
+        "[b, s] without a batch", V, "positions", x=x(3, 5, 8), positions=steps(3, 5), layout="hsd"
     ),
-    "slice beyond int64": Bad(
-        "apply_rotary", lambda: (x(), None, FREQ, {"rotary_start": 2**64}), V, "rotary_start"
+    rotate(
+        "[1, t] of packed tokens", V, "positions", x=x(5, 3, 8), positions=steps(1, 5), layout="thd"
     ),
-    "negative slice": Bad(
-        "apply_rotary", lambda: (x(), None, FREQ, {"rotary_start": -2}), V, "rotary_start"
+    rotate("too few positions", V, "positions", positions=steps(4)),
+    rotate("one position for all", V, "positions", positions=steps(1)),
+    rotate("scalar position", V, "positions", positions=np.array(5)),
+    rotate("first of tokens beyond 64 bits", V, "positions", positions=2**63 - 2),
+    rotate("first of tokens below 64 bits", V, "positions", positions=-(2**63) - 1),
+    rotate("rotate at True", T, "positions", positions=True),
+    rotate("rotate at text", T, "positions", positions="12345"),
+    *(
+        rotate(f"rotate at {dtype}", T, "positions", x=x(dtype="f2"), positions=steps(dtype=dtype))
+        for dtype in [
+            "bool",
+            "complex64",
+            "float16",
+            "bfloat16",
+            "longdouble",
+            ">i4",
+            "object",
+            "float8_e4m3fn",
+        ]
     ),
-    "slice of float": Bad(
-        "apply_rotary", lambda: (x(), None, FREQ, {"rotary_start": 2.0}), T, "rotary_start"
-    ),
-    "slice of bool": Bad(
-        "apply_rotary", lambda: (x(), None, FREQ, {"rotary_start": True}), T, "rotary_start"
-    ),
-    "scale of rotation nan": Bad(
-        "apply_rotary", lambda: (x(), None, FREQ, {"scale": NAN}), V, "scale"
-    ),
-    "scale of rotation beyond float32": Bad(
-        "apply_rotary", lambda: (x(), None, FREQ, {"scale": 2.0**128 - 2.0**103}), V, "scale"
-    ),
-    "scale of q and k beyond float32": Bad(
-        "apply_rotary_qk",
-        lambda: (x(), x(), None, FREQ, {"scale": -1e39, "inplace": True}),
+    rotate("int frequencies", T, "inv_freq", inv_freq=[1, 2]),
+    rotate("half frequencies", T, "inv_freq", inv_freq=FREQ.astype("f2")),
+    rotate("complex frequencies", T, "inv_freq", inv_freq=FREQ * 1j),
+    rotate("no frequencies", T, "inv_freq", inv_freq=None),
+    rotate("[1, 1, 1, P] frequencies", V, "inv_freq", inv_freq=FREQ[None, None, None]),
+    rotate("[2, P] frequencies for 3 heads", V, "inv_freq", inv_freq=np.stack([FREQ] * 2)),
+    rotate("[A, 1, P] frequencies without positions", V, "positions", inv_freq=FREQ[None, None]),
+    rotate(
+        "[0, 1, P] frequencies",
         V,
-        "scale",
+        "inv_freq",
+        positions=np.ones((0, 5)),
+        inv_freq=FREQ[None, None][:0],
     ),
-    "scale of rotation inf": Bad(
-        "apply_rotary", lambda: (x(), None, FREQ, {"scale": INF}), V, "scale"
+    rotate(
+        "[A, 1, P] frequencies of other axes",
+        V,
+        "positions",
+        positions=np.ones((3, 5)),
+        inv_freq=FREQ[None, None],
     ),
-    # --- apply_rotary: positions, frequencies, axes
-    "[3, s] without axis_map": Bad(
-        "apply_rotary", lambda: (x(), steps(3, 5), FREQ), V, "positions"
-    ),
-    "[1, s] of another s": Bad("apply_rotary", lambda: (x(), steps(1, 4), FREQ), V, "positions"),
-    "[b, 1] of a length": Bad("apply_rotary", lambda: (x(), steps(2, 1), FREQ), V, "positions"),
-    "[s, b]": Bad("apply_rotary", lambda: (x(), steps(5, 2), FREQ), V, "positions"),
-    "[b, s] without a batch": Bad(
-        "apply_rotary", lambda: (x(3, 5, 8), steps(3, 5), FREQ, {"layout": "hsd"}), V, "positions"
-    ),
-    "[1, t] of packed tokens": Bad(
-        "apply_rotary", lambda: (x(5, 3, 8), steps(1, 5), FREQ, {"layout": "thd"}), V, "positions"
-    ),
-    "too few positions": Bad("apply_rotary", lambda: (x(), steps(4), FREQ), V, "positions"),
-    "one position for all": Bad("apply_rotary", lambda: (x(), steps(1), FREQ), V, "positions"),
-    "scalar position": Bad("apply_rotary", lambda: (x(), np.array(5), FREQ), V, "positions"),
-    "first of tokens beyond 64 bits": Bad(
-        "apply_rotary", lambda: (x(), 2**63 - 2, FREQ), V, "positions"
-    ),
-    "first of tokens below 64 bits": Bad(
-        "apply_rotary", lambda: (x(), -(2**63) - 1, FREQ), V, "positions"
-    ),
-    "rotate at bool": Bad("apply_rotary", lambda: (x(), True, FREQ), T, "positions"),
-    "rotate at text": Bad("apply_rotary", lambda: (x(), "12345", FREQ), T, "positions"),
-    **{
-        f"rotate at {dtype}": Bad(
-            "apply_rotary",
-            lambda dtype=dtype: (x(dtype="f2"), steps(dtype=dtype), FREQ),
-            T,
-            "positions",
-        )
-        for dtype in ["bool", "complex64", "float16", "bfloat16", "longdouble", ">i4", "object"]
-    },
-    "rotate at nan": Bad("apply_rotary", lambda: (x(), [0, 1, 2, 3, NAN], FREQ), V, "positions"),
-    "rotate at inf": Bad("apply_rotary", lambda: (x(), np.full((2, 5), INF), FREQ), V, "positions"),
-    "int frequencies": Bad("apply_rotary", lambda: (x(), None, [1, 2]), T, "inv_freq"),
-    "half frequencies": Bad("apply_rotary", lambda: (x(), None, FREQ.astype("f2")), T, "inv_freq"),
-    "complex frequencies": Bad("apply_rotary", lambda: (x(), None, FREQ * 1j), T, "inv_freq"),
-    "no frequencies": Bad("apply_rotary", lambda: (x(), None, None), T, "inv_freq"),
-    "[1, P] frequencies": Bad("rotary_tables", lambda: (5, FREQ[None]), V, "inv_freq"),
-    "[1, 1, 1, P] frequencies": Bad(
-        "apply_rotary", lambda: (x(), None, FREQ[None, None, None]), V, "inv_freq"
-    ),
-    "[2, P] frequencies for 3 heads": Bad(
-        "apply_rotary", lambda: (x(), None, np.stack([FREQ] * 2)), V, "inv_freq"
-    ),
-    "[A, 1, P] frequencies without positions": Bad(
-        "apply_rotary", lambda: (x(), None, FREQ[None, None]), V, "positions"
-    ),
-    "[0, 1, P] frequencies": Bad(
-        "apply_rotary", lambda: (x(), np.ones((0, 5)), FREQ[None, None][:0]), V, "inv_freq"
-    ),
-    "[A, 1, P] frequencies of other axes": Bad(
-        "apply_rotary", lambda: (x(), np.ones((3, 5)), FREQ[None, None]), V, "positions"
-    ),
-    "[A, 1, P] frequencies and an axis_map": Bad(
-        "apply_rotary",
-        lambda: (x(), np.ones((1, 5)), FREQ[None, None], {"axis_map": np.zeros(4, int)}),
+    rotate(
+        "[A, 1, P] frequencies and an axis_map",
         V,
         "axis_map",
+        positions=np.ones((1, 5)),
+        inv_freq=FREQ[None, None],
+        axis_map=np.zeros(4, int),
     ),
-    "nan frequency": Bad("apply_rotary", lambda: (x(), None, [1, NAN]), V, "inv_freq"),
-    "inf frequency": Bad("apply_rotary", lambda: (x(), None, [1, INF]), V, "inv_freq"),
-    "frequency -2^63": Bad("apply_rotary", lambda: (x(), None, [-(2.0**63)]), V, "inv_freq"),
-    "axis_map without positions": Bad(
-        "apply_rotary", lambda: (x(), None, FREQ, {"axis_map": [0, 0]}), V, "positions"
-    ),
-    "axis_map with [s]": Bad(
-        "apply_rotary", lambda: (x(), steps(5), FREQ, {"axis_map": [0, 0]}), V, "positions"
-    ),
-    "axis_map with [A, b, s] of other b": Bad(
-        "apply_rotary", lambda: (x(), steps(3, 4, 5), FREQ, {"axis_map": [0, 0]}), V, "positions"
-    ),
-    "axis_map with [b, s, A]": Bad(
-        "apply_rotary", lambda: (x(), steps(2, 5, 3), FREQ, {"axis_map": [0, 0]}), V, "positions"
-    ),
-    "axis_map too large": Bad(
-        "apply_rotary", lambda: (x(), steps(3, 5), FREQ, {"axis_map": [0, 3]}), V, "axis_map"
-    ),
-    "axis_map negative": Bad(
-        "apply_rotary", lambda: (x(), steps(3, 5), FREQ, {"axis_map": [0, -1]}), V, "axis_map"
-    ),
-    "axis_map beyond int64": Bad(
-        "apply_rotary",
-        lambda: (x(), steps(3, 5), FREQ, {"axis_map": np.array([0, 2**63], np.uint64)}),
+    rotate("axis_map without positions", V, "positions", axis_map=[0, 0]),
+    rotate("axis_map with [s]", V, "positions", positions=steps(5), axis_map=[0, 0]),
+    rotate(
+        "axis_map with [A, b, s] of other b",
         V,
-        "axis_map",
+        "positions",
+        positions=steps(3, 4, 5),
+        axis_map=[0, 0],
     ),
-    "axis_map too short": Bad(
-        "apply_rotary", lambda: (x(), steps(3, 5), FREQ, {"axis_map": [0]}), V, "axis_map"
+    rotate("axis_map with [b, s, A]", V, "positions", positions=steps(2, 5, 3), axis_map=[0, 0]),
+    rotate("axis_map too short", V, "axis_map", positions=steps(3, 5), axis_map=[0]),
+    rotate("axis_map of two axes", V, "axis_map", positions=steps(3, 5), axis_map=[[0, 1]]),
+    rotate("axis_map of floats", T, "axis_map", positions=steps(3, 5), axis_map=[0.0, 1.0]),
+    rotate("axis_map of bools", T, "axis_map", positions=steps(3, 5), axis_map=[False, True]),
+    rotate("out of other shape", V, "out", out=x(2, 3, 5, 6)),
+    rotate("out of other rank", V, "out", out=x(6, 5, 8)),
+    rotate("out of other dtype", T, "out", out=x(dtype=np.float64)),
+    rotate("out of bits", T, "out", out=x(dtype=np.int32)),
+    rotate("out big-endian", T, "out", out=x(dtype=BIG_ENDIAN)),
+    rotate("out is a list", T, "out", out=[1]),
+    rotate("out read-only", V, "out", out=read_only(x())),
+    rotate("in place read-only", V, "out", x=(a := read_only(x())), out=a),
+    rotate("out of stride 0", V, "out", out=expanded(x())),
+    rotate("in place of stride 0", V, "out|x", x=(a := expanded(x())), out=a),
+    *(
+        rotate(f"out {strides}", V, "out", x=FEW, out=window(x(40), (5, 4), *strides), layout="sd")
+        for strides in [(0, 1), (1, 1), (3, 1), (2, 4)]
     ),
-    "axis_map of two axes": Bad(
-        "apply_rotary", lambda: (x(), steps(3, 5), FREQ, {"axis_map": [[0, 1]]}), V, "axis_map"
+    rotate("out over x", V, "out", x=(a := x(3, 3, 5, 8))[:2], out=a[1:]),
+    rotate("out over x backwards", V, "out", out=X[:, :, ::-1]),
+    rotate(
+        "out over x transposed", V, "out", x=(a := x(5, 5, 8)), out=a.swapaxes(0, 1), layout="hsd"
     ),
-    "axis_map of floats": Bad(
-        "apply_rotary", lambda: (x(), steps(3, 5), FREQ, {"axis_map": [0.0, 1.0]}), T, "axis_map"
-    ),
-    "axis_map of bools": Bad(
-        "apply_rotary", lambda: (x(), steps(3, 5), FREQ, {"axis_map": [False, True]}), T, "axis_map"
-    ),
-    # --- apply_rotary: out
-    "out of other shape": Bad(
-        "apply_rotary", lambda: (x(), None, FREQ, {"out": x(2, 3, 5, 6)}), V, "out"
-    ),
-    "out of other rank": Bad(
-        "apply_rotary", lambda: (x(), None, FREQ, {"out": x(6, 5, 8)}), V, "out"
-    ),
-    "out of other dtype": Bad(
-        "apply_rotary", lambda: (x(), None, FREQ, {"out": x(dtype=np.float64)}), T, "out"
-    ),
-    "out of bits": Bad(
-        "apply_rotary", lambda: (x(), None, FREQ, {"out": x(dtype=np.int32)}), T, "out"
-    ),
-    "out big-endian": Bad(
-        "apply_rotary", lambda: (x(), None, FREQ, {"out": x(dtype=BIG_ENDIAN)}), T, "out"
-    ),
-    "out is a list": Bad("apply_rotary", lambda: (x(), None, FREQ, {"out": [1]}), T, "out"),
-    "out read-only": Bad(
-        "apply_rotary", lambda: (x(), None, FREQ, {"out": read_only(x())}), V, "out"
-    ),
-    "in place read-only": Bad(
-        "apply_rotary", lambda: ((a := read_only(x())), None, FREQ, {"out": a}), V, "out"
-    ),
-    "out of stride 0": Bad(
-        "apply_rotary", lambda: (x(), None, FREQ, {"out": expanded(x())}), V, "out"
-    ),
-    "in place of stride 0": Bad(
-        "apply_rotary", lambda: ((a := expanded(x())), None, FREQ, {"out": a}), V, "out"
-    ),
-    "out of overlapping windows": Bad(
-        "apply_rotary",
-        lambda: (
-            x(5, 8),
-            None,
-            FREQ,
-            {
-                "layout": "sd",
-                "out": np.lib.stride_tricks.as_strided(x(12), (5, 8), (4, 4)),
-            },
-        ),
+    rotate(
+        "out over x by one element",
         V,
         "out",
+        x=(a := x(41))[:40].reshape(5, 8),
+        out=a[1:].reshape(5, 8),
+        layout="sd",
     ),
-    "out over x": Bad(
-        "apply_rotary", lambda: ((pair := shifted_out())[0], None, FREQ, {"out": pair[1]}), V, "out"
-    ),
-    "out over x backwards": Bad(
-        "apply_rotary", lambda: ((a := x()), None, FREQ, {"out": a[:, :, ::-1]}), V, "out"
-    ),
-    "out over x transposed": Bad(
-        "apply_rotary",
-        lambda: ((a := x(5, 5, 8)), None, FREQ, {"out": a.swapaxes(0, 1), "layout": "hsd"}),
+    rotate_by("another compute", V, "compute", compute="fp32"),
+    rotate_by("compute of None", T, "compute", compute=None),
+    rotate_by("tables for int32", T, "x", x=x(dtype="i4")),
+    rotate_by("cos of int64", T, "cos", cos=steps(5, 2)),
+    rotate_by("cos of None", T, "cos", cos=None),
+    rotate_by("sin of None", T, "sin", sin=None),
+    rotate_by("cos of complex", T, "cos", cos=x(5, 2) * 1j),
+    rotate_by("sin of other dtype", T, "sin", sin=x(5, 2, dtype=np.float64)),
+    rotate_by("cos of other length", V, "cos", cos=x(4, 2), sin=x(4, 2)),
+    rotate_by("cos of [P]", V, "cos", cos=x(2), sin=x(2)),
+    rotate_by("cos of a scalar", V, "cos", cos=np.array(1.0), sin=np.array(0.0)),
+    rotate_by("sin of other shape", V, "sin", sin=x(5, 1)),
+    rotate_by("tables of whole heads", V, "cos", cos=x(5, 8), sin=x(5, 8)),
+    rotate_by("tables out of other shape", V, "out", out=x(2, 3, 5, 7)),
+    rotate_by("tables pairing", V, "pairing", pairing="gptj"),
+    describe("description of odd head", V, "head_dim", head_dim=7),
+    describe("description of odd part", V, "rotary_dim", rotary_dim=3),
+    describe("description past the head", V, "rotary_start", rotary_dim=6, rotary_start=4),
+    describe("description of no pairing", V, "pairing", pairing="neox"),
+    describe("description of float axes", T, "axis_map", head_dim=4, axis_map=[0.0, 1.0]),
+    describe("description of few axes", V, "axis_map", axis_map=[0, 1]),
+    rotate(
+        "out over positions",
         V,
         "out",
+        x=x(dtype=np.float64),
+        positions=MEMORY[0, 0, :, 0],
+        out=MEMORY,
     ),
-    "out over x by one element": Bad(
-        "apply_rotary",
-        lambda: (
-            (a := x(41))[:40].reshape(5, 8),
-            None,
-            FREQ,
-            {"out": a[1:].reshape(5, 8), "layout": "sd"},
-        ),
+    rotate(
+        "out over inv_freq",
         V,
         "out",
+        x=x(dtype=np.float64),
+        inv_freq=MEMORY[0, 0, 0, :2],
+        out=MEMORY,
     ),
-    "out over positions": Bad("apply_rotary", out_over_positions, V, "out"),
-    "out over inv_freq": Bad("apply_rotary", out_over_frequencies, V, "out"),
-    # --- apply_rotary_qk
-    "k is a list": Bad("apply_rotary_qk", lambda: (x(), [1.0], None, FREQ), T, "k"),
-    "q is a list": Bad("apply_rotary_qk", lambda: ([1.0], x(), None, FREQ), T, "q"),
-    "k of other dtype": Bad(
-        "apply_rotary_qk", lambda: (x(), x(dtype=np.float16), None, FREQ), T, "k"
-    ),
-    "q of int64": Bad("apply_rotary_qk", lambda: (x(dtype=int), x(), None, FREQ), T, "q"),
-    "k of int64": Bad("apply_rotary_qk", lambda: (x(), x(dtype=int), None, FREQ), T, "k"),
-    "k of other rank": Bad("apply_rotary_qk", lambda: (x(), x(2, 5, 8), None, FREQ), V, "k"),
-    "k of other length": Bad("apply_rotary_qk", lambda: (x(), x(2, 3, 6, 8), None, FREQ), V, "k"),
-    "k of other batch": Bad("apply_rotary_qk", lambda: (x(), x(1, 3, 5, 8), None, FREQ), V, "k"),
-    "k of other head_dim": Bad("apply_rotary_qk", lambda: (x(), x(2, 3, 5, 6), None, FREQ), V, "k"),
-    "qk at [3, s]": Bad("apply_rotary_qk", lambda: (x(), x(), steps(3, 5), FREQ), V, "positions"),
-    "qk layout": Bad(
-        "apply_rotary_qk", lambda: (x(), x(), None, FREQ, {"layout": "bhdS"}), V, "layout"
-    ),
-    "qk in place read-only q": Bad(
-        "apply_rotary_qk", lambda: (read_only(x()), x(), None, FREQ, {"inplace": True}), V, "q"
-    ),
-    "qk in place read-only k": Bad(
-        "apply_rotary_qk", lambda: (x(), read_only(x()), None, FREQ, {"inplace": True}), V, "k"
-    ),
-    "qk in place of stride 0 q": Bad(
-        "apply_rotary_qk", lambda: (expanded(x()), x(), None, FREQ, {"inplace": True}), V, "q"
-    ),
-    "qk in place of stride 0 k": Bad(
-        "apply_rotary_qk", lambda: (x(), expanded(x()), None, FREQ, {"inplace": True}), V, "k"
-    ),
-    "qk in place of one array": Bad(
-        "apply_rotary_qk", lambda: ((a := x()), a, None, FREQ, {"inplace": True}), V, "q"
-    ),
-    "qk in place of shared heads": Bad("apply_rotary_qk", shared_qk, V, "q"),
-    "qk in place over positions": Bad(
-        "apply_rotary_qk",
-        lambda: (
-            (a := x(dtype=np.float64)),
-            x(dtype=np.float64),
-            a[0, 0, :, 0],
-            FREQ,
-            {"inplace": True},
-        ),
+    rotate_by("tables out over cos", V, "out", cos=OUT[0, 0, :, :2], out=OUT),
+    by_rows("rows of floats", T, "rows", (10, 2), rows=ROWS * 1.0),
+    by_rows("rows of bools", T, "rows", (10, 2), rows=ROWS > 2),
+    by_rows("rows of text", T, "rows", (10, 2), rows="01234"),
+    by_rows("too few rows", V, "rows", (10, 2), rows=ROWS[:4]),
+    by_rows("rows of another batch", V, "rows", (10, 2), rows=np.stack([ROWS] * 3)),
+    by_rows("rows of tables by token", V, "cos|rows", (2, 10, 2), rows=ROWS),
+    by_rows("rows of no row", V, "cos|rows", (0, 2), rows=ROWS),
+    by_rows("rows and axes", V, "axis_map", (10, 2), rows=ROWS, axis_map=np.array([0, 0])),
+    by_rows("tables of other heads", V, "cos", (2, 4, 5, 2)),
+    by_rows("tables of heads, another batch", V, "cos", (3, 3, 5, 2)),
+    by_rows("tables of heads, another length", V, "cos", (2, 3, 4, 2)),
+    by_rows("tables of heads and no batch", V, "cos", (3, 5, 2)),
+    by_rows("tables of five axes", V, "cos", (1, 2, 3, 5, 2)),
+    by_rows("axes of tables, too many", V, "axis_map", (3, 5, 2), axis_map=np.array([0, 1, 2])),
+    by_rows("axes of tables, of floats", T, "axis_map", (3, 5, 2), axis_map=np.array([0.0, 1.0])),
+    by_rows("axes of tables without an axis", V, "cos", (5, 2), axis_map=np.array([0, 0])),
+    rotate_by(
+        "axes of cosines and sines",
         V,
-        "q",
+        "sin",
+        cos=x(3, 5, 2),
+        sin=x(2, 5, 2),
+        axis_map=np.array([0, 1]),
     ),
-    "qk slice past the head": Bad(
-        "apply_rotary_qk", lambda: (x(), x(), None, FREQ, {"rotary_start": 6}), V, "rotary_start"
+    rotate_by("rows of more cosines than sines", V, "sin", cos=x(10, 2), sin=x(9, 2), rows=ROWS),
+    rotate_by(
+        "out over rows",
+        V,
+        "out",
+        x=x(dtype="f8"),
+        cos=x(10, 2),
+        sin=x(10, 2),
+        out=MEMORY,
+        rows=MEMORY.view(np.int64)[0, 0, :, 0],
     ),
-    # --- apply_rotary_tables
-    "another compute": Bad(
-        "apply_rotary_tables", lambda: (x(), x(5, 2), x(5, 2), {"compute": "fp32"}), V, "compute"
+    *(
+        whole_tables(f"{dtype} positions", T, "positions", positions=np.ones(5, dtype))
+        for dtype in ("complex64", "bfloat16", "float8_e4m3fn")
     ),
-    "compute of None": Bad(
-        "apply_rotary_tables", lambda: (x(), x(5, 2), x(5, 2), {"compute": None}), T, "compute"
+    whole("x of wrong rank for the layout", V, "x", layout="hsd"),
+    whole("x without axes", V, "x", x=np.array(1.0, "f4")),
+    whole("positions too long", V, "positions", positions=np.arange(6)),
+    whole("a position without axes", V, "positions", positions=np.array(3)),
+    whole(
+        "positions [3, s] without axis_map",
+        V,
+        "positions",
+        positions=np.tile(PLACES, (3, 1)),
+        out=X,
     ),
-    "tables for int32": Bad(
-        "apply_rotary_tables", lambda: (x(dtype="i4"), x(5, 2), x(5, 2)), T, "x"
+    whole(
+        "positions [b, s] for packed tokens",
+        V,
+        "positions",
+        x=X[0],
+        layout="htd",
+        positions=np.tile(PLACES, (2, 1)),
     ),
-    "cos of int64": Bad("apply_rotary_tables", lambda: (x(), steps(5, 2), x(5, 2)), T, "cos"),
-    "cos of None": Bad("apply_rotary_tables", lambda: (x(), None, x(5, 2)), T, "cos"),
-    "sin of None": Bad("apply_rotary_tables", lambda: (x(), x(5, 2), None), T, "sin"),
-    "cos of complex": Bad("apply_rotary_tables", lambda: (x(), x(5, 2) * 1j, x(5, 2)), T, "cos"),
-    "sin of other dtype": Bad(
-        "apply_rotary_tables", lambda: (x(), x(5, 2), x(5, 2, dtype=np.float64)), T, "sin"
+    whole(
+        "axis_map of wrong length", V, "axis_map", positions=PLACES[None], axis_map=np.array([0, 0])
     ),
-    "cos of other length": Bad("apply_rotary_tables", lambda: (x(), x(4, 2), x(4, 2)), V, "cos"),
-    "cos of [3, s, P]": Bad("apply_rotary_tables", lambda: (x(), x(3, 5, 2), x(3, 5, 2)), V, "cos"),
-    "cos of [P]": Bad("apply_rotary_tables", lambda: (x(), x(2), x(2)), V, "cos"),
-    "cos of a scalar": Bad(
-        "apply_rotary_tables", lambda: (x(), np.array(1.0), np.array(0.0)), V, "cos"
+    whole_tables(
+        "axis_map of wrong rank", V, "axis_map", positions=PLACES[None], axis_map=steps(1, 4)
     ),
-    "sin of other shape": Bad("apply_rotary_tables", lambda: (x(), x(5, 2), x(5, 1)), V, "sin"),
-    "tables of whole heads": Bad("apply_rotary_tables", lambda: (x(), x(5, 8), x(5, 8)), V, "cos"),
-    "tables out over cos": Bad("apply_rotary_tables", out_over_cosines, V, "out"),
-    "tables out of other shape": Bad(
-        "apply_rotary_tables", lambda: (x(), x(5, 2), x(5, 2), {"out": x(2, 3, 5, 7)}), V, "out"
+    whole_tables("inv_freq of two axes", V, "inv_freq", inv_freq=WHOLE[None]),
+    whole_tables("inv_freq without axes", V, "inv_freq", inv_freq=np.array(1.0, "f4")),
+    whole_by("cos of wrong length", V, "cos", cos=COS[:4], out=X),
+    whole_by("sin of wrong length", V, "sin", sin=SIN[:4], out=X),
+    whole_by("sin of other width", V, "sin", sin=SIN[:, :3], out=X),
+    whole_by("cos [s, 1, P]", V, "cos", cos=COS[:, None]),
+    whole("slice of 8 past the head", V, "rotary_start", rotary_start=1, out=X),
+    whole("more frequencies than pairs", V, "inv_freq", inv_freq=np.ones(5, "f4"), out=X),
+    whole("slice before the head", V, "rotary_start", inv_freq=WHOLE[:1], rotary_start=-1),
+    whole("slice far past", V, "rotary_start", inv_freq=WHOLE[:1], rotary_start=2**62),
+    whole("unknown pairing", V, "pairing", pairing="neox", out=X),
+    whole("odd block", V, "pairing", pairing=3),
+    whole("block that does not divide", V, "pairing", pairing=6),
+    whole("block of 0", V, "pairing", pairing=0),
+    whole("block larger than the slice", V, "pairing", pairing=16),
+    whole("a number as text", V, "pairing", pairing="4.0"),
+    whole("layout of bytes", T, "layout", layout=b"bhsd"),
+    whole_by("layout of a list", T, "layout", layout=list("bhsd")),
+    whole("bool x", T, "x", x=X > 0),
+    whole("8-bit x", T, "x", x=X.astype("float8_e4m3fn")),
+    whole_by("8-bit cos", T, "cos", cos=COS.astype("float8_e4m3fn")),
+    whole("bool positions in place", T, "positions", positions=np.ones(5, bool), out=X),
+    whole("integer inv_freq", T, "inv_freq", inv_freq=np.ones(4, "i4")),
+    whole_tables("complex inv_freq", T, "inv_freq", inv_freq=WHOLE.astype("c16")),
+    whole("float axis_map", T, "axis_map", positions=PLACES[None], axis_map=np.zeros(4, "f4")),
+    whole("bool axis_map", T, "axis_map", positions=PLACES[None], axis_map=np.zeros(4, bool)),
+    whole_tables("complex table", T, "dtype", dtype=np.dtype("complex64")),
+    whole("scale of text", T, "scale", scale="2"),
+    whole("scale beyond float32", V, "scale", scale=1e39, out=X),
+    whole_tables("scale of tables beyond float32", V, "scale", scale=1e39),
+    whole("out of another shape", V, "out", out=OUT[:, :2]),
+    whole("out of another rank", V, "out", out=OUT[0]),
+    whole("out that broadcasts", V, "out", x=X[:1], out=OUT),
+    whole("out of another kind", T, "out", out=among_tensors(OUT)),
+    whole_by("tables: out of another shape", V, "out", out=OUT[..., :6]),
+    whole_by("tables: out of another dtype", T, "out", out=OUT.astype("bfloat16")),
+    whole("one element on", V, "out", x=at(LONG, 0), out=at(LONG, 1)),
+    whole("one row on", V, "out", x=at(LONG, 8), out=at(LONG, 0)),
+    whole(
+        "the same memory in another order",
+        V,
+        "out",
+        x=at(LONG, 0),
+        out=window(LONG, SHAPE, 120, 8, 24, 1),
     ),
-    "tables pairing": Bad(
-        "apply_rotary_tables", lambda: (x(), x(5, 2), x(5, 2), {"pairing": "gptj"}), V, "pairing"
+    whole("tokens over each other", V, "out", out=window(LONG, SHAPE, 120, 40, 4, 1)),
+    whole_by("tables: one row on", V, "out", x=at(LONG, 0), out=at(LONG, 8)),
+    whole_by("out in its own table", V, "out", cos=LONG[:20].reshape(5, 4), out=at(LONG, 0)),
+    whole("out in its own positions", V, "out", positions=LONG[100:105], out=at(LONG, 0)),
+    whole("positions elsewhere", V, "positions", positions=elsewhere(PLACES)),
+    whole("inv_freq elsewhere", V, "inv_freq", inv_freq=elsewhere(WHOLE), out=X),
+    whole("x elsewhere", V, "inv_freq|positions|x", x=elsewhere(X)),
+    whole("out elsewhere", V, "out", out=elsewhere(X)),
+    whole(
+        "axis_map elsewhere", V, "axis_map", positions=PLACES[None], axis_map=elsewhere(steps(4))
     ),
-    # --- apply_rotary_qk_tables
-    **{
-        f"by tables: {name}": Bad(
-            "apply_rotary_qk_tables", lambda q=q, k=k: (q(), k(), x(5, 2), x(5, 2)), error, argument
-        )
-        for name, q, k, error, argument in [
-            ("q is a list", lambda: [1.0], x, T, "q"),
-            ("k is a list", x, lambda: [1.0], T, "k"),
-            ("q of int64", lambda: x(dtype=int), x, T, "q"),
-            ("k of int64", x, lambda: x(dtype=int), T, "k"),
-            ("k of other dtype", x, lambda: x(dtype=np.float16), T, "k"),
-            ("k of other rank", x, lambda: x(2, 5, 8), V, "k"),
-            ("k of other length", x, lambda: x(2, 3, 6, 8), V, "k"),
-            ("k of other batch", x, lambda: x(1, 3, 5, 8), V, "k"),
-            ("k of other head_dim", x, lambda: x(2, 3, 5, 6), V, "k"),
-        ]
-    },
-    **{
-        f"of q and k: {name}": Bad(
-            "apply_rotary_qk_tables", lambda c=c, s=s: (x(), x(), c(), s()), error, argument
-        )
-        for name, c, s, error, argument in [
-            ("cos of None", lambda: None, lambda: x(5, 2), T, "cos"),
-            ("sin of None", lambda: x(5, 2), lambda: None, T, "sin"),
-            ("cos of int64", lambda: steps(5, 2), lambda: x(5, 2), T, "cos"),
-            ("sin of other dtype", lambda: x(5, 2), lambda: x(5, 2, dtype=np.float64), T, "sin"),
-            ("cos of other length", lambda: x(4, 2), lambda: x(4, 2), V, "cos"),
-            ("cos of [3, s, P]", lambda: x(3, 5, 2), lambda: x(3, 5, 2), V, "cos"),
-            ("a scalar cos", lambda: np.array(1.0), lambda: np.array(0.0), V, "cos"),
-            ("sin of other shape", lambda: x(5, 2), lambda: x(5, 1), V, "sin"),
-            ("cos of full width", lambda: x(5, 8), lambda: x(5, 8), V, "cos"),
-        ]
-    },
-    **{
-        f"by tables in place: {name}": Bad(
-            "apply_rotary_qk_tables",
-            lambda q=q, k=k: (q(), k(), x(5, 2), x(5, 2), {"inplace": True}),
+    whole_by("cos elsewhere", V, "cos", cos=elsewhere(COS), out=X),
+    whole_by("sin elsewhere", V, "sin", sin=elsewhere(SIN), out=X),
+    whole_tables("tables: inv_freq elsewhere", V, "inv_freq", inv_freq=elsewhere(WHOLE)),
+    whole_tables(
+        "expanded positions of tables", V, "positions|result", positions=repeated(steps(1), 2**62)
+    ),
+    whole_tables(
+        "expanded positions by axes",
+        V,
+        "positions|result",
+        positions=repeated(steps(1), 2, 2**60),
+        axis_map=np.array([0, 0, 1, 1]),
+    ),
+    whole("a block past int64", V, "pairing", pairing=2**64),
+    whole_by(
+        "tables: x of an array, cos a tensor elsewhere",
+        T,
+        "cos",
+        x=among_tensors(X),
+        cos=elsewhere(COS),
+    ),
+    whole_by("cos of an array", T, "cos", cos=among_tensors(COS)),
+    whole("x of an array, out a tensor", T, "out", x=among_tensors(X), out=OUT),
+    whole(
+        "x of an array, positions elsewhere",
+        T,
+        "positions",
+        x=among_tensors(X),
+        positions=elsewhere(PLACES),
+    ),
+    whole(
+        "x of an array, positions of bfloat16",
+        T,
+        "positions",
+        x=among_tensors(X),
+        positions=PLACES.astype("bfloat16"),
+    ),
+    whole(
+        "x of an array, positions with gradient",
+        (V, T),
+        "positions",
+        x=among_tensors(X),
+        positions=followed(PLACES.astype("f4")),
+    ),
+    whole("inv_freq of text", T, "inv_freq", inv_freq="abcd"),
+    whole("ragged positions", (V, T), "positions", positions=[[0, 1], [2]]),
+    whole("bool positions in a list", T, "positions", positions=[True] * 5),
+    whole("complex positions in an array", T, "positions", positions=np.zeros(5, complex)),
+    # --- Where x requires a gradient, the call goes another way.
+    whole("followed: positions too long", V, "positions", x=followed(X), positions=np.arange(6)),
+    whole("followed: slice past the head", V, "rotary_start", x=followed(X), rotary_start=1),
+    whole(
+        "followed: positions elsewhere", V, "positions", x=followed(X), positions=elsewhere(PLACES)
+    ),
+    whole_by("followed: cos of wrong length", V, "cos", x=followed(X), cos=followed(COS[:4])),
+    # --- Values are looked at only where that needs no wait: on the CPU.
+    *of_values(
+        tables("tables at nan", V, "positions", positions=[NAN]),
+        tables("tables of nan", V, "inv_freq", inv_freq=np.array([1, NAN])),
+        tables("tables of 2^63", V, "inv_freq", inv_freq=np.array([2.0**63])),
+        tables("tables axis_map too large", V, "axis_map", positions=steps(2, 5), axis_map=[0, 2]),
+        rotate("rotate at nan", V, "positions", positions=[0, 1, 2, 3, NAN]),
+        rotate("rotate at inf", V, "positions", positions=np.full((2, 5), INF)),
+        rotate("nan frequency", V, "inv_freq", inv_freq=[1, NAN]),
+        rotate("inf frequency", V, "inv_freq", inv_freq=[1, INF]),
+        rotate("frequency -2^63", V, "inv_freq", inv_freq=[-(2.0**63)]),
+        rotate("axis_map too large", V, "axis_map", positions=steps(3, 5), axis_map=[0, 3]),
+        rotate("axis_map negative", V, "axis_map", positions=steps(3, 5), axis_map=[0, -1]),
+        rotate(
+            "axis_map beyond int64",
             V,
-            argument,
-        )
-        for name, q, k, argument in [
-            ("q read-only", lambda: read_only(x()), x, "q"),
-            ("k read-only", x, lambda: read_only(x()), "k"),
-            ("q of stride 0", lambda: expanded(x()), x, "q"),
-            ("k of stride 0", x, lambda: expanded(x()), "k"),
-        ]
-    },
-    "by tables in place: q is k": Bad(
-        "apply_rotary_qk_tables",
-        lambda: ((a := x()), a, x(5, 2), x(5, 2), {"inplace": True}),
-        V,
-        "q",
+            "axis_map",
+            positions=steps(3, 5),
+            axis_map=np.array([0, 2**63], np.uint64),
+        ),
+        by_rows("a row beyond", V, "rows", (9, 2), rows=ROWS),
+        by_rows("a row before", V, "rows", (10, 2), rows=ROWS - 1),
+        by_rows(
+            "a row beyond int64",
+            V,
+            "rows",
+            (9, 2),
+            rows=np.array([0, 1, 2, 3, 2**64 - 1], np.uint64),
+        ),
+        by_rows("axes of tables, too large", V, "axis_map", (3, 5, 2), axis_map=np.array([0, 3])),
+        by_rows("axes of tables, negative", V, "axis_map", (3, 5, 2), axis_map=np.array([-1, 0])),
+        whole(
+            "axis_map past the axes",
+            V,
+            "axis_map",
+            positions=PLACES[None],
+            axis_map=np.array([0, 0, 0, 1]),
+        ),
+        whole(
+            "axis_map below 0",
+            V,
+            "axis_map",
+            positions=PLACES[None],
+            axis_map=np.array([0, 0, 0, -1]),
+        ),
+        whole("inv_freq not finite", V, "inv_freq", inv_freq=WHOLE * INF),
+        whole_tables("inv_freq too large", V, "inv_freq", inv_freq=WHOLE * 1e30),
+        whole("NaN positions", V, "positions", positions=np.array([0, 1, NAN, 3, 4], "f4"), out=X),
+        whole(
+            "positions of 2^63",
+            V,
+            "positions",
+            positions=np.array([0, 1, 2, 3, 2.0**63], "f4"),
+            out=X,
+        ),
     ),
-    "by tables in place of shared heads": Bad(
-        "apply_rotary_qk_tables", shared_qk_by_tables, V, "q"
+]
+GOOD = [
+    rotate.good("out (1, 5)", x=FEW, out=window(x(40), (5, 4), 1, 5), layout="sd"),
+    whole.good("whole heads"),
+    whole_by.good("by tables of whole heads"),
+    whole_tables.good("tables of whole heads"),
+    whole.good("a list of positions", positions=[0, 1, 2, 3, 4]),
+    whole.good("an array of positions", positions=np.arange(5)),
+    whole.good("an int of positions", positions=5),
+    whole.good("a list of frequencies", inv_freq=[1.0, 0.5, 0.25, 0.125]),
+    whole.good("a list as axis_map", positions=PLACES[None], axis_map=[0] * 4),
+    whole.good("frequencies of no pair", inv_freq=np.zeros(0, "f4")),
+    whole.good("out beside x in one memory", x=at(LONG, 0)[..., :8], out=at(LONG, 240)),
+    whole.good(
+        "out between the rows of x",
+        x=LONG.reshape(2, 3, 5, 16)[..., :8],
+        out=LONG.reshape(2, 3, 5, 16)[..., 8:],
     ),
-    "k over sin": Bad("apply_rotary_qk_tables", k_over_sines, V, "k"),
-    "by tables of unknown pairing": Bad(
-        "apply_rotary_qk_tables",
-        lambda: (x(), x(), x(5, 2), x(5, 2), {"pairing": "gptj"}),
-        V,
-        "pairing",
+    whole.good(
+        "an array with tensors as positions", x=among_tensors(X), positions=PLACES, inv_freq=WHOLE
     ),
-    "by tables of unknown layout": Bad(
-        "apply_rotary_qk_tables", lambda: (x(), x(), x(5, 2), x(5, 2), {"layout": "s"}), V, "layout"
-    ),
-    "by tables past the head": Bad(
-        "apply_rotary_qk_tables",
-        lambda: (x(), x(), x(5, 2), x(5, 2), {"rotary_start": 6}),
-        V,
-        "rotary_start",
-    ),
-    # --- Rotary
-    "description of odd head": Bad("Rotary", lambda: (7,), V, "head_dim"),
-    "description of odd part": Bad("Rotary", lambda: (8, {"rotary_dim": 3}), V, "rotary_dim"),
-    "description past the head": Bad(
-        "Rotary", lambda: (8, {"rotary_dim": 6, "rotary_start": 4}), V, "rotary_start"
-    ),
-    "description of no pairing": Bad("Rotary", lambda: (8, {"pairing": "neox"}), V, "pairing"),
-    "description of float axes": Bad(
-        "Rotary", lambda: (4, {"axis_map": [0.0, 1.0]}), T, "axis_map"
-    ),
-    "description of few axes": Bad("Rotary", lambda: (8, {"axis_map": [0, 1]}), V, "axis_map"),
-}
+    whole.good("a number of NumPy as start", rotary_start=np.int64(0)),
+    whole.good("a number of NumPy as pairing", pairing=np.int32(4)),
+    whole.good("an int as scale", scale=2),
+]
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_a_bad_call_says_why_and_writes_nothing(backend, name):
-    assert_refused(BAD[name])
+@by_engine([*BAD, *GOOD])
+def test_bad_calls_say_why_and_write_nothing(rows, engine, device):
+    assert_held(rows, engine, device)

@@ -1,262 +1,316 @@
-"""Bad calls of q and k, the same from arrays and tensors: each says why and writes nothing."""
+"""Bad calls of q and k: each says why, and has written nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
+import ml_dtypes  # noqa: F401 - whose dtypes NumPy then has by name
 import numpy as np
-import pytest
-import rotating
-from bad_calls import FREQ, Bad, T, V, assert_refused, read_only, x
+from bad_calls import (
+    FREQ,
+    NAN,
+    Call,
+    T,
+    V,
+    among_tensors,
+    assert_held,
+    at,
+    by_engine,
+    elsewhere,
+    expanded,
+    followed,
+    of_values,
+    read_only,
+    steps,
+    x,
+)
 
-Out = Callable[[np.ndarray, np.ndarray], Any]
+import posenc_native as pn
 
-
-def overlapping(q: np.ndarray, k: np.ndarray) -> Any:
-    memory = x(2, 3, 5, 8)
-    return memory, memory[:, :1]
-
-
-# Memory for q and k of 3 heads and 1: name, the pair, the error, its argument.
-OUTS: list[tuple[str, Out, type[Exception], str]] = [
-    ("one array", lambda q, k: q, T, "out"),
-    ("a list", lambda q, k: [q, k], T, "out"),
-    ("three", lambda q, k: (q, k, k), T, "out"),
-    ("None and k", lambda q, k: (None, k), T, r"out\[0\]"),
-    ("q and a list", lambda q, k: (q, [1.0]), T, r"out\[1\]"),
-    ("another shape", lambda q, k: (x(2, 3, 5, 6), k), V, r"out\[0\]"),
-    ("another dtype", lambda q, k: (q, x(2, 1, 5, 8, dtype="f8")), T, r"out\[1\]"),
-    ("each other", lambda q, k: (k, q), V, r"out\[0\]"),
-    ("an overlap", overlapping, V, r"out\[1\]"),
-    ("k over q", lambda q, k: (x(), q[:, :1]), V, r"out\[1\]"),
-]
-BY_ARRAYS: list[tuple[str, Out, type[Exception], str]] = [
-    ("read-only", lambda q, k: (q, read_only(x(2, 1, 5, 8))), V, r"out\[1\]"),
-    ("q backwards", lambda q, k: (q[:, :, ::-1], k), V, r"out\[0\]"),
-]
-
-
-def to(function: str, angles: Callable[[], tuple[Any, ...]], out: Out) -> Callable[[], Any]:
-    def call() -> tuple[Any, ...]:
-        q, k = x(), x(2, 1, 5, 8)
-        return q, k, *angles(), {"out": out(q, k)}
-
-    return call
+PLACES, WHOLE = np.arange(5), pn.frequencies(8)
+Q, K, LONG = x(), x(2, 1, 5, 8), x(480)
+COS, SIN = x(5, 4), x(5, 4)
+PACKED = x(2, 5, 5, 8)
+PLACES_IN_Q = x(dtype="f8")
+rotate_qk = Call("apply_rotary_qk", q=Q, k=x(), positions=None, inv_freq=FREQ)
+rotate_qk_by = Call("apply_rotary_qk_tables", q=Q, k=x(), cos=x(5, 2), sin=x(5, 2))
+# Of whole heads, one of k for three of q.
+whole_qk = rotate_qk.but(k=K, positions=PLACES, inv_freq=WHOLE)
+whole_qk_by = rotate_qk_by.but(k=K, cos=COS, sin=SIN)
+# q of 5 tokens, k of 7; heads of 8 dims beside heads of 6.
+lengths = rotate_qk.but(k=x(2, 1, 7, 8), inplace=True)
+lengths_by = rotate_qk_by.but(k=x(2, 1, 7, 8), inplace=True)
+widths = rotate_qk.but(k=x(2, 1, 5, 6), inplace=True)
 
 
-ANGLES: dict[str, Callable[[], tuple[Any, ...]]] = {
-    "apply_rotary_qk": lambda: (None, FREQ),
-    "apply_rotary_qk_tables": lambda: (x(5, 2), x(5, 2)),
-}
-
-
-def rows(outs: list[tuple[str, Out, type[Exception], str]]) -> dict[str, Bad]:
-    return {
-        f"{function} to {name}": Bad(function, to(function, angles, out), error, argument)
-        for function, angles in ANGLES.items()
-        for name, out, error, argument in outs
-    }
-
-
-BAD = {
-    **rows(OUTS),
-    "in place and to out": Bad(
-        "apply_rotary_qk",
-        lambda: (x(), x(), None, FREQ, {"inplace": True, "out": (x(), x())}),
-        V,
-        "inplace",
-    ),
-    "to out, contiguous": Bad(
-        "apply_rotary_qk",
-        lambda: (x(), x(), None, FREQ, {"contiguous": True, "out": (x(), x())}),
-        V,
-        "contiguous",
-    ),
-}
-OF_ARRAYS = rows(BY_ARRAYS)
-
-NAN = np.array([0.0, np.nan, 1, 2, 3, 4, 5])
-
-
-def at(positions: Any, error: type[Exception], argument: str, **options: Any) -> Bad:
-    """q of 5 tokens, k of 7; in place, and nothing is written."""
-    return Bad(
-        "apply_rotary_qk",
-        lambda: (x(), x(2, 1, 7, 8), positions, FREQ, {"inplace": True, **options}),
-        error,
-        argument,
-    )
-
-
-def by(cos: Any, sin: Any, error: type[Exception], argument: str, **options: Any) -> Bad:
-    return Bad(
-        "apply_rotary_qk_tables",
-        lambda: (x(), x(2, 1, 7, 8), cos(), sin(), {"inplace": True, **options}),
-        error,
-        argument,
-    )
-
-
-def starts(rotary_start: Any, error: type[Exception], argument: str) -> Bad:
-    """Heads of 8 dims beside heads of 6."""
-    return Bad(
-        "apply_rotary_qk",
-        lambda: (x(), x(2, 1, 5, 6), None, FREQ, {"inplace": True, "rotary_start": rotary_start}),
-        error,
-        argument,
-    )
-
-
-def pair(first: int = 5, second: int = 7, pairs: int = 2, dtype: Any = "f4") -> tuple[Any, Any]:
+def pair(first=5, second=7, pairs=2, dtype="f4"):
     return x(first, pairs, dtype=dtype), x(second, pairs, dtype=dtype)
 
 
 ONE = np.arange(5)
 OTHER = np.arange(7)
-PAIRS = {
-    "lengths without a pair": at(None, V, "k"),
-    "positions of q too long": at((OTHER, OTHER), V, r"positions\[0\]"),
-    "positions of k too short": at((ONE, ONE), V, r"positions\[1\]"),
-    "positions of k not a number": at((ONE, NAN), V, r"positions\[1\]"),
-    "positions of q of bools": at((ONE > 1, OTHER), T, r"positions\[0\]"),
-    "positions of k of text": at((ONE, "1234567"), T, r"positions\[1\]"),
-    "k from beyond 64 bits": at((None, 2**63), V, r"positions\[1\]"),
-    "axes of k alone": at(
-        (np.stack([ONE, ONE]), OTHER), V, r"positions\[1\]", axis_map=np.array([0, 1])
-    ),
-    "an axis that positions of k lack": at(
-        (np.stack([ONE, ONE]), OTHER[None]), V, "axis_map", axis_map=np.array([0, 1])
-    ),
-    "three positions": at((ONE, OTHER, OTHER), T, "positions"),
-    "k of other dtype": Bad(
-        "apply_rotary_qk", lambda: (x(), x(2, 1, 7, 8, dtype="f8"), (ONE, OTHER), FREQ), T, "k"
-    ),
-    "k of other width": Bad(
-        "apply_rotary_qk", lambda: (x(), x(2, 1, 7, 6), (ONE, OTHER), FREQ), V, "k"
-    ),
-    "k of other rank": Bad(
-        "apply_rotary_qk", lambda: (x(), x(1, 7, 8), (ONE, OTHER), FREQ), V, "k"
-    ),
-    "pair, one array": Bad(
-        "apply_rotary_qk",
-        lambda: ((a := x()), a, (ONE, ONE), FREQ, {"inplace": True}),
+AT_NAN = np.array([0.0, np.nan, 1, 2, 3, 4, 5])
+# Memory for q and k of 3 heads and 1.
+OUTS = [
+    ("one array", T, "out", Q),
+    ("a list", T, "out", [Q, K]),
+    ("three", T, "out", (Q, K, K)),
+    ("None and k", T, "out[0]", (None, K)),
+    ("q and a list", T, "out[1]", (Q, [1.0])),
+    ("another shape", V, "out[0]", (x(2, 3, 5, 6), K)),
+    ("another dtype", T, "out[1]", (Q, x(2, 1, 5, 8, dtype="f8"))),
+    ("each other", V, "out[0]", (K, Q)),
+    ("an overlap", V, "out[1]", (PACKED[:, :3], PACKED[:, :1])),
+    ("k over q", V, "out[1]", (x(), Q[:, :1])),
+    ("read-only", V, "out[1]", (Q, read_only(x(2, 1, 5, 8)))),
+    ("q backwards", V, "out[0]", (Q[:, :, ::-1], K)),
+]
+BAD = [
+    rotate_qk("scale True, which is 1", T, "scale", scale=True),
+    rotate_qk("scale 1 + 0j, which is 1", T, "scale", scale=1 + 0j),
+    rotate_qk("scale of q and k beyond float32", V, "scale", scale=-1e39, inplace=True),
+    rotate_qk("k is a list", T, "k", k=[1.0]),
+    rotate_qk("q is a list", T, "q", q=[1.0]),
+    rotate_qk("k of other dtype", T, "k", k=x(dtype=np.float16)),
+    rotate_qk("q of int64", T, "q", q=x(dtype=int)),
+    rotate_qk("k of int64", T, "k", k=x(dtype=int)),
+    rotate_qk("k of other rank", V, "k", k=x(2, 5, 8)),
+    rotate_qk("k of other length", V, "k", k=x(2, 3, 6, 8)),
+    rotate_qk("k of other batch", V, "k", k=x(1, 3, 5, 8)),
+    rotate_qk("k of other head_dim", V, "k", k=x(2, 3, 5, 6)),
+    rotate_qk("qk at [3, s]", V, "positions", positions=steps(3, 5)),
+    rotate_qk("qk layout", V, "layout", layout="bhdS"),
+    rotate_qk("qk in place read-only q", V, "q", q=read_only(x()), inplace=True),
+    rotate_qk("qk in place read-only k", V, "k", k=read_only(x()), inplace=True),
+    rotate_qk("qk in place of stride 0 q", V, "q", q=expanded(x()), inplace=True),
+    rotate_qk("qk in place of stride 0 k", V, "k", k=expanded(x()), inplace=True),
+    rotate_qk("qk in place of one array", V, "q", k=Q, inplace=True),
+    rotate_qk(
+        "qk in place over positions",
         V,
         "q",
+        q=PLACES_IN_Q,
+        k=x(dtype="f8"),
+        positions=PLACES_IN_Q[0, 0, :, 0],
+        inplace=True,
     ),
-    "starts of k past the head": starts((0, 3), V, r"rotary_start\[1\]"),
-    "starts of q past the head": starts((5, 0), V, r"rotary_start\[0\]"),
-    "starts negative": starts((0, -1), V, r"rotary_start\[1\]"),
-    "starts of a float": starts((0.0, 1), T, r"rotary_start\[0\]"),
-    "three starts": starts((0, 1, 2), T, "rotary_start"),
-    "a list of starts": starts([0, 1], T, "rotary_start"),
-    "one start for two widths": starts(0, V, "k"),
-    "cos a pair, sin not": by(lambda: pair(), lambda: x(5, 2), T, "sin"),
-    "sin a pair, cos not": by(lambda: x(5, 2), lambda: pair(), T, "cos"),
-    "tables of k too short": by(lambda: pair(5, 5), lambda: pair(5, 5), V, r"cos\[1\]"),
-    "tables of q too long": by(lambda: pair(7, 7), lambda: pair(5, 7), V, r"cos\[0\]"),
-    "sines of k too wide": by(lambda: pair(), lambda: (x(5, 2), x(7, 3)), V, r"sin\[1\]"),
-    "cosines of int": by(lambda: pair(dtype="i4"), lambda: pair(), T, r"cos\[0\]"),
-    "sines of other dtype": by(
-        lambda: pair(), lambda: (x(5, 2), x(7, 2, dtype="f8")), T, r"sin\[1\]"
+    rotate_qk("qk slice past the head", V, "rotary_start", rotary_start=6),
+    rotate_qk_by("by tables: q is a list", T, "q", q=[1.0]),
+    rotate_qk_by("by tables: k is a list", T, "k", k=[1.0]),
+    rotate_qk_by("by tables: q of int64", T, "q", q=x(dtype=int)),
+    rotate_qk_by("by tables: k of int64", T, "k", k=x(dtype=int)),
+    rotate_qk_by("by tables: k of other dtype", T, "k", k=x(dtype=np.float16)),
+    rotate_qk_by("by tables: k of other rank", V, "k", k=x(2, 5, 8)),
+    rotate_qk_by("by tables: k of other length", V, "k", k=x(2, 3, 6, 8)),
+    rotate_qk_by("by tables: k of other batch", V, "k", k=x(1, 3, 5, 8)),
+    rotate_qk_by("by tables: k of other head_dim", V, "k", k=x(2, 3, 5, 6)),
+    rotate_qk_by("of q and k: cos of None", T, "cos", cos=None),
+    rotate_qk_by("of q and k: sin of None", T, "sin", sin=None),
+    rotate_qk_by("of q and k: cos of int64", T, "cos", cos=steps(5, 2)),
+    rotate_qk_by("of q and k: cos of other length", V, "cos", cos=x(4, 2), sin=x(4, 2)),
+    rotate_qk_by("of q and k: cos of [3, s, P]", V, "cos", cos=x(3, 5, 2), sin=x(3, 5, 2)),
+    rotate_qk_by("of q and k: a scalar cos", V, "cos", cos=np.array(1.0), sin=np.array(0.0)),
+    rotate_qk_by("of q and k: sin of other shape", V, "sin", sin=x(5, 1)),
+    rotate_qk_by("of q and k: cos of full width", V, "cos", cos=x(5, 8), sin=x(5, 8)),
+    rotate_qk_by("by tables in place: q read-only", V, "q", q=read_only(x()), inplace=True),
+    rotate_qk_by("by tables in place: k read-only", V, "k", k=read_only(x()), inplace=True),
+    rotate_qk_by("by tables in place: q of stride 0", V, "q", q=expanded(x()), inplace=True),
+    rotate_qk_by("by tables in place: k of stride 0", V, "k", k=expanded(x()), inplace=True),
+    rotate_qk_by("by tables in place: q is k", V, "q", k=Q, inplace=True),
+    rotate_qk_by("by tables of unknown pairing", V, "pairing", pairing="gptj"),
+    rotate_qk_by("by tables of unknown layout", V, "layout", layout="s"),
+    rotate_qk_by("by tables past the head", V, "rotary_start", rotary_start=6),
+    rotate_qk("in place and to out", V, "inplace", inplace=True, out=(x(), x())),
+    rotate_qk("to out, contiguous", V, "contiguous", contiguous=True, out=(x(), x())),
+    lengths("lengths without a pair", V, "k", positions=None),
+    lengths("positions of q too long", V, "positions[0]", positions=(OTHER, OTHER)),
+    lengths("positions of k too short", V, "positions[1]", positions=(ONE, ONE)),
+    lengths("positions of q of bools", T, "positions[0]", positions=(ONE > 1, OTHER)),
+    lengths("positions of k of text", T, "positions[1]", positions=(ONE, "1234567")),
+    lengths("k from beyond 64 bits", V, "positions[1]", positions=(None, 2**63)),
+    lengths(
+        "axes of k alone",
+        V,
+        "positions[1]",
+        positions=(np.stack([ONE, ONE]), OTHER),
+        axis_map=np.array([0, 1]),
     ),
-    "tables, lengths without a pair": by(lambda: x(5, 2), lambda: x(5, 2), V, "k"),
-    "tables, starts past the head": by(
-        lambda: pair(), lambda: pair(), V, r"rotary_start\[1\]", rotary_start=(0, 5)
+    lengths("three positions", T, "positions", positions=(ONE, OTHER, OTHER)),
+    rotate_qk(
+        "k of other dtype, again", T, "k", k=x(2, 1, 7, 8, dtype="f8"), positions=(ONE, OTHER)
     ),
-    "no q and no k": Bad("apply_rotary_qk", lambda: (None, None, None, FREQ), T, "q"),
-    "k alone, positions too short": Bad(
-        "apply_rotary_qk",
-        lambda: (None, x(2, 1, 7, 8), ONE, FREQ, {"inplace": True}),
+    rotate_qk("k of other width", V, "k", k=x(2, 1, 7, 6), positions=(ONE, OTHER)),
+    rotate_qk("k of other rank, again", V, "k", k=x(1, 7, 8), positions=(ONE, OTHER)),
+    rotate_qk("pair, one array", V, "q", k=Q, positions=(ONE, ONE), inplace=True),
+    widths("starts of k past the head", V, "rotary_start[1]", rotary_start=(0, 3)),
+    widths("starts of q past the head", V, "rotary_start[0]", rotary_start=(5, 0)),
+    widths("starts negative", V, "rotary_start[1]", rotary_start=(0, -1)),
+    widths("starts of a float", T, "rotary_start[0]", rotary_start=(0.0, 1)),
+    widths("three starts", T, "rotary_start", rotary_start=(0, 1, 2)),
+    widths("a list of starts", T, "rotary_start", rotary_start=[0, 1]),
+    widths("one start for two widths", V, "k", rotary_start=0),
+    lengths_by("cos a pair, sin not", T, "sin", cos=pair(), sin=x(5, 2)),
+    lengths_by("sin a pair, cos not", T, "cos", cos=x(5, 2), sin=pair()),
+    lengths_by("tables of k too short", V, "cos[1]", cos=pair(5, 5), sin=pair(5, 5)),
+    lengths_by("tables of q too long", V, "cos[0]", cos=pair(7, 7), sin=pair(5, 7)),
+    lengths_by("sines of k too wide", V, "sin[1]", cos=pair(), sin=(x(5, 2), x(7, 3))),
+    lengths_by("cosines of int", T, "cos[0]", cos=pair(dtype="i4"), sin=pair()),
+    lengths_by("sines of other dtype", T, "sin[1]", cos=pair(), sin=(x(5, 2), x(7, 2, dtype="f8"))),
+    lengths_by("tables, lengths without a pair", V, "k", cos=x(5, 2), sin=x(5, 2)),
+    lengths_by(
+        "tables, starts past the head",
+        V,
+        "rotary_start[1]",
+        cos=pair(),
+        sin=pair(),
+        rotary_start=(0, 5),
+    ),
+    rotate_qk("no q and no k", T, "q", q=None, k=None),
+    rotate_qk(
+        "k alone, positions too short",
         V,
         "positions",
+        q=None,
+        k=x(2, 1, 7, 8),
+        positions=ONE,
+        inplace=True,
     ),
-    "k alone, of int": Bad("apply_rotary_qk", lambda: (None, x(dtype="i4"), None, FREQ), T, "k"),
-    "q alone, memory for k": Bad(
-        "apply_rotary_qk", lambda: (x(), None, None, FREQ, {"out": (x(), x())}), T, r"out\[1\]"
-    ),
-    "k alone, memory of other shape": Bad(
-        "apply_rotary_qk_tables",
-        lambda: (None, x(), x(5, 2), x(5, 2), {"out": (None, x(2, 3, 5, 6))}),
+    rotate_qk("k alone, of int", T, "k", q=None, k=x(dtype="i4")),
+    rotate_qk("q alone, memory for k", T, "out[1]", k=None, out=(x(), x())),
+    rotate_qk_by("k alone, memory of other shape", V, "out[1]", q=None, out=(None, x(2, 3, 5, 6))),
+    lengths_by(
+        "rows of q too few",
         V,
-        r"out\[1\]",
+        "rows[0]",
+        cos=x(9, 2),
+        sin=x(9, 2),
+        rows=(np.arange(4), np.arange(7)),
     ),
-}
-BAD |= PAIRS
-
-
-def rotate(cos: tuple[int, ...], error: type[Exception], argument: str, **options: Any) -> Bad:
-    """x [2, 3, 5, 8] by tables of this shape, in place."""
-    return Bad(
-        "apply_rotary_tables",
-        lambda: ((a := x()), np.ones(cos, "f4"), np.ones(cos, "f4"), {"out": a, **options}),
-        error,
-        argument,
-    )
-
-
-def out_over_rows() -> tuple[Any, ...]:
-    memory = np.zeros((2, 3, 5, 8), np.float64)
-    rows = memory.view(np.int64)[0, 0, :, 0]
-    return x(dtype="f8"), x(10, 2), x(10, 2), {"out": memory, "rows": rows}
-
-
-ROWS = np.array([0, 1, 2, 3, 9])
-TABLES = {
-    "a row beyond": rotate((9, 2), V, "rows", rows=ROWS),
-    "a row before": rotate((10, 2), V, "rows", rows=ROWS - 1),
-    "a row beyond int64": rotate(
-        (9, 2), V, "rows", rows=np.array([0, 1, 2, 3, 2**64 - 1], np.uint64)
+    lengths_by(
+        "rows of k of floats",
+        T,
+        "rows[1]",
+        cos=x(9, 2),
+        sin=x(9, 2),
+        rows=(np.arange(5), np.arange(7) / 2),
     ),
-    "rows of floats": rotate((10, 2), T, "rows", rows=ROWS * 1.0),
-    "rows of bools": rotate((10, 2), T, "rows", rows=ROWS > 2),
-    "rows of text": rotate((10, 2), T, "rows", rows="01234"),
-    "too few rows": rotate((10, 2), V, "rows", rows=ROWS[:4]),
-    "rows of another batch": rotate((10, 2), V, "rows", rows=np.stack([ROWS] * 3)),
-    "rows of tables by token": rotate((2, 10, 2), V, "cos|rows", rows=ROWS),
-    "rows of no row": rotate((0, 2), V, "cos|rows", rows=ROWS),
-    "rows and axes": rotate((10, 2), V, "axis_map", rows=ROWS, axis_map=np.array([0, 0])),
-    "tables of other heads": rotate((2, 4, 5, 2), V, "cos"),
-    "tables of heads, another batch": rotate((3, 3, 5, 2), V, "cos"),
-    "tables of heads, another length": rotate((2, 3, 4, 2), V, "cos"),
-    "tables of heads and no batch": rotate((3, 5, 2), V, "cos"),
-    "tables of five axes": rotate((1, 2, 3, 5, 2), V, "cos"),
-    "axes of tables, too large": rotate((3, 5, 2), V, "axis_map", axis_map=np.array([0, 3])),
-    "axes of tables, negative": rotate((3, 5, 2), V, "axis_map", axis_map=np.array([-1, 0])),
-    "axes of tables, too many": rotate((3, 5, 2), V, "axis_map", axis_map=np.array([0, 1, 2])),
-    "axes of tables, of floats": rotate((3, 5, 2), T, "axis_map", axis_map=np.array([0.0, 1.0])),
-    "axes of tables without an axis": rotate((5, 2), V, "cos", axis_map=np.array([0, 0])),
-    "axes of cosines and sines": Bad(
-        "apply_rotary_tables",
-        lambda: (x(), x(3, 5, 2), x(2, 5, 2), {"axis_map": np.array([0, 1])}),
-        V,
-        "sin",
+    rotate_qk(
+        "qk in place of shared heads", V, "q", q=PACKED[:, :3], k=PACKED[:, 2:], inplace=True
     ),
-    "rows of more cosines than sines": Bad(
-        "apply_rotary_tables", lambda: (x(), x(10, 2), x(9, 2), {"rows": ROWS}), V, "sin"
+    rotate_qk_by(
+        "by tables in place of shared heads", V, "q", q=PACKED[:, :3], k=PACKED[:, 2:], inplace=True
     ),
-    "out over rows": Bad("apply_rotary_tables", out_over_rows, V, "out"),
-    "rows of k beyond": by(
-        lambda: x(9, 2), lambda: x(9, 2), V, r"rows\[1\]", rows=(np.arange(5), np.arange(7) + 3)
+    rotate_qk_by("k over sin", V, "k", k=PACKED[:, :1], sin=PACKED[1, 0, :, :2], inplace=True),
+    *(
+        call(f"to {what}", error, argument, k=K, out=out)
+        for call in (rotate_qk, rotate_qk_by)
+        for what, error, argument, out in OUTS
     ),
-    "rows of q too few": by(
-        lambda: x(9, 2), lambda: x(9, 2), V, r"rows\[0\]", rows=(np.arange(4), np.arange(7))
+    *(
+        whole_qk(f"{dtype} positions", T, "positions", positions=np.ones(5, dtype))
+        for dtype in ("complex64", "bool", "float16", "bfloat16", "float8_e4m3fn")
     ),
-    "rows of k of floats": by(
-        lambda: x(9, 2), lambda: x(9, 2), T, r"rows\[1\]", rows=(np.arange(5), np.arange(7) / 2)
+    whole_qk("q of wrong rank", V, "q", q=Q[0], inplace=True),
+    whole_qk("k of wrong rank", V, "k", k=K[0], inplace=True),
+    whole_qk("k of another length", V, "k", k=K[:, :, :4], inplace=True),
+    whole_qk("k of another batch", V, "k", k=K[:1], inplace=True),
+    whole_qk("k of another head_dim", V, "k|inv_freq", k=K[..., :6], inplace=True),
+    whole_qk(
+        "positions [3, b, s] without axis_map", V, "positions", positions=np.tile(PLACES, (3, 2, 1))
     ),
-}
-BAD |= TABLES
+    whole_qk_by("by tables: q of wrong rank", V, "q", q=Q[0], inplace=True),
+    whole_qk_by("by tables: k of wrong rank", V, "k", k=K[0], inplace=True),
+    whole_qk_by("by tables: k of another length", V, "k", k=K[:, :, :4], inplace=True),
+    whole_qk_by("by tables: k of another batch", V, "k", k=K[:1], inplace=True),
+    whole_qk_by("by tables: k of another head_dim", V, "k|cos", k=K[..., :6], inplace=True),
+    whole_qk_by("by tables: cos of wrong length", V, "cos", cos=COS[:4], inplace=True),
+    whole_qk_by("by tables: sin of other width", V, "sin", sin=SIN[:, :3], inplace=True),
+    whole_qk("qk: slice past the head", V, "rotary_start", rotary_start=1, inplace=True),
+    whole_qk_by("by tables: slice past the head", V, "rotary_start", rotary_start=1, inplace=True),
+    whole_qk_by("by tables: start of a fraction", T, "rotary_start", rotary_start=0.0),
+    whole_qk("qk: start of a fraction", T, "rotary_start", rotary_start=0.0, inverse=True),
+    whole_qk_by("by tables: start of a bool", T, "rotary_start", rotary_start=False, inverse=True),
+    whole_qk_by("by tables: unknown pairing", V, "pairing", pairing="neox", inplace=True),
+    whole_qk_by("by tables: odd block", V, "pairing", pairing=3),
+    whole_qk("negative block", V, "pairing", pairing=-2),
+    whole_qk("pairing of bytes", T, "pairing", pairing=b"x"),
+    whole_qk_by("by tables: unknown layout", V, "layout", layout="bhds", inplace=True),
+    whole_qk_by("by tables: layout of bytes", T, "layout", layout=b"x"),
+    whole_qk("integer q", T, "q", q=Q.astype("i4"), k=K.astype("i4")),
+    whole_qk("k of another dtype", T, "k", k=K.astype("f8"), inplace=True),
+    whole_qk_by("by tables: integer q", T, "q", q=Q.astype("i4"), k=K.astype("i4")),
+    whole_qk_by("by tables: k of another dtype", T, "k", k=K.astype("f8"), inplace=True),
+    whole_qk_by("by tables: integer cos", T, "cos", cos=COS.astype("i4")),
+    whole_qk_by("by tables: sin of another dtype", T, "sin", sin=SIN.astype("f8"), inplace=True),
+    whole_qk("scale of bytes", T, "scale", scale=b"x"),
+    whole_qk("expanded k", V, "k|out", k=expanded(K), inplace=True),
+    whole_qk_by("by tables: expanded k", V, "k|out", k=expanded(K), inplace=True),
+    whole_qk("q in k", V, "q|k", q=at(LONG, 0), k=at(LONG, 200)[:, :1], inplace=True),
+    whole_qk_by("by tables: q in k", V, "q|k", q=at(LONG, 0), k=at(LONG, 200)[:, :1], inplace=True),
+    whole_qk("k elsewhere", V, "k", k=elsewhere(K), inplace=True),
+    whole_qk("q elsewhere", V, "k|inv_freq|positions", q=elsewhere(Q), inplace=True),
+    whole_qk("qk: positions elsewhere", V, "positions", positions=elsewhere(PLACES), inplace=True),
+    whole_qk("qk: inv_freq elsewhere", V, "inv_freq", inv_freq=elsewhere(WHOLE), inplace=True),
+    whole_qk_by("by tables: k elsewhere", V, "k", k=elsewhere(K), inplace=True),
+    whole_qk_by("by tables: cos elsewhere", V, "cos", cos=elsewhere(COS), inplace=True),
+    whole_qk_by("by tables: sin elsewhere", V, "sin", sin=elsewhere(SIN), inplace=True),
+    whole_qk("k of an array", T, "k", k=among_tensors(K), inplace=True),
+    whole_qk("q of an array", T, "k|q", q=among_tensors(Q), inplace=True),
+    whole_qk_by("by tables: k of an array", T, "k", k=among_tensors(K), inplace=True),
+    whole_qk_by("by tables: q of an array", T, "k|q", q=among_tensors(Q)),
+    whole_qk_by("by tables: sin of an array", T, "sin", sin=among_tensors(SIN), inplace=True),
+    whole_qk("positions of a dict", T, "positions", positions={}),
+    # --- Where q requires a gradient, the call goes another way.
+    whole_qk("followed: unknown pairing", V, "pairing", q=followed(Q), pairing="neox"),
+    whole_qk_by("followed: cos of wrong length", V, "cos", q=followed(Q), cos=followed(COS[:4])),
+    whole_qk_by("followed: k of another dtype", T, "k", q=followed(Q), k=K.astype("f8")),
+    # --- Values are looked at only where that needs no wait: on the CPU.
+    *of_values(
+        lengths("positions of k not a number", V, "positions[1]", positions=(ONE, AT_NAN)),
+        lengths(
+            "an axis that positions of k lack",
+            V,
+            "axis_map",
+            positions=(np.stack([ONE, ONE]), OTHER[None]),
+            axis_map=np.array([0, 1]),
+        ),
+        lengths_by(
+            "rows of k beyond",
+            V,
+            "rows[1]",
+            cos=x(9, 2),
+            sin=x(9, 2),
+            rows=(np.arange(5), np.arange(7) + 3),
+        ),
+        whole_qk(
+            "NaN positions in qk",
+            V,
+            "positions",
+            positions=np.array([0, 1, NAN, 3, 4], "f4"),
+            inplace=True,
+        ),
+    ),
+]
+GOOD = [
+    whole_qk.good("whole heads"),
+    whole_qk_by.good("by tables of whole heads"),
+    whole_qk.good(
+        "q and k in one memory",
+        q=LONG.reshape(2, 3, 5, 16)[..., :8],
+        k=LONG.reshape(2, 3, 5, 16)[..., 8:],
+        inplace=True,
+    ),
+    whole_qk_by.good(
+        "by tables: q and k in one memory",
+        q=LONG.reshape(2, 3, 5, 16)[..., :8],
+        k=LONG.reshape(2, 3, 5, 16)[..., 8:],
+        inplace=True,
+    ),
+    whole_qk_by.good(
+        "by tables: a number of NumPy as start", rotary_start=np.int64(0), pairing=np.int32(4)
+    ),
+    whole_qk.good("a number of NumPy as scale", scale=np.float32(2)),
+]
 
 
-@pytest.mark.parametrize("name", [*BAD, *OF_ARRAYS])
-def test_a_bad_call_of_arrays(backend, name):
-    assert_refused({**BAD, **OF_ARRAYS}[name])
-
-
-@pytest.mark.parametrize("engine", ["small", "operators", "composed"])
-@pytest.mark.parametrize("name", BAD)
-def test_a_bad_call_of_tensors(engine, name):
-    pytest.importorskip("torch")
-    with rotating.computing(engine):
-        assert_refused(BAD[name], rotating.tensors_of)
+@by_engine([*BAD, *GOOD])
+def test_bad_calls_say_why_and_write_nothing(rows, engine, device):
+    assert_held(rows, engine, device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from bad_calls import Call, T, V, assert_held, by_engine
 from oracle import DTYPES, HALF_DTYPES, PRECISION, assert_same_bits
 from targets import NEEDS_NATIVE
 
@@ -138,37 +139,27 @@ def test_moves_add_up_no_more_than_roundings(dtype):
             assert np.sqrt((error**2).mean()) < 2 * np.sqrt(step) * 2.0 ** -PRECISION[dtype]
 
 
-@each_backend
-@pytest.mark.parametrize(
-    ("change", "error", "match"),
-    [
-        ({"new_rope": pn.Rotary(20)}, ValueError, "new_rope: expected the rotary_dim"),
-        ({"new_rope": ROPES["interleaved"]}, ValueError, "new_rope: expected the pairing"),
-        ({"new_rope": 5}, TypeError, "new_rope"),
-        ({"rope": pn.Rotary(20, rotary_dim=16, scale=0.0)}, ValueError, "scale"),
-        ({"new_positions": np.arange(6)}, ValueError, "rerotate: new_positions"),
-        ({"positions": np.arange(6)}, ValueError, "rerotate: positions"),
-        ({"positions": np.zeros((3, 7), int)}, ValueError, "rerotate: positions"),
-        (
-            {
-                "rope": ROPES["axes"],
-                "positions": np.zeros((3, 7), int),
-                "new_positions": np.zeros((2, 7), int),
-            },
-            ValueError,
-            "new_positions: expected 3 axes",
-        ),
-        ({"positions": np.zeros(7, bool)}, TypeError, "positions"),
-        ({"layout": "bhd"}, ValueError, "layout|keys"),
-    ],
-)
-def test_bad_calls(change, error, match):
-    cache = keys(np.random.default_rng(6))
-    call = {"positions": np.arange(7), "new_positions": None, "rope": ROPES["plain"], **change}
-    before = cache.copy()
-    with pytest.raises(error, match=match):
-        pn.rerotate(cache, **call, out=cache)
-    assert_same_bits(cache, before)
+CACHE = keys(np.random.default_rng(6))
+PLAIN = {"positions": np.arange(7), "new_positions": None, "rope": ROPES["plain"]}
+move = Call("rerotate", keys=CACHE, **PLAIN).but(out=CACHE)
+BAD = [
+    move("another width", V, "new_rope: expected the rotary_dim", new_rope=pn.Rotary(20)),
+    move("another pairing", V, "new_rope: expected the pairing", new_rope=ROPES["interleaved"]),
+    move("no description", T, "new_rope", new_rope=5),
+    move("nothing left to turn", V, "scale|rope", rope=pn.Rotary(20, rotary_dim=16, scale=0.0)),
+    move("too few new positions", V, "new_positions", new_positions=np.arange(6)),
+    move("too few positions", V, "positions", positions=np.arange(6)),
+    move("three axes", V, "positions", positions=np.zeros((3, 7), int)),
+    move("two axes of three", V, "new_positions: expected 3 axes", rope=ROPES["axes"],
+         positions=np.zeros((3, 7), int), new_positions=np.zeros((2, 7), int)),
+    move("positions of bools", T, "positions", positions=np.zeros(7, bool)),
+    move("layout of other axes", V, "layout|keys", layout="bhd"),
+]  # fmt: skip
+
+
+@by_engine(BAD)
+def test_bad_calls_say_why_and_write_nothing(rows, engine, device):
+    assert_held(rows, engine, device)
 
 
 @NEEDS_NATIVE

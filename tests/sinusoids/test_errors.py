@@ -2,206 +2,265 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import ml_dtypes
 import numpy as np
-import pytest
 from bad_calls import (
     BIG_ENDIAN,
     INF,
     NAN,
-    Bad,
+    Call,
     T,
     V,
-    assert_refused,
+    among_tensors,
+    assert_held,
+    at,
+    by_engine,
+    elsewhere,
     expanded,
+    followed,
+    of_tensors,
+    of_values,
     read_only,
-    shifted_out,
+    repeated,
     steps,
+    window,
     x,
 )
 
+X, OUT, LONG, TABLE, SMALL = x(), x(), x(480), x(5, 8), x(5, 8)
+TIMES, SUMS = np.zeros((5, 8)), np.zeros((2, 5, 8))
+HALVES = np.zeros(80, np.float32)  # each position is a float32 of the result and one beside it
+PLACES = np.arange(5)
+table = Call("sinusoidal", positions=3, dim=8)
+add = Call("add_sinusoidal", x=SMALL)
+shift = Call("shift_matrix", offset=1, dim=8)
+whole_table = table.but(positions=PLACES)
+whole_add = add.but(x=X, positions=PLACES)
 
-def table_over_positions() -> tuple[Any, ...]:
-    memory = np.zeros((5, 8), np.float64)
-    return memory[:, 0], 8, {"out": memory}
-
-
-def out_over_halves_of_positions() -> tuple[Any, ...]:
-    """Each position is a float32 of the result and one beside it."""
-    memory = np.zeros(80, np.float32)
-    return (
-        memory[:40].view(np.int64)[:20].reshape(5, 4)[:, 3],
-        8,
-        {"out": memory[1::2].reshape(5, 8)},
-    )
-
-
-def sum_over_positions() -> tuple[Any, ...]:
-    memory = np.zeros((2, 5, 8), np.float64)
-    return x(2, 5, 8, dtype=np.float64), memory[0, :, 0], {"out": memory}
-
-
-BAD: dict[str, Bad] = {
-    # --- sinusoidal: sizes
-    "negative count": Bad("sinusoidal", lambda: (-3, 8), V, "positions"),
-    "odd dim": Bad("sinusoidal", lambda: (3, 7), V, "dim"),
-    "negative dim": Bad("sinusoidal", lambda: (3, -2), V, "dim"),
-    "dim of float": Bad("sinusoidal", lambda: (3, 8.0), T, "dim"),
-    "dim of bool": Bad("sinusoidal", lambda: (3, True), T, "dim"),
-    "dim of None": Bad("sinusoidal", lambda: (3, None), T, "dim"),
-    "dim of None at positions": Bad("sinusoidal", lambda: (np.arange(3), None), T, "dim"),
-    "count beyond memory": Bad("sinusoidal", lambda: (2**62, 8), V, "positions|result"),
-    "count beyond int64": Bad("sinusoidal", lambda: (2**80, 8), V, "positions|result"),
-    "product overflows": Bad("sinusoidal", lambda: (2**46, 2**16), V, "positions|result"),
-    "product of array overflows": Bad(
-        "sinusoidal", lambda: (np.broadcast_to(np.int64(1), (2**52,)), 2**10), V, "positions|result"
-    ),
-    "product of axes overflows": Bad(
-        "sinusoidal",
-        lambda: (np.broadcast_to(np.int8(1), (2**20, 2**20, 2**19)), 64),
+BAD = [
+    table("negative count", V, "positions", positions=-3),
+    table("odd dim", V, "dim", dim=7),
+    table("negative dim", V, "dim", dim=-2),
+    table("dim of float", T, "dim", dim=8.0),
+    table("dim of bool", T, "dim", dim=True),
+    table("dim of None", T, "dim", dim=None),
+    table("dim of None at positions", T, "dim", positions=np.arange(3), dim=None),
+    table("count beyond memory", V, "positions|result", positions=2**62),
+    table("count beyond int64", V, "positions|result", positions=2**80),
+    table("product overflows", V, "positions|result", positions=2**46, dim=2**16),
+    table(
+        "product of array overflows",
         V,
         "positions|result",
+        positions=np.broadcast_to(np.int64(1), (2**52,)),
+        dim=2**10,
     ),
-    # --- sinusoidal: numbers and names
-    "base zero": Bad("sinusoidal", lambda: (3, 8, {"base": 0}), V, "base"),
-    "base negative": Bad("sinusoidal", lambda: (3, 8, {"base": -1.0}), V, "base"),
-    "base nan": Bad("sinusoidal", lambda: (3, 8, {"base": NAN}), V, "base"),
-    "base inf": Bad("sinusoidal", lambda: (3, 8, {"base": INF}), V, "base"),
-    "base subnormal": Bad("sinusoidal", lambda: (3, 8, {"base": 1e-320}), V, "base"),
-    "base subnormal for one pair": Bad("sinusoidal", lambda: (3, 2, {"base": 1e-320}), V, "base"),
-    "frequencies too far apart": Bad(
-        "sinusoidal", lambda: (3, 4, {"base": 1e300, "shift": 1.5}), V, "shift"
+    table(
+        "product of axes overflows",
+        V,
+        "positions|result",
+        positions=np.broadcast_to(np.int8(1), (2**20, 2**20, 2**19)),
+        dim=64,
     ),
-    "dim beyond memory": Bad("sinusoidal", lambda: (3, 2**62), V, "dim|positions|result"),
-    "base text": Bad("sinusoidal", lambda: (3, 8, {"base": "1e4"}), T, "base"),
-    "base complex": Bad("sinusoidal", lambda: (3, 8, {"base": 1j}), T, "base"),
-    "shift dim / 2": Bad("sinusoidal", lambda: (3, 8, {"shift": 4}), V, "shift"),
-    "shift above": Bad("sinusoidal", lambda: (3, 8, {"shift": 100.0}), V, "shift"),
-    "shift nan": Bad("sinusoidal", lambda: (3, 8, {"shift": NAN}), V, "shift"),
-    "shift -inf": Bad("sinusoidal", lambda: (3, 8, {"shift": -INF}), V, "shift"),
-    "shift None": Bad("sinusoidal", lambda: (3, 8, {"shift": None}), T, "shift"),
-    "scale nan": Bad("sinusoidal", lambda: (3, 8, {"scale": NAN}), V, "scale"),
-    "scale inf": Bad("sinusoidal", lambda: (3, 8, {"scale": INF}), V, "scale"),
-    "scale True": Bad("sinusoidal", lambda: (3, 8, {"scale": True}), T, "scale"),
-    "scale text": Bad("sinusoidal", lambda: (3, 8, {"scale": "2"}), T, "scale"),
-    "frequencies too large": Bad("sinusoidal", lambda: (3, 8, {"scale": 1e30}), V, "scale"),
-    "table layout": Bad("sinusoidal", lambda: (3, 8, {"layout": "sincos"}), V, "layout"),
-    "table layout of int": Bad("sinusoidal", lambda: (3, 8, {"layout": 1}), T, "layout"),
-    "table layout of None": Bad("sinusoidal", lambda: (3, 8, {"layout": None}), T, "layout"),
-    "table of int32": Bad("sinusoidal", lambda: (3, 8, {"dtype": np.int32}), T, "dtype"),
-    "table of complex": Bad("sinusoidal", lambda: (3, 8, {"dtype": "c8"}), T, "dtype"),
-    "table of longdouble": Bad("sinusoidal", lambda: (3, 8, {"dtype": np.longdouble}), T, "dtype"),
-    "table big-endian": Bad("sinusoidal", lambda: (3, 8, {"dtype": BIG_ENDIAN}), T, "dtype"),
-    "table of no dtype": Bad("sinusoidal", lambda: (3, 8, {"dtype": "floaty"}), T, "dtype"),
-    "table of float8": Bad(
-        "sinusoidal", lambda: (3, 8, {"dtype": ml_dtypes.float8_e4m3fn}), T, "dtype"
-    ),
-    # --- sinusoidal: positions
-    "bool count": Bad("sinusoidal", lambda: (True, 8), T, "positions"),
-    "no positions": Bad("sinusoidal", lambda: (None, 8), T, "positions"),
-    "text positions": Bad("sinusoidal", lambda: ("abc", 8), T, "positions"),
-    "ragged positions": Bad("sinusoidal", lambda: ([[1, 2], [3]], 8), T, "positions"),
-    **{
-        f"positions of {dtype}": Bad(
-            "sinusoidal", lambda dtype=dtype: (np.ones(3, dtype), 8), T, "positions"
-        )
+    table("base zero", V, "base", base=0),
+    table("base negative", V, "base", base=-1.0),
+    table("base nan", V, "base", base=NAN),
+    table("base inf", V, "base", base=INF),
+    table("base subnormal", V, "base", base=1e-320),
+    table("base subnormal for one pair", V, "base", dim=2, base=1e-320),
+    table("frequencies too far apart", V, "shift", dim=4, base=1e300, shift=1.5),
+    table("dim beyond memory", V, "dim|positions|result", dim=2**62),
+    table("base text", T, "base", base="1e4"),
+    table("base complex", T, "base", base=1j),
+    table("shift dim / 2", V, "shift", shift=4),
+    table("shift above", V, "shift", shift=100.0),
+    table("shift nan", V, "shift", shift=NAN),
+    table("shift -inf", V, "shift", shift=-INF),
+    table("shift None", T, "shift", shift=None),
+    table("scale nan", V, "scale", scale=NAN),
+    table("scale inf", V, "scale", scale=INF),
+    table("scale True", T, "scale", scale=True),
+    table("scale text", T, "scale", scale="2"),
+    table("frequencies too large", V, "scale", scale=1e30),
+    table("table layout", V, "layout", layout="sincos"),
+    table("table layout of int", T, "layout", layout=1),
+    table("table layout of None", T, "layout", layout=None),
+    table("table of int32", T, "dtype", dtype=np.int32),
+    table("table of complex", T, "dtype", dtype="c8"),
+    table("table of longdouble", T, "dtype", dtype=np.longdouble),
+    table("table big-endian", T, "dtype", dtype=BIG_ENDIAN),
+    table("table of no dtype", T, "dtype", dtype="floaty"),
+    table("table of float8", T, "dtype", dtype=ml_dtypes.float8_e4m3fn),
+    table("bool count", T, "positions", positions=True),
+    table("no positions", T, "positions", positions=None),
+    table("text positions", T, "positions", positions="abc"),
+    table("ragged positions", T, "positions", positions=[[1, 2], [3]]),
+    *(
+        table(f"positions of {dtype}", T, "positions", positions=np.ones(3, dtype))
         for dtype in [
             *("bool", "complex64", "complex128", "float16", "bfloat16", "longdouble", "object"),
-            *(">i8", ">f4", "U3", "m8[s]", "int4", "float8_e5m2"),
+            *(">i8", ">f4", "U3", "m8[s]", "int4", "float8_e5m2", "float8_e4m3fn"),
         ]
-    },
-    "nan position": Bad("sinusoidal", lambda: (np.array([1, NAN]), 8), V, "positions"),
-    "inf position": Bad("sinusoidal", lambda: (np.array([1, -INF], np.float32), 8), V, "positions"),
-    "position 2^63": Bad("sinusoidal", lambda: ([0, 2.0**63], 8), V, "positions"),
-    "position -2^63 as a float": Bad("sinusoidal", lambda: ([0, -(2.0**63)], 8), V, "positions"),
-    # --- sinusoidal: out
-    "table out of other shape": Bad("sinusoidal", lambda: (3, 8, {"out": x(3, 6)}), V, "out"),
-    "table out transposed": Bad("sinusoidal", lambda: (3, 8, {"out": x(8, 3)}), V, "out"),
-    "table out with an axis more": Bad("sinusoidal", lambda: (3, 8, {"out": x(1, 3, 8)}), V, "out"),
-    "table out of int64": Bad(
-        "sinusoidal", lambda: (3, 8, {"out": x(3, 8, dtype=int)}), T, "out|dtype"
     ),
-    "table out of other dtype": Bad(
-        "sinusoidal", lambda: (3, 8, {"out": x(3, 8), "dtype": np.float64}), T, "out"
-    ),
-    "table out big-endian": Bad(
-        "sinusoidal", lambda: (3, 8, {"out": x(3, 8, dtype=BIG_ENDIAN)}), T, "out|dtype"
-    ),
-    "table out read-only": Bad("sinusoidal", lambda: (3, 8, {"out": read_only(x(3, 8))}), V, "out"),
-    "table out of stride 0": Bad(
-        "sinusoidal", lambda: (3, 8, {"out": expanded(x(3, 8))}), V, "out"
-    ),
-    "table out is a list": Bad("sinusoidal", lambda: (3, 8, {"out": [1.0]}), T, "out"),
-    "table out over positions": Bad("sinusoidal", table_over_positions, V, "out"),
-    "table out over halves of positions": Bad("sinusoidal", out_over_halves_of_positions, V, "out"),
-    "table out of touching windows": Bad(
-        "sinusoidal",
-        lambda: (5, 8, {"out": np.lib.stride_tricks.as_strided(x(36), (5, 8), (28, 4))}),
+    table("position 2^63", V, "positions", positions=[0, 2.0**63]),
+    table("position -2^63 as a float", V, "positions", positions=[0, -(2.0**63)]),
+    table("table out of other shape", V, "out", out=x(3, 6)),
+    table("table out transposed", V, "out", out=x(8, 3)),
+    table("table out with an axis more", V, "out", out=x(1, 3, 8)),
+    table("table out of int64", T, "out|dtype", out=x(3, 8, dtype=int)),
+    table("table out of other dtype", T, "out", out=x(3, 8), dtype=np.float64),
+    table("table out big-endian", T, "out|dtype", out=x(3, 8, dtype=BIG_ENDIAN)),
+    table("table out read-only", V, "out", out=read_only(x(3, 8))),
+    table("table out of stride 0", V, "out", out=expanded(x(3, 8))),
+    table("table out is a list", T, "out", out=[1.0]),
+    table("table out of touching windows", V, "out", positions=5, out=window(x(36), (5, 8), 7, 1)),
+    add("sum with None", T, "x", x=None),
+    add("sum of one axis", V, "x", x=x(8)),
+    add("sum of odd dim", V, "dim", x=x(5, 7)),
+    add("sum of int32", T, "x", x=x(5, 8, dtype=np.int32)),
+    add("sum of complex", T, "x", x=x(5, 8, dtype=np.complex64)),
+    add("sum of longdouble", T, "x", x=x(5, 8, dtype=np.longdouble)),
+    add("sum big-endian", T, "x", x=x(5, 8, dtype=BIG_ENDIAN)),
+    add("sum at too many positions", V, "positions", x=x(2, 5, 8), positions=steps(6)),
+    add("sum at [1, t]", V, "positions", x=x(2, 5, 8), positions=steps(1, 4)),
+    add("sum at [b, 1]", V, "positions", x=x(2, 5, 8), positions=steps(2, 1)),
+    add("sum from beyond 64 bits", V, "positions", x=x(2, 5, 8), positions=2**63),
+    add("sum at a float", T, "positions", x=x(2, 5, 8), positions=5.0),
+    table("a float for a count", T, "positions", positions=4096.0),
+    table("a NumPy float for a count", T, "positions", positions=np.float32(7.5)),
+    add("sum at [s, b]", V, "positions", x=x(2, 5, 8), positions=steps(5, 2)),
+    add("sum layout", V, "layout", layout="bhsd"),
+    add("sum base subnormal", V, "base", base=1e-320),
+    add("sum base", V, "base", base=-2),
+    add("sum shift", V, "shift", shift=4.0),
+    add("x_scale nan", V, "x_scale", x_scale=NAN),
+    add("x_scale text", T, "x_scale", x_scale="1"),
+    add("alpha inf", V, "alpha", alpha=INF),
+    add("x_scale beyond float32", V, "x_scale", x_scale=-1e39),
+    add("alpha complex", T, "alpha", alpha=1j),
+    add("sum out of other shape", V, "out", out=x(4, 8)),
+    add("sum out of other dtype", T, "out", out=x(5, 8, dtype=np.float64)),
+    add("sum out read-only", V, "out", out=read_only(x(5, 8))),
+    add("sum out of stride 0", V, "out", out=expanded(x(5, 8))),
+    add("sum out over x", V, "out", x=(a := x(3, 3, 5, 8))[:2], out=a[1:]),
+    add("sum out over x backwards", V, "out", out=SMALL[::-1]),
+    shift("shift by an array", T, "offset", offset=[1, 2]),
+    shift("shift of odd dim", V, "dim", dim=7),
+    shift("shift by nan", V, "offset", offset=NAN),
+    shift("shift by text", T, "offset", offset="1"),
+    shift("shift layout", V, "layout", layout="sin"),
+    table("out over positions", V, "out", positions=TIMES[:, 0], out=TIMES),
+    table(
+        "out over halves of positions",
         V,
         "out",
+        positions=HALVES[:40].view(np.int64)[:20].reshape(5, 4)[:, 3],
+        out=HALVES[1::2].reshape(5, 8),
     ),
-    # --- add_sinusoidal
-    "sum with a list": Bad("add_sinusoidal", lambda: ([[1.0, 2.0]],), T, "x"),
-    "sum with None": Bad("add_sinusoidal", lambda: (None,), T, "x"),
-    "sum of one axis": Bad("add_sinusoidal", lambda: (x(8),), V, "x"),
-    "sum of odd dim": Bad("add_sinusoidal", lambda: (x(5, 7),), V, "dim"),
-    "sum of int32": Bad("add_sinusoidal", lambda: (x(5, 8, dtype=np.int32),), T, "x"),
-    "sum of complex": Bad("add_sinusoidal", lambda: (x(5, 8, dtype=np.complex64),), T, "x"),
-    "sum of longdouble": Bad("add_sinusoidal", lambda: (x(5, 8, dtype=np.longdouble),), T, "x"),
-    "sum big-endian": Bad("add_sinusoidal", lambda: (x(5, 8, dtype=BIG_ENDIAN),), T, "x"),
-    "sum at too many positions": Bad(
-        "add_sinusoidal", lambda: (x(2, 5, 8), steps(6)), V, "positions"
+    add(
+        "sum out over positions",
+        V,
+        "out",
+        x=x(2, 5, 8, dtype="f8"),
+        positions=SUMS[0, :, 0],
+        out=SUMS,
     ),
-    "sum at [1, t]": Bad("add_sinusoidal", lambda: (x(2, 5, 8), steps(1, 4)), V, "positions"),
-    "sum at [b, 1]": Bad("add_sinusoidal", lambda: (x(2, 5, 8), steps(2, 1)), V, "positions"),
-    "sum from beyond 64 bits": Bad("add_sinusoidal", lambda: (x(2, 5, 8), 2**63), V, "positions"),
-    "sum at a float": Bad("add_sinusoidal", lambda: (x(2, 5, 8), 5.0), T, "positions"),
-    "a float for a count": Bad("sinusoidal", lambda: (4096.0, 8), T, "positions"),
-    "a NumPy float for a count": Bad("sinusoidal", lambda: (np.float32(7.5), 8), T, "positions"),
-    "sum at [s, b]": Bad("add_sinusoidal", lambda: (x(2, 5, 8), steps(5, 2)), V, "positions"),
-    "sum at bool": Bad("add_sinusoidal", lambda: (x(5, 8), steps(dtype=bool)), T, "positions"),
-    "sum at float16": Bad("add_sinusoidal", lambda: (x(5, 8), steps(dtype="f2")), T, "positions"),
-    "sum at nan": Bad("add_sinusoidal", lambda: (x(5, 8), np.full(5, NAN)), V, "positions"),
-    "sum layout": Bad("add_sinusoidal", lambda: (x(5, 8), {"layout": "bhsd"}), V, "layout"),
-    "sum base subnormal": Bad("add_sinusoidal", lambda: (x(5, 8), {"base": 1e-320}), V, "base"),
-    "sum base": Bad("add_sinusoidal", lambda: (x(5, 8), {"base": -2}), V, "base"),
-    "sum shift": Bad("add_sinusoidal", lambda: (x(5, 8), {"shift": 4.0}), V, "shift"),
-    "x_scale nan": Bad("add_sinusoidal", lambda: (x(5, 8), {"x_scale": NAN}), V, "x_scale"),
-    "x_scale text": Bad("add_sinusoidal", lambda: (x(5, 8), {"x_scale": "1"}), T, "x_scale"),
-    "alpha inf": Bad("add_sinusoidal", lambda: (x(5, 8), {"alpha": INF}), V, "alpha"),
-    "x_scale beyond float32": Bad(
-        "add_sinusoidal", lambda: (x(5, 8), {"x_scale": -1e39}), V, "x_scale"
+    *(
+        add(f"sum at {dtype}", T, "positions", positions=np.ones(5, dtype))
+        for dtype in ("complex64", "bool", "float16", "bfloat16", "float8_e4m3fn")
     ),
-    "alpha beyond float32": Bad("add_sinusoidal", lambda: (x(5, 8), {"alpha": 1e39}), V, "alpha"),
-    "alpha complex": Bad("add_sinusoidal", lambda: (x(5, 8), {"alpha": 1j}), T, "alpha"),
-    "sum out of other shape": Bad("add_sinusoidal", lambda: (x(5, 8), {"out": x(4, 8)}), V, "out"),
-    "sum out of other dtype": Bad(
-        "add_sinusoidal", lambda: (x(5, 8), {"out": x(5, 8, dtype=np.float64)}), T, "out"
+    whole_add("add: positions too long", V, "positions", positions=np.arange(6)),
+    whole_add(
+        "add: positions [b, s] for [b, h, s, d]", V, "positions", positions=np.tile(PLACES, (2, 1))
     ),
-    "sum out read-only": Bad(
-        "add_sinusoidal", lambda: (x(5, 8), {"out": read_only(x(5, 8))}), V, "out"
+    whole_table("odd dim, again", V, "dim", dim=7),
+    whole_table("negative dim, again", V, "dim", dim=-2),
+    whole_table("negative count, again", V, "positions", positions=-1, device="cpu"),
+    whole_table("unknown table layout", V, "layout", layout="half"),
+    whole_add("table layout of None", T, "layout", layout=None),
+    whole_add("8-bit x to add to", T, "x", x=X.astype("float8_e5m2")),
+    whole_table("integer table", T, "dtype", dtype=np.dtype("int32")),
+    whole_table("8-bit table", T, "dtype", dtype=np.dtype("float8_e4m3fn")),
+    whole_table("a dtype by an unknown name", T, "dtype", dtype="float99"),
+    whole_table("a NumPy dtype that torch has not", T, "dtype", dtype="longdouble"),
+    whole_table("dim of a fraction", T, "dim", dim=8.0),
+    whole_table("dim of a bool", T, "dim", dim=True),
+    whole_table("base 0", V, "base", base=0.0),
+    whole_add("negative base", V, "base", base=-1.0, out=X),
+    whole_table("base NaN", V, "base", base=NAN),
+    whole_table("base infinite", V, "base", base=INF),
+    whole_table("base of text", T, "base", base="1e4"),
+    whole_table("shift of dim / 2", V, "shift", shift=4.0),
+    whole_add("scale NaN", V, "scale", scale=NAN, out=X),
+    whole_table("scale too large", V, "scale", scale=2.0**63),
+    whole_add("x_scale beyond float32, again", V, "x_scale", x_scale=1e39),
+    whole_add("alpha beyond float32, again", V, "alpha", alpha=1e39, out=X),
+    whole_table("base subnormal, again", V, "base", base=1e-320),
+    whole_add("alpha of None", T, "alpha", alpha=None),
+    whole_add("out of a list", T, "out", out=OUT.tolist()),
+    whole_add("add: out of another shape", V, "out", out=OUT[:, :, :4]),
+    whole_add("add: out of another dtype", T, "out", out=OUT.astype("f2")),
+    whole_add("add: expanded out", V, "out", out=expanded(OUT)),
+    whole_table("table: out of another shape", V, "out", dim=6, out=TABLE),
+    whole_table("table: out of integers", T, "out|dtype", out=TABLE.astype("i4")),
+    whole_table("table: out of an array", T, "out", out=among_tensors(TABLE)),
+    whole_table("table: out elsewhere", V, "out", device="meta", out=TABLE),
+    whole_add("add: one element on", V, "out", x=at(LONG, 0), out=at(LONG, 1)),
+    whole_table(
+        "a table in its positions", V, "out", positions=LONG[3:8], out=LONG[:40].reshape(5, 8)
     ),
-    "sum out of stride 0": Bad(
-        "add_sinusoidal", lambda: (x(5, 8), {"out": expanded(x(5, 8))}), V, "out"
+    whole_add("add: positions elsewhere", V, "positions", positions=elsewhere(PLACES)),
+    whole_add("add: out elsewhere", V, "out", out=elsewhere(X)),
+    whole_table(
+        "table: positions elsewhere", V, "positions", positions=elsewhere(PLACES), out=TABLE
     ),
-    "sum out over x": Bad(
-        "add_sinusoidal", lambda: ((pair := shifted_out())[0], {"out": pair[1]}), V, "out"
+    whole_table("table: positions here, result there", V, "positions", device="meta"),
+    whole_table("a count past all memory", V, "positions|result", positions=2**62, device="cpu"),
+    *of_tensors(
+        whole_table(
+            "a count past int64", V, "positions|result", positions=2**70, dtype=np.dtype("float32")
+        )
     ),
-    "sum out over x backwards": Bad(
-        "add_sinusoidal", lambda: ((a := x(5, 8)), {"out": a[::-1]}), V, "out"
+    whole_table(
+        "a count times dim", V, "positions|result|dim", positions=2**40, dim=2**30, device="cpu"
     ),
-    "sum out over positions": Bad("add_sinusoidal", sum_over_positions, V, "out"),
-    # --- shift_matrix
-    "shift by an array": Bad("shift_matrix", lambda: ([1, 2], 8), T, "offset"),
-    "shift of odd dim": Bad("shift_matrix", lambda: (1, 7), V, "dim"),
-    "shift by nan": Bad("shift_matrix", lambda: (NAN, 8), V, "offset"),
-    "shift by text": Bad("shift_matrix", lambda: ("1", 8), T, "offset"),
-    "shift layout": Bad("shift_matrix", lambda: (1, 8, {"layout": "sin"}), V, "layout"),
-}
+    whole_table("a dim past int64", V, "dim", dim=2**64),
+    whole_table("dim past all memory", V, "positions|result|dim", dim=2**62),
+    whole_table(
+        "expanded positions", V, "positions|result", positions=repeated(steps(1), 2**60), dim=16
+    ),
+    whole_add("add: x of a list", T, "x", x=X.tolist()),
+    whole_add("add: x of an array, out a tensor", T, "out", x=among_tensors(X), out=OUT),
+    whole_table("a bool for a count", T, "positions", positions=True, device="cpu"),
+    whole_add(
+        "followed: positions too long", V, "positions", x=followed(X), positions=np.arange(6)
+    ),
+    whole_add("frequencies too large", V, "scale", scale=1e19),
+    # --- Values are looked at only where that needs no wait: on the CPU.
+    *of_values(
+        table("nan position", V, "positions", positions=np.array([1, NAN])),
+        table("inf position", V, "positions", positions=np.array([1, -INF], np.float32)),
+        add("sum at nan", V, "positions", positions=np.full(5, NAN)),
+        whole_table(
+            "NaN positions for a table", V, "positions", positions=np.array([0, 1, NAN, 3, 4], "f4")
+        ),
+        whole_add(
+            "NaN positions to add",
+            V,
+            "positions",
+            positions=np.array([0, 1, NAN, 3, 4], "f4"),
+            out=X,
+        ),
+    ),
+]
+GOOD = [
+    whole_table.good("a table"),
+    whole_add.good("a sum"),
+    whole_table.good("a dtype by its name", dtype="float16"),
+    whole_table.good("a dtype of NumPy", dtype=np.float64),
+]
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_a_bad_call_says_why_and_writes_nothing(backend, name):
-    assert_refused(BAD[name])
+@by_engine([*BAD, *GOOD])
+def test_bad_calls_say_why_and_write_nothing(rows, engine, device):
+    assert_held(rows, engine, device)

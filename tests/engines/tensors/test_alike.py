@@ -6,7 +6,6 @@ Found by `python -m fuzz`; the same calls of arrays are in the tables of bad cal
 from __future__ import annotations
 
 import itertools
-from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -45,46 +44,6 @@ def test_the_composition_takes_integers_of_every_dtype(dtype):
             assert torch.equal(result, call(index.long(), offset.long(), axis_map.long()))
 
 
-@pytest.mark.parametrize("native", [pytest.param(True, marks=needs_operators), False])
-def test_integers_of_2_to_the_63_are_no_negative_ones(native):
-    huge = torch.from_numpy(np.array(2**64 - 1, np.uint64))
-    index = torch.from_numpy(np.array([0] * 6 + [2**64 - 1], np.uint64))
-    calls = {
-        "diagonals": lambda: pn.add_toeplitz_bias(x(4, 4), x(9), origin=4, q_offset=huge),
-        "index": lambda: pn.relative_gather(x(4, 5), index, 4, missing=-1),
-    }
-    for argument, call in calls.items():
-        with (
-            nullcontext() if native else composed(),
-            pytest.raises(ValueError, match=f": {argument}: expected "),
-        ):
-            call()
-
-
-def test_errors_of_the_composition_name_the_function_that_was_called():
-    calls = {
-        "apply_rotary": lambda: pn.apply_rotary(
-            x(3, 4), None, torch.tensor([1.0, 2.0**63], dtype=torch.float64), layout="sd"
-        ),
-        "add_sinusoidal": lambda: pn.add_sinusoidal(x(3, 4), scale=1e19),
-    }
-    for function, call in calls.items():
-        with composed(), pytest.raises(ValueError, match=rf"^{function}: \w+: expected .*, got "):
-            call()
-
-
-def test_the_composition_writes_to_elements_of_their_own_alone():
-    memory = torch.zeros(40)
-    for strides in [(0, 1), (1, 1), (3, 1), (2, 4)]:
-        out = memory.as_strided((5, 4), strides)
-        with composed(), pytest.raises(ValueError, match="apply_rotary: out: expected memory of"):
-            pn.apply_rotary(x(5, 4), None, FREQ, layout="sd", out=out)
-        assert not memory.any()
-    with composed():
-        pn.apply_rotary(x(5, 4), None, FREQ, layout="sd", out=memory.as_strided((5, 4), (1, 5)))
-    assert memory.any()
-
-
 @needs_operators
 def test_another_name_of_uint64():
     """NumPy's ulonglong is one, which torch does not know."""
@@ -107,13 +66,6 @@ def test_an_inverse_of_another_kind_is_true_or_false_as_for_arrays():
             strict=True,
         ):
             assert torch.equal(result, expected) == same
-
-
-def test_a_scale_that_equals_1_is_a_number_all_the_same():
-    q = x(1, 1, 3, 4)
-    for scale in (True, 1 + 0j):
-        with pytest.raises(TypeError, match="apply_rotary_qk: scale: expected a real number"):
-            pn.apply_rotary_qk(q, q, None, FREQ, scale=scale)
 
 
 @pytest.mark.usefixtures("backend")
