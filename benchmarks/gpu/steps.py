@@ -38,7 +38,7 @@ class Step:
 _SMALL = ("benchmarks/gpu/small_run.py",)
 _TESTS = ("tests/engines/tensors", "tests/nn/test_rotary.py",
           *(f"tests/hf/test_{name}.py" for name in ("patch", "compile", "precision")),
-          *(f"tests/{family}/test_errors.py" for family in ("rotary", "sinusoids", "relative", "qkv")),
+          *(f"tests/{name}/test_errors.py" for name in ("rotary", "sinusoids", "relative", "qkv")),
           "tests/rotary/test_errors_of_q_and_k.py",
           "tests/relative/test_errors_of_distances.py")  # fmt: skip
 
