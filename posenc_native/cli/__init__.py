@@ -1,7 +1,7 @@
 """The command line: ``posenc-native`` and ``python -m posenc_native``.
 
-Each command is a module here with ``add(commands)``, which says what it takes and what it runs;
-parser.py, options.py and terminal.py are what they share.
+Each command is a function here: its signature has the options, its docstring what --help says
+(signatures.py).
 
 argparse parses, because the command has to work from a bare wheel with numpy alone: typer and click
 would be dependencies of everyone who never types a command. Where rich is installed (the extra
@@ -20,6 +20,7 @@ from posenc_native import __version__
 
 from . import bench, demo, explain, info, plot, table, terminal
 from .parser import CommandError, CommandParser, in_words_of_the_shell, unknown
+from .signatures import add_function
 
 __all__ = ["main"]
 
@@ -116,6 +117,13 @@ def _parser(program: str) -> CommandParser:
     parser = CommandParser(prog=program, description=_DESCRIPTION, epilog=_EPILOG)
     parser.add_argument("--version", action="version", version=f"posenc_native {__version__}")
     commands = parser.add_commands("COMMAND", "commands")
-    for command in (info, explain, plot, table, demo, bench):
-        command.add(commands)
+    add_function(commands, "info", info.info)
+    add_function(commands, "explain", explain.explain)
+    plot.add(commands)
+    table.add(commands)
+    add_function(commands, "demo", demo.demo)
+    # The benchmarks, where they are, have a --help of their own.
+    help_here = bench.repository() is None
+    usage = "%(prog)s [OPTION ...]"
+    add_function(commands, "bench", bench.bench, add_help=help_here, usage=usage)
     return parser

@@ -2,41 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib.metadata
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-from .parser import CommandError, add_command
-
-_DESCRIPTION = """\
-Compares this library with others and with the limits of memory. The
-benchmarks are part of the repository: run this in a working copy (git clone,
-then `make bench`, or this command). What is missing is installed into the
-copy's own virtual environment first. Options are those of the benchmarks,
-which their own --help, printed here in a working copy, explains."""
-
-_EXAMPLES = """\
---list
---quick --filter rotary"""
-
-
-def add(commands: Any) -> None:
-    """Add the command."""
-    parser = add_command(
-        commands,
-        "bench",
-        _run,
-        "compare with other libraries and the limits of memory, in a working copy",
-        _DESCRIPTION,
-        _EXAMPLES,
-        add_help=False,
-        usage="%(prog)s [OPTION ...]",
-    )
-    parser.set_defaults(takes_more=True)
+from .parser import CommandError
 
 
 def repository() -> Path | None:
@@ -45,16 +17,23 @@ def repository() -> Path | None:
     return root if (root / "benchmarks" / "__main__.py").is_file() else None
 
 
-def _run(options: argparse.Namespace) -> int:
-    """Run the benchmarks with this interpreter, or with the repository's own if this lacks a part.
+def bench(*words: str) -> int:
+    """Compare with other libraries and the limits of memory, in a working copy.
 
-    They are a process of their own: the package imports nothing of the repository around it.
+    Compares this library with others and with the limits of memory. The
+    benchmarks are part of the repository: run this in a working copy (git clone,
+    then `make bench`, or this command). What is missing is installed into the
+    copy's own virtual environment first. Options are those of the benchmarks,
+    which their own --help, printed here in a working copy, explains.
+
+    Examples:
+        $ --list
+        $ --quick --filter rotary
     """
+    # With this interpreter, or the repository's own if this lacks a part; in a process of their
+    # own, since the package imports nothing of the repository around it.
     root = repository()
     if root is None:
-        if {"-h", "--help"} & {*options.more}:
-            options.parser.print_help()
-            return 0
         raise CommandError("the benchmarks are part of the repository, which is not here")
     python = sys.executable
     if missing := _missing_packages(root / "requirements" / "bench.txt"):
@@ -66,7 +45,7 @@ def _run(options: argparse.Namespace) -> int:
         python = str(environment / "bin" / "python")
     # Not in the repository's folder: files that options name are where they are typed.
     found = os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH"))))
-    command = [python, "-m", "benchmarks", *options.more]
+    command = [python, "-m", "benchmarks", *words]
     return subprocess.run(command, env={**os.environ, "PYTHONPATH": found}, check=False).returncode
 
 

@@ -2,67 +2,55 @@
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from posenc_native.models.presets import rotary_presets
-from posenc_native.rotary.explain import explain
-from posenc_native.rotary.explanation import Explanation
+from posenc_native.rotary.explain import explain as explanation_of
 from posenc_native.rotary.rotary import Rotary
 
-from . import terminal
-from .options import output_file, reading_config
-from .parser import CommandError, UsageError, add_command
+from .encodings import reading_config
+from .kinds import output
+from .parser import CommandError, UsageError
 from .plot import FORMATS, show
+from .terminal import printable, show_text
 
-_DESCRIPTION = """\
-Reads a Hugging Face config.json and says how the model encodes positions by
-rotation, layer by layer, and where engines are known to differ on it. Nothing
-is downloaded, and neither torch nor transformers is needed; --plot needs
-matplotlib."""
-
-_EXAMPLES = """\
-path/to/model/config.json
-path/to/model --plot frequencies.png"""
+Picture = Annotated[Path, output(*FORMATS, short=None)]
 
 _WIDEST = 92  # characters of a line; longer ones read badly
 
 
-def add(commands: Any) -> None:
-    """Add the command."""
-    parser = add_command(
-        commands,
-        "explain",
-        _run,
-        "say in plain words how a model rotates, from its config.json",
-        _DESCRIPTION,
-        _EXAMPLES,
-    )
-    parser.add_argument("path", type=Path, metavar="PATH", help="a config.json, or its folder")
-    parser.add_argument(
-        "--plot",
-        type=output_file(FORMATS),
-        metavar="FILE",
-        help="also draw what the scaling does to each frequency: "
-        f"{', '.join(FORMATS)}; a file that is there is replaced",
-    )
+def explain(path: Path, /, plot: Picture | None = None) -> None:
+    """Say in plain words how a model rotates, from its config.json.
 
+    Reads a Hugging Face config.json and says how the model encodes positions by
+    rotation, layer by layer, and where engines are known to differ on it. Nothing
+    is downloaded, and neither torch nor transformers is needed; --plot needs
+    matplotlib.
 
-def _run(options: argparse.Namespace) -> None:
-    if str(options.path) in rotary_presets() and not options.path.exists():
+    Args:
+        path: a config.json, or its folder
+        plot: also draw what the scaling does to each frequency: .png, .svg, .pdf; a file that is
+            there is replaced
+
+    Examples:
+        $ path/to/model/config.json
+        $ path/to/model --plot frequencies.png
+    """
+    if str(path) in rotary_presets() and not path.exists():
         raise UsageError(
-            f"{options.path}: a preset, which has no config.json to explain. To draw it: "
-            f"`plot frequencies --preset {options.path}`. To read its facts in Python: "
-            f"`rotary_presets()[{str(options.path)!r}]`"
+            f"{path}: a preset, which has no config.json to explain. To draw it: "
+            f"`plot frequencies --preset {path}`. To read its facts in Python: "
+            f"`rotary_presets()[{str(path)!r}]`"
         )
-    with reading_config(options.path):
-        found = explain(options.path)
-    _print(found)
-    if options.plot is None:
+    with reading_config(path):
+        found = explanation_of(path)
+    wide = min(_WIDEST, shutil.get_terminal_size().columns) if sys.stdout.isatty() else None
+    show_text(printable(str(found) if wide is None else found.text(wide)))
+    if plot is None:
         return
     # Layers that rotate alike are one picture, whatever else they differ in.
     rotating: dict[Rotary, list[str]] = {}
@@ -70,29 +58,8 @@ def _run(options: argparse.Namespace) -> None:
         if group.rotary is not None:
             rotating.setdefault(group.rotary, []).append(group.layer_type or "")
     if not rotating:
-        raise CommandError(f"{options.path}: no layer rotates, there is nothing to draw")
-    show(lambda plot: _draw_frequencies_by_layer(plot, rotating), options.plot)
-
-
-def _print(found: Explanation) -> None:
-    if not sys.stdout.isatty():
-        print(terminal.printable(str(found)))
-        return
-    width = min(_WIDEST, shutil.get_terminal_size().columns)
-    text = terminal.printable(found.text(width))
-    if not terminal.is_rich(sys.stdout):
-        print(text)
-        return
-    from rich.console import Console
-
-    console = Console()
-    before = ""
-    for line in text.splitlines():
-        heading = bool(line) and not before and not line.startswith(" ")
-        console.print(
-            line, style="bold" if heading else None, markup=False, highlight=False, soft_wrap=True
-        )
-        before = line
+        raise CommandError(f"{path}: no layer rotates, there is nothing to draw")
+    show(lambda module: _draw_frequencies_by_layer(module, rotating), plot)
 
 
 def _draw_frequencies_by_layer(plot: Any, rotating: Mapping[Rotary, list[str]]) -> Any:

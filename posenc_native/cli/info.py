@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Iterator
-from typing import Any
+from json import dumps
 
 import numpy as np
 
@@ -14,57 +12,39 @@ from posenc_native.engines.backend import torch_library
 from posenc_native.engines.late import torch_operations
 from posenc_native.sinusoids.tables import sinusoidal
 
-from . import terminal
-from .parser import add_command
+from .terminal import show_table
 
 _SAME = "a table is that of NumPy, bit for bit"
 
-_DESCRIPTION = """\
-Prints the version, the SIMD targets that were compiled and the one in use,
-threads, torch operators, CUDA kernels, and which optional packages are there:
-what a bug report should begin with. torch takes seconds to import, so what
-only it can tell is asked with --check."""
 
-_EXAMPLES = """\
+def info(json: bool = False, check: bool = False) -> int:
+    """Print the version, what was built, and what is in use.
 
---check
---json
-| grep SIMD"""
+    Prints the version, the SIMD targets that were compiled and the one in use,
+    threads, torch operators, CUDA kernels, and which optional packages are there:
+    what a bug report should begin with. torch takes seconds to import, so what
+    only it can tell is asked with --check.
 
+    Args:
+        json: as one JSON object, for programs
+        check: import torch, ask for the driver, and compute a table by its operators on each
+            device that they serve; exit status 1 if it is not that of NumPy, bit for bit
 
-def add(commands: Any) -> None:
-    """Add the command."""
-    parser = add_command(
-        commands,
-        "info",
-        _run,
-        "print the version, what was built, and what is in use",
-        _DESCRIPTION,
-        _EXAMPLES,
-    )
-    parser.add_argument("--json", action="store_true", help="as one JSON object, for programs")
-    parser.add_argument(
-        "--check",
-        action="store_true",
-        help="import torch, ask for the driver, and compute a table by its operators on each "
-        "device that they serve; exit status 1 if it is not that of NumPy, bit for bit",
-    )
-
-
-def _run(options: argparse.Namespace) -> int:
-    entries = configuration.configuration(ask_torch=options.check)
-    failed = []
-    if options.check:
-        tried = dict(_tried())
-        failed = [name for name, said in tried.items() if said != _SAME]
-        entries.update(tried)
+    Examples:
+        $
+        $ --check
+        $ --json
+        $ | grep SIMD
+    """
+    entries = configuration.configuration(ask_torch=check)
+    tried = dict(_tried()) if check else {}
+    untried = {} if check else {"not tried": "the operators: --check imports torch and tries them"}
+    entries |= tried | untried
+    if json:
+        print(dumps(entries, indent=2))
     else:
-        entries["not tried"] = "the operators: --check imports torch and tries them"
-    if options.json:
-        print(json.dumps(entries, indent=2))
-    else:
-        terminal.show_table(("", ""), list(entries.items()))
-    return 1 if failed else 0
+        show_table(("", ""), list(entries.items()))
+    return 1 if {*tried.values()} - {_SAME} else 0
 
 
 def _tried() -> Iterator[tuple[str, str]]:

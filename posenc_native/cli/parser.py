@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib
+import inspect
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from posenc_native.base.errors import fault_of
 from posenc_native.base.optional import absent, install_command
@@ -87,41 +88,71 @@ def _near(word: str, names: Sequence[str]) -> list[str]:
     return difflib.get_close_matches(word, names, n=2, cutoff=0.75)
 
 
-def add_command(
-    commands: Any,
-    name: str,
-    run: Callable[[argparse.Namespace], int | None] | None,
-    summary: str,
-    description: str,
-    examples: str = "",
-    **settings: Any,
-) -> CommandParser:
+class Words(NamedTuple):
+    """What a docstring says of a command.
+
+    Attributes:
+        summary: the line in the list of commands.
+        description: what its own --help begins with.
+        arguments: a text for each name of ``Args:``.
+        examples: of ``Examples:``, where $ is the program and the command.
+    """
+
+    summary: str
+    description: str
+    arguments: dict[str, str]
+    examples: str
+
+    @classmethod
+    def of(cls, docstring: str | None) -> Words:
+        """Read a docstring in the form that this project's have."""
+        text, *parts = _SECTION.split(inspect.cleandoc(docstring or ""))
+        sections = dict(zip(parts[::2], parts[1::2], strict=True))
+        summary, _, description = text.strip().partition("\n\n")
+        arguments = {
+            name: " ".join(said.split())
+            for names, said in _ENTRY.findall(sections.get("Args", ""))
+            for name in names.split(", ")
+        }
+        examples = sections.get("Examples", "").rstrip()
+        return cls(summary[:1].lower() + summary[1:-1], description, arguments, examples)
+
+
+_SECTION = re.compile(r"^(Args|Returns|Raises|Examples):\n", re.M)
+_ENTRY = re.compile(r"^    (\w+(?:, \w+)*): (.*(?:\n {8}.*)*)", re.M)
+
+
+def add_command(commands: Any, name: str, docstring: str | None, **settings: Any) -> CommandParser:
     """Add a command.
 
     Args:
         commands: where to, from `CommandParser.add_commands`.
         name: as it is typed.
-        run: does it; returns the exit status, None for 0. None: it takes commands in turn.
-        summary: the line in the list of commands.
-        description: what its own --help begins with.
-        examples: command lines without the program and the command, one a line; more lines of
-            text may follow an empty one.
+        docstring: what --help says.
         settings: of argparse.ArgumentParser.
     """
-    lines, _, more = examples.partition("\n\n")
-    epilog = "\n".join(
-        ["examples:", *(f"  %(prog)s {line}".rstrip() for line in lines.splitlines())]
-    )
+    words = Words.of(docstring)
+    examples = re.sub(r"^    \$", "  %(prog)s", words.examples.replace("%", "%%"), flags=re.M)
     parser: CommandParser = commands.add_parser(
         name,
-        help=summary,
-        description=description,
-        epilog=(f"{epilog}\n\n{more}" if more else epilog) if examples else None,
+        help=words.summary,
+        description=words.description,
+        epilog=f"examples:\n{examples}",
         **settings,
     )
-    if run is not None:
-        parser.set_defaults(run=run)
     return parser
+
+
+def flag(name: str) -> str:
+    """The option of an argument."""
+    return "--" + name.replace("_", "-")
+
+
+def default_in_help(default: object) -> str:
+    """A default as it would be typed."""
+    if isinstance(default, list):
+        return ",".join(map(default_in_help, default))
+    return f"{default:g}" if isinstance(default, float) else str(default)
 
 
 def require(module: str, why: str) -> ModuleType:

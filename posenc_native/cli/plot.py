@@ -1,4 +1,14 @@
-"""plot: the pictures of posenc_native.plot, to a file or a window."""
+"""Draw an encoding: a file, or a window.
+
+Draws a picture of a position encoding into a file, or into a window where
+there is a display. Needs matplotlib. The titles of pictures say what
+they show, and none needs its colours to be read.
+
+Examples:
+    $ heatmap --dim 128 -o heatmap.png
+    $ similarity --preset llama-3.1 --offsets 1000 -o similarity.svg
+    $ frequencies --preset llama-3.1 -o llama.png
+"""
 
 from __future__ import annotations
 
@@ -6,78 +16,67 @@ import argparse
 import importlib
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from .options import add_encoding, add_output, at_least_one, writing
+from . import pictures
+from .kinds import Count, Size, output, writing
 from .parser import CommandError, UsageError, add_command
-from .pictures import PICTURES
+from .signatures import add_function, values
 
 FORMATS = (".png", ".svg", ".pdf")
-_ANIMATION = ".gif"
 DPI = 150
 MOST_PIXELS = 1 << 28  # a poster of A0 at 300 dpi has half as many; each takes 4 bytes and more
 _CLOCKS = (7.6, 5.6)  # inches of an animation, unless --size says so
 
-_DESCRIPTION = """\
-Draws a picture of a position encoding into a file, or into a window where
-there is a display. Needs matplotlib. The titles of pictures say what
-they show, and none needs its colours to be read."""
-
-_EXAMPLES = """\
-heatmap --dim 128 -o heatmap.png
-similarity --preset llama-3.1 --offsets 1000 -o similarity.svg
-frequencies --preset llama-3.1 -o llama.png"""
-
 
 def add(commands: Any) -> None:
     """Add the command."""
-    parser = add_command(
-        commands, "plot", None, "draw an encoding: a file, or a window", _DESCRIPTION, _EXAMPLES
-    )
-    kinds = parser.add_commands("KIND", "pictures")
-    for name, kind in PICTURES.items():
-        one = add_command(kinds, name, _run, kind.summary, kind.description, kind.examples)
-        one.set_defaults(kind=kind)
-        one.usage = "%(prog)s [OPTION ...] [-o FILE]"
-        add_encoding(one, *kind.encodings)
-        group = one.add_argument_group("picture")
-        kind.add(group)
-        suffixes = FORMATS + (() if kind.animate is None else (_ANIMATION,))
-        add_output(group, suffixes, otherwise="without it a window is opened")
-        _add_size(group)
+    kinds = add_command(commands, "plot", __doc__).add_commands("KIND", "pictures")
+    for draw, *also in pictures.PICTURES:
+        settings = {"group": "picture", "usage": "%(prog)s [OPTION ...] [-o FILE]"}
+        one = add_function(kinds, draw.__name__, draw, *also, show, **settings)
+        one.set_defaults(run=partial(_run, draw, also))
 
 
-def _add_size(parser: Any) -> None:
-    parser.add_argument(
-        "--size",
-        type=_size,
-        metavar="WxH",
-        help="width and height in inches (default: as the picture needs)",
-    )
-    parser.add_argument(
-        "--dpi",
-        type=at_least_one,
-        metavar="N",
-        help=f"pixels an inch (default: {DPI}; a .gif always has 100)",
-    )
+def _run(
+    draw: Callable[..., Any], also: list[Callable[..., Any]], options: argparse.Namespace
+) -> None:
+    out = getattr(options, "out", None)
+    if out is not None and out.suffix.lower() == ".gif":
+        _animate(options, out)
+    else:
+        show(lambda plot: draw(plot, **values(draw, options, *also)), **values(show, options))
+
+
+def _animate(options: argparse.Namespace, out: Path) -> None:
+    given = values(pictures.clock_animation, options)
+    if hasattr(options, "dpi"):
+        raise UsageError("--dpi: a .gif always has 100")
+    frames = given.get("positions", pictures.HUNDRED).total
+    _check_pixels(given.get("size", _CLOCKS), 100, frames)
+    plot, _ = _pictures(window=False)
+    with writing(out) as path:
+        pictures.clock_animation(plot, **{**given, "out": path})
+    print(f"wrote {out}")
 
 
 def show(
     draw: Callable[[Any], Any],
-    out: Path | None,
-    size: tuple[float, float] | None = None,
-    dpi: int | None = None,
+    out: Annotated[Path, output(*FORMATS)] | None = None,
+    size: Size | None = None,
+    dpi: Count | None = None,
 ) -> None:
     """Draw a picture into a file, or into a window.
 
     Args:
-        draw: takes the module posenc_native.plot, gives the Axes.
-        out: the file; None for a window.
-        size: width and height in inches; None: as the picture has it.
-        dpi: pixels an inch; None for `DPI`.
+        out: where to write: .png, .svg or .pdf; a file that is there is replaced; without it a
+            window is opened
+        size: width and height in inches (default: as the picture needs)
+        dpi: pixels an inch (default: 150; a .gif always has 100)
     """
     plot, pyplot = _pictures(window=out is None)
     if out is None and not _has_display(pyplot):
@@ -112,20 +111,6 @@ def _check_pixels(size: Sequence[float], dpi: int, frames: int = 1) -> None:
         raise UsageError(f"--positions: expected at most {most:,} of this size, got {frames:,}")
 
 
-def _run(options: argparse.Namespace) -> None:
-    kind, out = options.kind, options.out
-    if out is None or out.suffix.lower() != _ANIMATION:
-        show(lambda plot: kind.draw(plot, options), out, options.size, options.dpi)
-        return
-    if options.dpi is not None:
-        raise UsageError("--dpi: a .gif always has 100")
-    _check_pixels(options.size or _CLOCKS, 100, options.positions.total)
-    plot, _ = _pictures(window=False)
-    with writing(out) as path:
-        kind.animate(plot, options, path)
-    print(f"wrote {out}")
-
-
 def _pictures(window: bool) -> tuple[Any, Any]:
     """posenc_native.plot and pyplot."""
     try:
@@ -149,13 +134,3 @@ def _has_display(pyplot: Any) -> bool:
     framework = figure.canvas.required_interactive_framework
     pyplot.close(figure)
     return framework is not None
-
-
-def _size(text: str) -> tuple[float, float]:
-    try:
-        width, height = map(float, text.split("x"))
-    except ValueError:
-        width = height = 0.0
-    if not (0 < width < 1000 and 0 < height < 1000):
-        raise argparse.ArgumentTypeError(f"expected inches like 8x5, got {text!r}")
-    return width, height

@@ -47,6 +47,9 @@ class Positions:
             raise ValueError(f"expected integers of at most 2^53 beside fractions, got {text!r}")
         return found
 
+    def __str__(self) -> str:
+        return str(self.count) if self.count is not None else repr(self)
+
     @property
     def _fractional(self) -> bool:
         return any(isinstance(p, list) and isinstance(p[0], float) for p in self.parts)

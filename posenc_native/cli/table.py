@@ -1,45 +1,5 @@
-"""table: sinusoidal and rotary tables as files.
+"""Write a sinusoidal or rotary table: .npy, .npz, .csv, .safetensors.
 
-A table is written in blocks of rows, so that its size is a matter of the disk; .safetensors, which
-its own library writes, takes as much memory as the table.
-"""
-
-from __future__ import annotations
-
-import argparse
-import os
-import shutil
-import sys
-import zipfile
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, Any
-
-import numpy as np
-import numpy.typing as npt
-
-from posenc_native import __version__
-from posenc_native.rotary.by_tables import rotary_tables
-
-from . import terminal
-from .options import (
-    add_dtype,
-    add_encoding,
-    add_output,
-    add_positions,
-    dtype,
-    encoding,
-    writing,
-)
-from .parser import CommandError, UsageError, add_command, require
-from .positions import Positions
-
-Array = npt.NDArray[Any]
-
-_BLOCK_BYTES = 1 << 22  # little enough for a cache, enough for all threads
-
-_DESCRIPTION = """\
 Writes the table of an encoding. Rows are positions; angles are exact at every
 one of them. The suffix of the file is its format:
 
@@ -50,87 +10,139 @@ one of them. The suffix of the file is its format:
                 read as the same numbers again
 
 Tables larger than memory can be written, but for .safetensors; one that the
-disk has no room for is not begun."""
+disk has no room for is not begun.
 
-_ABOUT_SINUSOIDAL = """\
-A sinusoidal table [positions, dim]: the Transformer paper's or another
-project's.
+Examples:
+    $ sinusoidal --dim 512 --positions 4096 -o table.npy
+    $ rotary --preset llama-3.1 --positions 0:131072 -o llama.npz
+"""
 
-  .npy          the table
-  .npz          "table", "positions", and in words, "encoding"
-  .safetensors  "table", "positions"; "encoding" is in the metadata
-  .csv          columns position, dim_0, dim_1 ..."""
+from __future__ import annotations
 
-_SINUSOIDAL_EXAMPLES = """\
---dim 512 --positions 4096 -o table.npy
---dim 512 --positions 4096 --layout sin_cos --shift 1 --dtype float16 -o table.npz
---preset whisper --dim 384 --positions 1500 -o whisper.npy
---dim 8 --positions 0:1000000:100000
---list-presets"""
+import os
+import shutil
+import sys
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Annotated, Any
 
-_ABOUT_ROTARY = """\
-Cosines and sines of a rotary encoding, [positions, pairs] each, of a
-published model by its name, of a config.json, or of numbers. As models have
-it, they are multiplied by the attention factor. Where positions have several
-axes (models that see pictures) the table is that of text, the same position
-on each.
+import numpy as np
+import numpy.typing as npt
 
-  .npy          [2, positions, pairs]: cos, sin = numpy.load(FILE)
-  .npz          "cos", "sin", "positions", "inv_freq" (radians a position,
-                float64), "attention_factor", and in words, "encoding"
-  .safetensors  the same; "encoding" is in the metadata
-  .csv          columns position, cos_0, cos_1 ... sin_0, sin_1 ..."""
+from posenc_native import __version__
+from posenc_native.rotary.by_tables import rotary_tables
+from posenc_native.rotary.rotary import Rotary
+from posenc_native.sinusoids.spec import SinusoidalSpec
 
-_ROTARY_EXAMPLES = """\
---head-dim 128 --base 500000 --positions 8192 -o cos_sin.npy
---preset llama-3.1 --positions 0:131072 -o llama.npz
---config path/to/model --positions 1000000:1000016 -o far.csv
---head-dim 64 --scaling '{"rope_type": "linear", "factor": 4}' --positions 5,7,9
---list-presets"""
+from . import terminal
+from .kinds import DtypeName, Places, dtype_named, output, writing
+from .parser import CommandError, UsageError, add_command, require
+from .positions import Positions
+from .signatures import add_function
+
+Array = npt.NDArray[Any]
+TableFile = Annotated[Path, output(".npy", ".npz", ".csv", ".safetensors")]
+
+_BLOCK_BYTES = 1 << 22  # of a block of rows: little enough for a cache, enough for all threads
 
 
 def add(commands: Any) -> None:
     """Add the command."""
-    parser = add_command(
-        commands,
-        "table",
-        None,
-        "write a sinusoidal or rotary table: .npy, .npz, .csv, .safetensors",
-        _DESCRIPTION,
-        "sinusoidal --dim 512 --positions 4096 -o table.npy\n"
-        "rotary --preset llama-3.1 --positions 0:131072 -o llama.npz",
-    )
-    kinds = parser.add_commands("KIND", "tables")
-    for kind, run, summary, usage, description, examples in (
-        (
-            "sinusoidal",
-            _write_sinusoidal,
-            "sines and cosines to add",
-            "--dim N",
-            _ABOUT_SINUSOIDAL,
-            _SINUSOIDAL_EXAMPLES,
-        ),
-        (
-            "rotary",
-            _write_rotary,
-            "cosines and sines to turn by",
-            "(--head-dim N | --preset NAME | --config PATH)",
-            _ABOUT_ROTARY,
-            _ROTARY_EXAMPLES,
-        ),
+    kinds = add_command(commands, "table", __doc__).add_commands("KIND", "tables")
+    for function, source in (
+        (sinusoidal, "--dim N"),
+        (rotary, "(--head-dim N | --preset NAME | --config PATH)"),
     ):
-        one = add_command(kinds, kind, run, summary, description, examples)
-        one.usage = f"%(prog)s {usage} --positions POSITIONS [OPTION ...] [-o FILE]"
-        add_encoding(one, kind)
-        group = one.add_argument_group("rows and file")
-        add_positions(group)
-        add_dtype(group)
-        add_output(group, tuple(_FORMATS), otherwise="without it .csv is printed")
+        usage = f"%(prog)s {source} --positions POSITIONS [OPTION ...] [-o FILE]"
+        add_function(kinds, function.__name__, function, group="rows and file", usage=usage)
+
+
+def sinusoidal(
+    spec: SinusoidalSpec,
+    positions: Places,
+    dtype: DtypeName = "float32",
+    out: TableFile | None = None,
+) -> None:
+    """Sines and cosines to add.
+
+    A sinusoidal table [positions, dim]: the Transformer paper's or another
+    project's.
+
+      .npy          the table
+      .npz          "table", "positions", and in words, "encoding"
+      .safetensors  "table", "positions"; "encoding" is in the metadata
+      .csv          columns position, dim_0, dim_1 ...
+
+    Args:
+        dtype: number format; rounded once, from the exact angle
+        out: where to write: .npy, .npz, .csv or .safetensors; a file that is there is replaced;
+            without it .csv is printed
+
+    Examples:
+        $ --dim 512 --positions 4096 -o table.npy
+        $ --dim 512 --positions 4096 --layout sin_cos --shift 1 --dtype float16 -o table.npz
+        $ --preset whisper --dim 384 --positions 1500 -o whisper.npy
+        $ --dim 8 --positions 0:1000000:100000
+        $ --list-presets
+    """
+    kind = dtype_named(dtype)
+    if positions.count is not None and spec.grid is not None:  # a project's own first n positions
+        positions = Positions((spec.grid.of_shape((positions.count,))[0].tolist(),))
+    width = spec(np.ones(1, np.int64)).shape[-1]
+    parts = {"table": lambda at: spec(at, dtype=kind)}
+    columns = [f"dim_{i}" for i in range(width)]
+    _write(_Table(parts, width, columns, kind, positions, {}, repr(spec)), out)
+
+
+def rotary(
+    rope: Rotary,
+    positions: Places,
+    dtype: DtypeName = "float32",
+    out: TableFile | None = None,
+) -> None:
+    """Cosines and sines to turn by.
+
+    Cosines and sines of a rotary encoding, [positions, pairs] each, of a
+    published model by its name, of a config.json, or of numbers. As models have
+    it, they are multiplied by the attention factor. Where positions have several
+    axes (models that see pictures) the table is that of text, the same position
+    on each.
+
+      .npy          [2, positions, pairs]: cos, sin = numpy.load(FILE)
+      .npz          "cos", "sin", "positions", "inv_freq" (radians a position,
+                    float64), "attention_factor", and in words, "encoding"
+      .safetensors  the same; "encoding" is in the metadata
+      .csv          columns position, cos_0, cos_1 ... sin_0, sin_1 ...
+
+    Args:
+        dtype: number format; rounded once, from the exact angle
+        out: where to write: .npy, .npz, .csv or .safetensors; a file that is there is replaced;
+            without it .csv is printed
+
+    Examples:
+        $ --head-dim 128 --base 500000 --positions 8192 -o cos_sin.npy
+        $ --preset llama-3.1 --positions 0:131072 -o llama.npz
+        $ --config path/to/model --positions 1000000:1000016 -o far.csv
+        $ --head-dim 64 --scaling '{"rope_type": "linear", "factor": 4}' --positions 5,7,9
+        $ --list-presets
+    """
+    kind, pairs = dtype_named(dtype), len(rope.inv_freq)
+
+    def part(number: int) -> Callable[[Array], Array]:
+        # Without rope.axis_map: the same position on every axis.
+        return lambda at: rotary_tables(at, rope.inv_freq, scale=rope.scale, dtype=kind)[number]
+
+    parts = {"cos": part(0), "sin": part(1)}
+    columns = [f"{name}_{i}" for name in parts for i in range(pairs)]
+    beside = {"inv_freq": rope.inv_freq, "attention_factor": np.float64(rope.scale)}
+    _write(_Table(parts, pairs, columns, kind, positions, beside, repr(rope)), out)
 
 
 @dataclass(frozen=True)
 class _Table:
-    """What is written.
+    """What is written, in blocks of rows: the size of a file is a matter of the disk.
 
     Attributes:
         parts: arrays ``[positions, width]`` by name, each as a function of positions.
@@ -160,48 +172,6 @@ class _Table:
         return self.positions.blocks(max(1, _BLOCK_BYTES // max(1, self.width * 8)))
 
 
-def _write_sinusoidal(options: argparse.Namespace) -> None:
-    spec: Any = encoding(options, "sinusoidal")
-    kind, positions = dtype(options), options.positions
-    if positions.count is not None and spec.grid is not None:  # a project's own first n positions
-        positions = Positions((spec.grid.of_shape((positions.count,))[0].tolist(),))
-    width = spec(np.ones(1, np.int64)).shape[-1]
-    _write(
-        _Table(
-            {"table": lambda at: spec(at, dtype=kind)},
-            width,
-            [f"dim_{i}" for i in range(width)],
-            kind,
-            positions,
-            {},
-            repr(spec),
-        ),
-        options.out,
-    )
-
-
-def _write_rotary(options: argparse.Namespace) -> None:
-    rope: Any = encoding(options, "rotary")
-    kind, pairs = dtype(options), len(rope.inv_freq)
-
-    def part(number: int) -> Callable[[Array], Array]:
-        # Without rope.axis_map: the same position on every axis.
-        return lambda at: rotary_tables(at, rope.inv_freq, scale=rope.scale, dtype=kind)[number]
-
-    _write(
-        _Table(
-            {"cos": part(0), "sin": part(1)},
-            pairs,
-            [f"{name}_{i}" for name in ("cos", "sin") for i in range(pairs)],
-            kind,
-            options.positions,
-            {"inv_freq": rope.inv_freq, "attention_factor": np.float64(rope.scale)},
-            repr(rope),
-        ),
-        options.out,
-    )
-
-
 def _write(table: _Table, out: Path | None) -> None:
     if out is None:
         _write_csv(table, sys.stdout, lambda rows: None)
@@ -227,17 +197,15 @@ def _check_room(table: _Table, out: Path) -> None:
     rows, width = table.shape
     item = 2 if out.suffix.lower() == ".csv" else table.dtype.itemsize
     size = rows * width * len(table.parts) * item
-    room = [("the disk", shutil.disk_usage(out.resolve().parent).free)]
+    least = "at least " if out.suffix.lower() == ".csv" else ""
+    room = [("the disk", shutil.disk_usage(out.resolve().parent).free, "free there")]
     if out.suffix.lower() == ".safetensors" and hasattr(os, "sysconf"):
-        room.append(("memory", os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")))
-    for where, free in room:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        room.append(("memory", memory, "in all"))
+    for where, free, how in room:
         if size > free:
-            least = "at least " if out.suffix.lower() == ".csv" else ""
-            free_words = f"{_bytes(free)} {'free there' if where == 'the disk' else 'in all'}"
-            raise CommandError(
-                f"cannot write {out}: the table takes {least}{_bytes(size)} of {where}, "
-                f"and there are {free_words}"
-            )
+            takes = f"the table takes {least}{_bytes(size)} of {where}"
+            raise CommandError(f"cannot write {out}: {takes}, and there are {_bytes(free)} {how}")
 
 
 def _bytes(size: int) -> str:

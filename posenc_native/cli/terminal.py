@@ -46,15 +46,32 @@ def show_table(columns: tuple[str, str], rows: Sequence[tuple[str, str]]) -> Non
     rich.print(table)
 
 
+def show_text(text: str) -> None:
+    """Print text; on a terminal its headings are bold: lines at the margin after an empty one."""
+    if not is_rich(sys.stdout):
+        print(text)
+        return
+    from rich.console import Console
+
+    console, before = Console(), ""
+    for line in text.splitlines():
+        style = "bold" if line and not before and not line.startswith(" ") else None
+        console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+        before = line
+
+
 @contextlib.contextmanager
-def progress(label: str, total: int) -> Iterator[Callable[[int], object]]:
-    """A bar on stderr, while somebody looks; gives what is told how much more is done."""
+def progress(label: str, total: float) -> Iterator[Callable[..., None]]:
+    """A bar on stderr, while somebody looks.
+
+    Gives what is told how much more is done, and of what from now on if that is new.
+    """
     if not is_rich(sys.stderr):
-        yield lambda done: None
+        yield lambda done, label=None: None
         return
     from rich.console import Console
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task: Any = bar.add_task(label, total=total)
-        yield lambda done: bar.advance(task, done)
+        yield lambda done, label=None: bar.update(task, advance=done, description=label)

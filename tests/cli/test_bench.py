@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_line import one_line
+from command_line import output_of, refusal
 
 from posenc_native import cli
 from posenc_native.cli import bench
@@ -16,10 +16,9 @@ def test_bench_needs_the_repository(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(bench, "__file__", str(tmp_path / "posenc_native" / "cli" / "bench.py"))
-    assert cli.main(["bench", "--filter", "rotary"]) == 1
-    assert one_line(capsys).endswith("the benchmarks are part of the repository, which is not here")
-    assert cli.main(["bench", "--help"]) == 0
-    assert "git clone" in capsys.readouterr().out
+    said = refusal("bench --filter rotary", 1, capsys)
+    assert said.endswith("the benchmarks are part of the repository, which is not here\n")
+    assert "git clone" in output_of("bench --help", capsys)
 
 
 @pytest.fixture

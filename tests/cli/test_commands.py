@@ -13,12 +13,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command_line import commands, one_line, run
+from command_line import commands, output_of, refusal, run
 
 import posenc_native
 import posenc_native as pn
 from posenc_native import cli, configuration
-from posenc_native.cli import bench, demo, info
+from posenc_native.cli import bench, demo, info, plot
+
+NO = subprocess.CompletedProcess("", 0)
 
 
 def examples() -> list[str]:
@@ -27,33 +29,20 @@ def examples() -> list[str]:
         _, _, text = parser.format_help().partition("\nexamples:\n")
         lines = text.partition("\n\n")[0].splitlines()
         found += [line.strip() for line in lines]
-    return found
+    return [*dict.fromkeys(found)]
 
 
-def test_version_and_info(tmp_path: Path) -> None:
-    result = run("--version", cwd=tmp_path)
-    assert (result.returncode, result.stdout) == (0, f"posenc_native {posenc_native.__version__}\n")
-    result = run("info", cwd=tmp_path)
-    assert result.returncode == 0
+def test_version_and_info(capsys: pytest.CaptureFixture[str]) -> None:
+    assert output_of("--version", capsys) == f"posenc_native {posenc_native.__version__}\n"
+    said = output_of("info", capsys)
     for word in ("posenc_native", "SIMD target", "backend", "threads", "torch"):
-        assert word in result.stdout
-    assert not result.stderr
+        assert word in said
 
 
 def test_info_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["info", "--json"]) == 0
-    entries = json.loads(capsys.readouterr().out)
+    entries = json.loads(output_of("info --json", capsys))
     assert "--check" in entries.pop("not tried")
     assert entries == configuration.configuration(ask_torch=False)
-
-
-def test_info_imports_no_torch() -> None:
-    code = "import sys; from posenc_native import cli; print(cli.main(), 'torch' in sys.modules)"
-    asked = subprocess.run(
-        [sys.executable, "-c", code, "info"], capture_output=True, text=True, check=True
-    )
-    assert asked.stdout.splitlines()[-1] == "0 False"
-    assert "not asked" in asked.stdout or "not built" in asked.stdout
 
 
 def test_info_checks_the_operators(
@@ -62,8 +51,7 @@ def test_info_checks_the_operators(
     pytest.importorskip("torch")
     if pn.engines.backend.torch_library() is None:
         pytest.skip("the operators were not built")
-    assert cli.main(["info", "--check", "--json"]) == 0
-    entries = json.loads(capsys.readouterr().out)
+    entries = json.loads(output_of("info --check --json", capsys))
     assert entries["tried on cpu"] == "a table is that of NumPy, bit for bit"
     assert "not asked" not in json.dumps(entries)
 
@@ -81,8 +69,7 @@ def test_help_teaches(
     parser: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(bench, "repository", lambda: None)  # the benchmarks have help of their own
-    assert cli.main([*parser.prog.split()[1:], "--help"]) == 0
-    out = capsys.readouterr().out
+    out = output_of(f"{parser.prog.partition(' ')[2]} --help", capsys)
     assert "examples:" in out
     assert len(out) > 400
     assert all(action.help for action in parser._actions if action.option_strings), out
@@ -93,8 +80,7 @@ def test_help_teaches(
 
 
 def test_help_names_every_command_and_status(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["--help"]) == 0
-    out = capsys.readouterr().out
+    out = output_of("--help", capsys)
     for word in ("info", "explain", "plot", "table", "demo", "bench", "130", "NO_COLOR"):
         assert word in out
 
@@ -116,10 +102,14 @@ def test_examples_run(
     np.save("q.npy", np.zeros((1, 4, 8, 128), np.float32))
     Path("book.txt").write_text("a book", encoding="ascii")
     run_with = []
-    monkeypatch.setattr(demo, "run", lambda *given: run_with.append(given))
-    monkeypatch.setattr(bench, "_run", lambda options: run_with.append(options.more))
-    # The other 67 MB are not for tests.
-    example = example.replace("0:131072", "0:1311")
+    monkeypatch.setattr(demo.measure, "measure", lambda *given: run_with.append(given))
+    monkeypatch.setattr(demo.picture, "draw", lambda *given: None)
+    monkeypatch.setattr(demo.show, "text_of", str)
+    monkeypatch.setattr(bench, "_missing_packages", lambda path: [])
+    monkeypatch.setattr(bench.subprocess, "run", lambda *given, **how: run_with.append(given) or NO)
+    # The other 67 MB are not for tests, nor are fine pictures.
+    example = example.replace("0:131072", "0:1311").replace("--positions 30", "--positions 3")
+    monkeypatch.setattr(plot, "DPI", 30)
     _, *arguments = shlex.split(example.partition("|")[0])
     if "frequencies" in arguments and "-o" not in arguments:
         arguments += ["-o", "a_file_instead_of_a_window.png"]
@@ -133,109 +123,132 @@ def test_examples_run(
         assert f"wrote {file}" in captured.out
 
 
+NO_SENSE = [
+    ("dance", ": COMMAND: invalid choice: 'dance'"),
+    ("--json info", " info: unrecognized arguments: --json (write them after the command: `"),
+    ("explain llama-3.1", " explain: llama-3.1: a preset, which has no config.json to explain"),
+    ("info --loud", " info: unrecognized arguments: --loud"),
+    ("info --js", " info: unrecognized arguments: --js"),  # no abbreviations
+    ("explain", " explain: the following arguments are required: PATH"),
+    ("demo --tokens 0", " demo: --tokens: expected 1 or more, got 0"),
+    ("demo --tokens many", " demo: --tokens: expected an int, got 'many'"),
+    ("table sinusoidal --positions 3", " table sinusoidal: the following arguments are"),
+    ("table sinusoidal --dim 7 --positions 3", ": --dim: expected a multiple of 2, got 7"),
+    ("table sinusoidal --dim 8 --positions x", ": --positions: expected a count, START:STOP,"),
+    ("table sinusoidal --dim 8 --positions 1:2:0", ": --positions: expected a step other"),
+    ("table sinusoidal --dim 8 --positions 1:2:3:4", ": --positions: expected a count,"),
+    ("table sinusoidal --dim 8 --positions 9223372036854775808", ": --positions: expected"),
+    ("table sinusoidal --dim 8 --positions 3 --base 0", ": --base: expected a number > 0"),
+    ("table sinusoidal --dim 8 --positions 3 --layout x", ": --layout: invalid choice"),
+    ("table sinusoidal --dim 8 --positions 3 --set a=1", ": --set: goes with --preset"),
+    ("table sinusoidal --dim 8 --positions 3 --preset llama-3", ": --preset: expected a sin"),
+    ("table sinusoidal --dim 8 --positions 3 --preset detr", ": --preset: expected one of one"),
+    ("table sinusoidal --dim 8 --positions 9007199254740993,0.5", ": --positions: expected in"),
+    ("table sinusoidal --dim 8 --positions 9007199254740993:9007199254740995,0.5", " of at most"),
+    ("table sinusoidal --dim 8 --positions 3 --preset whisper --set a=1", ": --set: expected one"),
+    (
+        "table sinusoidal --dim 8 --positions 3 --preset whisper --set max_timescale=a",
+        ": --set: expected a real number, got str",
+    ),
+    (
+        "table sinusoidal --dim 7 --positions 3 --preset whisper --set max_timescale=5",
+        ": --dim: expected a multiple of 2, got 7",
+    ),
+    (
+        "table sinusoidal --dim 8 --positions 3 --preset whisper --base 5",
+        ": --base: not beside --preset",
+    ),
+    (
+        "table sinusoidal --dim 8 --positions 3 -o t.txt",
+        ": -o/--out: expected a name that ends in .npy, .npz, .csv or .safetensors, got",
+    ),
+    ("table sinusoidal --dim 8 --positions 3 -o no/t.npy", ": -o/--out: cannot write no/t.npy"),
+    (
+        "table sinusoidal --dim 8 --positions 3 --dtype bfloat16 -o t.npy",
+        ": --dtype: expected one of float16, float32, float64 for .npy, got bfloat16",
+    ),
+    ("table rotary --positions 3", " table rotary: expected one of --preset, --config, --head"),
+    ("table rotary --positions 3 --head-dim 8 --preset llama-3", " expected one of --preset,"),
+    ("table rotary --positions 3 --preset llama-3 --base 5", ": --base: not beside --preset"),
+    ("table rotary --positions 3 --preset lama-3", ": --preset: expected a preset like llama"),
+    (
+        "table rotary --positions 3 --preset meta-llama/Llama-3.1-8B",
+        ": --preset: expected a preset like llama-3.1, llama-3, got",
+    ),
+    ("table rotary --positions 3 --preset ?", ": --preset: expected one of --list-presets"),
+    ("table rotary --positions 3 --preset gemma-4", ": --layer-type: expected one of full_att"),
+    ("table rotary --positions 3 --head-dim 8 --scaling yarn", ": --scaling: expected a JSON"),
+    (
+        'table rotary --positions 3 --head-dim 8 --scaling \'{"rope_type": "linear"}\'',
+        ": --scaling: factor: expected a value, which linear needs, got none",
+    ),
+    ("plot heatmap --dim 8 --head-dim 8", ": --dim: is not of a rotary encoding"),
+    ("plot heatmap --size 0.1x0.1", ": --size: there is no room for the picture"),
+    ("plot heatmap --size 900x1 --dpi 100000", ": --size, --dpi: expected at most 268,435,456 p"),
+    ("plot clock --dpi 50 -o c.gif", ": --dpi: a .gif always has 100"),
+    ("plot similarity --dim 8 --q q.npy", ": --q: is not of a sinusoidal encoding, which"),
+    ("plot rotation --head-dim 8 --x x.npy --head -1", ": --head: expected 0 .. 0, got -1"),
+    ("plot rotation --head-dim 8 --x x.npy --head 1", ": --head: expected 0 .. 0, got 1"),
+    ("plot bias --causal", ": --causal: is not of alibi, which this is"),
+    ("plot bias --kind t5 --num-heads 4", ": --num-heads: is not of t5, which this is"),
+    ("plot heatmap --size large", ": --size: expected inches like 8x5, got 'large'"),
+    ("plot clock -o clock.mp4", ": -o/--out: expected a name that ends in .png, .svg, .pdf or"),
+]  # fmt: skip
+TABLE = "table sinusoidal --dim 512 --positions "
+TOO_MUCH = [
+    (f"{TABLE}1600000000000 -o t.npy", 1, "the table takes 3.28 PB of the disk, and there are"),
+    (f"{TABLE}1600000000000 -o t.npz", 1, "the table takes 3.28 PB of the disk"),
+    (f"{TABLE}1600000000000 -o t.csv", 1, "the table takes at least 1.64 PB of the disk"),
+    (f"{TABLE}1600000000000 -o t.safetensors", 1, "the table takes 3.28 PB of the disk"),
+    (f"{TABLE}{','.join(['0:1000000000000000000'] * 20)} -o t.npy", 1, "of the disk"),
+    ("table sinusoidal --dim 1000000000000 --positions 3", 2, "--dim: expected an int in 0 .."),
+    ("table rotary --head-dim 1000000000000 --positions 3", 2, "--head-dim: expected an even"),
+    (f"{TABLE}0:10:0", 2, "--positions: expected a step other than 0, got '0:10:0'"),
+    (f"{TABLE}5:1", 2, "expected START below STOP, or there are no positions, got '5:1'"),
+    (f"{TABLE}1:5:-1", 2, "expected START above STOP, or there are no positions, got '1:5:-1'"),
+    (f"{TABLE}1e3", 2, "expected 1000 for a count, 1000:1001 for this one position, got '1e3'"),
+    (f"{TABLE}0:1e3", 2, "--positions: expected a count, START:STOP,"),
+    (f"{TABLE}{'9' * 5000}", 2, "--positions: expected a count, START:STOP,"),
+    (f"{TABLE}3 -o no/t.npy", 2, "cannot write no/t.npy: no folder no"),
+    (f"{TABLE}3 -o {'x' * 300}.npy", 1, "File name too long"),
+    (f"{TABLE}3 --dimm 8", 2, "unrecognized arguments: --dimm 8 (did you mean --dim?)"),
+    ("tabel", 2, "did you mean table?"),
+    ("plot heatmap --positions 1000000000000", 2, "--positions: expected at most 524,288 in a"),
+    ("plot waves --positions 1000000000000", 2, "--positions: expected at most 524,288 in a"),
+    ("plot rotation --head-dim 128 --positions 1000000000", 2, "--positions: expected at most"),
+    ("plot similarity --offsets 1000000000000", 2, "--offsets: expected at most 262,144 in a"),
+    ("plot bias --q-len 1000000000000", 2, "--q-len: expected at most 67,108,864 in a picture"),
+    ("plot bias --q-len 10000000 --k-len 10000000", 2, "--k-len: expected at most 6 in a pict"),
+    ("plot bias --kind t5 --num-buckets 1000000000000", 2, "--num-buckets: expected at most"),
+    ("plot heatmap --dpi 999999999999999999", 2, "--size, --dpi: expected at most 268,435,456 p"),
+    ("plot heatmap --size 999x999", 2, "--size, --dpi: expected at most 268,435,456 pixels, got"),
+    ("plot clock --positions 100000000 -o c.gif", 2, "--positions: expected at most 2,522 of t"),
+    ("plot clock --size 300x300 -o c.gif", 2, "--size, --dpi: expected at most 268,435,456 pix"),
+    ("plot heatmp", 2, "did you mean heatmap?"),
+]  # fmt: skip
+
+
+@pytest.mark.usefixtures("limits")
 @pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        ("dance", ": COMMAND: invalid choice: 'dance'"),
-        ("--json info", " info: unrecognized arguments: --json (write them after the command: `"),
-        ("explain llama-3.1", " explain: llama-3.1: a preset, which has no config.json to explain"),
-        ("info --loud", " info: unrecognized arguments: --loud"),
-        ("info --js", " info: unrecognized arguments: --js"),  # no abbreviations
-        ("explain", " explain: the following arguments are required: PATH"),
-        ("demo --tokens 0", " demo: --tokens: expected 1 or more, got 0"),
-        ("demo --tokens many", " demo: --tokens: expected an int, got 'many'"),
-        ("table sinusoidal --positions 3", " table sinusoidal: the following arguments are"),
-        ("table sinusoidal --dim 7 --positions 3", ": --dim: expected a multiple of 2, got 7"),
-        ("table sinusoidal --dim 8 --positions x", ": --positions: expected a count, START:STOP,"),
-        ("table sinusoidal --dim 8 --positions 1:2:0", ": --positions: expected a step other"),
-        ("table sinusoidal --dim 8 --positions 1:2:3:4", ": --positions: expected a count,"),
-        ("table sinusoidal --dim 8 --positions 9223372036854775808", ": --positions: expected"),
-        ("table sinusoidal --dim 8 --positions 3 --base 0", ": --base: expected a number > 0"),
-        ("table sinusoidal --dim 8 --positions 3 --layout x", ": --layout: invalid choice"),
-        ("table sinusoidal --dim 8 --positions 3 --set a=1", ": --set: goes with --preset"),
-        ("table sinusoidal --dim 8 --positions 3 --preset llama-3", ": --preset: expected a sin"),
-        ("table sinusoidal --dim 8 --positions 3 --preset detr", ": --preset: expected one of one"),
-        ("table sinusoidal --dim 8 --positions 9007199254740993,0.5", ": --positions: expected in"),
-        (
-            "table sinusoidal --dim 8 --positions 9007199254740993:9007199254740995,0.5",
-            " of at most",
-        ),
-        (
-            "table sinusoidal --dim 8 --positions 3 --preset whisper --set a=1",
-            ": --set: expected one",
-        ),
-        (
-            "table sinusoidal --dim 8 --positions 3 --preset whisper --set max_timescale=a",
-            ": --set: expected a real number, got str",
-        ),
-        (
-            "table sinusoidal --dim 7 --positions 3 --preset whisper --set max_timescale=5",
-            ": --dim: expected a multiple of 2, got 7",
-        ),
-        (
-            "table sinusoidal --dim 8 --positions 3 --preset whisper --base 5",
-            ": --base: not beside --preset",
-        ),
-        (
-            "table sinusoidal --dim 8 --positions 3 -o t.txt",
-            ": -o/--out: expected a name that ends in .npy, .npz, .csv or .safetensors, got",
-        ),
-        ("table sinusoidal --dim 8 --positions 3 -o no/t.npy", ": -o/--out: cannot write no/t.npy"),
-        (
-            "table sinusoidal --dim 8 --positions 3 --dtype bfloat16 -o t.npy",
-            ": --dtype: expected one of float16, float32, float64 for .npy, got bfloat16",
-        ),
-        ("table rotary --positions 3", " table rotary: expected one of --preset, --config, --head"),
-        ("table rotary --positions 3 --head-dim 8 --preset llama-3", " expected one of --preset,"),
-        ("table rotary --positions 3 --preset llama-3 --base 5", ": --base: not beside --preset"),
-        ("table rotary --positions 3 --preset lama-3", ": --preset: expected a preset like llama"),
-        (
-            "table rotary --positions 3 --preset meta-llama/Llama-3.1-8B",
-            ": --preset: expected a preset like llama-3.1, llama-3, got",
-        ),
-        ("table rotary --positions 3 --preset ?", ": --preset: expected one of --list-presets"),
-        ("table rotary --positions 3 --preset gemma-4", ": --layer-type: expected one of full_att"),
-        ("table rotary --positions 3 --head-dim 8 --scaling yarn", ": --scaling: expected a JSON"),
-        (
-            'table rotary --positions 3 --head-dim 8 --scaling \'{"rope_type": "linear"}\'',
-            ": --scaling: factor: expected a value, which linear needs, got none",
-        ),
-        ("plot heatmap --dim 8 --head-dim 8", ": --dim: is not of a rotary encoding"),
-        ("plot heatmap --size 0.1x0.1", ": --size: there is no room for the picture"),
-        (
-            "plot heatmap --size 900x1 --dpi 100000",
-            ": --size, --dpi: expected at most 268,435,456 p",
-        ),
-        ("plot clock --dpi 50 -o c.gif", ": --dpi: a .gif always has 100"),
-        ("plot similarity --dim 8 --q q.npy", ": --q: is not of a sinusoidal encoding, which"),
-        ("plot rotation --head-dim 8 --x x.npy --head -1", ": --head: expected 0 .. 0, got -1"),
-        ("plot rotation --head-dim 8 --x x.npy --head 1", ": --head: expected 0 .. 0, got 1"),
-        ("plot bias --causal", ": --causal: is not of alibi, which this is"),
-        ("plot bias --kind t5 --num-heads 4", ": --num-heads: is not of t5, which this is"),
-        ("plot heatmap --size large", ": --size: expected inches like 8x5, got 'large'"),
-        ("plot clock -o clock.mp4", ": -o/--out: expected a name that ends in .png, .svg, .pdf or"),
-    ],
+    ("command", "status", "said"), [*((command, 2, said) for command, said in NO_SENSE), *TOO_MUCH]
 )
-def test_command_lines_that_make_no_sense(
-    arguments: str,
-    line: str,
+def test_command_lines_that_are_refused(
+    command: str,
+    status: int,
+    said: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    if "bfloat16" in arguments:
+    if "bfloat16" in command:
         pytest.importorskip("ml_dtypes")
     monkeypatch.chdir(tmp_path)
-    if arguments.startswith("plot"):
+    if command.startswith("plot"):
         pytest.importorskip("matplotlib")
-        if " -o " not in arguments:
-            arguments += " -o picture.png"
-        for name in re.findall(r"\w\.npy", arguments):
+        command += "" if " -o " in command else " -o picture.png"
+        for name in re.findall(r"\w\.npy", command):
             np.save(name, np.zeros((3, 8), np.float32))
-    assert cli.main(shlex.split(arguments)) == 2
-    said = one_line(capsys)
-    assert said.startswith("posenc-native")
-    assert line in said
+    assert said in refusal(command, status, capsys)
     assert not {path.name for path in tmp_path.iterdir()} - {"q.npy", "x.npy"}
 
 
@@ -269,12 +282,11 @@ def test_backend_that_matplotlib_does_not_know(tmp_path: Path) -> None:
 
 
 def test_interrupt(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def interrupted(*_: object) -> None:
+    def interrupted(**_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(demo, "run", interrupted)
-    assert cli.main(["demo"]) == 130
-    assert one_line(capsys) == "posenc-native demo: interrupted"
+    monkeypatch.setattr(configuration, "configuration", interrupted)
+    assert refusal("info", 130, capsys) == "posenc-native info: interrupted\n"
 
 
 def test_broken_pipe_is_quiet() -> None:

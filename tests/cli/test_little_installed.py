@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,57 +34,63 @@ def found(name, *more):
 importlib.util.find_spec = found
 sys.meta_path.insert(0, Blocked())
 """
-BARE = WITHOUT + "from posenc_native.cli import main; sys.exit(main())"
+# Runs one command after the other, and says of each how it ended and what it said.
+COMMANDS = """
+import contextlib, io, json, shlex, sys
+from posenc_native.cli import main
+found = []
+for command in sys.argv[1:]:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = main(shlex.split(command))
+    found.append((status, out.getvalue(), err.getvalue()))
+print(json.dumps(found))
+"""
 
 
-def bare(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", BARE, *arguments], capture_output=True, text=True, check=False
-    )
+def last_line(code: str, *arguments: str) -> Any:
+    """What a program prints, as JSON in its last line; it has nothing to complain of."""
+    command = [sys.executable, "-c", code, *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+    return json.loads(result.stdout.splitlines()[-1])
 
 
 @pytest.mark.usefixtures("model")
 def test_numpy_alone_is_enough() -> None:
-    for command in (
+    commands = (
         "--help", "plot heatmap --help", "info", "explain path/to/model",
         "table rotary --list-presets",
         "table sinusoidal --dim 8 --positions 5 -o t.npy",
         "table rotary --preset llama-3.1 --positions 5 -o t.npz",
         "table sinusoidal --dim 8 --positions 5",
-    ):  # fmt: skip
-        result = bare(*command.split())
-        assert (result.returncode, result.stderr) == (0, ""), command
-        assert result.stdout
+    )  # fmt: skip
+    for command, (status, out, err) in zip(
+        commands, last_line(WITHOUT + COMMANDS, *commands), strict=True
+    ):
+        assert (status, err) == (0, ""), command
+        assert out
     assert np.array_equal(np.load("t.npy"), pn.sinusoidal(5, 8))
 
 
+MISSING = {
+    "plot heatmap -o h.png": "matplotlib",
+    "plot clock -o h.gif": "matplotlib",
+    "explain path/to/model --plot h.png": "matplotlib",
+    "table sinusoidal --dim 8 --positions 5 -o t.safetensors": "safetensors",
+    "table sinusoidal --dim 8 --positions 5 --dtype bfloat16": "ml_dtypes",
+    "demo": '"torch>=2.10" transformers matplotlib',
+}
+
+
 @pytest.mark.usefixtures("model")
-@pytest.mark.parametrize(
-    ("command", "package", "install"),
-    [
-        ("plot heatmap -o h.png", "matplotlib", "pip install matplotlib"),
-        ("plot clock -o h.gif", "matplotlib", "pip install matplotlib"),
-        ("explain path/to/model --plot h.png", "matplotlib", "pip install matplotlib"),
-        (
-            "table sinusoidal --dim 8 --positions 5 -o t.safetensors",
-            "safetensors",
-            "pip install safetensors",
-        ),
-        (
-            "table sinusoidal --dim 8 --positions 5 --dtype bfloat16",
-            "ml_dtypes",
-            "pip install ml_dtypes",
-        ),
-        ("demo", "torch", 'pip install "torch>=2.10" transformers matplotlib rich'),
-    ],
-)
-def test_what_is_missing_is_said_in_one_line(command: str, package: str, install: str) -> None:
-    result = bare(*command.split())
-    assert result.returncode == 1
-    (line,) = result.stderr.splitlines()
-    assert "needs" in line
-    assert package in line
-    assert line.endswith(f": {install}")
+def test_what_is_missing_is_said_in_one_line() -> None:
+    found = last_line(WITHOUT + COMMANDS, *MISSING)
+    for (command, install), (status, _, err) in zip(MISSING.items(), found, strict=True):
+        assert status == 1, command
+        (line,) = err.splitlines()
+        assert re.search(rf"needs \S*({install.split()[-1]}|torch)", line)
+        assert line.endswith(f": pip install {install}")
     assert not list(Path().glob("*.*"))
 
 
@@ -90,24 +98,25 @@ _HF = (
     "posenc_native.hf needs torch (and transformers, for a model): "
     'pip install "torch>=2.10" transformers'
 )
+FACES = {
+    "nn": 'posenc_native.nn needs torch: pip install "torch>=2.10"',
+    "flex": 'posenc_native.flex needs torch: pip install "torch>=2.10"',
+    "hf": _HF,
+    "plot": "posenc_native.plot needs matplotlib: pip install matplotlib",
+}
 
 
-@pytest.mark.parametrize(
-    ("face", "said"),
-    [
-        ("nn", 'posenc_native.nn needs torch: pip install "torch>=2.10"'),
-        ("flex", 'posenc_native.flex needs torch: pip install "torch>=2.10"'),
-        ("hf", _HF),
-        ("plot", "posenc_native.plot needs matplotlib: pip install matplotlib"),
-    ],
-)
 @pytest.mark.parametrize("way", ["import posenc_native.{}", "import posenc_native as pn; pn.{}"])
-def test_what_is_missing_for_a_part_of_the_library(face: str, said: str, way: str) -> None:
-    code = f"{WITHOUT}\ntry: {way.format(face)}\nexcept ImportError as error: print(error)\n"
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False
-    )
-    assert (result.stdout, result.stderr) == (f"{said}\n", "")
+def test_what_is_missing_for_a_part_of_the_library(way: str) -> None:
+    code = f"""{WITHOUT}
+import json
+found = {{}}
+for face in {[*FACES]}:
+    try: exec({way!r}.format(face))
+    except ImportError as error: found[face] = str(error)
+print(json.dumps(found))
+"""
+    assert last_line(code) == FACES
 
 
 def test_texts_name_packages_and_versions_of_the_project() -> None:
@@ -123,24 +132,11 @@ def test_texts_name_packages_and_versions_of_the_project() -> None:
 
 
 @pytest.mark.usefixtures("model")
-@pytest.mark.parametrize(
-    "command",
-    [
-        "--help",
-        "plot clock --help",
-        "table sinusoidal --dim 8 --positions 5",
-        "explain path/to/model",
-    ],
-)
-def test_nothing_is_imported_in_vain(command: str) -> None:
-    code = (
-        "import sys; from posenc_native.cli import main; main(); "
-        f"print([name for name in {OPTIONAL} if name in sys.modules], file=sys.stderr)"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", code, *command.split()], capture_output=True, text=True, check=False
-    )
-    assert result.stderr == "[]\n"
+def test_nothing_is_imported_in_vain() -> None:
+    commands = ("--help", "info", "plot clock --help", "explain path/to/model", "dance",
+                "table sinusoidal --dim 8 --positions 5")  # fmt: skip
+    said = f"print(json.dumps([name for name in {OPTIONAL} if name in sys.modules]))"
+    assert last_line(COMMANDS + said, *commands) == []
 
 
 def on_terminal(*arguments: str, **environment: str) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
+import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import LLAMA
+from command_line import LLAMA, refusal
 
 import posenc_native as pn
 from posenc_native import cli
@@ -162,3 +163,24 @@ def test_interrupted_run_leaves_no_half_file(monkeypatch: pytest.MonkeyPatch) ->
     assert cli.main(command) == 0
     assert Path("link.npy").is_symlink()
     assert np.array_equal(np.load("t.npy"), pn.sinusoidal(5, 8))
+
+
+@pytest.mark.parametrize("suffix", ["npy", "npz", "csv", "safetensors"])
+def test_a_disk_that_is_full_midway_leaves_nothing(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    resource = pytest.importorskip("resource", reason="limits of files are those of POSIX")
+    if suffix == "safetensors":
+        pytest.importorskip("safetensors")
+    monkeypatch.chdir(tmp_path)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        said = refusal(f"table sinusoidal --dim 512 --positions 1000 -o t.{suffix}", 1, capsys)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert "cannot write " in said
+    assert "too large" in said  # as the system says for this limit
+    assert not list(tmp_path.iterdir())

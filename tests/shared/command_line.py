@@ -1,8 +1,9 @@
-"""The command line, started and asked for what it says."""
+"""The command line, called in this process or started, and asked for what it says."""
 
 from __future__ import annotations
 
 import argparse
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,10 +27,23 @@ def run(*arguments: str, **settings: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, **settings)
 
 
-def one_line(capsys: pytest.CaptureFixture[str]) -> str:
-    err = capsys.readouterr().err
+def output_of(command: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """What a command prints that ends well and has nothing to complain of."""
+    assert cli.main(shlex.split(command)) == 0
+    out, err = capsys.readouterr()
+    assert not err
+    return out
+
+
+def refusal(command: str | list[str], status: int, capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line of a command that ends with this status."""
+    words = shlex.split(command) if isinstance(command, str) else command
+    assert cli.main(words) == status
+    out, err = capsys.readouterr()
+    assert not out
     assert err.count("\n") == 1, err
-    return err.rstrip("\n")
+    assert err.startswith("posenc-native")
+    return err
 
 
 def commands(parser: Any = None) -> Iterator[Any]:

@@ -9,24 +9,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .attention import Attention, attention
-from .exact import exact_cos_sin
-from .models import (
-    LAYERS,
-    NORMED_LAYERS,
-    SHOWN_POSITIONS,
-    Ways,
-    both_ways,
-    facts_about,
-    small_llama,
-    small_qwen3,
-    tables_of_model,
-    ways_to_norm,
-)
-from .timing import Clock, Timing, compare, decoding_steps, prefills, rotary_alone, take_turns
+from .far import SHOWN_POSITIONS, Attention, attention, errors_of_tables
+from .models import LAYERS, both_ways, facts_about, ways_to_norm
+from .timing import Timing, time_ways
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,23 +24,24 @@ __all__ = ["FULL", "MOVED_TO", "QUICK", "Figures", "Sizes", "measure"]
 MOVED_TO = 131072
 
 
-@dataclass(frozen=True)
-class Sizes:
+class Sizes(NamedTuple):
     """How much a demonstration does.
 
     Attributes:
         context: bytes of the text that are read; the model with norms reads an eighth.
-        rounds: of each time of a prefill.
-        steps: rounds of each time of a decoding step; half as many of that with norms.
+        rounds, seconds: how often, and how long each kind of call is timed at least.
+        threads: of torch; None for as many as it has. Two that share a processor with other
+            programs wait for each other ten times as long as they compute.
     """
 
     context: int
     rounds: int
-    steps: int
+    seconds: float
+    threads: int | None = None
 
 
-FULL = Sizes(context=1024, rounds=6, steps=40)
-QUICK = Sizes(context=128, rounds=6, steps=12)
+FULL = Sizes(context=1024, rounds=6, seconds=4.0)
+QUICK = Sizes(context=128, rounds=1, seconds=0.5, threads=1)
 
 
 @dataclass(frozen=True)
@@ -90,178 +79,89 @@ class Figures:
         return next((i for i, (a, b) in pairs if a != b), len(theirs))
 
 
-class _Steps:
-    """Reports how far the work is: steps of known weight, each in equal ticks."""
-
-    def __init__(self, report: Callable[[str, float], None], total: float) -> None:
-        self._report, self._total, self._done, self._share = report, total, 0.0, 0.0
-        self._label = ""
-
-    @contextlib.contextmanager
-    def step(self, label: str, weight: float, ticks: int = 1) -> Iterator[None]:
-        """Work that takes about `weight` seconds and calls `tick` so many times."""
-        end, self._share, self._label = self._done + weight, weight / ticks, label
-        self._report(label, self._done / self._total)
-        yield
-        self._done = end
-
-    def tick(self, *_: object) -> None:
-        self._done += self._share
-        self._report(self._label, self._done / self._total)
-
-
 def measure(
     data: bytes,
     new_tokens: int,
     sizes: Sizes = FULL,
     compiled: bool = False,
-    report: Callable[[str, float], None] = lambda label, fraction: None,
+    done: Callable[[float, str], None] = lambda fraction, label: None,
 ) -> Figures:
-    """Run the model both ways and measure.
+    """Run the models both ways and measure.
 
     Args:
         data: the text, of which ``sizes.context`` bytes are read.
         new_tokens: length of the greedy continuation.
         sizes: how much is done.
         compiled: whether the time of compiled models is measured, too.
-        report: is told what is being done and which fraction of all is done.
+        done: is told which fraction of all has been done since the last time, and what comes next.
     """
-    # Seconds, roughly.
-    reading, writing = 0.7 * sizes.context / FULL.context, 0.02 * new_tokens
-    timing = 4.5 * reading * sizes.rounds + 0.06 * sizes.steps + 0.5
-    norms = timing * NORMED_LAYERS / LAYERS / 8 + 1.0
-    compiling = 120.0 if compiled else 0.0
-    total = 3.0 + 2 * (2 * reading + writing) + timing + norms + 2 * compiling + 1.0
-    progress = _Steps(report, total)
-    with progress.step("importing torch and transformers", 3.0):
-        import torch
+    import torch
 
-        ways = both_ways(small_llama())
+    ways = both_ways()
     ids = torch.tensor([list(data[: sizes.context])])
-
-    def read(name: str, model: Any) -> tuple[Tensor, list[int], float]:
-        hooks = [layer.register_forward_hook(progress.tick) for layer in model.model.layers]
-        with progress.step(f"{name}: reading {ids.shape[1]} tokens", reading, LAYERS):
-            result = model(ids, use_cache=True)
-        logits = result.logits
-        with progress.step(f"{name}: writing {new_tokens} tokens", writing, LAYERS * new_tokens):
-            continuation = _greedy_continuation(model, result, new_tokens)
-        with progress.step(f"{name}: the text elsewhere", reading, LAYERS):
-            there = torch.arange(MOVED_TO, MOVED_TO + ids.shape[1])[None]
-            change = model(ids, position_ids=there).logits - logits
-        for hook in hooks:
-            hook.remove()
-        return logits, continuation, float(change.abs().max())
-
-    with torch.no_grad():
-        theirs, ours = read("transformers", ways.theirs), read("posenc_native", ways.ours)
-        times: dict[str, dict[str, Timing]] = {}
-        with progress.step("timing both ways in turns", timing, 2 * sizes.rounds):
-            titles = f"Time of rotary, {LAYERS} layers", "Time of the whole model"
-            times |= _times(ways, ids, sizes, titles, "the same, inplace=False", progress.tick)
-        if compiled:
-            with progress.step("compiling both ways", compiling, 2):
-                title = "The whole model, compiled"
-                times |= _times_of_compiled(ways, ids, sizes, title, progress.tick)
-        brief = replace(sizes, steps=-(-sizes.steps // 2))
-        ways_of_norms, start = ways_to_norm(small_qwen3()), ids[:, : -(-ids.shape[1] // 8)]
-        with progress.step("timing norms of q and k", norms, 2 * sizes.rounds):
-            titles = "Qwen3 before attention", "The whole Qwen3"
-            normed = _times(
-                ways_of_norms, start, brief, titles, "the same, norm apart", progress.tick
-            )
-        if compiled:
-            with progress.step("compiling both ways", compiling, 2):
-                title = "The whole Qwen3, compiled"
-                normed |= _times_of_compiled(ways_of_norms, start, brief, title, progress.tick)
+    count = ids.shape[1]
+    with torch.no_grad(), _threads(sizes.threads):
+        done(0.2, f"transformers: reading {count} tokens, writing {new_tokens}")
+        theirs = _read(ways.theirs, ids, new_tokens)
+        done(0.1, f"posenc_native: reading {count} tokens, writing {new_tokens}")
+        ours = _read(ways.ours, ids, new_tokens)
+        done(0.1, "timing both ways in turns")
+        titles = (f"Time of rotary, {LAYERS} layers", "Time of the whole model",
+                  "The whole model, compiled")  # fmt: skip
+        other = "the same, inplace=False"
+        times = time_ways(ways, ids, sizes.rounds, sizes.seconds, titles, other, compiled)
+        done(0.4, "timing norms of q and k")
+        start = ids[:, : -(-count // 8)]
+        titles = "Qwen3 before attention", "The whole Qwen3", "The whole Qwen3, compiled"
+        other, norms = "the same, norm apart", ways_to_norm()
+        normed = time_ways(norms, start, sizes.rounds, sizes.seconds, titles, other, compiled)
+        done(0.1, "attention, cos and sin far from the start")
         heads = {p: (attention(ways.theirs, p), attention(ways.ours, p)) for p in SHOWN_POSITIONS}
-        with progress.step("cos and sin with 60 digits", 1.0):
-            errors = _errors_of_tables(ways.theirs, ways.ours)
+        errors = errors_of_tables(ways.theirs, ways.ours)
+        facts = facts_about(ways.theirs, count, len(data))
     return Figures(
-        tokens=ids.shape[1],
-        spread=float(theirs[0].std()),
-        difference=float((ours[0] - theirs[0]).abs().max()),
-        continuation=(theirs[1], ours[1]),
-        moved=(theirs[2], ours[2]),
+        tokens=count,
+        spread=float(theirs.logits.std()),
+        difference=float((ours.logits - theirs.logits).abs().max()),
+        continuation=(theirs.continuation, ours.continuation),
+        moved=(theirs.moved, ours.moved),
         times=times,
         normed=normed,
         errors=errors,
         attention=heads,
-        facts=facts_about(ways.theirs, ids.shape[1], len(data)),
+        facts=facts,
     )
 
 
-def _greedy_continuation(model: Any, result: Any, count: int) -> list[int]:
-    """The greedy continuation from a prefill, one token at a time on its cache."""
-    tokens: list[int] = []
-    for _ in range(count):
+@contextlib.contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class _Read(NamedTuple):
+    """What a model made of the text."""
+
+    logits: Tensor
+    continuation: list[int]
+    moved: float
+
+
+def _read(model: Any, ids: Tensor, new_tokens: int) -> _Read:
+    import torch
+
+    result = model(ids, use_cache=True)
+    logits, tokens = result.logits, []
+    for _ in range(new_tokens):
         token = result.logits[:, -1:].argmax(-1)
         tokens.append(int(token))
         result = model(token, past_key_values=result.past_key_values, use_cache=True)
-    return tokens
-
-
-def _times(
-    ways: Ways,
-    ids: Tensor,
-    sizes: Sizes,
-    titles: tuple[str, str],
-    other: str,
-    tick: Callable[[], None],
-) -> dict[str, dict[str, Timing]]:
-    """Of rotary alone and of whole models, as they are without torch.compile.
-
-    titles: of these. other: what ``ways.other`` is.
-    """
-    length = ids.shape[1]
-    alone = take_turns(rotary_alone(ways, length), sizes.rounds, tick)
-    alone_step = take_turns(rotary_alone(ways, 1), 5 * sizes.steps)
-    whole = take_turns(prefills(ways, ids), sizes.rounds, tick)
-    whole_step = take_turns(decoding_steps(ways, ids), sizes.steps)
-
-    def rows(prefill: list[list[float]], step: list[list[float]]) -> dict[str, Timing]:
-        return {
-            f"prefill, {length:,} tokens": compare(prefill[0], prefill[1]),
-            other: compare(prefill[0], prefill[2]),
-            "decode, 1 token": compare(step[0], step[1]),
-        }
-
-    return {titles[0]: rows(alone, alone_step), titles[1]: rows(whole, whole_step)}
-
-
-def _times_of_compiled(
-    ways: Ways, ids: Tensor, sizes: Sizes, title: str, tick: Callable[[], None]
-) -> dict[str, dict[str, Timing]]:
-    """Of whole models, both compiled."""
-    import torch
-
-    def turns(kind: Callable[[list[Any], Tensor], list[Clock]], rounds: int) -> list[list[float]]:
-        # A program for each kind of call: what was compiled for another is not looked through.
-        clocks = kind([torch.compile(way, dynamic=False) for way in (ways.theirs, ways.ours)], ids)
-        take_turns(clocks, 2)  # compiles
-        tick()
-        return take_turns(clocks, rounds)
-
-    prefill, step = turns(prefills, sizes.rounds), turns(decoding_steps, sizes.steps)
-    return {
-        title: {
-            f"prefill, {ids.shape[1]:,} tokens": compare(*prefill),
-            "decode, 1 token": compare(*step),
-        }
-    }
-
-
-def _errors_of_tables(theirs: Any, ours: Any) -> dict[int, tuple[float, float]]:
-    """The largest error of cos and sin around each position, both ways."""
-    import torch
-
-    frequencies = theirs.model.rotary_emb.inv_freq.tolist()
-    errors = {}
-    for position in sorted({16 * 4**k for k in range(11)} | set(SHOWN_POSITIONS)):
-        # Several around each: at a power of two itself, float32 makes no error at all.
-        some = range(position, position + 8)
-        exact = [[exact_cos_sin(p, frequency) for frequency in frequencies] for p in some]
-        truth = torch.tensor(exact, dtype=torch.float64).movedim(-1, 0)
-        a, b = (float((tables_of_model(m, some) - truth).abs().max()) for m in (theirs, ours))
-        errors[position] = (a, b)
-    return errors
+    there = torch.arange(MOVED_TO, MOVED_TO + ids.shape[1])[None]
+    change = model(ids, position_ids=there).logits - logits
+    return _Read(logits, tokens, float(change.abs().max()))

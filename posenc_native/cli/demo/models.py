@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from posenc_native import configuration
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 __all__ = [
     "HEAD_DIM",
@@ -16,17 +13,12 @@ __all__ = [
     "LAYERS",
     "NORMED_LAYERS",
     "QUERY_HEADS",
-    "SHOWN_POSITIONS",
     "Ways",
     "both_ways",
     "facts_about",
-    "small_llama",
-    "small_qwen3",
-    "tables_of_model",
     "ways_to_norm",
 ]
 
-SHOWN_POSITIONS = (4096, 131072, 1048576, 16777216)
 LAYERS, QUERY_HEADS, KEY_HEADS, HEAD_DIM = 4, 32, 8, 128
 NORMED_LAYERS = 2  # of the model that norms q and k
 
@@ -39,24 +31,24 @@ class Ways(NamedTuple):
     other: Any  # ours, with another option
 
 
-def small_llama() -> Any:
-    """A small Llama: heads as large models have them, everything else as small as will do."""
-    import transformers
-
-    return _small(transformers.LlamaForCausalLM, transformers.LlamaConfig, LAYERS)
+def both_ways() -> Ways:
+    """A Llama, and copies that are patched; the last of them rotates into fresh memory."""
+    return _patched("Llama", LAYERS, {}, {"inplace": False})
 
 
-def small_qwen3() -> Any:
-    """The same as a Qwen3, which norms each head of q and k before it is rotated."""
-    import transformers
-
-    return _small(transformers.Qwen3ForCausalLM, transformers.Qwen3Config, NORMED_LAYERS)
+def ways_to_norm() -> Ways:
+    """A Qwen3, which norms heads before they are rotated: in one pass, and the norm apart."""
+    return _patched("Qwen3", NORMED_LAYERS, {"fuse_norm": True}, {})
 
 
-def _small(kind: Any, config: Any, layers: int) -> Any:
+def _patched(kind: str, layers: int, options: dict[str, Any], others: dict[str, Any]) -> Ways:
     import torch
+    import transformers
 
-    values = config(
+    from posenc_native import hf
+
+    config = getattr(transformers, f"{kind}Config")(
+        # Heads as large models have them, everything else as small as will do.
         vocab_size=256,  # bytes
         hidden_size=512,
         intermediate_size=1024,
@@ -64,7 +56,7 @@ def _small(kind: Any, config: Any, layers: int) -> Any:
         num_attention_heads=QUERY_HEADS,
         num_key_value_heads=KEY_HEADS,
         head_dim=HEAD_DIM,
-        max_position_embeddings=2 * SHOWN_POSITIONS[-1],
+        max_position_embeddings=1 << 25,
         rope_parameters={"rope_type": "default", "rope_theta": 500000.0},  # as Llama 3
         # The usual 0.02 makes all attention scores of such a narrow model about 0, so that a token
         # hardly notices where another stands. This makes their standard deviation 1.7.
@@ -74,36 +66,11 @@ def _small(kind: Any, config: Any, layers: int) -> Any:
     )
     with torch.random.fork_rng():
         torch.manual_seed(2017)
-        return kind(values).eval()
-
-
-def both_ways(model: Any) -> Ways:
-    """The model, and copies that are patched; the last of them rotates into fresh memory."""
-    return _patched(model, {}, {"inplace": False})
-
-
-def ways_to_norm(model: Any) -> Ways:
-    """The same: norm and rotation in one pass, and the norm apart, as the model has it."""
-    return _patched(model, {"fuse_norm": True}, {})
-
-
-def _patched(model: Any, options: dict[str, Any], others: dict[str, Any]) -> Ways:
-    from posenc_native import hf
-
+        model = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
     ours, other = copy.deepcopy(model), copy.deepcopy(model)
     hf.patch(ours, **options)
     hf.patch(other, **others)
     return Ways(model, ours, other)
-
-
-def tables_of_model(model: Any, positions: range) -> Tensor:
-    """Cosines and sines as the model's rotary module gives them: [2, positions, pairs], float64."""
-    import torch
-
-    rotary = model.model.rotary_emb
-    pair = rotary(torch.zeros(1), position_ids=torch.tensor([list(positions)]))
-    # transformers' tables hold every value twice, for a head's two halves.
-    return torch.stack([table[0, :, : HEAD_DIM // 2] for table in pair]).double()
 
 
 def facts_about(model: Any, read: int, total: int) -> str:
@@ -118,5 +85,5 @@ def facts_about(model: Any, read: int, total: int) -> str:
         f"of {HEAD_DIM}\n"
         f"{millions:.0f} million random weights in float32, {read:,} of {total:,} bytes of text\n"
         f"transformers {transformers.__version__}, torch {torch.__version__}, "
-        f"{torch.get_num_threads()} threads, backend {native}"
+        f"threads: {torch.get_num_threads()}, backend {native}"
     )

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import NamedTuple
 
+from .far import SHOWN_POSITIONS
 from .measure import MOVED_TO, Figures
-from .models import SHOWN_POSITIONS
 from .timing import Timing
 
-__all__ = ["Section", "sections", "sections_of_norms", "share_of_attention", "tables"]
+__all__ = ["Section", "sections", "sections_of_norms", "share_of_attention", "text_of"]
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(NamedTuple):
     """A part of the table: rows of what, transformers, posenc_native, comparison."""
 
     title: str
@@ -21,54 +19,25 @@ class Section:
 
 
 def sections(figures: Figures) -> list[Section]:
-    """The first table: what both its printed form and its picture show."""
+    """The first table."""
     same, count = figures.same_tokens(), len(figures.continuation[0])
     relative = f"{figures.difference / figures.spread:.0e} of spread"
+    alike = "the same" if same == count else f"same up to {same}"
+    rows = [
+        ("largest logit difference", "", f"{figures.difference:.1e}", relative),
+        ("greedy continuation", f"{count} tokens", f"{count} tokens", alike),
+        _errors(f"logits move if at {MOVED_TO:,}", *figures.moved),
+    ]
+    elsewhere = [
+        (f"near position {position:,}", *(share_of_attention(way.elsewhere) for way in ways), "")
+        for position, ways in figures.attention.items()
+    ]
+    errors = [_errors(f"near position {p:,}", *figures.errors[p]) for p in SHOWN_POSITIONS]
     return [
-        Section(
-            "The same model",
-            [
-                ("largest logit difference", "", f"{figures.difference:.1e}", relative),
-                (
-                    "greedy continuation",
-                    f"{count} tokens",
-                    f"{count} tokens",
-                    "the same" if same == count else f"same up to {same}",
-                ),
-                (
-                    f"logits move if at {MOVED_TO:,}",
-                    f"{figures.moved[0]:.1e}",
-                    f"{figures.moved[1]:.1e}",
-                    _ratio(*figures.moved, "less", "more"),
-                ),
-            ],
-        ),
+        Section("The same model", rows),
         *_times(figures.times),
-        Section(
-            "Attention gone elsewhere",
-            [
-                (
-                    f"near position {position:,}",
-                    share_of_attention(theirs.elsewhere),
-                    share_of_attention(ours.elsewhere),
-                    "",
-                )
-                for position, (theirs, ours) in figures.attention.items()
-            ],
-        ),
-        Section(
-            "Largest error of cos, sin",
-            [
-                (
-                    f"near position {position:,}",
-                    f"{a:.1e}",
-                    f"{b:.1e}",
-                    _ratio(a, b, "less", "more"),
-                )
-                for position, (a, b) in figures.errors.items()
-                if position in SHOWN_POSITIONS
-            ],
-        ),
+        Section("Attention gone elsewhere", elsewhere),  # type: ignore[arg-type]
+        Section("Largest error of cos, sin", errors),
     ]
 
 
@@ -95,32 +64,28 @@ def share_of_attention(value: float) -> str:
     return f"{100 * value:.2f} %" if value >= 1e-4 else "< 0.01 %"
 
 
+def _errors(what: str, theirs: float, ours: float) -> tuple[str, str, str, str]:
+    ratio = max(theirs, 1e-30) / max(ours, 1e-30)
+    return what, f"{theirs:.1e}", f"{ours:.1e}", _times_as(ratio, "less", "more")
+
+
 def _faster(time: Timing) -> str:
-    """The interval of how many times as fast; where 1 is in it, or it is wide, no claim."""
-    if time.low == 0.0:
-        return "too few rounds"
-    if time.high > _WIDEST * time.low:
+    """How many times as fast, the median; no claim where the rounds do not agree on one."""
+    if time.high > _WIDEST * time.low:  # or there are too few rounds: 0 and infinity
         return "too noisy to tell"
-    if time.high < 1.0:
-        return f"{_interval(1 / time.high, 1 / time.low)}× slower"
-    word = " faster" if time.low > 1.0 else ": noise"
-    return f"{_interval(time.low, time.high)}×{word}"
+    if time.low <= 1.0 <= time.high:
+        return "no difference seen"
+    return _times_as(time.ratio, "faster", "slower")
 
 
 _WIDEST = 1.5  # the ratio of an interval's ends beyond which it says nothing
 
 
-def _interval(low: float, high: float) -> str:
-    digits = 2 if high < 2 else 1 if high < 10 else 0
-    ends = [f"{end:,.{digits}f}" for end in (low, high)]
-    return "–".join(dict.fromkeys(ends))
-
-
-def _ratio(theirs: float, ours: float, better: str, worse: str) -> str:
-    larger, smaller = max(theirs, ours), max(min(theirs, ours), 1e-30)
-    ratio = larger / smaller
-    number = f"{ratio:.1f}" if ratio < 10 else f"{float(f'{ratio:.2g}'):,.0f}"
-    return f"{number}× {better if ours <= theirs else worse}"
+def _times_as(ratio: float, better: str, worse: str) -> str:
+    larger = max(ratio, 1 / ratio)
+    digits = 2 if larger < 2 else 1
+    number = f"{larger:.{digits}f}" if larger < 10 else f"{float(f'{larger:.2g}'):,.0f}"
+    return f"{number}× {better if ratio >= 1 else worse}"
 
 
 def _duration(seconds: float) -> str:
@@ -129,30 +94,23 @@ def _duration(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"
 
 
-def tables(figures: Figures) -> tuple[Any, Any]:
-    """The tables for a terminal, as rich prints them."""
-    first = _table("Rotary encoding, two ways", sections(figures), figures.facts)
-    return first, _table("Norm and rotation of Qwen3, in one pass", sections_of_norms(figures))
-
-
-def _table(title: str, parts: list[Section], caption: str | None = None) -> Any:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(
-        title=title,
-        caption=caption,
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        title_justify="left",
-        caption_justify="left",
+def text_of(figures: Figures) -> str:
+    """The tables, as text."""
+    first, second = sections(figures), sections_of_norms(figures)
+    return "\n\n".join(
+        [
+            f"Rotary encoding, two ways\n{_line('', 'transformers', 'posenc_native', '')}",
+            *map(_section, first),
+            figures.facts,
+            "Norm and rotation of Qwen3, in one pass",
+            *map(_section, second),
+        ]
     )
-    table.add_column("", no_wrap=True)
-    for name, side in (("transformers", "right"), ("posenc_native", "right"), ("", "left")):
-        table.add_column(name, justify=cast(Any, side), no_wrap=True)
-    for section in parts:
-        table.add_row(f"[bold]{section.title}[/bold]")
-        for what, *cells in section.rows:
-            table.add_row(f" {what}", *cells)
-        table.add_section()
-    return table
+
+
+def _section(section: Section) -> str:
+    return "\n".join([section.title, *(_line(f"  {what}", *rest) for what, *rest in section.rows)])
+
+
+def _line(what: str, theirs: str, ours: str, comparison: str) -> str:
+    return f"{what:30}{theirs:>14}{ours:>15}   {comparison}".rstrip()

@@ -1,7 +1,7 @@
 """How long a model takes, and rotary alone, in ways that take turns.
 
 Times of a shared machine drift, so the ways run in rounds, and what counts is their ratio within a
-round. Its median has an interval, and where 1 is in it no difference is claimed.
+round. Its median has an interval, which says whether there is anything to claim.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from .models import HEAD_DIM, KEY_HEADS, QUERY_HEADS, Ways
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Clock", "Timing", "compare", "decoding_steps", "prefills", "rotary_alone", "take_turns"]
+__all__ = ["Clock", "Timing", "compare", "take_turns", "time_ways"]
 
 Clock = Callable[[], float]  # does the work once and says how many seconds it took
-CONFIDENCE = 0.95
+_UNSURE = 20  # an interval may be wrong once in so many times
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ def compare(theirs: Sequence[float], ours: Sequence[float]) -> Timing:
     """
     ratios = sorted(a / b for a, b in zip(theirs, ours, strict=True))
     ends = [0.0, *ratios, math.inf]
-    n, cut, beyond = len(ratios), 0, 1.0
-    while 1.0 - 2.0 * beyond / 2.0**n >= CONFIDENCE:
+    n, cut, beyond = len(ratios), 0, 1
+    while 2 * beyond * _UNSURE <= 2**n:
         cut += 1
         beyond += math.comb(n, cut)
     return Timing(
@@ -67,46 +67,81 @@ def compare(theirs: Sequence[float], ours: Sequence[float]) -> Timing:
     )
 
 
-def take_turns(
-    clocks: Sequence[Clock], rounds: int, tick: Callable[[], None] | None = None
-) -> list[list[float]]:
-    """The times of every way; each round begins with another."""
+def take_turns(clocks: Sequence[Clock], rounds: int, seconds: float = 0.0) -> list[list[float]]:
+    """The times of every way; each round begins with another.
+
+    rounds: how many at least; more until so many seconds have passed.
+    """
     times: list[list[float]] = [[] for _ in clocks]
-    for first in range(rounds):
+    end = time.monotonic() + seconds
+    while len(times[0]) < rounds or time.monotonic() < end:
+        first = len(times[0])
         for place in range(len(clocks)):
             which = (first + place) % len(clocks)
             times[which].append(clocks[which]())
-        if tick:
-            tick()
     return times
 
 
-def prefills(models: Sequence[Any], ids: Tensor) -> list[Clock]:
+def time_ways(
+    ways: Ways,
+    ids: Tensor,
+    rounds: int,
+    seconds: float,
+    titles: Sequence[str],
+    other: str,
+    compiled: bool,
+) -> dict[str, dict[str, Timing]]:
+    """Sections of times: of rotary alone, of whole models and, if asked for, of compiled ones.
+
+    Args:
+        ways: to compare.
+        ids: the text.
+        rounds, seconds: how often, and how long each is timed at least.
+        titles: of the sections.
+        other: what ``ways.other`` is.
+        compiled: whether the first two ways are compiled and timed, too.
+    """
+    import torch
+
+    def section(prefill: list[list[float]], step: list[list[float]]) -> dict[str, Timing]:
+        whole = f"prefill, {ids.shape[1]:,} tokens"
+        rows = {whole: compare(prefill[0], prefill[1])}
+        if len(prefill) > 2:
+            rows[other] = compare(prefill[0], prefill[2])
+        return {**rows, "decode, 1 token": compare(step[0], step[1])}
+
+    def turns(clocks: list[Clock]) -> list[list[float]]:
+        return take_turns(clocks, rounds, seconds)
+
+    found = {
+        titles[0]: section(turns(_rotary_alone(ways, ids.shape[1])), turns(_rotary_alone(ways, 1))),
+        titles[1]: section(turns(_prefills(ways, ids)), turns(_decoding_steps(ways, ids))),
+    }
+    if compiled:
+        times = []
+        for kind in (_prefills, _decoding_steps):
+            # A program for each kind of call: what was compiled for another is not looked through.
+            clocks = kind([torch.compile(way, dynamic=False) for way in ways[:2]], ids)
+            take_turns(clocks, 2)  # compiles
+            times.append(turns(clocks))
+        found[titles[2]] = section(*times)
+    return found
+
+
+def _prefills(models: Sequence[Any], ids: Tensor) -> list[Clock]:
     """Clocks of whole models that read a text."""
-
-    def of(model: Any) -> Clock:
-        def once() -> float:
-            start = time.perf_counter()
-            model(ids, use_cache=False)
-            return time.perf_counter() - start
-
-        return once
-
-    return [of(model) for model in models]
+    return [partial(_seconds, model, ids, use_cache=False) for model in models]
 
 
-def decoding_steps(models: Sequence[Any], ids: Tensor) -> list[Clock]:
+def _decoding_steps(models: Sequence[Any], ids: Tensor) -> list[Clock]:
     """Clocks of whole models that read one token after a text."""
 
     def of(model: Any) -> Clock:
         plain = getattr(model, "_orig_mod", model)  # of torch.compile: a prefill is not compiled
         cache = plain(ids, use_cache=True).past_key_values
-        token = ids[:, -1:]
 
         def step(model: Any) -> float:
-            start = time.perf_counter()
-            model(token, past_key_values=cache, use_cache=True)
-            seconds = time.perf_counter() - start
+            seconds = _seconds(model, ids[:, -1:], past_key_values=cache, use_cache=True)
             cache.crop(-1)
             return seconds
 
@@ -116,7 +151,13 @@ def decoding_steps(models: Sequence[Any], ids: Tensor) -> list[Clock]:
     return [of(model) for model in models]
 
 
-def rotary_alone(ways: Ways, tokens: int) -> list[Clock]:
+def _seconds(model: Any, ids: Tensor, **options: Any) -> float:
+    start = time.perf_counter()
+    model(ids, **options)
+    return time.perf_counter() - start
+
+
+def _rotary_alone(ways: Ways, tokens: int) -> list[Clock]:
     """Clocks of all that is rotary in one pass of the models.
 
     That is the tables, once, and in each layer what its attention does between projections and

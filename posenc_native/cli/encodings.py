@@ -1,0 +1,264 @@
+"""The options that describe an encoding.
+
+What goes with what, and the defaults, are those of the functions that make encodings:
+`SinusoidalSpec` and its `from_preset`, `Rotary`, its `preset` and its `from_config`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import inspect
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from posenc_native.base.arguments import SINUSOIDAL_LAYOUTS, WIDTH_LIMIT
+from posenc_native.base.errors import fault_of, names_like
+from posenc_native.models.presets import rotary_presets
+from posenc_native.rotary.rotary import Rotary
+from posenc_native.sinusoids.presets import sinusoidal_presets
+from posenc_native.sinusoids.spec import SinusoidalSpec
+
+from .kinds import Kind, at_least_one, number, reading, whole_number
+from .parser import CommandError, CommandParser, UsageError, default_in_help, flag
+from .terminal import show_table
+
+# What an annotation says of the encodings that a function takes.
+KINDS: Mapping[object, tuple[str, ...]] = {
+    SinusoidalSpec: ("sinusoidal",),
+    Rotary: ("rotary",),
+    SinusoidalSpec | Rotary: ("sinusoidal", "rotary"),
+}
+
+# What json.loads raises: for other text, for thousands of digits, for thousands of brackets.
+_NO_JSON = (ValueError, RecursionError)
+
+_DIM = 128  # of a picture, if no option says what it shows
+
+
+def _pairing_name_or_size(text: str) -> str | int:
+    return int(text) if text.isdecimal() else text
+
+
+def _json_object(text: str) -> Mapping[str, Any]:
+    with contextlib.suppress(*_NO_JSON):
+        value = json.loads(text)
+        if isinstance(value, dict):
+            return value
+    example = '\'{"rope_type": "yarn", "factor": 4}\''
+    raise argparse.ArgumentTypeError(f"expected a JSON object like {example}, got {text!r}")
+
+
+def _assignment(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"expected NAME=VALUE, got {text!r}")
+    with contextlib.suppress(*_NO_JSON):
+        return name, json.loads(value)
+    return name, value
+
+
+def _preset(text: str) -> str:
+    known = {**rotary_presets(), **sinusoidal_presets()}
+    if text not in known:
+        like = names_like(text, known, cutoff=0.4)
+        expected = f"a preset like {', '.join(like)}" if like else "one of --list-presets"
+        raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
+    return text
+
+
+_BOTH = {
+    "base": Kind(number, "X", text="base of the frequencies (rope_theta)"),
+    "preset": Kind(_preset, "NAME", text="as a published model or project has it"),
+}
+_SINUSOIDAL = {
+    "dim": Kind(whole_number, "N", text="width of the table"),
+    "layout": Kind(choices=SINUSOIDAL_LAYOUTS, text="order of the columns"),
+    "shift": Kind(
+        number, "X", text="0 for exponents 2i/dim (the paper), 1 for i/(dim/2 - 1) (tensor2tensor)"
+    ),
+    "scale": Kind(number, "X", text="factor of the angles"),
+    "set": Kind(
+        _assignment,
+        "NAME=VALUE",
+        text="an option of a sinusoidal --preset, under its owner's name; may be repeated",
+    ),
+}
+_ROTARY = {
+    "head_dim": Kind(whole_number, "N", text="width of a head of queries and keys"),
+    "config": Kind(Path, "PATH", text="as a model's config.json says, the file or its folder"),
+    "rotary_dim": Kind(
+        whole_number, "N", text="how many dims of a head are rotated (default: all)"
+    ),
+    "pairing": Kind(
+        _pairing_name_or_size,
+        "NAME",
+        text="which dims are a pair: half, interleaved, or a block size",
+    ),
+    "scaling": Kind(
+        _json_object,
+        "JSON",
+        text="how frequencies are scaled, as in a config.json: "
+        '\'{"rope_type": "linear", "factor": 4}\'',
+    ),
+    "layer_type": Kind(
+        metavar="NAME",
+        text="with --preset or --config: which layers, where they differ, as in full_attention",
+    ),
+    "layer": Kind(whole_number, "N", text="with --config: number of a layer, in place of its type"),
+    "seq_len": Kind(
+        at_least_one,
+        "N",
+        text="with --preset or --config: length of the text, for scalings that depend on it",
+    ),
+}
+_OF = {"sinusoidal": {**_BOTH, **_SINUSOIDAL}, "rotary": {**_BOTH, **_ROTARY}}
+# What a rotary encoding comes from; what may stand beside it is in the signature.
+_SOURCES: dict[str, Callable[..., Rotary]] = {
+    "preset": Rotary.preset,
+    "config": Rotary.from_config,
+    "head_dim": Rotary,
+}
+
+
+class _ListPresets(argparse.Action):
+    """Prints the presets of some kinds of encodings and exits, as --version does."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> None:
+        rows = []
+        if "rotary" in self.const:
+            for name, facts in rotary_presets().items():
+                scaling = facts.scaling["rope_type"] if facts.scaling else "no scaling"
+                said = f"rotary, head_dim {facts.head_dim}, base {facts.base:g}, {scaling}"
+                rows.append((name, f"{said}: {facts.source}"))
+        if "sinusoidal" in self.const:
+            for name, text in sinusoidal_presets().items():
+                rows.append((name, f"sinusoidal, {text}"))
+        show_table(("preset", "what it is"), rows)
+        parser.exit()
+
+
+def add_encoding(parser: CommandParser, *kinds: str) -> None:
+    """Add the options that describe an encoding; `encoding` reads them.
+
+    Args:
+        parser: of the command.
+        kinds: "sinusoidal", "rotary" or both.
+    """
+    groups = {
+        "sinusoidal": ("sinusoidal tables", _SINUSOIDAL),
+        "rotary": ("rotary encodings", _ROTARY),
+    }
+    titled = [groups[kind] for kind in kinds]
+    if len(kinds) > 1:
+        titled.insert(0, ("encoding", _BOTH))
+    else:
+        (title, options), *_ = titled
+        first = next(iter(options))
+        titled = [(title, {first: options[first], **_BOTH, **options})]
+    for title, options in titled:
+        group = parser.add_argument_group(title)
+        for name, kind in options.items():
+            group.add_argument(
+                flag(name),
+                type=kind.read,
+                metavar=kind.metavar,
+                choices=kind.choices,
+                action="append" if name == "set" else "store",
+                help=kind.text + _default_in_help(name, kinds),
+                default=argparse.SUPPRESS,
+                required=name == "dim" and len(kinds) == 1,
+            )
+            if name == "preset":
+                group.add_argument(
+                    "--list-presets",
+                    action=_ListPresets,
+                    nargs=0,
+                    const=kinds,
+                    default=argparse.SUPPRESS,
+                    help="print the names that --preset knows, and exit",
+                )
+
+
+def _default_in_help(name: str, kinds: tuple[str, ...]) -> str:
+    if name == "dim":
+        several = len(kinds) > 1
+        return f" (default: {_DIM}, if nothing says that it is rotary)" if several else ""
+    maker = SinusoidalSpec if name in _OF["sinusoidal"] else Rotary
+    parameter = inspect.signature(maker).parameters.get(name)
+    if parameter is None or parameter.default in (None, parameter.empty):
+        return ""
+    return f" (default: {default_in_help(parameter.default)})"
+
+
+def encoding(options: argparse.Namespace, *kinds: str) -> SinusoidalSpec | Rotary:
+    """The encoding that the options of `add_encoding` say."""
+    names = {*_OF["sinusoidal"], *_OF["rotary"]}
+    given = {name: value for name, value in vars(options).items() if name in names}
+    rotary = kinds == ("rotary",) or (
+        "rotary" in kinds
+        and (given.get("preset") in rotary_presets() or bool({*given} & {*_ROTARY}))
+    )
+    kind = "rotary" if rotary else "sinusoidal"
+    for name in given:
+        if name not in _OF[kind]:
+            raise UsageError(f"{flag(name)}: is not of a {kind} encoding, which this is")
+    if "preset" in given:
+        known = rotary_presets() if rotary else sinusoidal_presets()
+        if given["preset"] not in known:
+            expected = f"a {kind} preset (--list-presets)"
+            raise UsageError(f"--preset: expected {expected}, got {given['preset']!r}")
+    return _rotary_encoding(given) if rotary else _sinusoidal_encoding(given)
+
+
+def _sinusoidal_encoding(given: dict[str, Any]) -> SinusoidalSpec:
+    name, values = given.pop("preset", None), dict(given.pop("set", ()))
+    given.setdefault("dim", _DIM)
+    if given["dim"] > WIDTH_LIMIT:
+        raise UsageError(f"--dim: expected an int in 0 .. {WIDTH_LIMIT}, got {given['dim']}")
+    if name is None:
+        if values:
+            raise UsageError("--set: goes with --preset")
+        return SinusoidalSpec(**given)
+    dim = given.pop("dim")
+    for other in given:
+        raise UsageError(f"{flag(other)}: not beside --preset; see its options, --list-presets")
+    try:
+        spec = SinusoidalSpec.from_preset(name, dim, **values)
+    except (ValueError, TypeError) as error:
+        fault = fault_of(error)
+        if not (values and fault) or fault.argument == "dim":
+            raise
+        raise UsageError(f"--set: expected {fault.expected}, got {fault.got}") from None
+    if len(spec.axis_order) > 1:
+        raise UsageError(f"--preset: expected one of one coordinate, got {name!r}, which has more")
+    return spec
+
+
+def _rotary_encoding(given: dict[str, Any]) -> Rotary:
+    sources = [name for name in _SOURCES if name in given]
+    if len(sources) != 1:
+        got = " and ".join(map(flag, sources)) or "none"
+        raise UsageError(f"expected one of {', '.join(map(flag, _SOURCES))}, got {got}")
+    source = sources[0]
+    make, value = _SOURCES[source], given.pop(source)
+    for name in given:
+        if name not in inspect.signature(make).parameters:
+            raise UsageError(f"{flag(name)}: not beside {flag(source)}")
+    with reading_config(value) if source == "config" else contextlib.nullcontext():
+        return make(value, **given)
+
+
+@contextlib.contextmanager
+def reading_config(path: Path) -> Iterator[None]:
+    """Turn what can go wrong with a config.json into one line."""
+    try:
+        with reading(path):
+            yield
+    except (ValueError, TypeError) as error:
+        # Whoever typed the path does not know the function that reads the file.
+        fault = fault_of(error)
+        said = str(error) if fault is None else str(fault).removeprefix(f"{fault.function}: ")
+        raise CommandError(f"{path}: {said}") from None

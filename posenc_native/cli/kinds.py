@@ -1,0 +1,165 @@
+"""Kinds of values that are typed: annotations of the functions that are commands.
+
+`Annotated[int, Kind(...)]` is an int for Python, and says how the option is read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+
+from posenc_native.base.arguments import FLOAT_DTYPES
+
+from .parser import CommandError, require
+from .positions import Positions
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How an option is read.
+
+    Attributes:
+        read: makes a value of what was typed; argparse.ArgumentTypeError says what is wrong.
+        metavar: what --help calls the value.
+        choices: all that there is to choose from.
+        short: another name of the option, of one letter.
+        text: what --help says of every option of this kind.
+    """
+
+    read: Callable[[str], Any] = str
+    metavar: str | None = None
+    choices: tuple[str, ...] | None = None
+    short: str | None = None
+    text: str = ""
+
+
+def whole_number(text: str) -> int:
+    """An int."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected an int, got {text!r}") from None
+
+
+def at_least_one(text: str) -> int:
+    """An int of 1 or more."""
+    value = whole_number(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"expected 1 or more, got {text}")
+    return value
+
+
+def number(text: str) -> float:
+    """A float."""
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a number, got {text!r}") from None
+
+
+def _several(read: Callable[[str], Any]) -> Callable[[str], list[Any]]:
+    return lambda text: [read(part) for part in text.split(",")]
+
+
+def _positions(text: str) -> Positions:
+    try:
+        return Positions.read(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _size(text: str) -> tuple[float, float]:
+    try:
+        width, height = map(float, text.split("x"))
+    except ValueError:
+        width = height = 0.0
+    if not (0 < width < 1000 and 0 < height < 1000):
+        raise argparse.ArgumentTypeError(f"expected inches like 8x5, got {text!r}")
+    return width, height
+
+
+PLAIN = {
+    int: Kind(whole_number, "N"),
+    float: Kind(number, "X"),
+    Path: Kind(Path, "PATH"),
+}
+Count = Annotated[int, Kind(at_least_one, "N")]
+Ints = Annotated[list[int], Kind(_several(whole_number), "N,N")]
+Floats = Annotated[list[float], Kind(_several(number), "X,X")]
+Text = Annotated[Path, Kind(Path, "FILE")]
+ArrayFile = Annotated[Path, Kind(Path, "FILE.npy")]
+Size = Annotated[tuple[float, float], Kind(_size, "WxH")]
+Places = Annotated[
+    Positions,
+    Kind(
+        _positions,
+        "POSITIONS",
+        text="100: those from 0 to 99; START:STOP or START:STOP:STEP, as range() counts; 5,7.5,9: "
+        "these; 0:8,1000:1008: several",
+    ),
+]
+DtypeName = Annotated[str, Kind(choices=FLOAT_DTYPES)]
+
+
+def dtype_named(name: str) -> np.dtype[Any]:
+    """The dtype of a name; bfloat16 is one of ml_dtypes."""
+    if name == "bfloat16":
+        require("ml_dtypes", "--dtype bfloat16")
+    found: np.dtype[Any] = np.dtype(name)  # where ml_dtypes has entered its own
+    return found
+
+
+# --- Files
+
+
+def output(*suffixes: str, short: str | None = "-o") -> Kind:
+    """The name of a file to write, which ends in one of these; checked before any work."""
+
+    def read(text: str) -> Path:
+        path = Path(text)
+        problem = None
+        if path.suffix.lower() not in suffixes:
+            either = " or ".join(part for part in (", ".join(suffixes[:-1]), suffixes[-1]) if part)
+            problem = f"expected a name that ends in {either}, got {text!r}"
+        elif path.is_dir():
+            problem = f"expected a file, got the folder {text!r}"
+        elif not path.parent.is_dir():
+            problem = f"cannot write {text}: no folder {path.parent}"
+        if problem:
+            raise argparse.ArgumentTypeError(problem)
+        return path
+
+    return Kind(read, "FILE", short=short)
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """One line for a file that cannot be read."""
+    try:
+        yield
+    except OSError as error:
+        raise CommandError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[Path]:
+    """Give the name of a file to write to, which becomes `path` when all went well.
+
+    What was there stays until then; an interrupted run leaves nothing behind.
+    """
+    target = path.resolve()  # a link stays one
+    part = target.with_name(f"{target.stem}.{os.getpid()}.part{target.suffix}")
+    try:
+        yield part
+        part.replace(target)
+    except OSError as error:
+        raise CommandError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        part.unlink(missing_ok=True)

@@ -1,0 +1,117 @@
+"""Commands from functions: a signature has the options, a docstring what --help says.
+
+A parameter is an option of its name, if ``Args:`` has a line for it or its kind has words of its
+own (kinds.py). One that is positional only is typed without a name, `*words` takes whatever is
+left, and a `SinusoidalSpec` or a `Rotary` has the options of encodings.py. An option that is not
+typed is not passed: the default is that of the function.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import types
+import typing
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from .encodings import KINDS, add_encoding, encoding
+from .kinds import PLAIN, Kind
+from .parser import CommandParser, Words, add_command, default_in_help, flag
+
+Function = Callable[..., Any]
+
+
+def add_function(
+    commands: Any, name: str, function: Function, *also: Function, group: str = "", **settings: Any
+) -> CommandParser:
+    """Add a command that calls a function.
+
+    Args:
+        commands: where to, from `CommandParser.add_commands`.
+        name: as it is typed.
+        function: what it calls, and what its --help says.
+        also: functions of which it takes the options, too.
+        group: title of the options that are not those of an encoding.
+        settings: of argparse.ArgumentParser.
+    """
+    takes_more = any(one.kind is one.VAR_POSITIONAL for one in _parameters(function))
+    parser = add_command(commands, name, function.__doc__, **settings)
+    parser.set_defaults(run=partial(_call, function), takes_more=takes_more)
+    for parameter in _parameters(function):
+        if kinds := KINDS.get(parameter.annotation):
+            add_encoding(parser, *kinds)
+    titled = parser.add_argument_group(group) if group else parser
+    seen: set[str] = set()
+    for one in (function, *also):
+        words = Words.of(one.__doc__)
+        for parameter in _parameters(one):
+            if parameter.name not in seen and _add_option(titled, parameter, words.arguments):
+                seen.add(parameter.name)
+    return parser
+
+
+def _call(function: Function, options: argparse.Namespace) -> Any:
+    given = values(function, options)
+    alone = [
+        given.pop(parameter.name)
+        for parameter in _parameters(function)
+        if parameter.kind is parameter.POSITIONAL_ONLY
+    ]
+    return function(*alone, *options.more, **given)
+
+
+def values(function: Function, options: argparse.Namespace, *more: Function) -> dict[str, Any]:
+    """The arguments of a function that were typed, and the encoding that it takes.
+
+    more: functions whose arguments are what it takes as keywords of any name.
+    """
+    typed, found = vars(options), {}
+    for parameter in _parameters(function):
+        if kinds := KINDS.get(parameter.annotation):
+            found[parameter.name] = encoding(options, *kinds)
+        elif parameter.name in typed:
+            found[parameter.name] = typed[parameter.name]
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            for one in more:
+                found |= values(one, options)
+    return found
+
+
+def _parameters(function: Function) -> list[inspect.Parameter]:
+    hints = typing.get_type_hints(function, include_extras=True)
+    return [
+        parameter.replace(annotation=_without_none(hints.get(name)))
+        for name, parameter in inspect.signature(function).parameters.items()
+    ]
+
+
+def _without_none(hint: Any) -> Any:
+    """X of X | None."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        some = [one for one in typing.get_args(hint) if one is not types.NoneType]
+        return some[0] if len(some) == 1 else hint
+    return hint
+
+
+def _add_option(group: Any, parameter: inspect.Parameter, said: dict[str, str]) -> bool:
+    name, hint, default = parameter.name, parameter.annotation, parameter.default
+    kind = next(iter(getattr(hint, "__metadata__", ())), PLAIN.get(hint, Kind()))
+    text = "; ".join(filter(None, (kind.text, said.get(name))))
+    if not text:
+        return False
+    if not (default is parameter.empty or default is None or default is False):
+        text += f" (default: {default_in_help(default)})"
+    settings: dict[str, Any] = {"help": text.replace("%", "%%")}
+    if hint is bool:
+        settings["action"] = "store_true"
+    else:
+        settings |= {"type": kind.read, "metavar": kind.metavar, "choices": kind.choices}
+    if parameter.kind is parameter.POSITIONAL_ONLY:
+        group.add_argument(name, **settings)
+        return True
+    flags = filter(None, (kind.short, flag(name)))
+    required = default is parameter.empty
+    group.add_argument(*flags, **settings, required=required, default=argparse.SUPPRESS)
+    return True
