@@ -26,11 +26,9 @@ from posenc_native.base.optional import absent, install_command
 if absent("matplotlib"):
     raise ImportError(f"posenc_native.plot needs matplotlib: {install_command('matplotlib')}")
 
-from .biases import bias
 from .clocks import clock, clock_animation
-from .inner_products import similarity
-from .rotations import rotation
-from .scalings import frequencies
+from .offsets import bias, similarity
+from .rotary import frequencies, rotation
 from .tables import heatmap, waves
 
 __all__ = [

@@ -76,9 +76,9 @@ def clock(
     chosen = _chosen_pairs(function, shown, pairs)
     found = read_position(function, position, shown)
     row = shown.table(found)[0]
-    ax = _axes_of_dials(function, ax, len(chosen))
-    _Dials(ax, shown, chosen).turn(found[0], row)
-    return ax
+    dials = _Dials(function, ax, shown, chosen)
+    dials.turn(found[0], row)
+    return dials.axes
 
 
 def clock_animation(
@@ -130,19 +130,18 @@ def clock_animation(
     if not os.path.isdir(folder):
         raise FileNotFoundError(f"{function}: path: no folder {folder}")
     rows = shown.table(found)
-    ax = _axes_of_dials(function, ax, len(chosen))
-    dials = _Dials(ax, shown, chosen)
-    middle = len(found) // 2
-    with _recording(dials, found[0], rows[0]) as pixels_at:
+    dials = _Dials(function, ax, shown, chosen)
+    turns = list(zip(found, rows, strict=True))
+    with _recording(dials, *turns[0]) as pixels_at:
         # Of the first alone they would lack those of sectors: at position 0 there are none.
-        colours = _Colours(np.stack([pixels_at(found[i], rows[i]) for i in (0, middle)]))
-        frames = [colours.picture(pixels_at(*each)) for each in zip(found, rows, strict=True)]
-    dials.turn(found[-1], rows[-1])
+        colours = _Colours(np.stack([pixels_at(*turns[i]) for i in (0, len(turns) // 2)]))
+        frames = [colours.picture(pixels_at(*each)) for each in turns]
+    dials.turn(*turns[-1])
     frames[0].save(
         path, format="GIF", save_all=True, append_images=frames[1:], loop=0,
         duration=10 * round(100 / rate),
     )  # fmt: skip
-    return ax
+    return dials.axes
 
 
 def _chosen_pairs(function: str, shown: Encoding, pairs: Sequence[int] | None) -> list[int]:
@@ -157,12 +156,6 @@ def _chosen_pairs(function: str, shown: Encoding, pairs: Sequence[int] | None) -
         if i not in whole:
             wrong_value(function, "pairs", "pairs with a sine and a cosine", i)
     return chosen
-
-
-def _axes_of_dials(function: str, ax: Axes | None, count: int) -> Axes:
-    columns = min(count, _COLUMNS)
-    rows = math.ceil(count / columns)
-    return drawing.one_axes(function, ax, (max(1.9 * columns, 5.0), 0.7 + 2.45 * rows))
 
 
 @contextlib.contextmanager
@@ -195,18 +188,32 @@ def _recording(
         for artist in (*shapes, *texts):
             artist.set_animated(True)
         recorder.draw()
-        some = _SomeLines(recorder.renderer)
-        for text in texts:
-            some.draw(text, text.get_text().split("\n")[:-1])
+        renderer = recorder.renderer
+        draw_text, wanted = renderer.draw_text, set[str]()
+
+        def draw_if_wanted(gc: Any, x: float, y: float, line: str, *more: Any, **look: Any) -> None:
+            if line in wanted:
+                draw_text(gc, x, y, line, *more, **look)
+
+        def draw_lines(which: slice) -> None:
+            """Some lines of each text, exactly where they are in all of it."""
+            for text in texts:
+                wanted.clear()
+                wanted.update(text.get_text().split("\n")[which])
+                text.draw(renderer)
+
+        # The renderer is asked for each line: the last, which changes, takes a quarter of the time
+        # of three.
+        renderer.draw_text = draw_if_wanted
+        draw_lines(slice(-1))
         still = recorder.copy_from_bbox(figure.bbox)
 
         def pixels_at(position: Any, row: FloatArray) -> _Pixels:
             dials.turn(position, row)
             recorder.restore_region(still)
             for shape in shapes:
-                shape.draw(recorder.renderer)
-            for text in texts:
-                some.draw(text, text.get_text().split("\n")[-1:])
+                shape.draw(renderer)
+            draw_lines(slice(-1, None))
             pixels: _Pixels = np.asarray(recorder.buffer_rgba()).view("<u4")[..., 0]
             return np.asarray(pixels & np.uint32(0xFFFFFF), np.uint32)
 
@@ -219,32 +226,6 @@ def _recording(
         figure.set_facecolor(face)
         figure.set_dpi(dpi)
         figure.set_canvas(canvas)
-
-
-class _SomeLines:
-    """Draws some lines of a text, exactly where they are in all of it.
-
-    It stands in for the renderer, which is asked for each line: one that changes takes a quarter of
-    the time of three.
-    """
-
-    def __init__(self, renderer: Any) -> None:
-        self._renderer, self._wanted = renderer, frozenset[str]()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._renderer, name)
-
-    def draw(self, text: Text, lines: Sequence[str]) -> None:
-        """Draw those of the text's lines."""
-        self._wanted = frozenset(lines)
-        text.draw(self)  # type: ignore[arg-type]
-
-    def draw_text(
-        self, gc: Any, x: float, y: float, line: str, *more: Any, **settings: Any
-    ) -> None:
-        """Draw a line, if it is wanted."""
-        if line in self._wanted:
-            self._renderer.draw_text(gc, x, y, line, *more, **settings)
 
 
 class _Colours:
@@ -279,23 +260,20 @@ def _channels(pixels: _Pixels) -> npt.NDArray[np.uint8]:
     return np.stack([pixels >> shift & 255 for shift in (0, 8, 16)], -1).astype(np.uint8)
 
 
-def _cell_points(ax: Axes, columns: int, rows: int) -> float:
-    """The distance between dials."""
-    width, height = drawing.points(ax)
-    return min(width / columns, height / (_HEIGHT * rows))
-
-
 class _Dials:
     """A dial for each pair, in rows, and what moves on them."""
 
-    def __init__(self, ax: Axes, shown: Encoding, chosen: list[int]) -> None:
-        self.axes, self._shown, self._chosen = ax, shown, chosen
+    def __init__(self, function: str, ax: Any, shown: Encoding, chosen: list[int]) -> None:
         columns = min(len(chosen), _COLUMNS)
         rows = math.ceil(len(chosen) / columns)
+        (ax,) = drawing.axes(function, ax, (max(1.9 * columns, 5.0), 0.7 + 2.45 * rows))
+        self.axes: Axes = ax
+        self._shown, self._chosen = shown, chosen
         # Three lines of "wavelength 54,410", or only the first where they would be too small.
-        cell = _cell_points(ax, columns, rows)
-        self._lines = 3 if 0.095 * cell >= _SMALLEST else 1
-        letters = min(_LETTERS, max(_SMALLEST, 0.095 * cell))
+        width, height = drawing.points(ax)
+        letters = 0.095 * min(width / columns, height / (_HEIGHT * rows))
+        self._lines = 3 if letters >= _SMALLEST else 1
+        letters = min(_LETTERS, max(_SMALLEST, letters))
         look = drawing.palette(ax)
         self._moving: list[tuple[float, float, Line2D, Wedge, Text]] = []
         for i in range(len(chosen)):

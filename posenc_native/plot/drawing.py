@@ -1,4 +1,4 @@
-"""How pictures look: their figures, shades, lines and ticks."""
+"""How pictures look: their figures, words, shades, lines and ticks."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ from matplotlib.ticker import Formatter, FuncFormatter, MaxNLocator, MultipleLoc
 
 from posenc_native.base.arguments import wrong_type, wrong_value
 
+from .encodings import FloatArray, Positions, has_scale, is_range, position_name
+
 # Perceptually uniform and made for all eyes; its lightness grows with the number all the way, so a
 # printed page says the same. A diverging map would have two shades of grey for one number.
 SHADES = "cividis"
-DASHES: tuple[Any, ...] = (
+_DASHES: tuple[Any, ...] = (
     "-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (3, 1)), (0, (1, 1)),
 )  # fmt: skip
-MARKERS = "os^Dv*PX"
+_MARKERS = "os^Dv*PX"
+OPEN = ("top", "right")  # sides that a frame around lines does without
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,10 @@ class Palette:
     bands: tuple[str, str, str]
     colours: tuple[str, ...]
 
+    def line(self, i: int) -> tuple[str, Any, str]:
+        """Colour, dashes and marker of line i: each alone tells eight lines apart."""
+        return self.colours[i % 8], _DASHES[i % 8], _MARKERS[i % 8]
+
 
 _LIGHT = Palette(
     "#1a1a1a", "#6b6b6b", "#d9d9d9", "#ffffff", ("#ffffff", "#dedede", "#f1f1f1"),
@@ -64,39 +71,28 @@ def palette(ax: Axes) -> Palette:
     return _DARK if 0.3 * red + 0.59 * green + 0.11 * blue > 0.5 else _LIGHT
 
 
-def one_axes(function: str, ax: Any, size: tuple[float, float]) -> Axes:
-    """The Axes given, or that of a new figure of this size in inches."""
-    if ax is None:
-        return several_axes(function, None, 1, size)[0]
-    if not isinstance(ax, Axes):
-        wrong_type(function, "ax", "one matplotlib Axes or None", type(ax).__name__)
-    return ax
+def axes(
+    function: str, ax: Any, size: tuple[float, float], count: int = 1, **grid: Any
+) -> npt.NDArray[np.object_]:
+    """The Axes given, or those of a new figure of this size in inches.
 
-
-def several_axes(
-    function: str, ax: Any, count: int, size: tuple[float, float], **grid: Any
-) -> list[Axes]:
-    """The Axes given, so many, or those of a new figure; `grid` is what plt.subplots takes."""
+    `grid` is what plt.subplots takes.
+    """
     if ax is None:
         # pyplot's own, since that is what plt.show() and notebooks show.
         from matplotlib import pyplot
 
-        grid = grid or {"ncols": count}
-        _, made = pyplot.subplots(figsize=size, layout="constrained", squeeze=False, **grid)
-        return list(made.flat)
-    given = list(np.ravel(np.asarray(ax, object)))
+        _, made = pyplot.subplots(
+            ncols=count, figsize=size, layout="constrained", squeeze=False, **grid
+        )
+        return np.ravel(made)
+    given = np.array(ax, object).ravel()
     if not all(isinstance(one, Axes) for one in given):
-        wrong_type(function, "ax", f"{count} matplotlib Axes or None", type(ax).__name__)
+        expected = f"{count if count > 1 else 'one'} matplotlib Axes or None"
+        wrong_type(function, "ax", expected, type(ax).__name__)
     if len(given) != count:
         wrong_value(function, "ax", f"{count} Axes", len(given))
     return given
-
-
-def as_array_of_axes(axes: Sequence[Axes]) -> npt.NDArray[np.object_]:
-    """Several Axes as a function returns them."""
-    result = np.empty(len(axes), object)
-    result[:] = axes
-    return result
 
 
 def points(ax: Axes) -> tuple[float, float]:
@@ -119,67 +115,53 @@ def _broken_at_commas(line: str, wide: int) -> list[str]:
     return [one.replace("\xa0", " ") for one in textwrap.wrap(whole, wide)]
 
 
-def shade(
-    ax: Axes,
-    values: npt.NDArray[np.float64],
-    extent: tuple[float, float, float, float],
-    limits: tuple[float, float],
-    label: str | None,
-) -> AxesImage:
-    """A matrix as an image, row 0 on top; with a label it has a colour bar.
+def set_words(ax: Axes, title: str, x: str, y: str, without: Sequence[str] = ()) -> None:
+    """The title and the names of both axes; and a frame without these sides."""
+    ax.set(xlabel=x, ylabel=y)
+    for side in without:
+        ax.spines[side].set_visible(False)
+    set_title(ax, title)
+
+
+def write(ax: Axes, words: str, xy: tuple[float, float], **look: Any) -> None:
+    """Small words at a place; `look` is what ax.annotate takes."""
+    ax.annotate(words, xy, **{"fontsize": "small", "color": palette(ax).ink, **look})
+
+
+def shade(ax: Axes, values: FloatArray, limits: tuple[float, float], first: float) -> AxesImage:
+    """A matrix as an image, on top the row of position `first`.
 
     Where a pixel holds several numbers it shows the shade of their mean. To pick single numbers
     would draw patterns that are not there. Numbers are averaged, not colours.
     """
-    masked = np.ma.masked_invalid(values)
+    rows, columns = values.shape
     ax.grid(False)  # some styles have one, over the image
-    image = ax.imshow(
-        masked, cmap=SHADES, vmin=limits[0], vmax=limits[1], extent=extent, aspect="auto",
+    return ax.imshow(
+        np.ma.masked_invalid(values), cmap=SHADES, vmin=limits[0], vmax=limits[1],
+        extent=(-0.5, columns - 0.5, first + rows - 0.5, first - 0.5), aspect="auto",
         interpolation="antialiased", interpolation_stage="data",
     )  # fmt: skip
-    if label is not None:
-        colour_bar(image, [ax], label)
+
+
+def shade_positions(ax: Axes, values: FloatArray, positions: Positions, limit: float) -> AxesImage:
+    """A matrix from -limit to limit with a row for each position and a column for each dimension.
+
+    Positions that are no scale are names of their rows.
+    """
+    names = None
+    if not (is_range(positions) and has_scale(positions)):
+        names = [position_name(one) for one in positions]
+    image = shade(ax, values, (-limit, limit), 0.0 if names else float(positions[0]))
+    dimension_ticks(ax.xaxis, values.shape[1])
+    position_ticks(ax.yaxis, names)
     return image
 
 
-def colour_bar(image: AxesImage, axes: Sequence[Axes], label: str, clipped: bool = False) -> None:
+def colour_bar(image: AxesImage, axes: Any, label: str, clipped: bool = False) -> None:
     """The shades and their numbers, beside these Axes; pointed where numbers go on beyond them."""
-    figure = axes[0].get_figure()
+    figure = image.get_figure()
     assert figure is not None
     figure.colorbar(image, ax=axes, label=label, pad=0.02, extend="both" if clipped else "neither")
-
-
-def robust_limit(values: npt.NDArray[np.float64]) -> tuple[float, bool]:
-    """The magnitude that 2 % of the values exceed, and whether there are such.
-
-    Queries and keys of trained models have single dims that would leave no shades for the rest.
-    """
-    sizes = np.abs(values[np.isfinite(values)])
-    largest = float(sizes.max(initial=0.0))
-    usual = float(np.quantile(sizes, 0.98)) if sizes.size else 0.0
-    return usual or largest or 1.0, 0 < usual < largest
-
-
-def label_ends(ax: Axes, ends: Sequence[tuple[float, float, str]]) -> None:
-    """Write names beside the right ends (y, x, name) of lines; a legend if lines end together."""
-    low, high = ax.get_ylim()
-    order = sorted(ends)
-    if not order or (len(order) > 1 and order[-1][0] - order[0][0] < 0.2 * (high - low)):
-        ax.legend(frameon=False)
-        return
-    apart, colours = 0.055, palette(ax)
-    at = [(y - low) / (high - low) for y, _, _ in order]
-    for i in range(1, len(at)):
-        at[i] = max(at[i], at[i - 1] + apart)
-    over = max(0.0, at[-1] - 1.0)
-    for i in reversed(range(len(at))):  # back down, what has been pushed out
-        at[i] = min(at[i], 1.0 - (len(at) - 1 - i) * apart) if over else at[i]
-    for (y, x, name), place in zip(order, at, strict=True):
-        ax.annotate(
-            name, (x, y), xytext=(1.03, place), textcoords="axes fraction", va="center",
-            fontsize="small", color=colours.ink, annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": colours.grey, "linewidth": 0.5, "shrinkA": 0},
-        )  # fmt: skip
 
 
 def dimension_ticks(axis: Any, width: float) -> None:
@@ -191,15 +173,15 @@ def dimension_ticks(axis: Any, width: float) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: _without_decimals(value)))
 
 
-def position_ticks(axis: Any, labels: Sequence[str] | None = None) -> None:
-    """Set a few ticks at whole positions; `labels` are for rows that are not neighbours."""
+def position_ticks(axis: Any, names: Sequence[str] | None = None) -> None:
+    """Set a few ticks at whole positions; `names` are of rows that are not neighbours."""
 
     def text(value: float, _: Any) -> str:
-        if labels is None:
+        if names is None:
             return _without_decimals(value)
         row = round(value)
         # Of a single row there are ticks at fractions too.
-        return labels[row] if row in range(len(labels)) and abs(value - row) < 0.01 else ""
+        return names[row] if row in range(len(names)) and abs(value - row) < 0.01 else ""
 
     axis.set_major_locator(MaxNLocator(nbins=8, integer=True, steps=[1, 2, 5, 10]))
     axis.set_major_formatter(FuncFormatter(text))
@@ -207,6 +189,14 @@ def position_ticks(axis: Any, labels: Sequence[str] | None = None) -> None:
 
 def _without_decimals(value: float) -> str:
     return Formatter.fix_minus(f"{value:,.0f}")
+
+
+def powers_of_ten(lengths: FloatArray, places: npt.NDArray[Any]) -> list[tuple[float, int]]:
+    """The place and the power of 1, 10, 100 ... 10^11 among lengths that increase."""
+    logarithms = np.log10(lengths)
+    first, last = max(0, math.ceil(logarithms[0])), min(11, math.floor(logarithms[-1]))
+    powers = range(first, last + 1)
+    return [(float(np.interp(power, logarithms, places)), power) for power in powers]
 
 
 def length_ticks(ax: Axes, name: str, marks: Sequence[tuple[float, int]]) -> None:
@@ -217,14 +207,3 @@ def length_ticks(ax: Axes, name: str, marks: Sequence[tuple[float, int]]) -> Non
     top.tick_params(labelsize="small", colors=grey)
     top.set_xlabel(name, fontsize="small", color=grey)
     top.spines["top"].set_visible(False)
-
-
-def powers_of_ten(shortest: float, longest: float) -> range:
-    """The powers of ten between two lengths, from 1 to 10^11."""
-    first = max(0, math.ceil(math.log10(shortest)))
-    return range(first, min(11, math.floor(math.log10(longest))) + 1)
-
-
-def open_frame(ax: Axes) -> None:
-    """Take away the lines on top and to the right."""
-    ax.spines[["top", "right"]].set_visible(False)

@@ -1,9 +1,9 @@
-"""The first argument of a picture: the table that it stands for, its frequencies, its words."""
+"""The first arguments of a picture: the table that it stands for, its positions, their words."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from posenc_native.sinusoids.spec import SinusoidalSpec
 from posenc_native.spectra.frequencies import frequencies
 
 FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
+Positions = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ class Encoding:
     columns: str
     pairs: tuple[Pair, ...]
     rows: int | None
-    table: Callable[[npt.NDArray[Any]], FloatArray]
-    places: Callable[[int], npt.NDArray[Any]] = np.arange
+    table: Callable[[Positions], FloatArray]
+    places: Callable[[int], Positions] = np.arange
 
     def pair_of(self, column: int) -> Pair | None:
         """The pair that a column belongs to; None if it is no sine or cosine."""
@@ -78,7 +78,7 @@ class Encoding:
 
     def title(self, *more: str) -> str:
         """What is shown; then the parameters, and more of them."""
-        return f"{self.name}\n" + ", ".join(part for part in (self.parameters, *more) if part)
+        return f"{self.name}\n{_listed(self.parameters, *more)}"
 
 
 def read_encoding(function: str, encoding: Any) -> Encoding:
@@ -89,7 +89,10 @@ def read_encoding(function: str, encoding: Any) -> Encoding:
         TypeError: anything else.
     """
     if arguments.is_count(encoding):
-        return _encoding_of_spec(function, SinusoidalSpec(dim=_width(function, encoding)))
+        width = arguments.even_size(function, "encoding", encoding)
+        if not width:
+            wrong_value(function, "encoding", "a dim > 0", width)
+        encoding = SinusoidalSpec(dim=width)
     if isinstance(encoding, SinusoidalSpec):
         return _encoding_of_spec(function, encoding)
     rope = rotary_in(encoding)
@@ -98,7 +101,12 @@ def read_encoding(function: str, encoding: Any) -> Encoding:
     if not (arguments.is_array(encoding) or isinstance(encoding, (list, tuple))):
         expected = "an int (the dim of a sinusoidal table), a SinusoidalSpec, a Rotary or a table"
         wrong_type(function, "encoding", expected, type(encoding).__name__)
-    return _encoding_of_table(function, encoding)
+    values = read_numbers(function, "encoding", encoding)
+    if values.ndim != 2 or 0 in values.shape:
+        wrong_value(function, "encoding", "a table [positions, dim]", f"shape {list(values.shape)}")
+    rows, width = values.shape
+    words = f"{rows:,} positions × {width} dims"
+    return Encoding("Table", words, width, "dimension", (), rows, lambda found: values[found])
 
 
 def read_numbers(function: str, argument: str, value: Any) -> FloatArray:
@@ -116,7 +124,7 @@ def _in_memory(value: Any) -> Any:
     return value if value.is_meta else value.cpu()
 
 
-def read_position(function: str, position: Any, shown: Encoding) -> npt.NDArray[Any]:
+def read_position(function: str, position: Any, shown: Encoding) -> Positions:
     """The argument `position`, a single one, as [1]."""
     found = arguments.as_array(function, "position", _in_memory(position))
     if found.ndim:
@@ -126,7 +134,7 @@ def read_position(function: str, position: Any, shown: Encoding) -> npt.NDArray[
 
 def read_positions(
     function: str, positions: Any, shown: Encoding | None = None, argument: str = "positions"
-) -> npt.NDArray[Any]:
+) -> Positions:
     """The argument `positions`, [n]: an int n is 0 .. n-1, of a ready table at most its rows."""
     rows = None if shown is None else shown.rows
     if arguments.is_count(positions):
@@ -166,53 +174,28 @@ def evenly(count: int, most: int) -> list[int]:
     return [round(i * (count - 1) / max(some - 1, 1)) for i in range(some)]
 
 
-def _width(function: str, dim: Any) -> int:
-    width = arguments.even_size(function, "encoding", dim)
-    if not width:
-        wrong_value(function, "encoding", "a dim > 0", width)
-    return width
-
-
 def _encoding_of_spec(function: str, spec: SinusoidalSpec) -> Encoding:
     if len(spec.axis_order) != 1:
         expected = "a spec of one coordinate, or its table as [cells, dim]"
         wrong_value(function, "encoding", expected, f"{len(spec.axis_order)} coordinates")
-
-    def only(value: Any) -> Any:
-        return value[0] if isinstance(value, tuple) else value
-
-    (count,) = spec.pairs
-    base, scale = only(spec.base), only(spec.scale)
-    words = [f"dim {spec.dim}"]
+    (count,), grid = spec.pairs, spec.grid
+    base, scale = (one[0] if isinstance(one, tuple) else one for one in (spec.base, spec.scale))
     if spec.inv_freq is not None:
-        inv_freq = scale * np.array(spec.inv_freq)
-        words.append("frequencies of its own")
+        inv_freq, made = np.array(spec.inv_freq), "frequencies of its own"
     else:
-        inv_freq = scale * frequencies(2 * count, base, shift=spec.shift if count > 1 else 0.0)
-        words.append(f"base {number(base)}")
-    words.append(spec.layout)
-    words += [f"shift {number(spec.shift)}"] if spec.shift else []
-    words += [f"scale {number(scale)}"] if scale != 1 else []
-    words += ["of the logarithm"] if spec.logarithm else []
-    first = int(spec.include_coordinates)
-    index = np.arange(count)
-    if spec.layout == "interleaved":
-        sines, cosines = 2 * index, 2 * index + 1
-    else:
-        sines, cosines = index, index + count
-        if spec.layout == "cos_sin":
-            sines, cosines = cosines, sines
-    pairs = _pairs_of_columns(inv_freq, first + sines, first + cosines, spec.dim)
-    width = spec(np.arange(1)).shape[-1] if not spec.logarithm else spec(np.ones(1)).shape[-1]
-    grid = spec.grid
-
-    def places(count: int) -> npt.NDArray[Any]:
-        return np.arange(count) if grid is None else np.asarray(grid.of_shape((count,))[0])
-
+        inv_freq = frequencies(2 * count, base, shift=spec.shift if count > 1 else 0.0)
+        made = f"base {number(base)}"
+    words = _listed(
+        f"dim {spec.dim}", made, spec.layout, spec.shift and f"shift {number(spec.shift)}",
+        scale != 1 and f"scale {number(scale)}", spec.logarithm and "of the logarithm",
+    )  # fmt: skip
+    columns = np.arange(2 * count) + spec.include_coordinates
+    sides = columns.reshape(-1, 2).T if spec.layout == "interleaved" else columns.reshape(2, -1)
+    pairs = _pairs(scale * inv_freq, sides[::-1] if spec.layout == "cos_sin" else sides, spec.dim)
     return Encoding(
-        "Sinusoidal table", ", ".join(words), width, "dimension", pairs, None,
+        "Sinusoidal table", words, spec(np.ones(1)).shape[-1], "dimension", pairs, None,
         lambda positions: np.asarray(spec(positions), np.float64),
-        places,
+        np.arange if grid is None else lambda count: np.asarray(grid.of_shape((count,))[0]),
     )  # fmt: skip
 
 
@@ -220,77 +203,58 @@ def _encoding_of_rotary(function: str, rope: Rotary) -> Encoding:
     count = len(rope.inv_freq)
     if not count:
         wrong_value(function, "encoding", "a Rotary that rotates", rope)
-    index = np.arange(count)
 
-    def table(positions: npt.NDArray[Any]) -> FloatArray:
+    def table(positions: Positions) -> FloatArray:
         tables = rope.tables(same_on_all_axes(rope, positions))
         return np.concatenate(tables, -1).astype(np.float64)
 
-    words = rotary_words(rope) + (
-        ", equal positions on all axes" if rope.axis_map is not None else ""
-    )
-    columns = f"cosine of pair 0 .. {count - 1}, then sine"
-    pairs = _pairs_of_columns(rope.inv_freq, count + index, index, 2 * count)
-    return Encoding("Rotary: cosines and sines", words, 2 * count, columns, pairs, None, table)
-
-
-def _encoding_of_table(function: str, given: Any) -> Encoding:
-    values = read_numbers(function, "encoding", given)
-    if values.ndim != 2 or 0 in values.shape:
-        wrong_value(function, "encoding", "a table [positions, dim]", f"shape {list(values.shape)}")
-    rows, width = values.shape
-    words = f"{rows:,} positions × {width} dims"
+    axes = rope.axis_map is not None and "equal positions on all axes"
     return Encoding(
-        "Table", words, width, "dimension", (), rows, lambda positions: values[positions]
-    )
+        "Rotary: cosines and sines", _listed(rotary_words(rope), axes), 2 * count,
+        f"cosine of pair 0 .. {count - 1}, then sine",
+        _pairs(rope.inv_freq, np.arange(2 * count).reshape(2, -1)[::-1], 2 * count), None, table,
+    )  # fmt: skip
 
 
-def _pairs_of_columns(
-    inv_freq: FloatArray, sines: IntArray, cosines: IntArray, width: int
-) -> tuple[Pair, ...]:
-    def there(column: int) -> int | None:
-        return column if column < width else None
-
-    columns = zip(inv_freq.tolist(), sines.tolist(), cosines.tolist(), strict=True)
-    return tuple(Pair(w, there(sine), there(cosine)) for w, sine, cosine in columns)
+def _pairs(inv_freq: FloatArray, sides: npt.NDArray[Any], width: int) -> tuple[Pair, ...]:
+    """Pairs of the columns of sines and those of cosines, as far as a table of this width goes."""
+    columns = ([c if c < width else None for c in side] for side in sides.tolist())
+    return tuple(Pair(*each) for each in zip(inv_freq.tolist(), *columns, strict=True))
 
 
-def same_on_all_axes(rope: Rotary, positions: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def same_on_all_axes(rope: Rotary, positions: Positions) -> Positions:
     """Positions [n] as a Rotary takes them: of several axes each has the same, as for text."""
     if rope.axis_map is None:
         return positions
     return np.stack([positions] * (int(rope.axis_map.max(initial=0)) + 1))
 
 
+def _listed(*words: Any) -> str:
+    """The words that there are."""
+    return ", ".join(filter(None, words))
+
+
 def rotary_words(rope: Rotary) -> str:
     """The parameters of a Rotary that a reader of a picture wants to know."""
-    words = [f"head_dim {rope.head_dim}"]
-    words += [f"of which {rope.rotary_dim} rotated"] if rope.rotary_dim != rope.head_dim else []
-    own = "inv_freq" in rope._given
-    words.append("frequencies of its own" if own else f"base {number(base_of(rope))}")
-    words += [f"pairing {rope.pairing}"]
-    words += scaling_words(rope.scaling)
-    words += [f"cos and sin × {number(rope.scale)}"] if rope.scale != 1 else []
-    return ", ".join(words)
+    scaling = rope.scaling or {}
+    rope_type = scaling.get("rope_type", scaling.get("type", "default"))
+    shown = [f"scaling {rope_type}"]
+    for key, words in (("factor", "factor"), ("alpha", "alpha"), ("seq_len", "for a sequence of")):
+        if scaling.get(key) is not None:
+            shown.append(f"{words} {number(scaling[key])}")
+    return _listed(
+        f"head_dim {rope.head_dim}",
+        rope.rotary_dim != rope.head_dim and f"of which {rope.rotary_dim} rotated",
+        "frequencies of its own" if "inv_freq" in rope._given else f"base {number(base_of(rope))}",
+        f"pairing {rope.pairing}",
+        rope_type != "default" and " ".join(shown),
+        rope.scale != 1 and f"cos and sin × {number(rope.scale)}",
+    )
 
 
 def base_of(rope: Rotary) -> float:
     """The base of the frequencies, which a scaling may bring along."""
     return float((rope.scaling or {}).get("rope_theta") or rope.base)
-
-
-def scaling_words(scaling: Mapping[str, Any] | None) -> list[str]:
-    """A scaling by its type and factor."""
-    if not scaling:
-        return []
-    rope_type = scaling.get("rope_type", scaling.get("type", "default"))
-    if rope_type == "default":
-        return []
-    keys = ("factor", "alpha")
-    shown = [f"{key} {number(scaling[key])}" for key in keys if scaling.get(key) is not None]
-    length = scaling.get("seq_len")
-    shown += [] if length is None else [f"for a sequence of {number(length)}"]
-    return [" ".join((f"scaling {rope_type}", *shown))]
 
 
 def number(value: float) -> str:
@@ -304,13 +268,12 @@ def number(value: float) -> str:
     return f"{value:.4g}"
 
 
-def position_words(positions: npt.NDArray[Any]) -> str:
+def position_words(positions: Positions) -> str:
     """Which positions are shown."""
     first, last = position_name(positions[0]), position_name(positions[-1])
     if len(positions) == 1:
         return f"position {first}"
-    between = ".." if is_range(positions) else "…"
-    return f"positions {first} {between} {last}"
+    return f"positions {first} {'..' if is_range(positions) else '…'} {last}"
 
 
 def position_name(position: Any) -> str:
@@ -318,12 +281,12 @@ def position_name(position: Any) -> str:
     return f"{position:,}" if isinstance(position, np.integer) else number(float(position))
 
 
-def is_range(positions: npt.NDArray[Any]) -> bool:
+def is_range(positions: Positions) -> bool:
     """Whether positions are neighbours, in order; from 2^63 - 1 to -2^63 is no step."""
     return bool(positions[0] <= positions[-1] and (np.diff(positions) == 1).all())
 
 
-def has_scale(positions: npt.NDArray[Any]) -> bool:
+def has_scale(positions: Positions) -> bool:
     """Whether an axis can be a scale of them: its numbers are float64, and need some in reserve."""
     first, last = float(positions[0]), float(positions[-1])
     return abs(last - first) + 1 > 2.0**-40 * max(abs(first), abs(last))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch
 from matplotlib.transforms import Affine2D
@@ -17,11 +17,11 @@ from posenc_native.base.arguments import wrong_value
 from . import drawing
 from .encodings import (
     Encoding,
+    FloatArray,
+    Positions,
     evenly,
     has_scale,
-    is_range,
     number,
-    position_name,
     position_words,
     read_encoding,
     read_indices,
@@ -67,26 +67,17 @@ def heatmap(encoding: Any, positions: Any = 100, *, ax: Axes | None = None) -> A
     found = read_positions(function, positions, shown)
     values = shown.table(found)
     # Wider where columns are many: two pixels each keep neighbouring sines and cosines apart.
-    ax = drawing.one_axes(function, ax, (8.0 if shown.width <= 256 else 12.0, 4.8))
-    neighbours = is_range(found) and has_scale(found)  # else every row has its name
-    first = float(found[0]) if neighbours else 0.0
-    extent = (-0.5, shown.width - 0.5, first + len(found) - 0.5, first - 0.5)
-    drawing.shade(ax, values, extent, _limits(shown, values), "value")
-    drawing.dimension_ticks(ax.xaxis, shown.width)
-    drawing.position_ticks(ax.yaxis, None if neighbours else [position_name(one) for one in found])
-    ax.set(xlabel=shown.columns, ylabel="position")
-    drawing.set_title(ax, shown.title(position_words(found)))
+    (ax,) = drawing.axes(function, ax, (8.0 if shown.width <= 256 else 12.0, 4.8))
+    image = drawing.shade_positions(ax, values, found, _largest(shown, values))
+    drawing.colour_bar(image, [ax], "value")
+    drawing.set_words(ax, shown.title(position_words(found)), shown.columns, "position")
     return ax
 
 
-def _limits(shown: Encoding, values: npt.NDArray[np.float64]) -> tuple[float, float]:
-    """-1 to 1 where there is nothing but sines and cosines; else as far as values go, 0 in the
-    middle.
-    """
+def _largest(shown: Encoding, values: FloatArray) -> float:
+    """As far as values go from 0: 1 where there is nothing but sines and cosines."""
     largest = float(np.abs(values[np.isfinite(values)]).max(initial=0.0)) or 1.0
-    if shown.pairs and largest <= 1:
-        largest = 1.0
-    return -largest, largest
+    return 1.0 if shown.pairs and largest <= 1 else largest
 
 
 def waves(
@@ -130,21 +121,17 @@ def waves(
     """
     function = "plot.waves"
     shown = read_encoding(function, encoding)
-    if position is not None:
-        if dimensions is not None:
-            wrong_value(function, "dimensions", "None with position, a row of all of them", "both")
-        return _position_across_dimensions(function, shown, position, ax)
-    return _dimensions_across_positions(
-        function, shown, read_positions(function, positions, shown), dimensions, ax
-    )
+    if position is None:
+        found = read_positions(function, positions, shown)
+        return _dimensions_across_positions(function, shown, found, dimensions, ax)
+    if dimensions is not None:
+        wrong_value(function, "dimensions", "None with position, a row of all of them", "both")
+    found = read_position(function, position, shown)
+    return _position_across_dimensions(function, shown, found, ax)
 
 
 def _dimensions_across_positions(
-    function: str,
-    shown: Encoding,
-    positions: npt.NDArray[Any],
-    dimensions: Sequence[int] | None,
-    ax: Axes | None,
+    function: str, shown: Encoding, positions: Positions, dimensions: Any, ax: Axes | None
 ) -> Axes:
     if not (np.diff(positions) > 0).all():
         wrong_value(function, "positions", "positions that increase", "others")
@@ -156,31 +143,26 @@ def _dimensions_across_positions(
     else:
         chosen = read_indices(function, "dimensions", dimensions, shown.width)
     exact = shown.table(positions)[:, chosen]
-    largest = _limits(shown, exact)[1]
+    largest = _largest(shown, exact)
     fine, between = positions, exact
     if _has_between(shown, positions):
         fine = np.linspace(positions[0], positions[-1], (len(positions) - 1) * _SAMPLES + 1)
         between = shown.table(fine)[:, chosen]
-    ax = drawing.one_axes(function, ax, (8.0, 1.0 + 0.9 * len(chosen)))
+    (ax,) = drawing.axes(function, ax, (8.0, 1.0 + 0.9 * len(chosen)))
     first, last = float(positions[0]), float(positions[-1])
+    names = [shown.column_name(column) for column in chosen]
     look = drawing.palette(ax)
     for lane, column in enumerate(chosen):
         # Lines keep the numbers of the table; it is the picture that moves them to their lane.
         place = Affine2D().scale(1, 0.36 / largest).translate(0, -lane) + ax.transData
+        drawn: dict[str, Any] = {"color": look.colours[0], "transform": place}
         ax.axhline(-lane, color=look.faint, linewidth=0.8, zorder=1)
-        ax.plot(
-            fine, between[:, lane], color=look.colours[0], linewidth=1.0, transform=place,
-            label=shown.column_name(column),
-        )  # fmt: skip
+        ax.plot(fine, between[:, lane], linewidth=1.0, label=names[lane], **drawn)
         if len(positions) <= _DOTS:
-            ax.plot(
-                positions, exact[:, lane], "o", color=look.colours[0], markersize=3.0,
-                transform=place,
-            )  # fmt: skip
+            ax.plot(positions, exact[:, lane], "o", markersize=3.0, **drawn)
         pair = shown.pair_of(column)
         if pair is not None:
             _mark_wavelength(ax, pair.wavelength, -lane - 0.46, first, last)
-    names = [shown.column_name(column) for column in chosen]
     ax.set_yticks([-lane for lane in range(len(chosen))], names)
     ax.tick_params(axis="y", length=0)
     ax.set_ylim(-len(chosen) + 0.35, 0.5)
@@ -188,13 +170,14 @@ def _dimensions_across_positions(
     ax.set_xlim(first - margin, last + margin)
     drawing.position_ticks(ax.xaxis)
     heights = f"each lane from {number(-largest)} to {number(largest)}"
-    ax.set(xlabel="position", ylabel="dimension" if shown.columns == "dimension" else "pair")
-    ax.spines[["top", "right", "left"]].set_visible(False)
-    drawing.set_title(ax, shown.title(position_words(positions), heights))
+    drawing.set_words(
+        ax, shown.title(position_words(positions), heights), "position",
+        "dimension" if shown.columns == "dimension" else "pair", (*drawing.OPEN, "left"),
+    )  # fmt: skip
     return ax
 
 
-def _has_between(shown: Encoding, positions: npt.NDArray[Any]) -> bool:
+def _has_between(shown: Encoding, positions: Positions) -> bool:
     """Whether the curve between positions is known, and so few samples of it can follow it."""
     return (
         bool(shown.pairs)
@@ -206,36 +189,29 @@ def _has_between(shown: Encoding, positions: npt.NDArray[Any]) -> bool:
 
 def _mark_wavelength(ax: Axes, wavelength: float, y: float, first: float, last: float) -> None:
     """A line as long as a wave, from the first position on; an arrow where the wave goes on."""
-    whole, look = wavelength <= last - first, drawing.palette(ax)
+    whole, grey = wavelength <= last - first, drawing.palette(ax).grey
     if not math.isfinite(wavelength):
-        ax.annotate("does not turn", (first, y), va="center", fontsize="small", color=look.grey)
+        drawing.write(ax, "does not turn", (first, y), va="center", color=grey)
         return
     end = first + wavelength if whole else last
     style = "|-|,widthA=0.25,widthB=0.25" if whole else "]->,widthA=0.25,lengthA=0"
     ax.add_patch(
         FancyArrowPatch(
-            (first, y),
-            (end, y),
-            arrowstyle=style,
-            mutation_scale=10,
-            color=look.grey,
-            shrinkA=0,
-            shrinkB=0,
-            linewidth=1.0,
+            (first, y), (end, y), arrowstyle=style, mutation_scale=10, color=grey, shrinkA=0,
+            shrinkB=0, linewidth=1.0,
         )
-    )
+    )  # fmt: skip
     words = f"wavelength {number(wavelength)}" + ("" if whole else ", longer than shown")
     # Beside a short arrow; above the line it would hide the wave.
     inside = not whole or wavelength > 0.5 * (last - first)
-    ax.annotate(
-        words, ((first + end) / 2 if inside else end, y),
-        xytext=(0, 0) if inside else (5, 0), textcoords="offset points",
-        ha="center" if inside else "left", va="center", fontsize="small", color=look.ink,
+    drawing.write(
+        ax, words, ((first + end) / 2 if inside else end, y), xytext=(0 if inside else 5, 0),
+        textcoords="offset points", ha="center" if inside else "left", va="center",
         bbox={"facecolor": ax.get_facecolor() if inside else "none", "edgecolor": "none", "pad": 1},
     )  # fmt: skip
 
 
-def _from_short_to_long_waves(shown: Encoding, positions: npt.NDArray[Any]) -> list[int]:
+def _from_short_to_long_waves(shown: Encoding, positions: Positions) -> list[int]:
     """Five columns: of waves from a twentieth of what is shown to four times as much."""
     there = [(p.wavelength, p.sine) for p in shown.pairs if p.sine is not None and p.inv_freq]
     if not there:
@@ -248,15 +224,14 @@ def _from_short_to_long_waves(shown: Encoding, positions: npt.NDArray[Any]) -> l
 
 
 def _position_across_dimensions(
-    function: str, shown: Encoding, position: int, ax: Axes | None
+    function: str, shown: Encoding, position: Positions, ax: Axes | None
 ) -> Axes:
-    found = read_position(function, position, shown)
-    values = shown.table(found)[0]
-    ax = drawing.one_axes(function, ax, (8.0, 3.6))
+    values = shown.table(position)[0]
+    (ax,) = drawing.axes(function, ax, (8.0, 3.6))
     sines = [pair.sine for pair in shown.pairs if pair.sine is not None]
     cosines = [pair.cosine for pair in shown.pairs if pair.cosine is not None]
     others = sorted(set(range(shown.width)) - {*sines, *cosines})
-    size, look = 4.0 if shown.width <= 128 else 2.5, drawing.palette(ax)
+    look = drawing.palette(ax)
     for name, columns, line, fill, colour in (
         ("sine", sines, "-o", look.colours[0], look.colours[0]),
         ("cosine", cosines, "--s", look.paper, look.colours[1]),
@@ -264,19 +239,19 @@ def _position_across_dimensions(
     ):
         if columns:
             ax.plot(
-                columns, values[columns], line, label=name, linewidth=1.0, markersize=size,
-                markerfacecolor=fill, markeredgewidth=1.0, color=colour,
+                columns, values[columns], line, label=name, linewidth=1.0, color=colour,
+                markersize=4.0 if shown.width <= 128 else 2.5, markerfacecolor=fill,
+                markeredgewidth=1.0,
             )  # fmt: skip
-    largest = _limits(shown, values)[1]
+    largest = _largest(shown, values)
     ax.set_ylim(-1.4 * largest, 1.08 * largest)  # with room for the legend
     _mark_lengths(ax, shown)
     drawing.dimension_ticks(ax.xaxis, shown.width)
     ax.set_xlim(-1 - 0.01 * shown.width, shown.width + 0.01 * shown.width)
-    ax.set(xlabel=shown.columns, ylabel="value")
     if shown.pairs:
         ax.legend(loc="lower right", frameon=False, ncols=2)
-    drawing.open_frame(ax)
-    drawing.set_title(ax, shown.title(position_words(found)))
+    title = shown.title(position_words(position))
+    drawing.set_words(ax, title, shown.columns, "value", drawing.OPEN)
     return ax
 
 
@@ -285,22 +260,17 @@ def _mark_lengths(ax: Axes, shown: Encoding) -> None:
     turning = [pair for pair in shown.pairs if pair.inv_freq]
     if len(turning) < 2:
         return
-    lengths = np.log10([pair.wavelength for pair in turning])
+    lengths = np.array([pair.wavelength for pair in turning])
     order = np.argsort(lengths)
-    sides = ([pair.sine for pair in turning], [pair.cosine for pair in turning])
-    columns = [np.array([np.nan if c is None else c for c in side])[order] for side in sides]
+    columns = np.array([(pair.sine, pair.cosine) for pair in turning], float).T  # None is NaN
     if np.nanmax(np.abs(columns[0] - columns[1])) <= 1:  # side by side: one mark for both
-        columns = [(columns[0] + columns[1]) / 2]
-    powers = drawing.powers_of_ten(10 ** lengths.min(), 10 ** lengths.max())
+        columns = columns.mean(0, keepdims=True)
     marks = [
-        (float(np.interp(power, lengths[order], side)), power)
-        for side in columns
-        for power in powers
+        mark for side in columns for mark in drawing.powers_of_ten(lengths[order], side[order])
     ]
     for x, _ in marks:
         ax.axvline(x, color=drawing.palette(ax).grey, linewidth=0.8, linestyle=":", zorder=1)
-    apart = 0.05 * shown.width  # a scaling may bring them too close together to be named
-    named = [
-        mark for i, mark in enumerate(marks) if i == 0 or abs(mark[0] - marks[i - 1][0]) > apart
-    ]
+    # A scaling may bring them too close together to be named.
+    far = [abs(x - before) > 0.05 * shown.width for (before, _), (x, _) in pairwise(marks)]
+    named = [mark for mark, apart in zip(marks, [True, *far], strict=False) if apart]
     drawing.length_ticks(ax, "wavelength, positions", named)

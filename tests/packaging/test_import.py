@@ -6,12 +6,15 @@ A command says how long it takes, not a test: ``python -X importtime -c "import 
 from __future__ import annotations
 
 import ast
+import json
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
+from interpreters import output_of
 
 import posenc_native as pn
 
@@ -25,41 +28,39 @@ OWN = {"posenc_native", *(f"posenc_native.{name}" for name in (
     "engines.late"))}  # fmt: skip
 
 
-def run(program: str, *options: str) -> str:
-    command = [sys.executable, *options, "-c", textwrap.dedent(program)]
+@pytest.fixture(scope="module")
+def fresh() -> dict[str, Any]:
+    """What an interpreter without typing_extensions loads: of NumPy, the package, a first call."""
+    code = """
+        import json, sys
+        sys.modules["typing_extensions"] = None
+        import numpy as np, numpy.typing
+        before = set(sys.modules)
+        import posenc_native as pn
+        brought = set(sys.modules) - before
+        pn.apply_rotary(np.ones((1, 1, 1, 4)), None, np.ones(2))
+        called = list(sys.modules)
+        import posenc_native.base.kinds, posenc_native.base.rotation
+        number = float(pn.sinusoidal(1, 2)[0, 1])
+        print(json.dumps({"brought": list(brought), "called": called, "number": number}))
+        """
+    command = [sys.executable, "-W", "error", "-X", "dev", "-c", textwrap.dedent(code)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    return done.stdout
+    assert done.stderr == ""  # no warning
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
 
-def test_without_a_warning():
-    run("import posenc_native", "-W", "error", "-X", "dev")
-
-
-def test_nothing_heavy_comes_along():
-    brought = run(
-        """
-        import sys, numpy, numpy.typing
-        before = set(sys.modules)
-        import posenc_native
-        print(*sorted(set(sys.modules) - before))
-        """
-    ).split()
+def test_nothing_heavy_comes_along(fresh):
+    brought = set(fresh["brought"])
     ours = {name for name in brought if name.partition(".")[0] == "posenc_native"}
     assert ours - OWN == set()
-    assert set(brought) - ours - STANDARD == set()
+    assert brought - ours - STANDARD == set()
 
 
-def test_what_is_not_called_is_not_loaded():
-    brought = run(
-        """
-        import sys, numpy as np, posenc_native as pn
-        pn.apply_rotary(np.ones((1, 1, 1, 4)), None, np.ones(2))
-        print(*sys.modules)
-        """
-    ).split()
-    assert "posenc_native.rotary.apply" in brought
+def test_what_is_not_called_is_not_loaded(fresh):
+    assert "posenc_native.rotary.apply" in fresh["called"]
     # The reference, configurations of models, what draws, speaks torch, is for the command line.
     for name in (
         "engines.reference",
@@ -70,9 +71,23 @@ def test_what_is_not_called_is_not_loaded():
         "cli",
         "plot",
     ):
-        assert not any(f"{module}.".startswith(f"posenc_native.{name}.") for module in brought), (
-            name
-        )
+        part = f"posenc_native.{name}."
+        assert not [module for module in fresh["called"] if f"{module}.".startswith(part)]
+
+
+def test_typing_extensions_is_for_type_checkers_alone(fresh):
+    assert fresh["number"] == 1.0
+
+
+def test_modules_for_torch_come_when_they_are_asked_for():
+    pytest.importorskip("torch")
+    code = """
+        import sys, posenc_native as pn
+        assert "torch" not in sys.modules
+        print(*(getattr(pn, name).__name__ for name in ("nn", "hf", "flex")))
+        assert "torch" in sys.modules
+        """
+    assert output_of(code).split() == [f"posenc_native.{name}" for name in ("nn", "hf", "flex")]
 
 
 def test_type_checkers_are_told_where_public_names_are():
@@ -89,28 +104,6 @@ def test_type_checkers_are_told_where_public_names_are():
         for alias in node.names
     }
     assert places == pn._MODULES
-
-
-def test_typing_extensions_is_for_type_checkers_alone():
-    program = """
-        import sys
-        sys.modules["typing_extensions"] = None
-        import posenc_native as pn
-        import posenc_native.base.kinds, posenc_native.base.rotation
-        print(pn.sinusoidal(1, 2)[0, 1])
-        """
-    assert run(program) == "1.0\n"
-
-
-@pytest.mark.parametrize("name", ["flex", "hf", "nn"])
-def test_modules_for_torch_come_when_they_are_asked_for(name):
-    pytest.importorskip("torch")
-    program = f"""
-        import sys, posenc_native as pn
-        assert "torch" not in sys.modules
-        print(pn.{name}.__name__, "torch" in sys.modules)
-        """
-    assert run(program) == f"posenc_native.{name} True\n"
 
 
 def test_public_names_are_all_there():

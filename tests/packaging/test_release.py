@@ -1,11 +1,15 @@
-"""What a release says of itself agrees, and its recipe names the wheels that it is to make."""
+"""What a release says of itself, to an index too, agrees; its recipe names the wheels to make."""
 
 from __future__ import annotations
 
+import email
+import os
 import re
 import subprocess
 import sys
 import tarfile
+from email.message import Message
+from pathlib import Path
 
 import pytest
 from places import ROOT
@@ -15,7 +19,11 @@ def text(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
-VERSION = re.search(r'^version = "(.+)"$', text("pyproject.toml"), re.M)[1]
+def in_the_project(key: str) -> str:
+    return re.search(rf'^{key} = "(.+)"$', text("pyproject.toml"), re.M)[1]
+
+
+VERSION, LICENCE = in_the_project("version"), in_the_project("license")
 
 
 def test_the_newest_entry_of_the_changelog_is_this_version_or_to_come():
@@ -37,10 +45,30 @@ def test_the_citation():
     assert citation["type"] == "software"
     assert str(citation["version"]) == VERSION
     assert citation["authors"] == [{"name": "The posenc_native developers"}]
-    assert f'license = "{citation["license"]}"' in text("pyproject.toml")
+    assert citation["license"] == LICENCE
 
 
-LICENCE = re.search(r'^license = "(.+)"$', text("pyproject.toml"), re.M)[1]
+def build(what: str, folder: Path, **environment: str) -> Path:
+    """The one file that a build with this hook leaves."""
+    pytest.importorskip("scikit_build_core", reason="needs scikit-build-core")
+    names = ("POSENC_REPOSITORY", "GITHUB_SERVER_URL", "GITHUB_REPOSITORY")
+    variables = {name: value for name, value in os.environ.items() if name not in names}
+    code = (
+        "import sys; from scikit_build_core import build; getattr(build, sys.argv[1])(sys.argv[2])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, what, folder],
+        cwd=ROOT, env=variables | environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (made,) = folder.iterdir()
+    return made
+
+
+def metadata(folder: Path, **environment: str) -> Message:
+    pytest.importorskip("pybind11", reason="needs pybind11")
+    made = build("prepare_metadata_for_build_wheel", folder, **environment)
+    return email.message_from_string((made / "METADATA").read_text(encoding="utf-8"))
 
 
 def test_the_licence_is_one_everywhere():
@@ -50,15 +78,11 @@ def test_the_licence_is_one_everywhere():
 
 
 def test_the_sdist_has_all_that_the_tests_and_the_documentation_read(tmp_path):
-    pytest.importorskip("scikit_build_core", reason="needs scikit-build-core")
     list_files = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(list_files, cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode or not listed.stdout:  # a copy, in a folder that git ignores
         pytest.skip("no working copy of git")
-    build = "import sys; from scikit_build_core.build import build_sdist as b; b(sys.argv[1])"
-    subprocess.run([sys.executable, "-c", build, tmp_path], cwd=ROOT, check=True)
-    (file,) = tmp_path.iterdir()
-    with tarfile.open(file) as archive:
+    with tarfile.open(build("build_sdist", tmp_path)) as archive:
         files = {entry.name.partition("/")[2] for entry in archive if entry.isfile()}
     there = {name for name in listed.stdout.splitlines() if (ROOT / name).is_file()}
     assert files - {"PKG-INFO"} == {name for name in there if not name.startswith(".ci/")}
@@ -125,3 +149,44 @@ def test_actions_are_the_same_commits_everywhere():
     uses = {line.partition("uses: ")[2] for line in lines if "uses: " in line}
     assert len(uses) == len({each.partition("@")[0] for each in uses}) == 5
     assert [each for each in uses if not PINNED.fullmatch(each)] == []
+
+
+PAGE = "https://example.org/team/posenc"
+TARGET = re.compile(r"\]\(([^()\s]+)\)")
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"POSENC_REPOSITORY": PAGE + "/"},
+        {"GITHUB_SERVER_URL": "https://example.org", "GITHUB_REPOSITORY": "team/posenc"},
+    ],
+    ids=["given", "a release"],
+)
+def test_links_lead_to_the_repository(tmp_path, environment):
+    found = metadata(tmp_path, **environment)
+    tag = f"v{found['Version']}"
+    targets = TARGET.findall(found.get_payload())
+    assert len(targets) > 10
+    for target in targets:
+        kind, at, path = target.removeprefix(f"{PAGE}/").split("/", 2)
+        assert kind == ("raw" if path.endswith(".png") else "blob"), target
+        assert at == tag
+        assert (ROOT / path).exists(), target
+    addresses = dict(entry.split(", ") for entry in found.get_all("Project-URL"))
+    assert addresses["Source"] == PAGE
+    assert addresses["Changelog"] == f"{PAGE}/blob/{tag}/CHANGELOG.md"
+
+
+def test_without_an_address_the_text_is_as_it_is(tmp_path):
+    found = metadata(tmp_path)
+    assert found.get_payload().strip() == text("README.md").strip()
+    assert found["Description-Content-Type"].startswith("text/markdown")
+    assert found.get_all("Project-URL") is None
+
+
+def test_the_readme_is_short_and_its_links_lead_somewhere():
+    readme = text("README.md")
+    assert len(readme.splitlines()) <= 90
+    for target in TARGET.findall(readme):
+        assert (ROOT / target).exists(), target

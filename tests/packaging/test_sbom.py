@@ -19,31 +19,28 @@ from posenc_native.engines import backend
 
 NOTICE = (ROOT / "NOTICE").read_text(encoding="utf-8")
 RUNTIME, COMPILER = "GCC runtime libraries", "12.2.0"
-HIGHWAY = '#define HWY_MAJOR 1\n#define HWY_MINOR 2\n#define HWY_PATCH 0\n'  # fmt: skip
-PYBIND11 = "".join(
-    f"#define PYBIND11_VERSION_{name} {number}\n"
-    for name, number in (("MAJOR", 3), ("MINOR", 1), ("MICRO", 4))
-)
-TORCH = "".join(
-    f"#define TORCH_VERSION_{name} {number}\n"
-    for name, number in (("MAJOR", 2), ("MINOR", 10), ("PATCH", 1))
-)
+HEADERS = {  # of each option: a file, and the numbers of the version that it says
+    "highway": ("hwy/base.h", {"HWY_MAJOR": 1, "HWY_MINOR": 2, "HWY_PATCH": 0}),
+    "pybind11": (
+        "pybind11/detail/common.h",
+        {f"PYBIND11_VERSION_{part}": n for part, n in (("MAJOR", 3), ("MINOR", 1), ("MICRO", 4))},
+    ),
+    "torch": (
+        "torch/headeronly/version.h",
+        {f"TORCH_VERSION_{part}": n for part, n in (("MAJOR", 2), ("MINOR", 10), ("PATCH", 1))},
+    ),
+    "cuda": ("cuda_runtime_api.h", {"CUDART_VERSION": 12090}),
+}
 
 
 @pytest.fixture
 def headers(tmp_path: Path) -> dict[str, Path]:
     """Directories of headers that say their versions, by the names of options."""
-    files = {
-        ("highway", "hwy/base.h"): HIGHWAY,
-        ("pybind11", "pybind11/detail/common.h"): PYBIND11,
-        ("torch", "torch/headeronly/version.h"): TORCH,
-        ("cuda", "cuda_runtime_api.h"): "#define CUDART_VERSION  12090\n",
-    }
-    for (option, name), text in files.items():
+    for option, (name, numbers) in HEADERS.items():
         path = tmp_path / option / name
         path.parent.mkdir(parents=True)
-        path.write_text(text, encoding="utf-8")
-    return {option: tmp_path / option for option, _ in files}
+        path.write_text("".join(f"#define {key}  {n}\n" for key, n in numbers.items()))
+    return {option: tmp_path / option for option in HEADERS}
 
 
 def written(output: Path, **options: object) -> dict:
@@ -93,14 +90,11 @@ def test_names_and_licences_are_those_of_the_notice():
         "GPL-3.0-or-later WITH GCC-exception-3.1": "GNU General Public License, version 3 or later",
         "Apache-2.0 WITH LLVM-exception": "Apache License 2.0 with LLVM Exceptions",
     }
-    for section, part in zip(sections, sorted_as(sections), strict=True):
+    for section in sections:
+        part = sbom.PARTS[section.partition(" (https")[0]]
         licence = part.licence.get("expression") or next(iter(part.licence["license"].values()))
         assert said[licence] in section
     assert (ROOT / "LICENSES" / "Apache-2.0.txt").exists()
-
-
-def sorted_as(sections: list[str]) -> list[sbom.Part]:
-    return [sbom.PARTS[section.partition(" (https")[0]] for section in sections]
 
 
 def test_what_is_compiled_into_which_library(headers, tmp_path):
@@ -125,7 +119,8 @@ def test_a_ready_library_says_itself_what_is_in_it(headers, tmp_path):
     """It was built elsewhere, perhaps with other versions: release_libraries.sh, wheels.sh."""
     ready = tmp_path / "_torch_ops.cdx.json"
     written(ready, **headers)
-    (headers["highway"] / "hwy" / "base.h").write_text(HIGHWAY.replace("2", "3"), encoding="utf-8")
+    base = headers["highway"] / "hwy" / "base.h"
+    base.write_text(base.read_text().replace("2", "3"))
     without = {name: headers[name] for name in ("highway", "pybind11")}
     found = written(tmp_path / "wheel.json", operators=ready, **without)
     check_form(found)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import ast
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from interpreters import output_of
 from places import ROOT
 
 import posenc_native
@@ -29,10 +28,21 @@ def in_the_table() -> set[str]:
     return set(re.findall(r"`((?:posenc_native|csrc)/[\w./]+)`", table))
 
 
-def reads(file: Path) -> set[str]:
-    """The readers that a module of Python calls or subscripts, less files opened to write."""
+@pytest.fixture(scope="module")
+def modules() -> dict[str, ast.Module]:
+    """The package's, by their paths."""
+    return {
+        f"posenc_native/{file.relative_to(PACKAGE).as_posix()}": ast.parse(
+            file.read_text(encoding="utf-8")
+        )
+        for file in PACKAGE.rglob("*.py")
+    }
+
+
+def reads(module: ast.Module) -> set[str]:
+    """The readers that a module calls or subscripts, less files opened to write."""
     found = set()
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in ast.walk(module):
         if isinstance(node, ast.Attribute) and node.attr in READERS - {"open"}:
             found.add(node.attr)
         if not isinstance(node, ast.Call):
@@ -48,12 +58,8 @@ def reads(file: Path) -> set[str]:
     return found
 
 
-def test_the_table_names_all_that_reads():
-    modules = {
-        f"posenc_native/{file.relative_to(PACKAGE).as_posix()}"
-        for file in PACKAGE.rglob("*.py")
-        if reads(file)
-    }
+def test_the_table_names_all_that_reads(modules):
+    reading = {name for name, module in modules.items() if reads(module)}
     sources = {
         file.relative_to(ROOT).as_posix()
         for pattern in ("*.cc", "*.h", "*.cu", "*.cuh")
@@ -61,26 +67,23 @@ def test_the_table_names_all_that_reads():
         if C_READERS.search(ANONYMOUS.sub("", file.read_text(encoding="utf-8")))
     }
     writes_or_closes = {"posenc_native/cli/__init__.py"}  # os.devnull, for a closed output
-    assert modules - writes_or_closes | sources == in_the_table()
+    assert reading - writes_or_closes | sources == in_the_table()
 
 
-def test_what_reads_is_seen(tmp_path):
-    file = tmp_path / "module.py"
+def test_what_reads_is_seen():
     for code in ("open(path)", "open(path, 'rb')", "path.open('rb')", "path.open()",
                  "path.read_text()", "open(path, encoding='utf-8')",
                  "np.load(p)", "json.loads(text)", "os.environ['HOME']", "os.getenv('HOME')",
                  "torch.ops.load_library(path)"):  # fmt: skip
-        file.write_text(code, encoding="utf-8")
-        assert reads(file), code
+        assert reads(ast.parse(code)), code
     for code in ("path.open('wb')", "open(path, 'w')", "path.write_text('')"):
-        file.write_text(code, encoding="utf-8")
-        assert not reads(file), code
+        assert not reads(ast.parse(code)), code
 
 
-def test_nothing_imports_a_network_or_a_pickle():
+def test_nothing_imports_a_network_or_a_pickle(modules):
     kinds = {"socket", "ssl", "http", "urllib", "requests", "ftplib", "pickle", "marshal", "shelve"}
-    for file in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for file, module in modules.items():
+        for node in ast.walk(module):
             names = [each.name for each in getattr(node, "names", []) if hasattr(each, "name")]
             if isinstance(node, ast.ImportFrom):
                 names = [node.module or ""]
@@ -106,21 +109,18 @@ sys.addaudithook(watch)
 """
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import posenc_native",
-        "import posenc_native as pn; print(pn.explain(sys.argv[1])); pn.Rotary.preset('llama-3.1')",
-    ],
-)
-def test_neither_an_import_nor_a_configuration_does_more_than_read(code, tmp_path):
+def test_neither_an_import_nor_a_configuration_does_more_than_read(tmp_path):
     config = {"model_type": "llama", "head_dim": 64, "rope_theta": 1e4, "num_hidden_layers": 2}
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config), encoding="utf-8")
-    command = [sys.executable, "-c", f"{WATCH}{code}\nprint('seen', seen)", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "seen []"
+    asked = f"""
+import posenc_native as pn
+print("imported", seen)
+pn.explain({str(path)!r})
+pn.Rotary.preset("llama-3.1")
+print("asked", seen)
+"""
+    assert output_of(WATCH + asked) == "imported []\nasked []\n"
 
 
 def test_the_bounds_are_those_of_the_sources():

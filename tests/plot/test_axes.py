@@ -53,13 +53,15 @@ def test_axes_given_are_used_and_nothing_else_is_touched(name, figures):
     mine.canvas.draw()
 
 
-def test_axes_of_a_part_of_a_figure(tmp_path):
+def test_axes_of_a_part_of_a_figure(tmp_path, figures):
     parts = Figure(figsize=(16, 5), layout="constrained").subfigures(1, 2)
     pn.plot.heatmap(16, ax=parts[0].subplots())
-    ax = pn.plot.clock_animation(16, 2, tmp_path / "a.gif", ax=parts[1].subplots())
-    with Image.open(tmp_path / "a.gif") as picture:
+    given = parts[1].subplots()
+    assert pn.plot.clock_animation(16, 2, str(tmp_path / "a.GIF"), ax=given) is given
+    with Image.open(tmp_path / "a.GIF") as picture:
         assert picture.size == (1600, 500)  # the whole figure
-    assert ax.get_title(loc="left")
+    assert given.get_title(loc="left")
+    assert not figures.get_fignums()
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -1,4 +1,4 @@
-"""Frequencies and bands of scalings."""
+"""Pictures of x before and after its rotation; frequencies and bands of scalings."""
 
 from __future__ import annotations
 
@@ -8,13 +8,40 @@ import numpy as np
 import pytest
 
 import posenc_native as pn
+from posenc_native.engines import reference
 from posenc_native.spectra.scaling import rotary_blend
 
 pytest.importorskip("matplotlib", reason="pictures need matplotlib, which is not installed")
 
-from plot_calls import LLAMA, SCALINGS
+from plot_calls import LLAMA, QUERIES, SCALINGS, YARN, image, title
 
 pytestmark = pytest.mark.usefixtures("figures")
+
+
+@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+def test_rotation_before_and_after(pairing):
+    rope = pn.Rotary(128, pairing=pairing, scaling=YARN)
+    positions = np.arange(100, 148)
+    before, after = pn.plot.rotation(QUERIES, rope, positions)
+    assert np.array_equal(image(before), QUERIES)
+    expected = reference.apply_rotary(
+        QUERIES, positions, rope.inv_freq, "sd", pairing, 0, None, rope.scale, False, None
+    )
+    assert np.allclose(image(after), expected, rtol=0, atol=1e-12)
+    assert before.images[0].get_clim() == after.images[0].get_clim()
+    assert title(before) == "Before rotary positions 100 .. 147"
+    assert "scaling yarn factor 4" in title(after)
+    assert f"pairing {pairing}" in title(after)
+
+
+def test_rotation_is_not_ruled_by_one_dim():
+    """A dim a thousand times larger than all others, as trained models have, leaves shades."""
+    q = QUERIES.copy()
+    q[:, 5] = 1000.0
+    before, _ = pn.plot.rotation(q, LLAMA)
+    assert before.images[0].get_clim()[1] < 10
+    bar = before.images[0].colorbar or before.get_figure().axes[-1]
+    assert "2 % are beyond" in bar.get_ylabel()
 
 
 @pytest.mark.parametrize("name", SCALINGS)
@@ -93,3 +120,10 @@ def test_a_blend_is_what_the_frequencies_are_made_of(name):
 def test_scalings_that_treat_all_alike_have_no_bands():
     assert rotary_blend("test", 64, 1e4, {"rope_type": "linear", "factor": 2.0}) is None
     assert not pn.plot.frequencies(SCALINGS["linear"][0]).texts
+
+
+def test_a_pair_that_stands_still_has_no_length():
+    scaled, unscaled = (pn.Rotary(4, inv_freq=[w, 0.0]) for w in (0.5, 1.0))
+    ax = pn.plot.frequencies(scaled, unscaled)
+    assert not ax.child_axes
+    assert title(ax).endswith("1 pairs do not turn")

@@ -91,21 +91,17 @@ def test_animation(tmp_path, figures, rate):
     assert np.abs(drawn - last).mean() < 1
 
 
-def test_animation_in_axes_given(tmp_path, figures):
-    figure = Figure()
-    given = figure.subplots()
-    made = pn.plot.clock_animation(16, 2, str(tmp_path / "a.GIF"), ax=given)
-    assert made is given
-    assert not figures.get_fignums()
-
-
-def test_animation_keeps_the_size_of_frames(tmp_path):
+def test_frames_have_the_size_of_the_figure_and_its_colours(tmp_path):
     with rc_context({"savefig.bbox": "tight"}):
-        ax = pn.plot.clock_animation(16, 3, tmp_path / "a.gif")
+        ax = pn.plot.clock_animation(16, 8, tmp_path / "a.gif", pairs=[0])
         assert rcParams["savefig.bbox"] == "tight"
+    (sector,) = [patch for patch in ax.patches if isinstance(patch, Wedge)]
+    wanted = tuple(round(255 * part) for part in sector.get_facecolor()[:3])
     with Image.open(tmp_path / "a.gif") as picture:
-        assert picture.n_frames == 3
+        assert picture.n_frames == 8
         assert picture.size == tuple(int(100 * inches) for inches in ax.figure.get_size_inches())
+        picture.seek(5)
+        assert wanted in {colour for _, colour in picture.convert("RGB").getcolors(1000)}
 
 
 def test_what_stands_still_is_drawn_once(tmp_path, monkeypatch):
@@ -120,12 +116,3 @@ def test_what_stands_still_is_drawn_once(tmp_path, monkeypatch):
         assert figure.get_layout_engine() is not None
         assert not [each for each in figure.findobj() if each.get_animated()]
     assert counts[0] == counts[1]
-
-
-def test_sectors_have_their_own_colour(tmp_path):
-    ax = pn.plot.clock_animation(16, 8, tmp_path / "a.gif", pairs=[0])
-    (sector,) = [patch for patch in ax.patches if isinstance(patch, Wedge)]
-    wanted = tuple(round(255 * part) for part in sector.get_facecolor()[:3])
-    with Image.open(tmp_path / "a.gif") as picture:
-        picture.seek(5)
-        assert wanted in {colour for _, colour in picture.convert("RGB").getcolors(1000)}

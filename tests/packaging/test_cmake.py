@@ -1,0 +1,107 @@
+"""What a build finds and chooses: a copy of Highway, and the SIMD targets to compile."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+
+import pytest
+from places import ROOT
+from targets import NATIVE
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("cmake") is None, reason="needs CMake: runs where the package can be built"
+)
+ON_X86 = pytest.mark.skipif(
+    platform.machine() not in ("x86_64", "AMD64"), reason="one target elsewhere than on x86-64"
+)
+PROJECT = """
+cmake_minimum_required(VERSION 3.22)
+project(asks LANGUAGES {languages})
+include({module})
+"""
+# Without the system's Highway and without a network.
+HIGHWAY = """
+get_target_property(found Highway::headers INTERFACE_INCLUDE_DIRECTORIES)
+message(STATUS "headers: ${found}")
+"""
+ALONE = ("-DCMAKE_DISABLE_FIND_PACKAGE_hwy=ON", "-DFETCHCONTENT_FULLY_DISCONNECTED=ON")
+
+
+def configure(tmp_path, module, question, *options, languages="NONE"):
+    """Status, and what CMake says, of a project that includes a module of cmake/."""
+    module = ROOT / "cmake" / module
+    project = PROJECT.format(module=module, languages=languages) + question
+    (tmp_path / "CMakeLists.txt").write_text(project, encoding="utf-8")
+    command = ["cmake", "-S", tmp_path, "-B", tmp_path / "build", *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.returncode, " ".join((done.stdout + done.stderr).split())
+
+
+def highway(tmp_path, *options):
+    return configure(tmp_path, "Highway.cmake", HIGHWAY, *ALONE, *options)
+
+
+def copy_of_highway(folder):
+    (folder / "hwy").mkdir(parents=True)
+    (folder / "hwy" / "highway.h").touch()
+    return folder
+
+
+def test_a_copy_of_highway_in_the_repository_or_one_that_is_named(tmp_path):
+    for copy, options in (
+        (tmp_path / ".hwy", ()),
+        (tmp_path / "copy", (f"-DPOSENC_HIGHWAY={tmp_path / 'copy'}",)),
+    ):
+        copy_of_highway(copy)
+        status, said = highway(tmp_path, *options)
+        assert status == 0, said
+        assert f"headers: {copy} " in said
+        assert "downloading" not in said
+
+
+def test_a_copy_of_highway_that_is_none(tmp_path):
+    (tmp_path / "empty").mkdir()
+    status, said = highway(tmp_path, f"-DPOSENC_HIGHWAY={tmp_path / 'empty'}")
+    assert status != 0
+    assert f"POSENC_HIGHWAY: no file {tmp_path / 'empty'}/hwy/highway.h" in said
+
+
+def test_without_highway_what_to_do_is_said_before_the_download(tmp_path):
+    said = highway(tmp_path)[1]
+    assert "unpack it into .hwy, or set POSENC_HIGHWAY" in said
+
+
+def targets(tmp_path, *options):
+    question = 'message(STATUS "chosen: ${posenc_targets}.")\n'
+    return configure(tmp_path, "Targets.cmake", question, *options, languages="CXX")
+
+
+@ON_X86
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [((), "AVX3;AVX2;SSE4"), (("-DPOSENC_TARGETS=AVX2",), "AVX2"),
+     (("-DPOSENC_TARGETS=AVX3;SSE4",), "AVX3;SSE4")],
+)  # fmt: skip
+def test_all_targets_or_those_that_are_named(tmp_path, options, expected):
+    status, said = targets(tmp_path, *options)
+    assert status == 0, said
+    assert f"chosen: {expected}." in said
+
+
+@ON_X86
+@pytest.mark.skipif(NATIVE is None, reason="the native module is not built")
+def test_the_native_target_is_the_best_that_runs_here(tmp_path):
+    """Asked of the compiler; what runs asks the processor."""
+    status, said = targets(tmp_path, "-DPOSENC_TARGETS=native")
+    assert status == 0, said
+    best = NATIVE.available_targets()[0].removesuffix("_BF16")
+    assert f"chosen: {best}." in said
+
+
+@ON_X86
+def test_an_unknown_target(tmp_path):
+    status, said = targets(tmp_path, "-DPOSENC_TARGETS=AVX9")
+    assert status != 0
+    assert "POSENC_TARGETS: expected some of AVX3;AVX2;SSE4, or native, got AVX9" in said
