@@ -436,7 +436,7 @@ class ToeplitzLineThread : ToeplitzThread<T, kVector> {
     part.to = static_cast<T*>(args_.out.data) + offsets[1];
     // The line begins so many numbers after a vector in memory does.
     const int late = static_cast<int>(reinterpret_cast<uintptr_t>(part.to) / sizeof(T)) & kBefore;
-    part.from -= late;
+    if (this->adds()) part.from -= late;  // else it is null
     part.to -= late;
     part.number = this->x_ * kVector - late;
     part.bias =
