@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ml_dtypes
 import numpy as np
 from bad_calls import (
     BIG_ENDIAN,
@@ -313,33 +312,18 @@ BAD = [
             for given in ([0, 3], [0, -1])
             for axes in (given, np.array(given))
         ),
-        rotate(
-            "axis_map beyond int64",
-            V,
-            "axis_map",
-            positions=steps(3, 5),
-            axis_map=np.array([0, 2**63], np.uint64),
-        ),
+        rotate("axis_map beyond int64", V, "axis_map", positions=steps(3, 5),
+               axis_map=np.array([0, 2**63], np.uint64)),
         by_rows("a row beyond", V, "rows", (9, 2), rows=ROWS),
         by_rows("a row before", V, "rows", (10, 2), rows=ROWS - 1),
-        by_rows(
-            "a row beyond int64",
-            V,
-            "rows",
-            (9, 2),
-            rows=np.array([0, 1, 2, 3, 2**64 - 1], np.uint64),
-        ),
+        by_rows("a row beyond int64", V, "rows", (9, 2),
+                rows=np.array([0, 1, 2, 3, 2**64 - 1], np.uint64)),
         by_rows("axes of tables, too large", V, "axis_map", (3, 5, 2), axis_map=np.array([0, 3])),
         by_rows("axes of tables, negative", V, "axis_map", (3, 5, 2), axis_map=np.array([-1, 0])),
         whole_tables("inv_freq too large", V, "inv_freq", inv_freq=WHOLE * 1e30),
         whole("NaN positions", V, "positions", positions=np.array([0, 1, NAN, 3, 4], "f4"), out=X),
-        whole(
-            "positions of 2^63",
-            V,
-            "positions",
-            positions=np.array([0, 1, 2, 3, 2.0**63], "f4"),
-            out=X,
-        ),
+        whole("positions of 2^63", V, "positions", positions=np.array([0, 1, 2, 3, 2.0**63], "f4"),
+              out=X),
     ),
 ]  # fmt: skip
 GOOD = [

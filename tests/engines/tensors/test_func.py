@@ -244,40 +244,25 @@ MAPPED = {
     "sd": (lambda x, p: pn.apply_rotary(x, p, f_for(x), layout="sd"), (5, 8), (5,)),
     "bhsd [s]": (lambda x, p: pn.apply_rotary(x, p, f_for(x)), (2, 3, 5, 8), (5,)),
     "bhsd [b, s]": (lambda x, p: pn.apply_rotary(x, p, f_for(x)), (2, 3, 5, 8), (2, 5)),
-    "sbhd [b, s]": (
-        lambda x, p: pn.apply_rotary(x, p, f_for(x), layout="sbhd"),
-        (5, 2, 3, 8),
-        (2, 5),
-    ),
+    "sbhd [b, s]": (lambda x, p: pn.apply_rotary(x, p, f_for(x), layout="sbhd"), (5, 2, 3, 8),
+                    (2, 5)),
     "thd": (lambda x, p: pn.apply_rotary(x, p, f_for(x), layout="thd"), (5, 3, 8), (5,)),
     "options": (
         lambda x, p: pn.apply_rotary(
             x, p, f_for(x, 4), layout="hsd", pairing="interleaved", rotary_start=2, scale=2.0,
             inverse=True,
         ),
-        (3, 5, 8),
-        (5,),
+        (3, 5, 8), (5,),
     ),
     "axis_map [A, s]": (
         lambda x, p: pn.apply_rotary(x, p, f_for(x), layout="hsd", axis_map=[0, 1, 1, 0]),
-        (3, 5, 8),
-        (2, 5),
+        (3, 5, 8), (2, 5),
     ),
-    "axis_map [A, b, s]": (
-        lambda x, p: pn.apply_rotary(x, p, f_for(x), axis_map=[0, 1, 1, 0]),
-        (2, 3, 5, 8),
-        (2, 2, 5),
-    ),
-    "qk": (
-        lambda x, p: pn.apply_rotary_qk(x, x[:, :1] * 2, p, f_for(x))[1],
-        (2, 3, 5, 8),
-        (2, 5),
-    ),
-    "tables": (
-        lambda x, p: pn.apply_rotary_tables(x, *pn.rotary_tables(p, f_for(x))),
-        (2, 3, 5, 8),
-        (2, 5),
-    ),
+    "axis_map [A, b, s]": (lambda x, p: pn.apply_rotary(x, p, f_for(x), axis_map=[0, 1, 1, 0]),
+                           (2, 3, 5, 8), (2, 2, 5)),
+    "qk": (lambda x, p: pn.apply_rotary_qk(x, x[:, :1] * 2, p, f_for(x))[1], (2, 3, 5, 8), (2, 5)),
+    "tables": (lambda x, p: pn.apply_rotary_tables(x, *pn.rotary_tables(p, f_for(x))), (2, 3, 5, 8),
+               (2, 5)),
     "qk by tables": (
         lambda x, p: pn.apply_rotary_qk_tables(
             x, x[:, :1] * 2, *pn.rotary_tables(p, f_for(x)), pairing="interleaved", inverse=True
@@ -287,8 +272,7 @@ MAPPED = {
     ),
     "rotary_tables": (
         lambda x, p: x[0, 0, 0, 0] * pn.rotary_tables(p, f_for(x), axis_map=[0, 1, 1, 0])[1],
-        (2, 3, 5, 8),
-        (2, 5),
+        (2, 3, 5, 8), (2, 5),
     ),
     "sinusoidal": (lambda x, p: x[0, 0] * pn.sinusoidal(p, 8), (5, 8), (2, 5)),
     "add [s]": (lambda x, p: pn.add_sinusoidal(x, p, x_scale=2.0), (2, 5, 8), (5,)),

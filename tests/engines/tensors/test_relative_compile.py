@@ -41,18 +41,12 @@ def test_compiled_functions_are_like_eager_ones(function, shapes):
 
 
 OTHERS = {
-    "add on the input": (
-        lambda s, d: pn.add_toeplitz_bias(s, d, out=s), ((2, 3, 4, 4), (3, 7)),
-    ),
-    "bias out": (
-        lambda d: pn.toeplitz_bias(d, 4, 4, out=torch.empty(3, 4, 4)), ((3, 7),),
-    ),
-    "gather on the content": (
-        lambda x, c: pn.relative_gather(x, INDEX, 4, content=c, out=c), ((2, 4, 5), (2, 4, 4)),
-    ),
-    "scatter out": (
-        lambda g: pn.relative_scatter(g, INDEX, 5, out=torch.empty(2, 4, 5)), ((2, 4, 4),),
-    ),
+    "add on the input": (lambda s, d: pn.add_toeplitz_bias(s, d, out=s), ((2, 3, 4, 4), (3, 7))),
+    "bias out": (lambda d: pn.toeplitz_bias(d, 4, 4, out=torch.empty(3, 4, 4)), ((3, 7),)),
+    "gather on the content": (lambda x, c: pn.relative_gather(x, INDEX, 4, content=c, out=c),
+                              ((2, 4, 5), (2, 4, 4))),
+    "scatter out": (lambda g: pn.relative_scatter(g, INDEX, 5, out=torch.empty(2, 4, 5)),
+                    ((2, 4, 4),)),
 }  # fmt: skip
 
 
