@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ml_dtypes  # noqa: F401 - whose dtypes NumPy then has by name
 import numpy as np
 from bad_calls import (
     FREQ,
