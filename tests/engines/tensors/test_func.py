@@ -7,7 +7,15 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch_cases  # noqa: E402
-from gradient_cases import FUNCTIONS, IN_PLACE, close, each_function, f_for, inv_freq  # noqa: E402
+from gradient_cases import (  # noqa: E402
+    FUNCTIONS,
+    IN_PLACE,
+    close,
+    each_function,
+    each_of,
+    f_for,
+    inv_freq,
+)
 from torch_cases import FAR, random  # noqa: E402
 
 import posenc_native as pn  # noqa: E402
@@ -34,7 +42,7 @@ def test_func_grad_and_its_gradient(device):
     for function in FUNCTIONS.values():
 
         def loss(x, function=function):
-            return (function(x, inv_freq(device=device)) ** 3).sum()
+            return (function(x) ** 3).sum()
 
         tracked = x.clone().requires_grad_()
         (expected,) = torch.autograd.grad(loss(tracked), tracked, create_graph=True)
@@ -48,11 +56,11 @@ def test_func_grad_and_its_gradient(device):
 
 
 @torch_cases.needs_operators
-@pytest.mark.parametrize("write", IN_PLACE.values(), ids=IN_PLACE)
+@each_of(IN_PLACE)
 def test_func_grad_in_place(write, device):
     def loss(x):
         y = x * 2
-        write(y, inv_freq(device=device))
+        write(y)
         return (y**3).sum()
 
     x = random((2, 3, 5, 8), torch.float64, device)
@@ -90,17 +98,16 @@ forward = torch.autograd.forward_ad
 @pytest.mark.parametrize("requires_grad", [False, True], ids=["plain", "grad"])
 @each_function
 def test_forward_mode(function, requires_grad, device):
-    f = inv_freq(device=device)
     x = random((2, 3, 5, 8), torch.float64, device, requires_grad=requires_grad)
     tangent = random((2, 3, 5, 8), torch.float64, device, seed=1)
-    zero = function(torch.zeros_like(tangent), f)  # the part that does not depend on x
-    expected = function(tangent, f) - zero
-    _, result = torch.func.jvp(lambda x: function(x, f), (x,), (tangent,))
+    zero = function(torch.zeros_like(tangent))  # the part that does not depend on x
+    expected = function(tangent) - zero
+    _, result = torch.func.jvp(function, (x,), (tangent,))
     close(result, expected)
-    jacobian = torch.func.jacfwd(lambda x: function(x, f).sum())(x)
-    close(jacobian, torch.func.jacrev(lambda x: function(x, f).sum())(x))
+    jacobian = torch.func.jacfwd(lambda x: function(x).sum())(x)
+    close(jacobian, torch.func.jacrev(lambda x: function(x).sum())(x))
     with forward.dual_level():
-        dual = function(forward.make_dual(x, tangent), f)
+        dual = function(forward.make_dual(x, tangent))
         close(forward.unpack_dual(dual).tangent, expected)
 
 
