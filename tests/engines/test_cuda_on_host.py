@@ -231,19 +231,6 @@ def test_gradients_of_angles_in_whole_numbers(shape, dtype):
                     assert_same_bits(a, b)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(0, 3, 8), (2, 0, 8), (2, 3, 0)])
-def test_nothing_to_do(shape, dtype):
-    x = numbers(dtype, *shape)
-    inv_freq = frequencies(shape[-1] // 2)
-    options = ("hsd", "half", 0, None, 1.0, False, None)
-    assert_same_bits(*both("apply_rotary", x, None, inv_freq, *options))
-    rows = ("sin_cos", 0.0, 1.0, np.dtype(DTYPES[dtype]), None)
-    assert_same_bits(*both("sinusoidal", np.zeros(shape[:2]), shape[-1], 1e4, *rows))
-    options = (1.0, 1.0, 1e4, "interleaved", 0.0, 1.0, None)
-    assert_same_bits(*both("add_sinusoidal", x, None, *options))
-
-
 @pairwise(
     dim=[2, 6, 16, 30, 126, 512, 4098, 8192, 8194, 20000],
     layout=["interleaved", "sin_cos", "cos_sin"],
@@ -555,21 +542,6 @@ def test_relative_with_any_strides(dtype):
         ours, theirs = (module.relative_gather(*arguments) for module in (CUDA_ON_HOST, NATIVE))
         assert_same_bits(ours, theirs)
         assert_scatters_agree(x, index, 24, 21)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("planes", "queries", "keys"), [(0, 3, 8), (2, 0, 8), (2, 3, 0)])
-def test_nothing_to_lay_down_or_look_up(planes, queries, keys, dtype):
-    scores = numbers(dtype, planes, queries, keys)
-    lengths = ((queries,), (keys,), (max(queries, 1) - 1,), None)
-    diagonals = numbers("float32", planes, 10)
-    assert_same_bits(*both("add_toeplitz_bias", scores, diagonals, *lengths, None))
-    assert_same_bits(*both("diagonal_sums", scores, diagonals.shape, *lengths))
-    for index in (None, np.arange(10)):
-        options = (lengths[2][0], None, None)
-        x = numbers(dtype, planes, queries, 10)
-        assert_same_bits(*both("relative_gather", x, index, keys, *options, None, 1.0, None))
-        assert_same_bits(*both("relative_scatter", scores, index, 10, *options, 1.0, None))
 
 
 # Index ranges beyond 2^31, without memory for them

@@ -303,19 +303,6 @@ def test_on_the_meta_device(make):
     assert_same_bits(built(*inputs(built)), other(*inputs(other)))
 
 
-@each_module
-def test_repr_is_the_call_that_makes_it(make):
-    module = make()
-    text = f"{type(module).__name__}({module.extra_repr()})"
-    again = eval(text, vars(pnn))
-    assert again.extra_repr() == module.extra_repr()
-    assert {n: p.shape for n, p in again.named_parameters()} == {
-        n: p.shape for n, p in module.named_parameters()
-    }
-    again.load_state_dict(module.state_dict())
-    close(again(*inputs(module)), module(*inputs(module)))
-
-
 @torch_cases.needs_operators
 @pytest.mark.parametrize("part", others_slow(range(3), 0))
 def test_forward_compiles(part):
