@@ -21,10 +21,6 @@ from torch_cases import FLOATS, assert_same_bits, dtype_id, random  # noqa: E402
 import posenc_native as pn  # noqa: E402
 from posenc_native import nn as pnn  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*should not be instantiated:DeprecationWarning",
-    "ignore:.*treespec.*:FutureWarning",
-)
 device = torch_cases.device
 seed = relative_modules.seed
 B, H, L, D = 2, 4, 6, 8

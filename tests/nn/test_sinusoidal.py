@@ -20,9 +20,6 @@ import posenc_native as pn  # noqa: E402
 from posenc_native import nn as pnn  # noqa: E402
 
 device = torch_cases.device
-pytestmark = pytest.mark.filterwarnings(  # a warning of torch about itself, while it traces
-    "ignore:.*should not be instantiated:DeprecationWarning"
-)
 
 
 def test_examples():

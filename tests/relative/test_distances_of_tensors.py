@@ -14,8 +14,6 @@ from torch_cases import assert_same_bits, random  # noqa: E402
 import posenc_native as pn  # noqa: E402
 
 device = torch_cases.device
-# a warning of torch about itself, while it traces
-pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 
 # The first use is eager, as in engines/tensors/test_compile.py.
 pn.sinusoidal(torch.arange(2), 2)

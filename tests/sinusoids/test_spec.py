@@ -276,7 +276,6 @@ def test_gradients_reach_coordinates(place):
     assert torch.autograd.gradcheck(lambda *p: spec(p, dtype=torch.float64), apart)
 
 
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 def test_compiled_in_one_graph():
     torch = pytest.importorskip("torch")
     from compiling import compiled, together

@@ -149,13 +149,6 @@ def test_add_sinusoidal_has_the_bits_of_numpy(positions, layout, dtype, kernel_d
     assert_same_bits(again, expected)
 
 
-@pytest.fixture
-def torch_threads():
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
 # Enough bytes that a call is divided, and a number of rows that does not divide evenly.
 @pytest.mark.usefixtures("torch_threads")
 @pytest.mark.parametrize(

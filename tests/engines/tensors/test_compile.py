@@ -33,14 +33,7 @@ from posenc_native import nn as pnn  # noqa: E402
 
 device = torch_cases.device
 kernel_device = torch_cases.kernel_device
-pytestmark = [
-    torch_cases.needs_operators,
-    # a warning of torch about itself, while it traces
-    pytest.mark.filterwarnings(
-        "ignore:.*should not be instantiated:DeprecationWarning",
-        "ignore:.*treespec.*:FutureWarning",
-    ),
-]
+pytestmark = [torch_cases.needs_operators, pytest.mark.usefixtures("nothing_compiled")]
 
 # The first use is eager; the last tests are about a first use that is not.
 pn.sinusoidal(torch.arange(2), 2)
@@ -49,13 +42,6 @@ pn.sinusoidal(torch.arange(2), 2)
 each_dynamic = pytest.mark.parametrize(
     "dynamic", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["static", "dynamic"]
 )
-
-
-@pytest.fixture(autouse=True)
-def _nothing_compiled_before():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 def inv_freq(device="cpu"):

@@ -16,24 +16,11 @@ from torch_cases import assert_same_bits, random  # noqa: E402
 
 import posenc_native as pn  # noqa: E402
 
-pytestmark = [
-    torch_cases.needs_operators,
-    pytest.mark.filterwarnings(
-        "ignore:.*should not be instantiated:DeprecationWarning",
-        "ignore:.*treespec.*:FutureWarning",
-    ),
-]
+pytestmark = torch_cases.needs_operators
 kernel_device = torch_cases.kernel_device
 
 
-@pytest.fixture
-def fresh():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
-
-@pytest.mark.usefixtures("fresh")
+@pytest.mark.usefixtures("nothing_compiled")
 @each_differentiable
 def test_compiled_functions_are_like_eager_ones(function, shapes):
     inputs = inputs_of(shapes, torch.float32, requires_grad=False)
@@ -50,13 +37,13 @@ OTHERS = {
 }  # fmt: skip
 
 
-@pytest.mark.usefixtures("fresh")
+@pytest.mark.usefixtures("nothing_compiled")
 @pytest.mark.parametrize(("function", "shapes"), OTHERS.values(), ids=OTHERS)
 def test_compiled_calls_with_out(function, shapes):
     assert_like_eager(function, *inputs_of(shapes, torch.float32, requires_grad=False))
 
 
-@pytest.mark.usefixtures("fresh")
+@pytest.mark.usefixtures("nothing_compiled")
 @pytest.mark.slow
 def test_compiled_by_inductor_a_table_trains():
     needs_inductor()
@@ -85,7 +72,7 @@ VARYING = {
 }
 
 
-@pytest.mark.usefixtures("fresh")
+@pytest.mark.usefixtures("nothing_compiled")
 def test_lengths_do_not_recompile():
     def function(scores, diagonals):
         return tuple(one(scores, diagonals) for one in VARYING.values())
@@ -106,7 +93,7 @@ def test_lengths_do_not_recompile():
     assert counts[-1] == counts[1], counts
 
 
-@pytest.mark.usefixtures("fresh")
+@pytest.mark.usefixtures("nothing_compiled")
 def test_decoding_steps_do_not_recompile():
     counter = CompileCounterWithBackend("aot_eager")
     table = random((3, 63))
@@ -119,7 +106,7 @@ def test_decoding_steps_do_not_recompile():
     assert counter.frame_count == 1
 
 
-@pytest.mark.usefixtures("fresh")
+@pytest.mark.usefixtures("nothing_compiled")
 def test_the_graph_has_one_node_for_a_call(kernel_device):
     graphs = []
 
