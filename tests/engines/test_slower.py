@@ -30,24 +30,18 @@ rotate = lambda: rope(q, q)
 @pytest.mark.parametrize(
     ("name", "code", "said"),
     [
-        (
-            "without the native module",
-            WITHOUT_NATIVE + "import posenc_native as pn; pn.sinusoidal(3, 4)",
-            ("its native module is not available", "`pip install .`", "POSENC_BACKEND=reference"),
-        ),
-        (
-            "without operators",
-            WITHOUT_OPERATORS + ROTATE + "rotate(); rotate(); pn.sinusoidal(3, 4)",
-            ("without its operators for torch", "`pip install --no-build-isolation .`"),
-        ),
-        pytest.param(
-            "without operators, compiled first",
-            WITHOUT_OPERATORS + ROTATE + "torch.compile(rotate, backend='eager')()",
-            ("without its operators for torch", "`pip install --no-build-isolation .`"),
-            marks=pytest.mark.slow,
-        ),
+        ("without the native module",
+         WITHOUT_NATIVE + "import posenc_native as pn; pn.sinusoidal(3, 4)",
+         ("its native module is not available", "`pip install .`", "POSENC_BACKEND=reference")),
+        ("without operators",
+         WITHOUT_OPERATORS + ROTATE + "rotate(); rotate(); pn.sinusoidal(3, 4)",
+         ("without its operators for torch", "`pip install --no-build-isolation .`")),
+        pytest.param("without operators, compiled first",
+                     WITHOUT_OPERATORS + ROTATE + "torch.compile(rotate, backend='eager')()",
+                     ("without its operators for torch", "`pip install --no-build-isolation .`"),
+                     marks=pytest.mark.slow),
     ],
-)
+)  # fmt: skip
 def test_says_so_once(name, code, said):
     if "torch" in code:
         pytest.importorskip("torch")

@@ -166,21 +166,15 @@ def nothing(*args: Any) -> None:
 HOOKS: dict[str, tuple[Callable[[Any], Any], set[bool]]] = {
     "on a projection": (lambda m: keys_of(m).register_forward_hook(nothing), {True, False}),
     "before one": (lambda m: keys_of(m).register_forward_pre_hook(nothing), {True, False}),
-    "on all modules": (
-        lambda m: torch.nn.modules.module.register_module_forward_hook(nothing),
-        {False},
-    ),
-    "before all": (
-        lambda m: torch.nn.modules.module.register_module_forward_pre_hook(nothing),
-        {False},
-    ),
+    "on all modules": (lambda m: torch.nn.modules.module.register_module_forward_hook(nothing),
+                       {False}),
+    "before all": (lambda m: torch.nn.modules.module.register_module_forward_pre_hook(nothing),
+                   {False}),
     # These get what goes into an attention and what comes out.
-    "on the attention": (
-        lambda m: m.model.layers[1].self_attn.register_forward_hook(nothing),
-        {True},
-    ),
+    "on the attention": (lambda m: m.model.layers[1].self_attn.register_forward_hook(nothing),
+                         {True}),
     "on a layer": (lambda m: m.model.layers[1].register_forward_hook(nothing), {True}),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", HOOKS)

@@ -109,19 +109,12 @@ SCALINGS = {
     "linear": {"factor": 4.0},
     "dynamic": {"factor": 4.0},
     "yarn": {"factor": 4.0, "original_max_position_embeddings": 16},
-    "llama3": {
-        "factor": 8.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 16,
-    },
-    "longrope": {
-        "factor": 2.0,
-        "short_factor": [1.0 + i / 8 for i in range(8)],
-        "long_factor": [2.0 + i / 2 for i in range(8)],
-        "original_max_position_embeddings": 16,
-    },
-}
+    "llama3": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+               "original_max_position_embeddings": 16},
+    "longrope": {"factor": 2.0, "short_factor": [1.0 + i / 8 for i in range(8)],
+                 "long_factor": [2.0 + i / 2 for i in range(8)],
+                 "original_max_position_embeddings": 16},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("cast", [False, True], ids=["float32", "cast"])

@@ -25,16 +25,9 @@ MODELS = {
     "mistral": ("mistral", "Mistral", {"rope_theta": 1e6}),
     "gemma": ("gemma", "Gemma", {"head_dim": 64}),
     "phi": ("phi", "Phi", {}),
-    "phi3": (
-        "phi3",
-        "Phi3",
-        {
-            "rope_scaling": LONGROPE,
-            "original_max_position_embeddings": 4096,
-            "max_position_embeddings": 131072,
-            "pad_token_id": 0,
-        },
-    ),
+    "phi3": ("phi3", "Phi3",
+             {"rope_scaling": LONGROPE, "original_max_position_embeddings": 4096,
+              "max_position_embeddings": 131072, "pad_token_id": 0}),
     "gpt_neox": ("gpt_neox", "GPTNeoX", {}),
     "gpt_neox, whole head": ("gpt_neox", "GPTNeoX", {"rotary_pct": 1.0, "rotary_emb_base": 5e4}),
     "stablelm": ("stablelm", "StableLm", {}),
@@ -43,7 +36,7 @@ MODELS = {
     "glm": ("glm", "Glm", {"head_dim": 64, "pad_token_id": 0}),
     "helium": ("helium", "Helium", {"head_dim": 64}),
     "ernie4_5": ("ernie4_5", "Ernie4_5", {}),
-}
+}  # fmt: skip
 
 
 def transformers_classes(folder, prefix):

@@ -14,112 +14,47 @@ from posenc_native.spectra.scaling import rotary_frequencies
 # Older configurations, as files of the Hub have them.
 LEGACY = {
     "llama 1": ({"model_type": "llama", **SIZES}, {"base": 1e4, "scaling": None}),
-    "llama 2": (
-        {"model_type": "llama", **SIZES, "rope_scaling": None},
-        {"head_dim": 64, "rotary_dim": 64, "base": 1e4, "scaling": None},
-    ),
-    "llama 3.1": (
-        {"model_type": "llama", **SIZES, "rope_theta": 500000.0, "rope_scaling": LLAMA3},
-        {"base": 500000.0, "scaling": LLAMA3},
-    ),
-    "linear": (
-        {**SIZES, "rope_theta": 1e4, "rope_scaling": {"type": "linear", "factor": 2.0}},
-        {"scaling": {"rope_type": "linear", "factor": 2.0}},
-    ),
-    "dynamic": (
-        {
-            **SIZES,
-            "max_position_embeddings": 2048,
-            "rope_scaling": {"type": "dynamic", "factor": 2.0},
-        },
-        {"scaling": {"rope_type": "dynamic", "factor": 2.0, "max_position_embeddings": 2048}},
-    ),
-    "deepseek v3": (
-        {
-            "model_type": "deepseek_v3",
-            "hidden_size": 7168,
-            "num_attention_heads": 128,
-            "qk_rope_head_dim": 64,
-            "qk_nope_head_dim": 128,
-            "rope_theta": 10000,
-            "rope_scaling": {
-                "type": "yarn",
-                "factor": 40,
-                "original_max_position_embeddings": 4096,
-            },
-        },
-        {
-            "head_dim": 64,
-            "rotary_dim": 64,
-            "pairing": "interleaved",
-            "scaling": {
-                "rope_type": "yarn",
-                "factor": 40,
-                "original_max_position_embeddings": 4096,
-            },
-        },
-    ),
-    "kimi k2": (
-        {"model_type": "kimi_k2", "qk_rope_head_dim": 64, "rope_theta": 50000.0},
-        {"head_dim": 64, "pairing": "interleaved", "base": 50000.0},
-    ),
-    "qwen2.5-omni": (
-        {
-            "thinker_config": {
-                "text_config": {
-                    "model_type": "qwen2_5_omni_text",
-                    **SIZES,
-                    "hidden_size": 512,
-                    "rope_theta": 1e6,
-                }
-            }
-        },
-        {"head_dim": 128, "base": 1e6},
-    ),
-    "phi-3": (
-        {
-            "model_type": "phi3",
-            **SIZES,
-            "rope_theta": 1e4,
-            "rope_scaling": {**LONGROPE, "type": "su"},
-            "max_position_embeddings": 131072,
-            "original_max_position_embeddings": 4096,
-        },
-        {
-            "scaling": {
-                **{key: LONGROPE[key] for key in ("short_factor", "long_factor")},
-                "rope_type": "longrope",
-                "max_position_embeddings": 131072,
-                "original_max_position_embeddings": 4096,
-            }
-        },
-    ),
-    "pythia": (
-        {"model_type": "gpt_neox", **SIZES, "rotary_pct": 0.25, "rotary_emb_base": 10000},
-        {"head_dim": 64, "rotary_dim": 16, "pairing": "half"},
-    ),
-    "phi-2": (
-        {"model_type": "phi", **SIZES, "partial_rotary_factor": 0.4, "hidden_size": 320},
-        {"head_dim": 80, "rotary_dim": 32},
-    ),
-    "gpt-j": (
-        {"model_type": "gptj", "n_embd": 4096, "n_head": 16, "rotary_dim": 64},
-        {"head_dim": 256, "rotary_dim": 64, "pairing": "interleaved", "base": 1e4},
-    ),
-    "minimax": (
-        {"model_type": "minimax_m2", **SIZES, "head_dim": 128, "rotary_dim": 64, "rope_theta": 5e6},
-        {"head_dim": 128, "rotary_dim": 64, "base": 5e6},
-    ),
-    "qwen2-vl": (
-        {
-            "model_type": "qwen2_vl",
-            **SIZES,
-            "rope_theta": 1e6,
-            "rope_scaling": {"type": "mrope", "mrope_section": [8, 12, 12]},
-        },
-        {"scaling": None},
-    ),
-}
+    "llama 2": ({"model_type": "llama", **SIZES, "rope_scaling": None},
+                {"head_dim": 64, "rotary_dim": 64, "base": 1e4, "scaling": None}),
+    "llama 3.1": ({"model_type": "llama", **SIZES, "rope_theta": 500000.0, "rope_scaling": LLAMA3},
+                  {"base": 500000.0, "scaling": LLAMA3}),
+    "linear": ({**SIZES, "rope_theta": 1e4, "rope_scaling": {"type": "linear", "factor": 2.0}},
+               {"scaling": {"rope_type": "linear", "factor": 2.0}}),
+    "dynamic": ({**SIZES, "max_position_embeddings": 2048,
+                 "rope_scaling": {"type": "dynamic", "factor": 2.0}},
+                {"scaling": {"rope_type": "dynamic", "factor": 2.0,
+                             "max_position_embeddings": 2048}}),
+    "deepseek v3": ({"model_type": "deepseek_v3", "hidden_size": 7168, "num_attention_heads": 128,
+                     "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "rope_theta": 10000,
+                     "rope_scaling": {"type": "yarn", "factor": 40,
+                                      "original_max_position_embeddings": 4096}},
+                    {"head_dim": 64, "rotary_dim": 64, "pairing": "interleaved",
+                     "scaling": {"rope_type": "yarn", "factor": 40,
+                                 "original_max_position_embeddings": 4096}}),
+    "kimi k2": ({"model_type": "kimi_k2", "qk_rope_head_dim": 64, "rope_theta": 50000.0},
+                {"head_dim": 64, "pairing": "interleaved", "base": 50000.0}),
+    "qwen2.5-omni": ({"thinker_config": {"text_config": {"model_type": "qwen2_5_omni_text", **SIZES,
+                                                         "hidden_size": 512, "rope_theta": 1e6}}},
+                     {"head_dim": 128, "base": 1e6}),
+    "phi-3": ({"model_type": "phi3", **SIZES, "rope_theta": 1e4,
+               "rope_scaling": {**LONGROPE, "type": "su"}, "max_position_embeddings": 131072,
+               "original_max_position_embeddings": 4096},
+              {"scaling": {**{key: LONGROPE[key] for key in ("short_factor", "long_factor")},
+                           "rope_type": "longrope", "max_position_embeddings": 131072,
+                           "original_max_position_embeddings": 4096}}),
+    "pythia": ({"model_type": "gpt_neox", **SIZES, "rotary_pct": 0.25, "rotary_emb_base": 10000},
+               {"head_dim": 64, "rotary_dim": 16, "pairing": "half"}),
+    "phi-2": ({"model_type": "phi", **SIZES, "partial_rotary_factor": 0.4, "hidden_size": 320},
+              {"head_dim": 80, "rotary_dim": 32}),
+    "gpt-j": ({"model_type": "gptj", "n_embd": 4096, "n_head": 16, "rotary_dim": 64},
+              {"head_dim": 256, "rotary_dim": 64, "pairing": "interleaved", "base": 1e4}),
+    "minimax": ({"model_type": "minimax_m2", **SIZES, "head_dim": 128, "rotary_dim": 64,
+                 "rope_theta": 5e6},
+                {"head_dim": 128, "rotary_dim": 64, "base": 5e6}),
+    "qwen2-vl": ({"model_type": "qwen2_vl", **SIZES, "rope_theta": 1e6,
+                  "rope_scaling": {"type": "mrope", "mrope_section": [8, 12, 12]}},
+                 {"scaling": None}),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", LEGACY)
@@ -161,28 +96,15 @@ PECULIAR = {
     "embedding_gemma2_text": {"head_dim": 256, "num_hidden_layers": 6},
     "gemma3n_text": {"rope_theta": 2e6, "rope_local_base_freq": 2e4},
     "olmo3": {"rope_scaling": {**YARN, "rope_theta": 5e5}},
-    "modernbert": {
-        "global_rope_theta": 1e6,
-        "local_rope_theta": 5e4,
-        "rope_scaling": {"rope_type": "linear", "factor": 2.0},
-    },
-    "deepseek_v4": {
-        "head_dim": 512,
-        "qk_rope_head_dim": 128,
-        "num_hidden_layers": 4,
-        "compress_ratios": [0, 4, 128, 4, 0],
-        "rope_theta": 2e4,
-        "compress_rope_theta": 1.5e5,
-        "rope_scaling": {
-            "type": "yarn",
-            "factor": 16,
-            "beta_fast": 32,
-            "beta_slow": 1,
-            "original_max_position_embeddings": 65536,
-        },
-    },
+    "modernbert": {"global_rope_theta": 1e6, "local_rope_theta": 5e4,
+                   "rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+    "deepseek_v4": {"head_dim": 512, "qk_rope_head_dim": 128, "num_hidden_layers": 4,
+                    "compress_ratios": [0, 4, 128, 4, 0], "rope_theta": 2e4,
+                    "compress_rope_theta": 1.5e5,
+                    "rope_scaling": {"type": "yarn", "factor": 16, "beta_fast": 32, "beta_slow": 1,
+                                     "original_max_position_embeddings": 65536}},
     "minimax_m2": {"rotary_dim": 64, "head_dim": 128, "rope_theta": 5e6},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("model_type", PECULIAR)

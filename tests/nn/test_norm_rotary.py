@@ -312,28 +312,17 @@ CONFIG = {"model_type": "qwen3", "head_dim": D, "rope_theta": 5e5, "rms_norm_eps
 @pytest.mark.parametrize(
     ("module", "rope", "text"),
     [
-        (
-            lambda: pnn.NormRotaryEmbedding.from_config(CONFIG, eps=CONFIG["rms_norm_eps"]),
-            lambda: pn.Rotary.from_config(CONFIG),
-            "NormRotaryEmbedding(16, base=500000.0, eps=1e-05)",
-        ),
-        (
-            lambda: pnn.NormRotaryEmbedding.preset("qwen3", weights=False),
-            lambda: pn.Rotary.preset("qwen3"),
-            "NormRotaryEmbedding.preset('qwen3', weights=False)",
-        ),
-        (
-            lambda: pnn.NormRotaryEmbedding(pn.Rotary(8, scale=0.5), heads=2, kv_heads=1),
-            lambda: pn.Rotary(8, scale=0.5),
-            "NormRotaryEmbedding(8, scale=0.5, heads=2, kv_heads=1)",
-        ),
-        (
-            lambda: pnn.NormRotaryEmbedding(pnn.RotaryEmbedding(8), norm_first=False, heads=2),
-            lambda: pn.Rotary(8),
-            "NormRotaryEmbedding(8, norm_first=False, heads=2)",
-        ),
+        (lambda: pnn.NormRotaryEmbedding.from_config(CONFIG, eps=CONFIG["rms_norm_eps"]),
+         lambda: pn.Rotary.from_config(CONFIG),
+         "NormRotaryEmbedding(16, base=500000.0, eps=1e-05)"),
+        (lambda: pnn.NormRotaryEmbedding.preset("qwen3", weights=False),
+         lambda: pn.Rotary.preset("qwen3"), "NormRotaryEmbedding.preset('qwen3', weights=False)"),
+        (lambda: pnn.NormRotaryEmbedding(pn.Rotary(8, scale=0.5), heads=2, kv_heads=1),
+         lambda: pn.Rotary(8, scale=0.5), "NormRotaryEmbedding(8, scale=0.5, heads=2, kv_heads=1)"),
+        (lambda: pnn.NormRotaryEmbedding(pnn.RotaryEmbedding(8), norm_first=False, heads=2),
+         lambda: pn.Rotary(8), "NormRotaryEmbedding(8, norm_first=False, heads=2)"),
     ],
-)
+)  # fmt: skip
 def test_of_a_rotation(module, rope, text):
     made = module()
     assert made.rope == rope()

@@ -21,51 +21,31 @@ NARROW = {"rope_type": "linear", "factor": 4.0}
 
 # module: the Rotary that it is
 SAME = {
-    "preset": (
-        lambda: pnn.RotaryEmbedding.preset("llama-3.1"),
-        lambda: pn.Rotary.preset("llama-3.1"),
-    ),
+    "preset": (lambda: pnn.RotaryEmbedding.preset("llama-3.1"),
+               lambda: pn.Rotary.preset("llama-3.1")),
     "preset of a layer type": (
-        lambda: pnn.RotaryEmbedding.preset(*GEMMA),
-        lambda: pn.Rotary.preset(*GEMMA),
+        lambda: pnn.RotaryEmbedding.preset(*GEMMA), lambda: pn.Rotary.preset(*GEMMA)
     ),
-    "preset of a length": (
-        lambda: pnn.RotaryEmbedding.preset("phi-3.5-mini", seq_len=8192),
-        lambda: pn.Rotary.preset("phi-3.5-mini", seq_len=8192),
-    ),
+    "preset of a length": (lambda: pnn.RotaryEmbedding.preset("phi-3.5-mini", seq_len=8192),
+                           lambda: pn.Rotary.preset("phi-3.5-mini", seq_len=8192)),
     "preset of several axes": (
-        lambda: pnn.RotaryEmbedding.preset("qwen2-vl"),
-        lambda: pn.Rotary.preset("qwen2-vl"),
+        lambda: pnn.RotaryEmbedding.preset("qwen2-vl"), lambda: pn.Rotary.preset("qwen2-vl")
     ),
-    "config": (
-        lambda: pnn.RotaryEmbedding.from_config(LLAMA),
-        lambda: pn.Rotary.from_config(LLAMA),
-    ),
-    "config of a layer": (
-        lambda: pnn.RotaryEmbedding.from_config(LLAMA, layer=3, seq_len=100),
-        lambda: pn.Rotary.from_config(LLAMA, layer=3, seq_len=100),
-    ),
-    "Rotary": (
-        lambda: pnn.RotaryEmbedding(pn.Rotary(16, inv_freq=np.arange(1, 9) / 7, scale=0.5)),
-        lambda: pn.Rotary(16, inv_freq=np.arange(1, 9) / 7, scale=0.5),
-    ),
-    "frequencies": (
-        lambda: pnn.RotaryEmbedding(20, inv_freq=np.arange(10) / 7, scale=0.5),
-        lambda: pn.Rotary(20, inv_freq=np.arange(10) / 7, scale=0.5),
-    ),
-    "module": (
-        lambda: pnn.RotaryEmbedding(pnn.RotaryEmbedding(16, rotary_dim=8)),
-        lambda: pn.Rotary(16, rotary_dim=8),
-    ),
-    "xPos": (
-        lambda: pnn.XPos(pn.Rotary(16, scaling=NARROW)),
-        lambda: pn.Rotary(16, scaling=NARROW),
-    ),
-    "xPos of a preset": (
-        lambda: pnn.XPos.preset("llama-3.1"),
-        lambda: pn.Rotary.preset("llama-3.1"),
-    ),
-}
+    "config": (lambda: pnn.RotaryEmbedding.from_config(LLAMA),
+               lambda: pn.Rotary.from_config(LLAMA)),
+    "config of a layer": (lambda: pnn.RotaryEmbedding.from_config(LLAMA, layer=3, seq_len=100),
+                          lambda: pn.Rotary.from_config(LLAMA, layer=3, seq_len=100)),
+    "Rotary": (lambda: pnn.RotaryEmbedding(pn.Rotary(16, inv_freq=np.arange(1, 9) / 7, scale=0.5)),
+               lambda: pn.Rotary(16, inv_freq=np.arange(1, 9) / 7, scale=0.5)),
+    "frequencies": (lambda: pnn.RotaryEmbedding(20, inv_freq=np.arange(10) / 7, scale=0.5),
+                    lambda: pn.Rotary(20, inv_freq=np.arange(10) / 7, scale=0.5)),
+    "module": (lambda: pnn.RotaryEmbedding(pnn.RotaryEmbedding(16, rotary_dim=8)),
+               lambda: pn.Rotary(16, rotary_dim=8)),
+    "xPos": (lambda: pnn.XPos(pn.Rotary(16, scaling=NARROW)),
+             lambda: pn.Rotary(16, scaling=NARROW)),
+    "xPos of a preset": (lambda: pnn.XPos.preset("llama-3.1"),
+                         lambda: pn.Rotary.preset("llama-3.1")),
+}  # fmt: skip
 each = pytest.mark.parametrize(("make", "rope"), SAME.values(), ids=SAME)
 
 

@@ -77,32 +77,15 @@ BAD = [
     norm("neither", T, "q: expected q, k or both", q=None, k=None),
     norm("k alone, of int", T, "k", q=None, k=x(dtype=np.int32)),
     norm("k alone, of other rank", V, "k", q=None, k=x(3, 5, 8)),
-    norm(
-        "q alone without heads",
-        V,
-        "layout: expected letters with h where q or k is None",
-        q=x(2, 5, 8),
-        k=None,
-        layout="bsd",
-    ),
-    norm(
-        "k alone, a short weight",
-        V,
-        "k_weight: expected shape [D] or [H, D]",
-        q=None,
-        k_weight=np.ones(3),
-    ),
+    norm("q alone without heads", V, "layout: expected letters with h where q or k is None",
+         q=x(2, 5, 8), k=None, layout="bsd"),
+    norm("k alone, a short weight", V, "k_weight: expected shape [D] or [H, D]", q=None,
+         k_weight=np.ones(3)),
     norm("k alone, memory for q", T, "out[0]: expected None, as q is", q=None, out=(x(), x())),
     append("no keys", T, "k: expected keys to be written", k=None),
     append("keys alone, memory for q", T, "out: expected None, as q is", q=None, out=x()),
-    append(
-        "slots for all rows of a pool",
-        V,
-        "slots",
-        cache_layout="shd",
-        keys=x(30, 3, 8),
-        values=x(30, 3, 8),
-    ),
+    append("slots for all rows of a pool", V, "slots", cache_layout="shd", keys=x(30, 3, 8),
+           values=x(30, 3, 8)),
     append("few slots", V, "slots", slots=np.arange(4)),
     append("slots of another batch", V, "slots", slots=np.zeros((3, 5), int)),
     append("float slots", T, "slots", slots=np.arange(5.0)),
@@ -124,16 +107,14 @@ BAD = [
     append("v of another dtype", T, "v", v=x(dtype=np.float64)),
     append("v of integers", T, "v", v=x(dtype=np.int64)),
     append("keys are values", V, "keys|values", values=KEYS),
-    append(
-        "keys over v", V, "keys", v=PACKED[:, :, 9:], keys=PACKED[:, :, :10], values=x(2, 3, 10, 8)
-    ),
+    append("keys over v", V, "keys", v=PACKED[:, :, 9:], keys=PACKED[:, :, :10],
+           values=x(2, 3, 10, 8)),
     append("values over q", V, "values", values=Q, keys=x()),
     append("read-only keys", V, "keys", keys=np.broadcast_to(np.float32(1), (2, 3, 9, 8))),
     append("keys expanded", V, "keys", keys=expanded(x(2, 3, 9, 8))),
     append("values expanded", V, "values", values=expanded(x(2, 3, 9, 8))),
-    append(
-        "keys over themselves", V, "keys", keys=window(x(2, 3, 9, 8), (2, 3, 9, 8), 216, 8, 8, 1)
-    ),
+    append("keys over themselves", V, "keys",
+           keys=window(x(2, 3, 9, 8), (2, 3, 9, 8), 216, 8, 8, 1)),
     append("scale beyond float32", V, "scale", scale=1e39, norm=True),
     append("a weight and no norm", V, "norm", norm=False, q_weight=np.ones(8)),
     append("q over v in place", V, "q", v=Q, inplace=True),
@@ -178,7 +159,7 @@ BAD = [
             values=x(30, 3, 8),
         ),
     ),
-]
+]  # fmt: skip
 
 
 @by_engine(BAD)

@@ -69,18 +69,11 @@ BAD = [
     bucket("num_buckets odd", V, "num_buckets", bidirectional=True, num_buckets=31),
     bucket("num_buckets 2, bidirectional", V, "num_buckets", bidirectional=True, num_buckets=2),
     bucket("num_buckets 1", V, "num_buckets", bidirectional=False, num_buckets=1),
-    bucket(
-        "max_distance of the near",
-        V,
-        "max_distance",
-        bidirectional=False,
-        num_buckets=32,
-        max_distance=16,
-    ),
+    bucket("max_distance of the near", V, "max_distance", bidirectional=False, num_buckets=32,
+           max_distance=16),
     bucket("bidirectional an int", T, "bidirectional", bidirectional=1),
-    bucket(
-        "relative_position floats of tensors", T, "relative_position", relative_position=x(2, 3)
-    ),
+    bucket("relative_position floats of tensors", T, "relative_position",
+           relative_position=x(2, 3)),
     t5("table of one axis", V, "table", table=np.ones(32)),
     t5("table ints", T, "table", table=np.ones((32, 1), int)),
     t5("table odd", V, "num_buckets", table=np.ones((31, 1))),
@@ -115,21 +108,14 @@ BAD = [
     deberta_index("span 0", V, "span", span=0),
     deberta_index("transposed an int", T, "transposed", transposed=1),
     fire("function no function", T, "function", function=FLOATS),
-    fire(
-        "function of another shape",
-        V,
-        "function",
-        q_len=2,
-        k_len=3,
-        function=lambda x: x[..., 0],
-        q_offset=0,
-    ),
+    fire("function of another shape", V, "function", q_len=2, k_len=3, function=lambda x: x[..., 0],
+         q_offset=0),
     fire("c 0", V, "c", c=0.0),
     fire("c two numbers", V, "c", c=np.ones(2)),
     fire("threshold a str", T, "threshold", threshold="512"),
     fire("eps not finite", V, "eps", eps=INF),
     fire("c two numbers of tensors", V, "c", c=x(3)),
-]
+]  # fmt: skip
 
 
 @by_engine(BAD)

@@ -83,15 +83,8 @@ BAD = [
     rotate_qk("qk in place of stride 0 q", V, "q", q=expanded(x()), inplace=True),
     rotate_qk("qk in place of stride 0 k", V, "k", k=expanded(x()), inplace=True),
     rotate_qk("qk in place of one array", V, "q", k=Q, inplace=True),
-    rotate_qk(
-        "qk in place over positions",
-        V,
-        "q",
-        q=PLACES_IN_Q,
-        k=x(dtype="f8"),
-        positions=PLACES_IN_Q[0, 0, :, 0],
-        inplace=True,
-    ),
+    rotate_qk("qk in place over positions", V, "q", q=PLACES_IN_Q, k=x(dtype="f8"),
+              positions=PLACES_IN_Q[0, 0, :, 0], inplace=True),
     rotate_qk("qk slice past the head", V, "rotary_start", rotary_start=6),
     rotate_qk_by("by tables: q is a list", T, "q", q=[1.0]),
     rotate_qk_by("by tables: k is a list", T, "k", k=[1.0]),
@@ -126,17 +119,11 @@ BAD = [
     lengths("positions of q of bools", T, "positions[0]", positions=(ONE > 1, OTHER)),
     lengths("positions of k of text", T, "positions[1]", positions=(ONE, "1234567")),
     lengths("k from beyond 64 bits", V, "positions[1]", positions=(None, 2**63)),
-    lengths(
-        "axes of k alone",
-        V,
-        "positions[1]",
-        positions=(np.stack([ONE, ONE]), OTHER),
-        axis_map=np.array([0, 1]),
-    ),
+    lengths("axes of k alone", V, "positions[1]", positions=(np.stack([ONE, ONE]), OTHER),
+            axis_map=np.array([0, 1])),
     lengths("three positions", T, "positions", positions=(ONE, OTHER, OTHER)),
-    rotate_qk(
-        "k of other dtype, again", T, "k", k=x(2, 1, 7, 8, dtype="f8"), positions=(ONE, OTHER)
-    ),
+    rotate_qk("k of other dtype, again", T, "k", k=x(2, 1, 7, 8, dtype="f8"),
+              positions=(ONE, OTHER)),
     rotate_qk("k of other width", V, "k", k=x(2, 1, 7, 6), positions=(ONE, OTHER)),
     rotate_qk("k of other rank, again", V, "k", k=x(1, 7, 8), positions=(ONE, OTHER)),
     rotate_qk("pair, one array", V, "q", k=Q, positions=(ONE, ONE), inplace=True),
@@ -155,49 +142,22 @@ BAD = [
     lengths_by("cosines of int", T, "cos[0]", cos=pair(dtype="i4"), sin=pair()),
     lengths_by("sines of other dtype", T, "sin[1]", cos=pair(), sin=(x(5, 2), x(7, 2, dtype="f8"))),
     lengths_by("tables, lengths without a pair", V, "k", cos=x(5, 2), sin=x(5, 2)),
-    lengths_by(
-        "tables, starts past the head",
-        V,
-        "rotary_start[1]",
-        cos=pair(),
-        sin=pair(),
-        rotary_start=(0, 5),
-    ),
+    lengths_by("tables, starts past the head", V, "rotary_start[1]", cos=pair(), sin=pair(),
+               rotary_start=(0, 5)),
     rotate_qk("no q and no k", T, "q", q=None, k=None),
-    rotate_qk(
-        "k alone, positions too short",
-        V,
-        "positions",
-        q=None,
-        k=x(2, 1, 7, 8),
-        positions=ONE,
-        inplace=True,
-    ),
+    rotate_qk("k alone, positions too short", V, "positions", q=None, k=x(2, 1, 7, 8),
+              positions=ONE, inplace=True),
     rotate_qk("k alone, of int", T, "k", q=None, k=x(dtype="i4")),
     rotate_qk("q alone, memory for k", T, "out[1]", k=None, out=(x(), x())),
     rotate_qk_by("k alone, memory of other shape", V, "out[1]", q=None, out=(None, x(2, 3, 5, 6))),
-    lengths_by(
-        "rows of q too few",
-        V,
-        "rows[0]",
-        cos=x(9, 2),
-        sin=x(9, 2),
-        rows=(np.arange(4), np.arange(7)),
-    ),
-    lengths_by(
-        "rows of k of floats",
-        T,
-        "rows[1]",
-        cos=x(9, 2),
-        sin=x(9, 2),
-        rows=(np.arange(5), np.arange(7) / 2),
-    ),
-    rotate_qk(
-        "qk in place of shared heads", V, "q", q=PACKED[:, :3], k=PACKED[:, 2:], inplace=True
-    ),
-    rotate_qk_by(
-        "by tables in place of shared heads", V, "q", q=PACKED[:, :3], k=PACKED[:, 2:], inplace=True
-    ),
+    lengths_by("rows of q too few", V, "rows[0]", cos=x(9, 2), sin=x(9, 2),
+               rows=(np.arange(4), np.arange(7))),
+    lengths_by("rows of k of floats", T, "rows[1]", cos=x(9, 2), sin=x(9, 2),
+               rows=(np.arange(5), np.arange(7) / 2)),
+    rotate_qk("qk in place of shared heads", V, "q", q=PACKED[:, :3], k=PACKED[:, 2:],
+              inplace=True),
+    rotate_qk_by("by tables in place of shared heads", V, "q", q=PACKED[:, :3], k=PACKED[:, 2:],
+                 inplace=True),
     rotate_qk_by("k over sin", V, "k", k=PACKED[:, :1], sin=PACKED[1, 0, :, :2], inplace=True),
     *(
         call(f"to {what}", error, argument, k=K, out=out)
@@ -213,9 +173,8 @@ BAD = [
     whole_qk("k of another length", V, "k", k=K[:, :, :4], inplace=True),
     whole_qk("k of another batch", V, "k", k=K[:1], inplace=True),
     whole_qk("k of another head_dim", V, "k|inv_freq", k=K[..., :6], inplace=True),
-    whole_qk(
-        "positions [3, b, s] without axis_map", V, "positions", positions=np.tile(PLACES, (3, 2, 1))
-    ),
+    whole_qk("positions [3, b, s] without axis_map", V, "positions",
+             positions=np.tile(PLACES, (3, 2, 1))),
     whole_qk_by("by tables: q of wrong rank", V, "q", q=Q[0], inplace=True),
     whole_qk_by("by tables: k of wrong rank", V, "k", k=K[0], inplace=True),
     whole_qk_by("by tables: k of another length", V, "k", k=K[:, :, :4], inplace=True),
@@ -288,27 +247,18 @@ BAD = [
             inplace=True,
         ),
     ),
-]
+]  # fmt: skip
 GOOD = [
     whole_qk.good("whole heads"),
     whole_qk_by.good("by tables of whole heads"),
-    whole_qk.good(
-        "q and k in one memory",
-        q=LONG.reshape(2, 3, 5, 16)[..., :8],
-        k=LONG.reshape(2, 3, 5, 16)[..., 8:],
-        inplace=True,
-    ),
-    whole_qk_by.good(
-        "by tables: q and k in one memory",
-        q=LONG.reshape(2, 3, 5, 16)[..., :8],
-        k=LONG.reshape(2, 3, 5, 16)[..., 8:],
-        inplace=True,
-    ),
-    whole_qk_by.good(
-        "by tables: a number of NumPy as start", rotary_start=np.int64(0), pairing=np.int32(4)
-    ),
+    whole_qk.good("q and k in one memory", q=LONG.reshape(2, 3, 5, 16)[..., :8],
+                  k=LONG.reshape(2, 3, 5, 16)[..., 8:], inplace=True),
+    whole_qk_by.good("by tables: q and k in one memory", q=LONG.reshape(2, 3, 5, 16)[..., :8],
+                     k=LONG.reshape(2, 3, 5, 16)[..., 8:], inplace=True),
+    whole_qk_by.good("by tables: a number of NumPy as start", rotary_start=np.int64(0),
+                     pairing=np.int32(4)),
     whole_qk.good("a number of NumPy as scale", scale=np.float32(2)),
-]
+]  # fmt: skip
 
 
 @by_engine([*BAD, *GOOD])

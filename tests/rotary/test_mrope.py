@@ -180,27 +180,15 @@ def test_clamped_sections_of_timm():
         (TypeError, "section: expected an int, got float", [4, 2.0, 3], {}),
         (TypeError, "section: expected ints, got int", 12, {}),
         (TypeError, "section: expected an int, got str", ["1", "2"], {}),
-        (
-            ValueError,
-            "section: expected as many pairs of height as of width",
-            [3, 2, 4],
-            {"order": "spatial_first"},
-        ),
-        (
-            ValueError,
-            "section: expected at most 5 pairs of axis 1",
-            [2, 7, 5],
-            {"order": "interleaved"},
-        ),
+        (ValueError, "section: expected as many pairs of height as of width", [3, 2, 4],
+         {"order": "spatial_first"}),
+        (ValueError, "section: expected at most 5 pairs of axis 1", [2, 7, 5],
+         {"order": "interleaved"}),
         (ValueError, "leftover: expected 0 with order", [2, 2], {"leftover": 2}),
-        (
-            ValueError,
-            "leftover: expected an axis in 0 .. 3, .* got 7",
-            [2, 1, 1],
-            {"order": "interleaved", "pairs": 8, "leftover": 7},
-        ),
+        (ValueError, "leftover: expected an axis in 0 .. 3, .* got 7", [2, 1, 1],
+         {"order": "interleaved", "pairs": 8, "leftover": 7}),
     ],
-)
+)  # fmt: skip
 def test_bad_sections(error, match, section, options):
     with pytest.raises(error, match=f"mrope_axis_map: {match}"):
         pn.mrope_axis_map(section, **options)

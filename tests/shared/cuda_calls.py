@@ -95,20 +95,9 @@ CALLS = {
         i.x, i.k, i.cos, i.sin, q_weight=i.x[0, 0, 0], compute="as_written"
     ),
     "rotary_append": lambda i: (
-        *pn.rotary_append(
-            i.x,
-            i.k,
-            i.k.clone(),
-            None,
-            i.f,
-            i.keys,
-            i.values,
-            i.slots,
-            cache_layout="pshd",
-            return_k=True,
-        ),
-        i.keys,
-        i.values,
+        *pn.rotary_append(i.x, i.k, i.k.clone(), None, i.f, i.keys, i.values, i.slots,
+                          cache_layout="pshd", return_k=True),
+        i.keys, i.values,
     ),
     "toeplitz_bias": lambda i: pn.toeplitz_bias(i.diagonals, *i.x.shape[2:], **i.window),
     "toeplitz_bias out": lambda i: pn.toeplitz_bias(
@@ -141,7 +130,7 @@ CALLS = {
     "Rotary.tables": lambda i: ROPE.tables(i.positions),
     "nn.RotaryEmbedding": lambda i: MODULE(i.x, i.k, i.positions),
     "nn.SinusoidalPositionalEncoding": lambda i: ENCODE(i.x, i.positions),
-}
+}  # fmt: skip
 each_call = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 
 

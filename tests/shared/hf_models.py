@@ -212,42 +212,23 @@ def squares() -> dict[str, Any]:
 
 # Folder of transformers, class of the model, configuration, what it takes.
 VISION_MODELS: dict[str, tuple[str, str, str, dict[str, Any], dict[str, Any]]] = {
-    "Qwen2-VL": (
-        "qwen2_vl",
-        "Qwen2VisionTransformerPretrainedModel",
-        "Qwen2VLVisionConfig",
-        {"depth": 2, "embed_dim": 64, "hidden_size": 64, "num_heads": 4, "patch_size": 4},
-        patches(),
-    ),
-    "Qwen2.5-VL": (
-        "qwen2_5_vl",
-        "Qwen2_5_VisionTransformerPretrainedModel",
-        "Qwen2_5_VLVisionConfig",
-        TOWER | {"out_hidden_size": 64, "window_size": 16, "fullatt_block_indexes": [1]},
-        patches(),
-    ),
-    "Qwen3-VL": (
-        "qwen3_vl",
-        "Qwen3VLVisionModel",
-        "Qwen3VLVisionConfig",
-        TOWER
-        | {"out_hidden_size": 64, "num_position_embeddings": 16, "deepstack_visual_indexes": [1]},
-        patches(),
-    ),
-    "GLM-4V": (
-        "glm4v",
-        "Glm4vVisionModel",
-        "Glm4vVisionConfig",
-        TOWER | {"image_size": 32, "out_hidden_size": 64},
-        {"hidden_states": numbers(40, 96), "grid_thw": torch.tensor([[1, 4, 6], [1, 4, 4]])},
-    ),
-    "ERNIE-4.5-VL": (
-        "ernie4_5_vl_moe",
-        "Ernie4_5_VLMoeVisionTransformerPretrainedModel",
-        "Ernie4_5_VLMoeVisionConfig",
-        TOWER,
-        patches(width=48),
-    ),
+    "Qwen2-VL": ("qwen2_vl", "Qwen2VisionTransformerPretrainedModel", "Qwen2VLVisionConfig",
+                 {"depth": 2, "embed_dim": 64, "hidden_size": 64, "num_heads": 4, "patch_size": 4},
+                 patches()),
+    "Qwen2.5-VL": ("qwen2_5_vl", "Qwen2_5_VisionTransformerPretrainedModel",
+                   "Qwen2_5_VLVisionConfig",
+                   TOWER | {"out_hidden_size": 64, "window_size": 16, "fullatt_block_indexes": [1]},
+                   patches()),
+    "Qwen3-VL": ("qwen3_vl", "Qwen3VLVisionModel", "Qwen3VLVisionConfig",
+                 TOWER | {"out_hidden_size": 64, "num_position_embeddings": 16,
+                          "deepstack_visual_indexes": [1]},
+                 patches()),
+    "GLM-4V": ("glm4v", "Glm4vVisionModel", "Glm4vVisionConfig",
+               TOWER | {"image_size": 32, "out_hidden_size": 64},
+               {"hidden_states": numbers(40, 96),
+                "grid_thw": torch.tensor([[1, 4, 6], [1, 4, 4]])}),
+    "ERNIE-4.5-VL": ("ernie4_5_vl_moe", "Ernie4_5_VLMoeVisionTransformerPretrainedModel",
+                     "Ernie4_5_VLMoeVisionConfig", TOWER, patches(width=48)),
     "Kimi K2.5": (
         "kimi_k25",
         "Kimi_K25VisionModel",
@@ -258,57 +239,28 @@ VISION_MODELS: dict[str, tuple[str, str, str, dict[str, Any], dict[str, Any]]] =
         {"pixel_values": numbers(40, 3, 4, 4), "grid_thw": torch.tensor([[1, 4, 6], [1, 4, 4]])},
     ),
     # Time, height and width; a part of each head.
-    "MiniMax-M3-VL": (
-        "minimax_m3_vl",
-        "MiniMaxM3VLVisionModel",
-        "MiniMaxM3VLVisionConfig",
-        IMAGE | LAYERS | {"patch_size": 4},
-        patches("pixel_values", 96),
-    ),
-    "Pixtral": (
-        "pixtral",
-        "PixtralVisionModel",
-        "PixtralVisionConfig",
-        IMAGE | LAYERS,
-        images() | {"image_sizes": torch.tensor([[32, 32], [24, 16]])},
-    ),
+    "MiniMax-M3-VL": ("minimax_m3_vl", "MiniMaxM3VLVisionModel", "MiniMaxM3VLVisionConfig",
+                      IMAGE | LAYERS | {"patch_size": 4}, patches("pixel_values", 96)),
+    "Pixtral": ("pixtral", "PixtralVisionModel", "PixtralVisionConfig", IMAGE | LAYERS,
+                images() | {"image_sizes": torch.tensor([[32, 32], [24, 16]])}),
     # Tokens in front of the patches stay as they are; coordinates are centres of patches.
-    "DINOv3": (
-        "dinov3_vit",
-        "DINOv3ViTModel",
-        "DINOv3ViTConfig",
-        IMAGE | LAYERS | {"num_register_tokens": 2},
-        images(),
-    ),
+    "DINOv3": ("dinov3_vit", "DINOv3ViTModel", "DINOv3ViTConfig",
+               IMAGE | LAYERS | {"num_register_tokens": 2}, images()),
     # The keys are several images and pointers that have no place.
-    "SAM 2": (
-        "sam2_video",
-        "Sam2VideoMemoryAttention",
-        "Sam2VideoConfig",
-        {
-            "memory_attention_hidden_size": 64,
-            "memory_attention_num_layers": 2,
-            "memory_attention_num_attention_heads": 2,
-            "memory_attention_feed_forward_hidden_size": 64,
-            "memory_attention_rope_feat_sizes": [4, 4],
-        },
-        memory(),
-    ),
-    "SAM 3": (
-        "sam3",
-        "Sam3ViTModel",
-        "Sam3ViTConfig",
-        IMAGE | LAYERS | {"window_size": 2, "global_attn_indexes": [1], "pretrain_image_size": 16},
-        images(),
-    ),
+    "SAM 2": ("sam2_video", "Sam2VideoMemoryAttention", "Sam2VideoConfig",
+              {"memory_attention_hidden_size": 64, "memory_attention_num_layers": 2,
+               "memory_attention_num_attention_heads": 2,
+               "memory_attention_feed_forward_hidden_size": 64,
+               "memory_attention_rope_feat_sizes": [4, 4]},
+              memory()),
+    "SAM 3": ("sam3", "Sam3ViTModel", "Sam3ViTConfig",
+              IMAGE | LAYERS | {"window_size": 2, "global_attn_indexes": [1],
+                                "pretrain_image_size": 16},
+              images()),
     # Each half of a head has an axis of its own, and halves of its own.
-    "Gemma 4": (
-        "gemma4",
-        "Gemma4VisionModel",
-        "Gemma4VisionConfig",
-        IMAGE | LAYERS | HEADS | {"num_key_value_heads": 4, "position_embedding_size": 64},
-        squares(),
-    ),
+    "Gemma 4": ("gemma4", "Gemma4VisionModel", "Gemma4VisionConfig",
+                IMAGE | LAYERS | HEADS | {"num_key_value_heads": 4, "position_embedding_size": 64},
+                squares()),
     # The two dims of a pair have different frequencies; heads and positions are all it says.
     "V-JEPA 2": (
         "vjepa2",
@@ -334,15 +286,13 @@ VISION_MODELS: dict[str, tuple[str, str, str, dict[str, Any], dict[str, Any]]] =
     # A row of the tables is learned.
     "MLCD": ("mlcd", "MLCDVisionModel", "MLCDVisionConfig", IMAGE | LAYERS, images()),
     "EXAONE 4.5": (
-        "exaone4_5",
-        "Exaone4_5_VisionModel",
-        "Exaone4_5_VisionConfig",
-        TOWER
-        | {"out_hidden_size": 64, "window_size": 16, "fullatt_block_indexes": [1]}
-        | {"num_key_value_heads": 4},
+        "exaone4_5", "Exaone4_5_VisionModel", "Exaone4_5_VisionConfig",
+        TOWER | {"out_hidden_size": 64, "window_size": 16, "fullatt_block_indexes": [1]} | {
+            "num_key_value_heads": 4
+        },
         patches(),
     ),
-}
+}  # fmt: skip
 
 
 def vision_model(name: str) -> tuple[Any, dict[str, Any]]:

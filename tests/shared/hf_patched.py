@@ -83,25 +83,15 @@ NORMED: dict[str, dict[str, Any]] = {
     # 1 + w; norms of q and k of their own in each kind of layer.
     "Gemma3Text": COMMON | HEADS_OF_16 | KINDS,
     # q and k are rotated apart, and the last layer has no k; values are normed too.
-    "Gemma3nText": COMMON
-    | HEADS_OF_16
-    | {
+    "Gemma3nText": COMMON | HEADS_OF_16 | {
         "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
-        "num_hidden_layers": 3,
-        "num_kv_shared_layers": 1,
-        "hidden_size_per_layer_input": 8,
-        "vocab_size_per_layer_input": VOCABULARY,
-        "laurel_rank": 8,
+        "num_hidden_layers": 3, "num_kv_shared_layers": 1, "hidden_size_per_layer_input": 8,
+        "vocab_size_per_layer_input": VOCABULARY, "laurel_rank": 8,
         "activation_sparsity_pattern": [0.0] * 3,
     },
     # The values are k as it was before its norm.
-    "Gemma4Text": COMMON
-    | HEADS_OF_16
-    | KINDS
-    | {
-        "global_head_dim": 32,
-        "hidden_size_per_layer_input": 0,
-        "num_kv_shared_layers": 0,
+    "Gemma4Text": COMMON | HEADS_OF_16 | KINDS | {
+        "global_head_dim": 32, "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0,
         "attention_k_eq_v": True,
     },
     # Over all heads.
@@ -110,28 +100,17 @@ NORMED: dict[str, dict[str, Any]] = {
     # The second layer does not rotate.
     "Exaone4": COMMON | HEADS_OF_16 | KINDS,
     # A half of each head is rotated.
-    "Glm4Moe": COMMON
-    | HEADS_OF_16
-    | {
-        "use_qk_norm": True,
-        "partial_rotary_factor": 0.5,
-        "n_routed_experts": 4,
-        "num_experts_per_tok": 2,
-        "moe_intermediate_size": 16,
-        "first_k_dense_replace": 2,
+    "Glm4Moe": COMMON | HEADS_OF_16 | {
+        "use_qk_norm": True, "partial_rotary_factor": 0.5, "n_routed_experts": 4,
+        "num_experts_per_tok": 2, "moe_intermediate_size": 16, "first_k_dense_replace": 2,
     },
     # q is a part of a projection that has a gate as well.
-    "Qwen3Next": COMMON
-    | HEADS_OF_16
-    | {
-        "layer_types": ["full_attention"] * 2,
-        "num_experts": 4,
-        "num_experts_per_tok": 2,
-        "moe_intermediate_size": 16,
-        "shared_expert_intermediate_size": 16,
+    "Qwen3Next": COMMON | HEADS_OF_16 | {
+        "layer_types": ["full_attention"] * 2, "num_experts": 4, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16,
     },
     "Lfm2": COMMON | {"layer_types": ["full_attention"] * 2},
-}
+}  # fmt: skip
 
 
 def build(name: str, **kwargs: Any) -> Any:

@@ -56,69 +56,50 @@ OUT = ("bhsd", "out")
 PLACES = {"positions": ("bs", "integer"), "inv_freq": ("P", "float64")}
 TABLES = {"cos": ("sP", "real"), "sin": ("sP", "real")}
 OPERATIONS = {
-    "apply_rotary": Operation(
-        "apply_rotary",
-        {"x": X, **PLACES, "out": OUT},
-        lambda x, positions, inv_freq, out: pn.apply_rotary(x, positions, inv_freq, out=out),
-    ),
+    "apply_rotary": Operation("apply_rotary", {"x": X, **PLACES, "out": OUT},
+                              lambda x, positions, inv_freq, out: pn.apply_rotary(
+                                  x, positions, inv_freq, out=out
+                              )),
     "apply_rotary of several axes": Operation(
         "apply_rotary",
-        {
-            "x": X,
-            "positions": ("Abs", "integer"),
-            "inv_freq": ("P", "float64"),
-            "axis_map": ("P", "integer"),
-            "out": OUT,
-        },
+        {"x": X, "positions": ("Abs", "integer"), "inv_freq": ("P", "float64"),
+         "axis_map": ("P", "integer"), "out": OUT},
         lambda x, positions, inv_freq, axis_map, out: pn.apply_rotary(
             x, positions, inv_freq, axis_map=axis_map, out=out
         ),
     ),
     "apply_rotary of summed axes": Operation(
         "apply_rotary",
-        {
-            "x": ("bshd", "real"),
-            "positions": ("Abs", "integer"),
-            "inv_freq": ("AhP", "float64"),
-            "out": ("bshd", "out"),
-        },
+        {"x": ("bshd", "real"), "positions": ("Abs", "integer"), "inv_freq": ("AhP", "float64"),
+         "out": ("bshd", "out")},
         lambda x, positions, inv_freq, out: pn.apply_rotary(
             x, positions, inv_freq, layout="bshd", pairing="interleaved", out=out
         ),
     ),
     "apply_rotary_qk": Operation(
-        "apply_rotary_qk",
-        {"q": X, "k": ("bfsd", "real"), **PLACES},
+        "apply_rotary_qk", {"q": X, "k": ("bfsd", "real"), **PLACES},
         lambda q, k, positions, inv_freq: pn.apply_rotary_qk(q, k, positions, inv_freq),
     ),
     "apply_rotary_qk in place": Operation(
-        "apply_rotary_qk",
-        {"q": ("bhsd", "inplace"), "k": ("bfsd", "inplace"), **PLACES},
+        "apply_rotary_qk", {"q": ("bhsd", "inplace"), "k": ("bfsd", "inplace"), **PLACES},
         lambda q, k, positions, inv_freq: pn.apply_rotary_qk(
             q, k, positions, inv_freq, inplace=True
         ),
     ),
     "apply_rotary_tables": Operation(
-        "apply_rotary_tables",
-        {"x": X, **TABLES, "out": OUT},
+        "apply_rotary_tables", {"x": X, **TABLES, "out": OUT},
         lambda x, cos, sin, out: pn.apply_rotary_tables(x, cos, sin, out=out),
     ),
     "apply_rotary_qk_tables in place": Operation(
-        "apply_rotary_qk_tables",
-        {"q": ("bhsd", "inplace"), "k": ("bfsd", "inplace"), **TABLES},
+        "apply_rotary_qk_tables", {"q": ("bhsd", "inplace"), "k": ("bfsd", "inplace"), **TABLES},
         lambda q, k, cos, sin: pn.apply_rotary_qk_tables(
             q, k, cos, sin, inplace=True, compute="as_written"
         ),
     ),
     "norm_rotary_qk": Operation(
         "norm_rotary_qk",
-        {
-            "q": X,
-            "k": ("bfsd", "real"),
-            **PLACES,
-            "q_weight": ("hd", "float64"),
-            "k_weight": ("d", "float64"),
-        },
+        {"q": X, "k": ("bfsd", "real"), **PLACES, "q_weight": ("hd", "float64"),
+         "k_weight": ("d", "float64")},
         lambda q, k, positions, inv_freq, q_weight, k_weight: pn.norm_rotary_qk(
             q, k, positions, inv_freq, q_weight=q_weight, k_weight=k_weight
         ),
@@ -132,42 +113,25 @@ OPERATIONS = {
     ),
     "rotary_append": Operation(
         "rotary_append",
-        {
-            "q": X,
-            "k": ("bfsd", "real"),
-            "v": ("bfsW", "real"),
-            **PLACES,
-            "keys": ("bfkd", "out"),
-            "values": ("bfkW", "out"),
-        },
+        {"q": X, "k": ("bfsd", "real"), "v": ("bfsW", "real"), **PLACES, "keys": ("bfkd", "out"),
+         "values": ("bfkW", "out")},
         lambda q, k, v, positions, inv_freq, keys, values: pn.rotary_append(
-            q,
-            k,
-            v,
-            positions,
-            inv_freq,
-            keys,
-            values,
-            np.arange(k.shape[2]) if keys.shape[2] else np.full(k.shape[2], -1),
-            norm=True,
+            q, k, v, positions, inv_freq, keys, values,
+            np.arange(k.shape[2]) if keys.shape[2] else np.full(k.shape[2], -1), norm=True,
         ),
     ),
     "rotary_tables": Operation(
         "rotary_tables",
-        {
-            "positions": ("As", "integer"),
-            "inv_freq": ("P", "float64"),
-            "axis_map": ("P", "integer"),
-        },
+        {"positions": ("As", "integer"), "inv_freq": ("P", "float64"),
+         "axis_map": ("P", "integer")},
         lambda positions, inv_freq, axis_map: pn.rotary_tables(
             positions, inv_freq, axis_map=axis_map
         ),
     ),
-    "sinusoidal": Operation(
-        "sinusoidal",
-        {"positions": ("bs", "integer"), "out": ("bsd", "out")},
-        lambda positions, out: pn.sinusoidal(positions, out.shape[-1], out=out),
-    ),
+    "sinusoidal": Operation("sinusoidal", {"positions": ("bs", "integer"), "out": ("bsd", "out")},
+                            lambda positions, out: pn.sinusoidal(
+                                positions, out.shape[-1], out=out
+                            )),
     "add_sinusoidal": Operation(
         "add_sinusoidal",
         {"x": ("bsd", "real"), "positions": ("s", "integer"), "out": ("bsd", "out")},
@@ -182,77 +146,48 @@ OPERATIONS = {
     ),
     "add_toeplitz_bias": Operation(
         "add_toeplitz_bias",
-        {
-            "scores": ("bhqk", "real"),
-            "diagonals": ("hE", "real"),
-            "q_offset": ("b", "integer"),
-            "out": ("bhqk", "out"),
-        },
+        {"scores": ("bhqk", "real"), "diagonals": ("hE", "real"), "q_offset": ("b", "integer"),
+         "out": ("bhqk", "out")},
         lambda scores, diagonals, q_offset, out: pn.add_toeplitz_bias(
             scores, diagonals, q_offset=q_offset, origin=max(scores.shape[2] - 1, 0), out=out
         ),
     ),
     "diagonal_sums": Operation(
-        "diagonal_sums",
-        {"grad": ("bhqk", "real"), "q_offset": ("b", "integer")},
+        "diagonal_sums", {"grad": ("bhqk", "real"), "q_offset": ("b", "integer")},
         lambda grad, q_offset: pn.diagonal_sums(
-            grad,
-            q_offset=q_offset,
-            origin=max(grad.shape[2] - 1, 0),
+            grad, q_offset=q_offset, origin=max(grad.shape[2] - 1, 0),
             entries=max(grad.shape[2] + grad.shape[3] - 1, 0),
         ),
     ),
     "diagonal_sums of a grid": Operation(
-        "diagonal_sums",
-        {"grad": ("Abhqk", "real")},
+        "diagonal_sums", {"grad": ("Abhqk", "real")},
         lambda grad: pn.diagonal_sums(
             grad, keep=3, q_len=(grad.shape[3], 1), k_len=(1, grad.shape[4])
         ),
     ),
     "relative_gather": Operation(
         "relative_gather",
-        {
-            "x": ("bhqW", "real"),
-            "index": ("E", "integer"),
-            "q_offset": ("b", "integer"),
-            "content": ("bhqk", "real"),
-            "out": ("bhqk", "out"),
-        },
+        {"x": ("bhqW", "real"), "index": ("E", "integer"), "q_offset": ("b", "integer"),
+         "content": ("bhqk", "real"), "out": ("bhqk", "out")},
         lambda x, index, q_offset, content, out: pn.relative_gather(
-            x,
-            index,
-            out.shape[3],
-            q_offset=q_offset,
-            origin=max(out.shape[2] - 1, 0),
-            content=content,
-            out=out,
+            x, index, out.shape[3], q_offset=q_offset, origin=max(out.shape[2] - 1, 0),
+            content=content, out=out,
         ),
     ),
     "relative_gather by a shift": Operation(
-        "relative_gather",
-        {"x": ("bhqW", "real"), "out": ("bhqk", "out")},
+        "relative_gather", {"x": ("bhqW", "real"), "out": ("bhqk", "out")},
         lambda x, out: pn.relative_gather(x, None, out.shape[3], out=out),
     ),
     "relative_scatter": Operation(
         "relative_scatter",
-        {
-            "grad": ("bhqk", "real"),
-            "index": ("E", "integer"),
-            "q_offset": ("b", "integer"),
-            "out": ("bhqW", "out"),
-        },
+        {"grad": ("bhqk", "real"), "index": ("E", "integer"), "q_offset": ("b", "integer"),
+         "out": ("bhqW", "out")},
         lambda grad, index, q_offset, out: pn.relative_scatter(
-            grad,
-            index,
-            out.shape[3],
-            q_offset=q_offset,
-            origin=max(grad.shape[2] - 1, 0),
-            out=out,
+            grad, index, out.shape[3], q_offset=q_offset, origin=max(grad.shape[2] - 1, 0), out=out
         ),
     ),
     "relative_scatter by a shift": Operation(
-        "relative_scatter",
-        {"grad": ("bhqk", "real"), "out": ("bhqW", "out")},
+        "relative_scatter", {"grad": ("bhqk", "real"), "out": ("bhqW", "out")},
         lambda grad, out: pn.relative_scatter(grad, None, out.shape[3], out=out),
     ),
-}
+}  # fmt: skip

@@ -44,121 +44,81 @@ def _append(x: Inputs, heads: int, slots: Tensor) -> Any:
 # The axis that is cut, the call, and what is said.
 ERRORS: dict[str, tuple[int, Callable[[Inputs], Any], type[Exception], str]] = {
     "positions of a part": (
-        2,
-        lambda x: pn.apply_rotary_qk(x.q, x.k, torch.arange(S), INV_FREQ),
-        ValueError,
+        2, lambda x: pn.apply_rotary_qk(x.q, x.k, torch.arange(S), INV_FREQ), ValueError,
         r"apply_rotary_qk: positions: expected shape \[s\] = \[10\], .* got \[5\]; .*from_local",
     ),
     "tables of a part": (
-        2,
-        lambda x: pn.apply_rotary_tables(x.q, *pn.rotary_tables(torch.arange(S), INV_FREQ)),
-        ValueError,
-        r"apply_rotary_tables: cos: expected .* got \[5, 8\]; .*DTensor.from_local",
+        2, lambda x: pn.apply_rotary_tables(x.q, *pn.rotary_tables(torch.arange(S), INV_FREQ)),
+        ValueError, r"apply_rotary_tables: cos: expected .* got \[5, 8\]; .*DTensor.from_local",
     ),
-    "frequencies of a part": (
-        1,
-        lambda x: pn.apply_rotary(x.q, None, torch.rand(H // 2, D // 2)),
-        ValueError,
-        r"apply_rotary: inv_freq: expected .*; .*DTensor.from_local",
-    ),
+    "frequencies of a part": (1, lambda x: pn.apply_rotary(x.q, None, torch.rand(H // 2, D // 2)),
+                              ValueError,
+                              r"apply_rotary: inv_freq: expected .*; .*DTensor.from_local"),
     "heads in pieces, in place": (
-        3,
-        lambda x: pn.apply_rotary_qk(x.q, x.k, None, INV_FREQ, inplace=True),
-        ValueError,
+        3, lambda x: pn.apply_rotary_qk(x.q, x.k, None, INV_FREQ, inplace=True), ValueError,
         r"apply_rotary_qk: q: expected a DTensor placed as the result is, \[R\], got \[S\(3\)\]",
     ),
     "a sum that is to be made, in place": (
-        2,
-        lambda x: _in_place(x, [Partial()]),
-        ValueError,
+        2, lambda x: _in_place(x, [Partial()]), ValueError,
         r"apply_rotary_qk: q: expected a DTensor placed as the result is, \[R\], got \[P",
     ),
-    "a plain out": (
-        2,
-        lambda x: pn.apply_rotary(x.q, None, INV_FREQ, out=x.plain["q"]),
-        TypeError,
-        r"apply_rotary: out: expected a DTensor, as x is, got Tensor",
-    ),
+    "a plain out": (2, lambda x: pn.apply_rotary(x.q, None, INV_FREQ, out=x.plain["q"]), TypeError,
+                    r"apply_rotary: out: expected a DTensor, as x is, got Tensor"),
     "an out that is placed elsewhere": (
-        2,
-        lambda x: pn.apply_rotary(x.q, None, INV_FREQ, out=x.cut(x.plain["q"], Shard(1))),
-        ValueError,
-        r"apply_rotary: out: expected a DTensor placed .*, \[S\(2\)\], got \[S\(1\)\]",
+        2, lambda x: pn.apply_rotary(x.q, None, INV_FREQ, out=x.cut(x.plain["q"], Shard(1))),
+        ValueError, r"apply_rotary: out: expected a DTensor placed .*, \[S\(2\)\], got \[S\(1\)\]",
     ),
-    "a wrong k, in place": (
-        2,
-        lambda x: pn.apply_rotary_qk(
-            x.q, x.cut(randn(B, K, 2 * S, D + 2), Shard(1)), None, INV_FREQ, inplace=True
-        ),
-        ValueError,
-        r"apply_rotary_qk: k: expected",
-    ),
+    "a wrong k, in place": (2,
+                            lambda x: pn.apply_rotary_qk(
+                                x.q, x.cut(randn(B, K, 2 * S, D + 2), Shard(1)), None, INV_FREQ,
+                                inplace=True,
+                            ),
+                            ValueError, r"apply_rotary_qk: k: expected"),
     "a layout of other axes": (
-        2,
-        lambda x: pn.apply_rotary(x.q, None, INV_FREQ, layout="bsd"),
-        ValueError,
+        2, lambda x: pn.apply_rotary(x.q, None, INV_FREQ, layout="bsd"), ValueError,
         r"apply_rotary: x: expected",
     ),
     "diagonals of a part": (
-        1,
-        lambda x: pn.add_toeplitz_bias(x.q, torch.zeros(H // 2, 2 * S + D - 1)),
-        ValueError,
+        1, lambda x: pn.add_toeplitz_bias(x.q, torch.zeros(H // 2, 2 * S + D - 1)), ValueError,
         r"add_toeplitz_bias: diagonals: expected leading axes, heads last, that are .*from_local",
     ),
-    "a plain cache": (
-        1,
-        lambda x: pn.rotary_append(
-            x.q, x.k, x.k, None, INV_FREQ, *torch.zeros(2, B, K, 20, D), torch.arange(2 * S)
-        ),
-        TypeError,
-        r"rotary_append: keys: expected a DTensor, as k is, got Tensor",
-    ),
+    "a plain cache": (1,
+                      lambda x: pn.rotary_append(
+                          x.q, x.k, x.k, None, INV_FREQ, *torch.zeros(2, B, K, 20, D),
+                          torch.arange(2 * S),
+                      ),
+                      TypeError, r"rotary_append: keys: expected a DTensor, as k is, got Tensor"),
     # What fits as a part, on some ranks or on all.
     "frequencies of q's heads for fewer heads of k": (
-        1,
-        lambda x: pn.apply_rotary_qk(x.q, x.cut(randn(B, 2, 2 * S, D)), None, torch.rand(4, 8)),
-        ValueError,
-        r"apply_rotary_qk: inv_freq: expected frequencies for 2 heads of k",
+        1, lambda x: pn.apply_rotary_qk(x.q, x.cut(randn(B, 2, 2 * S, D)), None, torch.rand(4, 8)),
+        ValueError, r"apply_rotary_qk: inv_freq: expected frequencies for 2 heads of k",
     ),
     "other lengths without positions": (
-        2,
-        lambda x: pn.apply_rotary_qk(x.q, x.cut(randn(B, K, S, D), Replicate()), None, INV_FREQ),
-        ValueError,
-        r"apply_rotary_qk: k: expected",
+        2, lambda x: pn.apply_rotary_qk(x.q, x.cut(randn(B, K, S, D), Replicate()), None, INV_FREQ),
+        ValueError, r"apply_rotary_qk: k: expected",
     ),
     "a batch that ends in another part": (
         0,
         lambda x: pn.apply_rotary_qk(
             x.q, x.cut(randn(B - 1, K, 2 * S, D)), None, INV_FREQ, inplace=True
         ),
-        ValueError,
-        r"apply_rotary_qk: k: expected",
+        ValueError, r"apply_rotary_qk: k: expected",
     ),
     "too few entries for the last queries, in place": (
-        2,
-        lambda x: pn.add_toeplitz_bias(x.q, torch.zeros(H, 20), origin=2 * S - 3, out=x.q),
-        ValueError,
-        r"add_toeplitz_bias: diagonals: expected entries",
+        2, lambda x: pn.add_toeplitz_bias(x.q, torch.zeros(H, 20), origin=2 * S - 3, out=x.q),
+        ValueError, r"add_toeplitz_bias: diagonals: expected entries",
     ),
-    "a cache of more heads": (
-        1,
-        lambda x: _append(x, K + 1, torch.arange(2 * S)),
-        ValueError,
-        r"rotary_append: keys: expected",
-    ),
+    "a cache of more heads": (1, lambda x: _append(x, K + 1, torch.arange(2 * S)), ValueError,
+                              r"rotary_append: keys: expected"),
     "a slot that no cache has": (
-        1,
-        lambda x: _append(x, K, torch.arange(2 * S) + 15),
-        ValueError,
+        1, lambda x: _append(x, K, torch.arange(2 * S) + 15), ValueError,
         r"rotary_append: slots: expected -1, or slots 0 .. 19, got",
     ),
     "a gradient in place, of a norm": (
-        2,
-        lambda x: pn.norm_rotary_qk(x.q.requires_grad_(), x.k, None, INV_FREQ, inplace=True),
-        ValueError,
-        r"norm_rotary_qk: inplace: expected False where a gradient is required",
+        2, lambda x: pn.norm_rotary_qk(x.q.requires_grad_(), x.k, None, INV_FREQ, inplace=True),
+        ValueError, r"norm_rotary_qk: inplace: expected False where a gradient is required",
     ),
-}
+}  # fmt: skip
 
 
 def compare_error(name: str) -> list[str]:

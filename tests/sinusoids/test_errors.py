@@ -48,20 +48,10 @@ BAD = [
     table("count beyond memory", V, "positions|result", positions=2**62),
     table("count beyond int64", V, "positions|result", positions=2**80),
     table("product overflows", V, "positions|result", positions=2**46, dim=2**16),
-    table(
-        "product of array overflows",
-        V,
-        "positions|result",
-        positions=np.broadcast_to(np.int64(1), (2**52,)),
-        dim=2**10,
-    ),
-    table(
-        "product of axes overflows",
-        V,
-        "positions|result",
-        positions=np.broadcast_to(np.int8(1), (2**20, 2**20, 2**19)),
-        dim=64,
-    ),
+    table("product of array overflows", V, "positions|result",
+          positions=np.broadcast_to(np.int64(1), (2**52,)), dim=2**10),
+    table("product of axes overflows", V, "positions|result",
+          positions=np.broadcast_to(np.int8(1), (2**20, 2**20, 2**19)), dim=64),
     table("base zero", V, "base", base=0),
     table("base negative", V, "base", base=-1.0),
     table("base nan", V, "base", base=NAN),
@@ -150,29 +140,18 @@ BAD = [
     shift("shift by text", T, "offset", offset="1"),
     shift("shift layout", V, "layout", layout="sin"),
     table("out over positions", V, "out", positions=TIMES[:, 0], out=TIMES),
-    table(
-        "out over halves of positions",
-        V,
-        "out",
-        positions=HALVES[:40].view(np.int64)[:20].reshape(5, 4)[:, 3],
-        out=HALVES[1::2].reshape(5, 8),
-    ),
-    add(
-        "sum out over positions",
-        V,
-        "out",
-        x=x(2, 5, 8, dtype="f8"),
-        positions=SUMS[0, :, 0],
-        out=SUMS,
-    ),
+    table("out over halves of positions", V, "out",
+          positions=HALVES[:40].view(np.int64)[:20].reshape(5, 4)[:, 3],
+          out=HALVES[1::2].reshape(5, 8)),
+    add("sum out over positions", V, "out", x=x(2, 5, 8, dtype="f8"), positions=SUMS[0, :, 0],
+        out=SUMS),
     *(
         add(f"sum at {dtype}", T, "positions", positions=np.ones(5, dtype))
         for dtype in ("complex64", "bool", "float16", "bfloat16", "float8_e4m3fn")
     ),
     whole_add("add: positions too long", V, "positions", positions=np.arange(6)),
-    whole_add(
-        "add: positions [b, s] for [b, h, s, d]", V, "positions", positions=np.tile(PLACES, (2, 1))
-    ),
+    whole_add("add: positions [b, s] for [b, h, s, d]", V, "positions",
+              positions=np.tile(PLACES, (2, 1))),
     whole_table("odd dim, again", V, "dim", dim=7),
     whole_table("negative dim, again", V, "dim", dim=-2),
     whole_table("negative count, again", V, "positions", positions=-1, device="cpu"),
@@ -206,14 +185,12 @@ BAD = [
     whole_table("table: out of an array", T, "out", out=among_tensors(TABLE)),
     whole_table("table: out elsewhere", V, "out", device="meta", out=TABLE),
     whole_add("add: one element on", V, "out", x=at(LONG, 0), out=at(LONG, 1)),
-    whole_table(
-        "a table in its positions", V, "out", positions=LONG[3:8], out=LONG[:40].reshape(5, 8)
-    ),
+    whole_table("a table in its positions", V, "out", positions=LONG[3:8],
+                out=LONG[:40].reshape(5, 8)),
     whole_add("add: positions elsewhere", V, "positions", positions=elsewhere(PLACES)),
     whole_add("add: out elsewhere", V, "out", out=elsewhere(X)),
-    whole_table(
-        "table: positions elsewhere", V, "positions", positions=elsewhere(PLACES), out=TABLE
-    ),
+    whole_table("table: positions elsewhere", V, "positions", positions=elsewhere(PLACES),
+                out=TABLE),
     whole_table("table: positions here, result there", V, "positions", device="meta"),
     whole_table("a count past all memory", V, "positions|result", positions=2**62, device="cpu"),
     *of_tensors(
@@ -221,20 +198,17 @@ BAD = [
             "a count past int64", V, "positions|result", positions=2**70, dtype=np.dtype("float32")
         )
     ),
-    whole_table(
-        "a count times dim", V, "positions|result|dim", positions=2**40, dim=2**30, device="cpu"
-    ),
+    whole_table("a count times dim", V, "positions|result|dim", positions=2**40, dim=2**30,
+                device="cpu"),
     whole_table("a dim past int64", V, "dim", dim=2**64),
     whole_table("dim past all memory", V, "positions|result|dim", dim=2**62),
-    whole_table(
-        "expanded positions", V, "positions|result", positions=repeated(steps(1), 2**60), dim=16
-    ),
+    whole_table("expanded positions", V, "positions|result", positions=repeated(steps(1), 2**60),
+                dim=16),
     whole_add("add: x of a list", T, "x", x=X.tolist()),
     whole_add("add: x of an array, out a tensor", T, "out", x=among_tensors(X), out=OUT),
     whole_table("a bool for a count", T, "positions", positions=True, device="cpu"),
-    whole_add(
-        "followed: positions too long", V, "positions", x=followed(X), positions=np.arange(6)
-    ),
+    whole_add("followed: positions too long", V, "positions", x=followed(X),
+              positions=np.arange(6)),
     whole_add("frequencies too large", V, "scale", scale=1e19),
     # --- Values are looked at only where that needs no wait: on the CPU.
     *of_values(
@@ -252,7 +226,7 @@ BAD = [
             out=X,
         ),
     ),
-]
+]  # fmt: skip
 GOOD = [
     whole_table.good("a table"),
     whole_add.good("a sum"),

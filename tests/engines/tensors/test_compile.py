@@ -334,22 +334,14 @@ def test_the_graph_has_one_node_for_each_call(kernel_device):
 @pytest.mark.parametrize(
     ("argument", "call"),
     [
-        (
-            "positions",
-            lambda q: pn.apply_rotary(q, torch.arange(6, device=q.device), f(q)),
-        ),
+        ("positions", lambda q: pn.apply_rotary(q, torch.arange(6, device=q.device), f(q))),
         ("x", lambda q: pn.apply_rotary(q, None, f(q), layout="bsd")),
-        (
-            "positions",
-            lambda q: pn.apply_rotary(q, torch.ones(5, dtype=torch.bool, device=q.device), f(q)),
-        ),
-        (
-            "rotary_start",
-            lambda q: pn.apply_rotary(q, None, f(q), rotary_start=2, out=q),
-        ),
+        ("positions",
+         lambda q: pn.apply_rotary(q, torch.ones(5, dtype=torch.bool, device=q.device), f(q))),
+        ("rotary_start", lambda q: pn.apply_rotary(q, None, f(q), rotary_start=2, out=q)),
         ("pairing", lambda q: pn.apply_rotary(q, None, f(q), pairing="whole")),
     ],
-)
+)  # fmt: skip
 def test_errors_say_the_same_when_compiled(argument, call, kernel_device):
     # Their type is no promise: an operator of a compiled graph raises RuntimeError.
     q = Q.to(kernel_device, copy=True)

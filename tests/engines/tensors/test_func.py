@@ -402,21 +402,15 @@ AXES = torch.tensor([[0, 1, 1, 0], [0, 0, 1, 1]])
 @pytest.mark.parametrize(
     ("call", "inputs"),
     [
-        (
-            lambda x, axes: pn.apply_rotary(x, torch.ones(2, 5), torch.ones(4), axis_map=axes),
-            (torch.ones(2, 1, 3, 5, 8), AXES),
-        ),
-        (
-            lambda p, axes: pn.rotary_tables(p, torch.ones(4), axis_map=axes),
-            (torch.ones(2, 2, 5), AXES),
-        ),
-        (
-            lambda x, t: pn.apply_rotary_tables(x, t, t, rows=torch.arange(5)),
-            (torch.ones(2, 1, 3, 5, 8), torch.ones(2, 9, 4)),
-        ),
+        (lambda x, axes: pn.apply_rotary(x, torch.ones(2, 5), torch.ones(4), axis_map=axes),
+         (torch.ones(2, 1, 3, 5, 8), AXES)),
+        (lambda p, axes: pn.rotary_tables(p, torch.ones(4), axis_map=axes),
+         (torch.ones(2, 2, 5), AXES)),
+        (lambda x, t: pn.apply_rotary_tables(x, t, t, rows=torch.arange(5)),
+         (torch.ones(2, 1, 3, 5, 8), torch.ones(2, 9, 4))),
     ],
     ids=["apply_rotary", "rotary_tables", "rows"],
-)
+)  # fmt: skip
 def test_vmap_over_what_no_kernel_takes_by_example_is_refused(call, inputs):
     with pytest.raises(NotImplementedError, match="an axis_map or tables with rows"):
         torch.vmap(call)(*inputs)
