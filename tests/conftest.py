@@ -110,3 +110,21 @@ def threads() -> Iterator[None]:
     before = pn.get_num_threads()
     yield
     pn.set_num_threads(before)
+
+
+@pytest.fixture
+def torch_threads() -> Iterator[None]:
+    """The test may change the number of threads that torch has."""
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def nothing_compiled() -> Iterator[None]:
+    """torch.compile begins anew, and so does the next test."""
+    torch = pytest.importorskip("torch")
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()

@@ -21,12 +21,7 @@ needs_torch = pytest.mark.skipif(torch is None, reason="torch")
 if torch is not None:
     from posenc_native import nn as pnn
 
-# a warning of torch about itself, while it traces
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*should not be instantiated:DeprecationWarning",
-    "ignore:.*treespec.*:FutureWarning",
-    "ignore::DeprecationWarning:transformers",
-)
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:transformers")
 
 U = 2.0**-24
 D = 8

@@ -23,6 +23,7 @@ from arrays import View, aligned, aligned_rows
 from matrices import pairwise
 from oracle import DTYPES, assert_close, assert_same_bits
 from places import CSRC
+from rotations import frequencies
 from targets import CUDA_ON_HOST, NATIVE, NEEDS_CUDA_ON_HOST, NEEDS_NATIVE, TARGETS
 
 pytestmark = [NEEDS_NATIVE, NEEDS_CUDA_ON_HOST]
@@ -40,10 +41,6 @@ def fused_multiply_add():
     NATIVE.set_target(before)
 
 
-def frequencies(pairs: int) -> np.ndarray:
-    return 1e4 ** (-np.arange(pairs) / max(pairs, 1))
-
-
 def numbers(dtype: str, *shape: int) -> np.ndarray:
     return np.random.default_rng(sum(shape)).standard_normal(shape).astype(DTYPES[dtype])
 
@@ -57,6 +54,13 @@ def both(name: str, *arguments: Any) -> tuple[Any, Any]:
     return results[0], results[1]
 
 
+def assert_agree(name: str, *arguments: Any) -> None:
+    """Both give the same bits."""
+    results = [given if isinstance(given, tuple) else (given,) for given in both(name, *arguments)]
+    for ours, theirs in zip(*results, strict=True):
+        assert_same_bits(ours, theirs)
+
+
 def assert_rotations_agree(
     q: np.ndarray, k: np.ndarray, positions: Any, inv_freq: np.ndarray, layout: str, pairing: Any,
     start: int = 0, axis_map: Any = None, scale: float = 1.0, inverse: bool = False,
@@ -64,21 +68,16 @@ def assert_rotations_agree(
     """q with k, q alone, from tables; functional and in place."""
     options = (layout, pairing, start, axis_map, scale, inverse)
     for inplace in (False, True):
-        for ours, theirs in zip(
-            *both("apply_rotary_qk", q, k, positions, inv_freq, *options, inplace), strict=True
-        ):
-            assert_same_bits(ours, theirs)
-    assert_same_bits(*both("apply_rotary", q, positions, inv_freq, *options, None))
+        assert_agree("apply_rotary_qk", q, k, positions, inv_freq, *options, inplace)
+    assert_agree("apply_rotary", q, positions, inv_freq, *options, None)
     if positions is not None:
         for dtype in (np.float16, np.float32, np.float64):
             cos, sin = NATIVE.rotary_tables(positions, inv_freq, axis_map, scale, np.dtype(dtype))
             for compute in ("float32", "as_written"):
                 tables = (cos, sin, layout, pairing, start, inverse, compute)
-                assert_same_bits(*both("apply_rotary_tables", q, *tables, None))
+                assert_agree("apply_rotary_tables", q, *tables, None)
                 for inplace in (False, True):
-                    pairs = both("apply_rotary_qk_tables", q, k, *tables, inplace)
-                    for ours, theirs in zip(*pairs, strict=True):
-                        assert_same_bits(ours, theirs)
+                    assert_agree("apply_rotary_qk_tables", q, k, *tables, inplace)
 
 
 @pairwise(
@@ -111,12 +110,20 @@ def test_frequencies_of_each_head(heads, axes, pairing, dtype):
     if axes:
         positions = np.stack([positions, positions[::-1]])
     for inplace in (False, True):
-        results = both(
-            "apply_rotary_qk", q, k, positions, inv_freq, "bhsd", pairing, 4, None, 0.5, False,
+        assert_agree(
+            "apply_rotary_qk",
+            q,
+            k,
+            positions,
+            inv_freq,
+            "bhsd",
+            pairing,
+            4,
+            None,
+            0.5,
+            False,
             inplace,
-        )  # fmt: skip
-        for ours, theirs in zip(*results, strict=True):
-            assert_same_bits(ours, theirs)
+        )
 
 
 SLICES = [(0, 16), (32, 16), (48, 8), (8, 24), (5, 12), (0, 4), (64, 0), (2, 31)]
@@ -200,9 +207,7 @@ def test_frequencies_of_heads_and_axes(shape, dtype):
     for positions in (rng.integers(-(10**9), 10**9, (*axes, 2, 6)), rng.uniform(-9, 9, (*axes, 6))):
         for pairing in ("half", "interleaved"):
             options = ("bshd", pairing, 3, None, 0.7, True)
-            pairs = both("apply_rotary_qk", q, k, positions, inv_freq, *options, False)
-            for ours, theirs in zip(*pairs, strict=True):
-                assert_same_bits(ours, theirs)
+            assert_agree("apply_rotary_qk", q, k, positions, inv_freq, *options, False)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -231,19 +236,6 @@ def test_gradients_of_angles_in_whole_numbers(shape, dtype):
                     assert_same_bits(a, b)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(0, 3, 8), (2, 0, 8), (2, 3, 0)])
-def test_nothing_to_do(shape, dtype):
-    x = numbers(dtype, *shape)
-    inv_freq = frequencies(shape[-1] // 2)
-    options = ("hsd", "half", 0, None, 1.0, False, None)
-    assert_same_bits(*both("apply_rotary", x, None, inv_freq, *options))
-    rows = ("sin_cos", 0.0, 1.0, np.dtype(DTYPES[dtype]), None)
-    assert_same_bits(*both("sinusoidal", np.zeros(shape[:2]), shape[-1], 1e4, *rows))
-    options = (1.0, 1.0, 1e4, "interleaved", 0.0, 1.0, None)
-    assert_same_bits(*both("add_sinusoidal", x, None, *options))
-
-
 @pairwise(
     dim=[2, 6, 16, 30, 126, 512, 4098, 8192, 8194, 20000],
     layout=["interleaved", "sin_cos", "cos_sin"],
@@ -253,20 +245,20 @@ def test_tables(dim, layout, dtype):
     """Wide ones take two launches: a sequence of frequencies has 4096 pairs at most."""
     spec = (dim, 1e4, layout, 1.0 if dim > 2 else 0.0, -0.3, np.dtype(DTYPES[dtype]), None)
     for positions in (37, np.array([[2**40, -5, 0], [1, 2, 10**6]]), np.array([0.25, -1e6])):
-        assert_same_bits(*both("sinusoidal", positions, *spec))
+        assert_agree("sinusoidal", positions, *spec)
     x = numbers(dtype, 3, 2, 7, dim)
     options = (3.0, 0.5, 1e4, layout, 0.0, 1.0, None)
     for positions in (None, np.arange(7) * 99, np.arange(42).reshape(3, 2, 7)):
-        assert_same_bits(*both("add_sinusoidal", x, positions, *options))
+        assert_agree("add_sinusoidal", x, positions, *options)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_many_rows_and_many_repetitions(dtype):
     table = (64, 1e4, "interleaved", 0.0, 1.0, np.dtype(DTYPES[dtype]), None)
-    assert_same_bits(*both("sinusoidal", 5001, *table))
+    assert_agree("sinusoidal", 5001, *table)
     options = (1.0, 1.0, 1e4, "sin_cos", 0.0, 1.0, None)
-    assert_same_bits(*both("add_sinusoidal", numbers(dtype, 301, 1, 32), None, *options))
-    assert_same_bits(*both("add_sinusoidal", numbers(dtype, 2, 1, 301, 16), None, *options))
+    assert_agree("add_sinusoidal", numbers(dtype, 301, 1, 32), None, *options)
+    assert_agree("add_sinusoidal", numbers(dtype, 2, 1, 301, 16), None, *options)
 
 
 # Relative encodings
@@ -282,11 +274,9 @@ def assert_relative_agree(
     for shape in ((heads, entries), (batch, heads, entries)):
         diagonals = numbers(of, *shape)
         for out in (None, np.empty_like(scores)):
-            assert_same_bits(*both("add_toeplitz_bias", scores, diagonals, *lengths, None, out))
-        assert_same_bits(
-            *both("toeplitz_bias", diagonals, *lengths, None, np.dtype(DTYPES[dtype]), None)
-        )
-        assert_same_bits(*both("diagonal_sums", scores, shape, *lengths, None))
+            assert_agree("add_toeplitz_bias", scores, diagonals, *lengths, None, out)
+        assert_agree("toeplitz_bias", diagonals, *lengths, None, np.dtype(DTYPES[dtype]), None)
+        assert_agree("diagonal_sums", scores, shape, *lengths, None)
 
 
 @pairwise(
@@ -394,11 +384,11 @@ def test_toeplitz_grids(batch, q_len, k_len, dtype):
     lengths = (q_len, k_len, start, None)
     for of in ("float32", dtype):
         diagonals = numbers(of, 2, *entries)
-        assert_same_bits(*both("add_toeplitz_bias", scores, diagonals, *lengths, None))
+        assert_agree("add_toeplitz_bias", scores, diagonals, *lengths, None)
         bias = ("toeplitz_bias", diagonals, *lengths, np.dtype(DTYPES[dtype]), None)
-        assert_same_bits(*both(*bias))
-    assert_same_bits(*both("diagonal_sums", scores, (2, *entries), *lengths))
-    assert_same_bits(*both("diagonal_sums", scores, (batch, 2, *entries), *lengths))
+        assert_agree(*bias)
+    assert_agree("diagonal_sums", scores, (2, *entries), *lengths)
+    assert_agree("diagonal_sums", scores, (batch, 2, *entries), *lengths)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -415,18 +405,22 @@ def test_windows_of_each_plane(queries, dtype):
         q_offset = rng.integers(0, origin - queries + 2, shape)
         lengths = ((queries,), (keys,), (origin,), q_offset)
         for diagonals in (numbers("float32", 2, entries), numbers("float32", 3, 2, entries)):
-            assert_same_bits(*both("add_toeplitz_bias", scores, diagonals, *lengths, None))
-            assert_same_bits(*both("diagonal_sums", scores, diagonals.shape, *lengths))
-        assert_same_bits(
-            *both("toeplitz_bias", numbers("float32", 2, entries), (queries,), (keys,), (origin,),
-                  q_offset.reshape(3, -1)[:, 0], np.dtype(DTYPES[dtype]), None)
-        )  # fmt: skip
+            assert_agree("add_toeplitz_bias", scores, diagonals, *lengths, None)
+            assert_agree("diagonal_sums", scores, diagonals.shape, *lengths)
+        assert_agree(
+            "toeplitz_bias",
+            numbers("float32", 2, entries),
+            (queries,),
+            (keys,),
+            (origin,),
+            q_offset.reshape(3, -1)[:, 0],
+            np.dtype(DTYPES[dtype]),
+            None,
+        )
         for columns in (None, index):
             options = (origin, q_offset, None, scores, 0.5, None)
-            assert_same_bits(*both("relative_gather", x, columns, keys, *options))
-        assert_same_bits(
-            *both("relative_scatter", scores, None, entries, origin, q_offset, None, 0.5, None)
-        )
+            assert_agree("relative_gather", x, columns, keys, *options)
+        assert_agree("relative_scatter", scores, None, entries, origin, q_offset, None, 0.5, None)
         assert_scatters_agree(scores, index, 40, origin, q_offset)
 
 
@@ -451,9 +445,9 @@ def test_gather_and_shift_sizes(keys, width, queries, dtype):
     for added, scale in ((None, 1.0), (None, 0.3), (content, 0.125)):
         options = (None, -1, added, scale, None)
         for columns, start in ((index, queries - 1), (None, queries - 1), (None, -3)):
-            assert_same_bits(*both("relative_gather", x, columns, keys, start, *options))
+            assert_agree("relative_gather", x, columns, keys, start, *options)
         options = (None, width, queries - 1, None, None, scale, None)
-        assert_same_bits(*both("relative_scatter", content, *options))
+        assert_agree("relative_scatter", content, *options)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -555,21 +549,6 @@ def test_relative_with_any_strides(dtype):
         ours, theirs = (module.relative_gather(*arguments) for module in (CUDA_ON_HOST, NATIVE))
         assert_same_bits(ours, theirs)
         assert_scatters_agree(x, index, 24, 21)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("planes", "queries", "keys"), [(0, 3, 8), (2, 0, 8), (2, 3, 0)])
-def test_nothing_to_lay_down_or_look_up(planes, queries, keys, dtype):
-    scores = numbers(dtype, planes, queries, keys)
-    lengths = ((queries,), (keys,), (max(queries, 1) - 1,), None)
-    diagonals = numbers("float32", planes, 10)
-    assert_same_bits(*both("add_toeplitz_bias", scores, diagonals, *lengths, None))
-    assert_same_bits(*both("diagonal_sums", scores, diagonals.shape, *lengths))
-    for index in (None, np.arange(10)):
-        options = (lengths[2][0], None, None)
-        x = numbers(dtype, planes, queries, 10)
-        assert_same_bits(*both("relative_gather", x, index, keys, *options, None, 1.0, None))
-        assert_same_bits(*both("relative_scatter", scores, index, 10, *options, 1.0, None))
 
 
 # Index ranges beyond 2^31, without memory for them

@@ -40,6 +40,7 @@ CALLS = {
     "tables of no pairs": (pn.apply_rotary_tables, X, zeros(5, 0), zeros(5, 0)),
     "a table of no dims": (pn.sinusoidal, np.arange(3), 0),
     "a table of no rows": (pn.sinusoidal, zeros(2, 0), 8),
+    "a table at an empty list": (pn.sinusoidal, [], 8),
     "a sum of no dims": (pn.add_sinusoidal, X[..., :0]),
     "a sum of no rows": (pn.add_sinusoidal, X[:, :, :0]),
 }  # fmt: skip

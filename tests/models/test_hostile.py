@@ -28,51 +28,35 @@ SIZES = {"hidden_size": 4096, "num_attention_heads": 32, "num_hidden_layers": 8}
 TYPES = ["sliding_attention", "full_attention"] * 4
 
 CONFIGURATIONS = {
-    "llama 3": {
-        "model_type": "llama", **SIZES, "rope_theta": 5e5, "max_position_embeddings": 131072,
-        "rope_scaling": LLAMA3,
-    },
-    "gemma 3": {
-        "model_type": "gemma3_text", **SIZES, "head_dim": 256, "layer_types": TYPES,
-        "rope_parameters": {
-            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
-            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
-        },
-    },
-    "older gemma 3": {
-        "model_type": "gemma3_text", **SIZES, "head_dim": 256, "sliding_window_pattern": 6,
-        "rope_theta": 1e6, "rope_local_base_freq": 1e4,
-        "rope_scaling": {"rope_type": "linear", "factor": 8.0},
-    },
-    "deepseek": {
-        "model_type": "deepseek_v3", **SIZES, "qk_rope_head_dim": 64, "rope_theta": 1e4,
-        "max_position_embeddings": 163840, "rope_interleave": True,
-        "rope_scaling": {
-            **YARN, "mscale": 1.0, "mscale_all_dim": 1.0, "truncate": False, "beta_fast": 32,
-            "beta_slow": 1, "attention_factor": 1.0,
-        },
-    },
+    "llama 3": {"model_type": "llama", **SIZES, "rope_theta": 5e5,
+                "max_position_embeddings": 131072, "rope_scaling": LLAMA3},
+    "gemma 3": {"model_type": "gemma3_text", **SIZES, "head_dim": 256, "layer_types": TYPES,
+                "rope_parameters": {"sliding_attention": {"rope_type": "default",
+                                                          "rope_theta": 1e4},
+                                    "full_attention": {"rope_type": "linear", "factor": 8.0,
+                                                       "rope_theta": 1e6}}},
+    "older gemma 3": {"model_type": "gemma3_text", **SIZES, "head_dim": 256,
+                      "sliding_window_pattern": 6, "rope_theta": 1e6, "rope_local_base_freq": 1e4,
+                      "rope_scaling": {"rope_type": "linear", "factor": 8.0}},
+    "deepseek": {"model_type": "deepseek_v3", **SIZES, "qk_rope_head_dim": 64, "rope_theta": 1e4,
+                 "max_position_embeddings": 163840, "rope_interleave": True,
+                 "rope_scaling": {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0, "truncate": False,
+                                  "beta_fast": 32, "beta_slow": 1, "attention_factor": 1.0}},
     "longrope": {"model_type": "phi3", **SIZES, "head_dim": 64, "rope_scaling": LONGROPE,
                  "original_max_position_embeddings": 4096, "max_position_embeddings": 131072},
     "dynamic": {"model_type": "internlm2", **SIZES, "max_position_embeddings": 4096,
                 "rope_scaling": {"type": "dynamic", "factor": 2.0}},
-    "several axes": {
-        "text_config": {
-            "model_type": "qwen3_vl_text", **SIZES, "head_dim": 128,
-            "rope_parameters": {"rope_theta": 5e6, "mrope_section": [24, 20, 20],
-                                "mrope_interleaved": True},
-        },
-    },
+    "several axes": {"text_config": {"model_type": "qwen3_vl_text", **SIZES, "head_dim": 128,
+                                     "rope_parameters": {"rope_theta": 5e6,
+                                                         "mrope_section": [24, 20, 20],
+                                                         "mrope_interleaved": True}}},
     "without some": {"model_type": "smollm3", **SIZES, "no_rope_layers": [1, 1, 1, 0] * 2,
                      "no_rope_layer_interval": 4, "rope_theta": 1e4},
-    "bases by layer": {
-        "model_type": "granite_swa", **SIZES, "layer_rope_theta": [1e4, 0, 1e4, 0] * 2,
-        "rope_scaling_layers": [0, 2], "rope_scaling": {"rope_type": "linear", "factor": 2.0},
-    },
-    "sizes by layer": {
-        **SIZES, "head_dim": 64, "rope_theta": 1e4, "layer_types": TYPES,
-        "per_layer_config": {"0": {"head_dim": 128}, "1": {"head_dim": 64}},
-    },
+    "bases by layer": {"model_type": "granite_swa", **SIZES,
+                       "layer_rope_theta": [1e4, 0, 1e4, 0] * 2, "rope_scaling_layers": [0, 2],
+                       "rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+    "sizes by layer": {**SIZES, "head_dim": 64, "rope_theta": 1e4, "layer_types": TYPES,
+                       "per_layer_config": {"0": {"head_dim": 128}, "1": {"head_dim": 64}}},
     "compressed": {"model_type": "deepseek_v4", **SIZES, "head_dim": 512, "qk_rope_head_dim": 64,
                    "compress_ratios": [0, 4, 128, 4, 0, 0, 0, 0], "compress_rope_theta": 1e5},
     "falcon": {"model_type": "falcon", **SIZES, "alibi": False, "rope_theta": 1e4},
@@ -138,16 +122,13 @@ WIDE = {"head_dim": HEAD_LIMIT, "num_hidden_layers": LAYER_LIMIT, "rope_theta": 
 KINDS = [f"{i}_attention" for i in range(KIND_LIMIT)]
 
 LARGE = {
-    "kinds of layers": {
-        **WIDE, "layer_types": KINDS * (LAYER_LIMIT // KIND_LIMIT),
-        "rope_parameters": {name: {"rope_theta": 1e4 + i} for i, name in enumerate(KINDS)},
-    },
+    "kinds of layers": {**WIDE, "layer_types": KINDS * (LAYER_LIMIT // KIND_LIMIT),
+                        "rope_parameters": {name: {"rope_theta": 1e4 + i} for i,
+                                            name in enumerate(KINDS)}},
     "layers of two bases": {**WIDE, "layer_rope_theta": [1e4, 1e5] * (LAYER_LIMIT // 2)},
     "layers without": {**WIDE, "model_type": "smollm3"},
-    "sizes by layer": {
-        **WIDE, "layer_types": KINDS * (LAYER_LIMIT // KIND_LIMIT),
-        "per_layer_config": {i: {"head_dim": 64} for i in range(LAYER_LIMIT)},
-    },
+    "sizes by layer": {**WIDE, "layer_types": KINDS * (LAYER_LIMIT // KIND_LIMIT),
+                       "per_layer_config": {i: {"head_dim": 64} for i in range(LAYER_LIMIT)}},
 }  # fmt: skip
 
 
@@ -163,37 +144,27 @@ def test_the_largest_take_little_memory(name):
 
 REFUSED = {
     "head_dim": (ValueError, "head_dim", {"head_dim": 2**24, "rope_theta": 1e4}),
-    "head_dim of quotients": (
-        ValueError, "head_dim",
-        {"hidden_size": 2**20, "num_attention_heads": 2, "rope_theta": 1e4},
-    ),
-    "layers": (
-        ValueError, "num_hidden_layers",
-        {"head_dim": 64, "rope_theta": 1e4, "num_hidden_layers": 10**10},
-    ),
-    "fewer than no layers": (
-        ValueError, "num_hidden_layers",
-        {"head_dim": 64, "rope_theta": 1e4, "num_hidden_layers": -3},
-    ),
+    "head_dim of quotients": (ValueError, "head_dim",
+                              {"hidden_size": 2**20, "num_attention_heads": 2, "rope_theta": 1e4}),
+    "layers": (ValueError, "num_hidden_layers",
+               {"head_dim": 64, "rope_theta": 1e4, "num_hidden_layers": 10**10}),
+    "fewer than no layers": (ValueError, "num_hidden_layers",
+                             {"head_dim": 64, "rope_theta": 1e4, "num_hidden_layers": -3}),
     "types that are no list": (
         TypeError, "layer_types", {"head_dim": 64, "rope_theta": 1e4, "layer_types": 7},
     ),
-    "few types": (
-        ValueError, "layer_types",
-        {"head_dim": 64, "rope_theta": 1e4, "num_hidden_layers": 3, "layer_types": TYPES[:2]},
-    ),
-    "few bases": (
-        ValueError, "layer_rope_theta",
-        {"head_dim": 64, "rope_theta": 1e4, "num_hidden_layers": 3, "layer_rope_theta": [1e4]},
-    ),
+    "few types": (ValueError, "layer_types",
+                  {"head_dim": 64, "rope_theta": 1e4, "num_hidden_layers": 3,
+                   "layer_types": TYPES[:2]}),
+    "few bases": (ValueError, "layer_rope_theta",
+                  {"head_dim": 64, "rope_theta": 1e4, "num_hidden_layers": 3,
+                   "layer_rope_theta": [1e4]}),
     "more kinds than models have": (
         ValueError, "layer_types",
         {"head_dim": 64, "rope_theta": 1e4, "layer_types": [str(i) for i in range(100)]},
     ),
-    "a period": (
-        ValueError, "sliding_window_pattern",
-        {**SIZES, "model_type": "gemma3_text", "sliding_window_pattern": 2**40},
-    ),
+    "a period": (ValueError, "sliding_window_pattern",
+                 {**SIZES, "model_type": "gemma3_text", "sliding_window_pattern": 2**40}),
     "a number of a part": (TypeError, "text_config", {"text_config": 7}),
 }  # fmt: skip
 

@@ -18,24 +18,16 @@ from posenc_native import nn as pnn  # noqa: E402
 
 pytestmark = [
     torch_cases.needs_operators,
+    # Called eagerly, flex_attention traces itself, and opens lengths that were others before.
+    pytest.mark.usefixtures("nothing_compiled"),
     pytest.mark.filterwarnings("ignore:.*flex_attention called without torch.compile"),
     # torch itself asks for it, with diagonals that are not a leaf
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
-    pytest.mark.filterwarnings("ignore:.*treespec.*:FutureWarning"),
-    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
 ]
 B, H, Q_LEN, K_LEN, D = 2, 4, 6, 9, 8
 Q = random((B, H, Q_LEN, D))
 K, V = random((B, H, K_LEN, D), seed=1), random((B, H, K_LEN, D), seed=2)
 attention = torch.nn.functional.scaled_dot_product_attention
-
-
-@pytest.fixture(autouse=True)
-def _nothing_compiled_before():
-    # Called eagerly, flex_attention traces itself, and opens lengths that were others before.
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 # name: (shape of the diagonals, q_len, k_len, options)

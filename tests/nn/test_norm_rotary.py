@@ -24,10 +24,6 @@ import posenc_native as pn  # noqa: E402
 from posenc_native import nn as pnn  # noqa: E402
 from posenc_native.base.errors import fault_of  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*should not be instantiated:DeprecationWarning",
-    "ignore:.*treespec.*:FutureWarning",
-)
 device = torch_cases.device
 
 D, H, KV = 16, 3, 1

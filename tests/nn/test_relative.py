@@ -21,10 +21,6 @@ from torch_cases import FLOATS, assert_same_bits, dtype_id, random  # noqa: E402
 import posenc_native as pn  # noqa: E402
 from posenc_native import nn as pnn  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*should not be instantiated:DeprecationWarning",
-    "ignore:.*treespec.*:FutureWarning",
-)
 device = torch_cases.device
 seed = relative_modules.seed
 B, H, L, D = 2, 4, 6, 8
@@ -301,19 +297,6 @@ def test_on_the_meta_device(make):
     other = make()
     other.load_state_dict(state)
     assert_same_bits(built(*inputs(built)), other(*inputs(other)))
-
-
-@each_module
-def test_repr_is_the_call_that_makes_it(make):
-    module = make()
-    text = f"{type(module).__name__}({module.extra_repr()})"
-    again = eval(text, vars(pnn))
-    assert again.extra_repr() == module.extra_repr()
-    assert {n: p.shape for n, p in again.named_parameters()} == {
-        n: p.shape for n, p in module.named_parameters()
-    }
-    again.load_state_dict(module.state_dict())
-    close(again(*inputs(module)), module(*inputs(module)))
 
 
 @torch_cases.needs_operators

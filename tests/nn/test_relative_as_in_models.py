@@ -16,10 +16,6 @@ from torch_cases import assert_same_bits, random  # noqa: E402
 import posenc_native as pn  # noqa: E402
 from posenc_native import nn as pnn  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*should not be instantiated:DeprecationWarning",
-    "ignore:.*treespec.*:FutureWarning",
-)
 device = torch_cases.device
 B, H, L, D = 2, 4, 6, 8
 

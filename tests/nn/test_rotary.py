@@ -360,25 +360,6 @@ def test_equality_and_hash():
 
 
 @each_rope
-def test_copies_of_a_rotary(options):
-    rope = pn.Rotary(16, **options)
-    points = FAR if rope.axis_map is None else torch.stack([FAR, FAR])
-    expected = rope(Q, K, points)
-    for twin in (copy.copy(rope), copy.deepcopy(rope), pickle.loads(pickle.dumps(rope))):
-        assert twin == rope
-        assert repr(twin) == repr(rope)
-        for a, b in zip(twin(Q, K, points), expected, strict=True):
-            assert torch.equal(a, b)
-
-
-@each_rope
-def test_repr_makes_an_equal_rotary(options):
-    rope = pn.Rotary(16, **options)
-    assert eval(repr(rope), {"Rotary": pn.Rotary}) == rope
-    assert "..., 5: 9 values" in repr(pn.Rotary(18, inv_freq=[*range(8), 5.0]))
-
-
-@each_rope
 def test_rotary_from_numpy_and_torch_alike(options, kernel_device):
     rope = pn.Rotary(16, **options)
     points = FAR if rope.axis_map is None else torch.stack([FAR, FAR + 1])

@@ -20,9 +20,6 @@ import posenc_native as pn  # noqa: E402
 from posenc_native import nn as pnn  # noqa: E402
 
 device = torch_cases.device
-pytestmark = pytest.mark.filterwarnings(  # a warning of torch about itself, while it traces
-    "ignore:.*should not be instantiated:DeprecationWarning"
-)
 
 
 def test_examples():
@@ -260,14 +257,10 @@ MODULES = {
         lambda: pnn.SinusoidalPositionalEncoding(16, 0.0, learned_alpha=True, batch_first=False),
         lambda: random((5, 2, 16)),
     ),
-    "embedding": (
-        lambda: pnn.SinusoidalEmbedding(15, "fairseq", padding_idx=1, learned_scale=0.5),
-        lambda: torch.tensor([[2, 3, 1], [1, 2, 3]]),
-    ),
+    "embedding": (lambda: pnn.SinusoidalEmbedding(15, "fairseq", padding_idx=1, learned_scale=0.5),
+                  lambda: torch.tensor([[2, 3, 1], [1, 2, 3]])),
     "timesteps": (lambda: pnn.TimestepEmbedding(8, 16), lambda: torch.tensor([0.5, 900.0])),
-    "fourier": (
-        lambda: pnn.FourierFeatures(2, 8, learned=True), lambda: random((5, 2)),
-    ),
+    "fourier": (lambda: pnn.FourierFeatures(2, 8, learned=True), lambda: random((5, 2))),
 }  # fmt: skip
 
 

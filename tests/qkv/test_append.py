@@ -223,7 +223,6 @@ def test_gradients_reach_what_is_returned_and_not_the_cache():
         pn.rotary_append(q, k, v, None, inv_freq, keys.requires_grad_(), values, [1, 4, 0], **where)
 
 
-@pytest.mark.filterwarnings("ignore:.*treespec.*:FutureWarning")
 def test_compiled_steps_write_the_cache():
     torch = pytest.importorskip("torch")
     torch._dynamo.reset()

@@ -141,23 +141,12 @@ BAD = [
         append("slot outside", V, "slots", slots=np.array([0, 1, 2, 3, 9])),
         append("slot below -1", V, "slots", slots=np.array([0, 1, 2, 3, -2])),
         append("slot of uint64", V, "slots", slots=np.array([0, 1, 2, 3, 2**63], np.uint64)),
-        append(
-            "slot of uint64 that is -1 as int64",
-            V,
-            "slots",
-            slots=np.array([0, 1, 2, 3, 2**64 - 1], np.uint64),
-        ),
+        append("slot of uint64 that is -1 as int64", V, "slots",
+               slots=np.array([0, 1, 2, 3, 2**64 - 1], np.uint64)),
         append("slot twice", V, "slots", slots=np.array([0, 1, 2, 3, 1])),
         append("slot twice in a row", V, "slots", slots=np.array([range(5), [0, 1, 2, 3, 3]])),
-        append(
-            "slot twice in a pool",
-            V,
-            "slots",
-            slots=np.array([range(5), range(5)]),
-            cache_layout="shd",
-            keys=x(30, 3, 8),
-            values=x(30, 3, 8),
-        ),
+        append("slot twice in a pool", V, "slots", slots=np.array([range(5), range(5)]),
+               cache_layout="shd", keys=x(30, 3, 8), values=x(30, 3, 8)),
     ),
 ]  # fmt: skip
 

@@ -14,13 +14,7 @@ from norms import CASES  # noqa: E402
 import posenc_native as pn  # noqa: E402
 from posenc_native.engines.tensors.composed import norm_rotary as composed  # noqa: E402
 
-pytestmark = [
-    torch_cases.needs_operators,
-    pytest.mark.filterwarnings(
-        "ignore:.*should not be instantiated:DeprecationWarning",
-        "ignore:.*treespec.*:FutureWarning",
-    ),
-]
+pytestmark = torch_cases.needs_operators
 
 device = torch_cases.device
 SMALL = [
@@ -122,18 +116,15 @@ def test_one_pass_agrees_with_the_composition(case, dtype, device):
             assert (one.double() - value).abs().max().item() <= max(2 * unit, 3e-6) * scale
 
 
+@pytest.mark.usefixtures("torch_threads")
 def test_gradients_are_the_same_on_any_number_of_threads():
     q, k, w_q, w_k = leaves((2, 700, 4, 64), 2, torch.float32)
     inv_freq = frequencies(32)
-    before = torch.get_num_threads()
     results = []
-    try:
-        for threads in (1, 2, 1):
-            torch.set_num_threads(threads)
-            y = pn.norm_rotary_qk(q, k, None, inv_freq, q_weight=w_q, k_weight=w_k, layout="bshd")
-            results.append(torch.autograd.grad(y[0].sum() + y[1].sum(), (q, k, w_q, w_k)))
-    finally:
-        torch.set_num_threads(before)
+    for threads in (1, 2, 1):
+        torch.set_num_threads(threads)
+        y = pn.norm_rotary_qk(q, k, None, inv_freq, q_weight=w_q, k_weight=w_k, layout="bshd")
+        results.append(torch.autograd.grad(y[0].sum() + y[1].sum(), (q, k, w_q, w_k)))
     for other in results[1:]:
         assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
 

@@ -14,8 +14,6 @@ from torch_cases import assert_same_bits, random  # noqa: E402
 import posenc_native as pn  # noqa: E402
 
 device = torch_cases.device
-# a warning of torch about itself, while it traces
-pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 
 # The first use is eager, as in engines/tensors/test_compile.py.
 pn.sinusoidal(torch.arange(2), 2)
@@ -47,12 +45,9 @@ POSITIONS = torch.tensor([[-200, -7, 0], [1, 90, 91]])
 # name: (function, inputs): all from tensors, so that each also runs on their arrays
 FROM_TENSORS = {
     "positions": (lambda o: pn.relative_positions(3, 5, q_offset=o), (OFFSETS,)),
-    "alibi": (
-        lambda s, o: pn.alibi_diagonals(3, 4, 5, slopes=s, q_offset=o), (SLOPES, OFFSETS),
-    ),
-    "alibi causal": (
-        lambda s: pn.alibi_diagonals(3, 4, 5, slopes=s, symmetric=False, q_offset=0), (SLOPES[0],),
-    ),
+    "alibi": (lambda s, o: pn.alibi_diagonals(3, 4, 5, slopes=s, q_offset=o), (SLOPES, OFFSETS)),
+    "alibi causal": (lambda s: pn.alibi_diagonals(3, 4, 5, slopes=s, symmetric=False, q_offset=0),
+                     (SLOPES[0],)),
     "columns": (lambda s, m: pn.alibi_columns(3, 5, slopes=s, key_mask=m), (SLOPES, MASK)),
     "columns in bfloat16": (
         lambda s, m: pn.alibi_columns(3, 5, slopes=s, key_mask=m, rounding="bfloat16"),
@@ -61,21 +56,16 @@ FROM_TENSORS = {
     "bucket": (pn.relative_position_bucket, (POSITIONS,)),
     "t5": (lambda t, o: pn.t5_diagonals(t, 4, 200, q_offset=o), (TABLE, OFFSETS)),
     "kerple": (lambda r, s: pn.kerple_diagonals(r, s, 6, 4, q_offset=0), (R1, R2)),
-    "kerple power": (
-        lambda r, s: pn.kerple_diagonals(r, s, 6, 4, kind="power", q_offset=0), (R1, R2),
-    ),
+    "kerple power": (lambda r, s: pn.kerple_diagonals(r, s, 6, 4, kind="power", q_offset=0),
+                     (R1, R2)),
     "sandwich": (lambda o: pn.sandwich_diagonals(3, 6, 4, q_offset=o), (OFFSETS,)),
     "clipped index": (lambda o: pn.clipped_index(3, 5, 2, q_offset=o), (OFFSETS,)),
     "clipped": (lambda t: pn.clipped_diagonals(t, 4, 5, q_offset=0), (TABLE[:5],)),
     "swin": (lambda t: pn.swin_diagonals(t, (2, 3)), (TABLE[:15],)),
     "deberta bucket": (lambda p: pn.deberta_bucket(p, 32, 128), (POSITIONS,)),
-    "deberta index": (
-        lambda o: pn.deberta_index(3, 5, q_offset=o, transposed=True), (OFFSETS,),
-    ),
-    "fire": (
-        lambda c, t, o: pn.fire_bias(3, 5, network, c=c, threshold=t, q_offset=o),
-        (torch.tensor(0.2), torch.tensor([4.0]), OFFSETS),
-    ),
+    "deberta index": (lambda o: pn.deberta_index(3, 5, q_offset=o, transposed=True), (OFFSETS,)),
+    "fire": (lambda c, t, o: pn.fire_bias(3, 5, network, c=c, threshold=t, q_offset=o),
+             (torch.tensor(0.2), torch.tensor([4.0]), OFFSETS)),
 }  # fmt: skip
 # Those without a tensor among their arguments: a device or a dtype asks for torch.
 FROM_NUMBERS = {
@@ -156,23 +146,15 @@ def test_arrays_go_where_tensors_are(device):
 
 # name: (function, inputs in float64)
 DIFFERENTIABLE = {
-    "alibi": (
-        lambda s: pn.alibi_diagonals(3, 4, 5, slopes=s, dtype=torch.float64, q_offset=0),
-        (double(2, 3),),
-    ),
-    "columns": (
-        lambda s: pn.alibi_columns(3, 5, slopes=s, key_mask=MASK, dtype=torch.float64),
-        (double(3),),
-    ),
+    "alibi": (lambda s: pn.alibi_diagonals(3, 4, 5, slopes=s, dtype=torch.float64, q_offset=0),
+              (double(2, 3),)),
+    "columns": (lambda s: pn.alibi_columns(3, 5, slopes=s, key_mask=MASK, dtype=torch.float64),
+                (double(3),)),
     "t5": (lambda t: pn.t5_diagonals(t, 30, 40, q_offset=0), (double(32, 2),)),
-    "t5 of a batch": (
-        lambda t: pn.t5_diagonals(t, 3, 4, bidirectional=False, q_offset=OFFSETS),
-        (double(8, 2),),
-    ),
-    "kerple": (
-        lambda r, s: pn.kerple_diagonals(r, s, 6, 4, dtype=torch.float64, q_offset=0),
-        (double(3), double(3, seed=1)),
-    ),
+    "t5 of a batch": (lambda t: pn.t5_diagonals(t, 3, 4, bidirectional=False, q_offset=OFFSETS),
+                      (double(8, 2),)),
+    "kerple": (lambda r, s: pn.kerple_diagonals(r, s, 6, 4, dtype=torch.float64, q_offset=0),
+               (double(3), double(3, seed=1))),
     "kerple power": (
         lambda r, s: pn.kerple_diagonals(r, s, 6, 4, kind="power", dtype=torch.float64, q_offset=0),
         (double(3), double(3, seed=1)),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ml_dtypes  # noqa: F401 - whose dtypes NumPy then has by name
 import numpy as np
 from bad_calls import (
     FREQ,
@@ -48,71 +47,76 @@ def pair(first=5, second=7, pairs=2, dtype="f4"):
 ONE = np.arange(5)
 OTHER = np.arange(7)
 AT_NAN = np.array([0.0, np.nan, 1, 2, 3, 4, 5])
-# Memory for q and k of 3 heads and 1.
-OUTS = [
-    ("one array", T, "out", Q),
-    ("a list", T, "out", [Q, K]),
-    ("three", T, "out", (Q, K, K)),
-    ("None and k", T, "out[0]", (None, K)),
-    ("q and a list", T, "out[1]", (Q, [1.0])),
-    ("another shape", V, "out[0]", (x(2, 3, 5, 6), K)),
-    ("another dtype", T, "out[1]", (Q, x(2, 1, 5, 8, dtype="f8"))),
-    ("each other", V, "out[0]", (K, Q)),
-    ("an overlap", V, "out[1]", (PACKED[:, :3], PACKED[:, :1])),
-    ("k over q", V, "out[1]", (x(), Q[:, :1])),
-    ("read-only", V, "out[1]", (Q, read_only(x(2, 1, 5, 8)))),
-    ("q backwards", V, "out[0]", (Q[:, :, ::-1], K)),
-]
+
+
+def alike(call):
+    """What is wrong with q and k, with what there is of a rotation, and with memory for both."""
+    yield call("q is a list", T, "q", q=[1.0])
+    yield call("k is a list", T, "k", k=[1.0])
+    yield call("q of int64", T, "q", q=x(dtype=int))
+    yield call("k of int64", T, "k", k=x(dtype=int))
+    yield call("q and k of int32", T, "q", q=Q.astype("i4"), k=K.astype("i4"))
+    yield call("k of float16", T, "k", k=K.astype("f2"))
+    yield call("k of float64", T, "k", k=K.astype("f8"), inplace=True)
+    yield call("q of other rank", V, "q", q=Q[0], inplace=True)
+    yield call("k of other rank", V, "k", k=K[0], inplace=True)
+    yield call("k of fewer tokens", V, "k", k=K[:, :, :4], inplace=True)
+    yield call("k of more tokens", V, "k", k=x(2, 3, 6, 8))
+    yield call("k of other batch", V, "k", k=K[:1], inplace=True)
+    yield call("k of other head_dim", V, "k|inv_freq|cos", k=K[..., :6], inplace=True)
+    yield call("k of an array", T, "k", k=among_tensors(K), inplace=True)
+    yield call("q of an array", T, "k|q", q=among_tensors(Q), inplace=True)
+    yield call("k elsewhere", V, "k", k=elsewhere(K), inplace=True)
+    for layout in ("bhds", "bhdS", "s"):
+        yield call(f"layout {layout}", V, "layout", layout=layout, inplace=True)
+    yield call("layout of bytes", T, "layout", layout=b"x")
+    for pairing in ("neox", "gptj", 3, -2):
+        yield call(f"pairing {pairing}", V, "pairing", pairing=pairing, inplace=True)
+    yield call("pairing of bytes", T, "pairing", pairing=b"x")
+    yield call("slice past the head", V, "rotary_start", rotary_start=1, inplace=True)
+    for start in (0.0, False):
+        yield call(f"start {start}", T, "rotary_start", rotary_start=start, inverse=True)
+    yield call("in place, read-only q", V, "q", q=read_only(x()), inplace=True)
+    yield call("in place, read-only k", V, "k", k=read_only(x(2, 1, 5, 8)), inplace=True)
+    yield call("in place, expanded q", V, "q", q=expanded(x()), inplace=True)
+    yield call("in place, expanded k", V, "k|out", k=expanded(K), inplace=True)
+    yield call("in place, one array", V, "q", k=Q, inplace=True)
+    yield call("in place, shared heads", V, "q", q=PACKED[:, :3], k=PACKED[:, 2:], inplace=True)
+    yield call("in place, q in k", V, "q|k", q=at(LONG, 0), k=at(LONG, 200)[:, :1], inplace=True)
+    yield call("in place and to out", V, "inplace", inplace=True, out=(Q, K))
+    yield call("to out, contiguous", V, "contiguous", contiguous=True, out=(Q, K))
+    for what, error, argument, out in (
+        ("one array", T, "out", Q),
+        ("a list", T, "out", [Q, K]),
+        ("three", T, "out", (Q, K, K)),
+        ("None and k", T, "out[0]", (None, K)),
+        ("q and a list", T, "out[1]", (Q, [1.0])),
+        ("another shape", V, "out[0]", (x(2, 3, 5, 6), K)),
+        ("another dtype", T, "out[1]", (Q, x(2, 1, 5, 8, dtype="f8"))),
+        ("each other", V, "out[0]", (K, Q)),
+        ("an overlap", V, "out[1]", (PACKED[:, :3], PACKED[:, :1])),
+        ("k over q", V, "out[1]", (x(), Q[:, :1])),
+        ("read-only", V, "out[1]", (Q, read_only(x(2, 1, 5, 8)))),
+        ("q backwards", V, "out[0]", (Q[:, :, ::-1], K)),
+    ):
+        yield call(f"to {what}", error, argument, out=out)
+
+
 BAD = [
+    *alike(whole_qk),
+    *(row for row in alike(whole_qk_by) if "contiguous" not in row.named),
     rotate_qk("scale True, which is 1", T, "scale", scale=True),
     rotate_qk("scale 1 + 0j, which is 1", T, "scale", scale=1 + 0j),
     rotate_qk("scale of q and k beyond float32", V, "scale", scale=-1e39, inplace=True),
-    rotate_qk("k is a list", T, "k", k=[1.0]),
-    rotate_qk("q is a list", T, "q", q=[1.0]),
-    rotate_qk("k of other dtype", T, "k", k=x(dtype=np.float16)),
-    rotate_qk("q of int64", T, "q", q=x(dtype=int)),
-    rotate_qk("k of int64", T, "k", k=x(dtype=int)),
-    rotate_qk("k of other rank", V, "k", k=x(2, 5, 8)),
-    rotate_qk("k of other length", V, "k", k=x(2, 3, 6, 8)),
-    rotate_qk("k of other batch", V, "k", k=x(1, 3, 5, 8)),
-    rotate_qk("k of other head_dim", V, "k", k=x(2, 3, 5, 6)),
     rotate_qk("qk at [3, s]", V, "positions", positions=steps(3, 5)),
-    rotate_qk("qk layout", V, "layout", layout="bhdS"),
-    rotate_qk("qk in place read-only q", V, "q", q=read_only(x()), inplace=True),
-    rotate_qk("qk in place read-only k", V, "k", k=read_only(x()), inplace=True),
-    rotate_qk("qk in place of stride 0 q", V, "q", q=expanded(x()), inplace=True),
-    rotate_qk("qk in place of stride 0 k", V, "k", k=expanded(x()), inplace=True),
-    rotate_qk("qk in place of one array", V, "q", k=Q, inplace=True),
     rotate_qk("qk in place over positions", V, "q", q=PLACES_IN_Q, k=x(dtype="f8"),
               positions=PLACES_IN_Q[0, 0, :, 0], inplace=True),
-    rotate_qk("qk slice past the head", V, "rotary_start", rotary_start=6),
-    rotate_qk_by("by tables: q is a list", T, "q", q=[1.0]),
-    rotate_qk_by("by tables: k is a list", T, "k", k=[1.0]),
-    rotate_qk_by("by tables: q of int64", T, "q", q=x(dtype=int)),
-    rotate_qk_by("by tables: k of int64", T, "k", k=x(dtype=int)),
-    rotate_qk_by("by tables: k of other dtype", T, "k", k=x(dtype=np.float16)),
-    rotate_qk_by("by tables: k of other rank", V, "k", k=x(2, 5, 8)),
-    rotate_qk_by("by tables: k of other length", V, "k", k=x(2, 3, 6, 8)),
-    rotate_qk_by("by tables: k of other batch", V, "k", k=x(1, 3, 5, 8)),
-    rotate_qk_by("by tables: k of other head_dim", V, "k", k=x(2, 3, 5, 6)),
     rotate_qk_by("of q and k: cos of None", T, "cos", cos=None),
     rotate_qk_by("of q and k: sin of None", T, "sin", sin=None),
     rotate_qk_by("of q and k: cos of int64", T, "cos", cos=steps(5, 2)),
-    rotate_qk_by("of q and k: cos of other length", V, "cos", cos=x(4, 2), sin=x(4, 2)),
     rotate_qk_by("of q and k: cos of [3, s, P]", V, "cos", cos=x(3, 5, 2), sin=x(3, 5, 2)),
     rotate_qk_by("of q and k: a scalar cos", V, "cos", cos=np.array(1.0), sin=np.array(0.0)),
-    rotate_qk_by("of q and k: sin of other shape", V, "sin", sin=x(5, 1)),
     rotate_qk_by("of q and k: cos of full width", V, "cos", cos=x(5, 8), sin=x(5, 8)),
-    rotate_qk_by("by tables in place: q read-only", V, "q", q=read_only(x()), inplace=True),
-    rotate_qk_by("by tables in place: k read-only", V, "k", k=read_only(x()), inplace=True),
-    rotate_qk_by("by tables in place: q of stride 0", V, "q", q=expanded(x()), inplace=True),
-    rotate_qk_by("by tables in place: k of stride 0", V, "k", k=expanded(x()), inplace=True),
-    rotate_qk_by("by tables in place: q is k", V, "q", k=Q, inplace=True),
-    rotate_qk_by("by tables of unknown pairing", V, "pairing", pairing="gptj"),
-    rotate_qk_by("by tables of unknown layout", V, "layout", layout="s"),
-    rotate_qk_by("by tables past the head", V, "rotary_start", rotary_start=6),
-    rotate_qk("in place and to out", V, "inplace", inplace=True, out=(x(), x())),
-    rotate_qk("to out, contiguous", V, "contiguous", contiguous=True, out=(x(), x())),
     lengths("lengths without a pair", V, "k", positions=None),
     lengths("positions of q too long", V, "positions[0]", positions=(OTHER, OTHER)),
     lengths("positions of k too short", V, "positions[1]", positions=(ONE, ONE)),
@@ -154,67 +158,23 @@ BAD = [
                rows=(np.arange(4), np.arange(7))),
     lengths_by("rows of k of floats", T, "rows[1]", cos=x(9, 2), sin=x(9, 2),
                rows=(np.arange(5), np.arange(7) / 2)),
-    rotate_qk("qk in place of shared heads", V, "q", q=PACKED[:, :3], k=PACKED[:, 2:],
-              inplace=True),
-    rotate_qk_by("by tables in place of shared heads", V, "q", q=PACKED[:, :3], k=PACKED[:, 2:],
-                 inplace=True),
     rotate_qk_by("k over sin", V, "k", k=PACKED[:, :1], sin=PACKED[1, 0, :, :2], inplace=True),
-    *(
-        call(f"to {what}", error, argument, k=K, out=out)
-        for call in (rotate_qk, rotate_qk_by)
-        for what, error, argument, out in OUTS
-    ),
     *(
         whole_qk(f"{dtype} positions", T, "positions", positions=np.ones(5, dtype))
         for dtype in ("complex64", "bool", "float16", "bfloat16", "float8_e4m3fn")
     ),
-    whole_qk("q of wrong rank", V, "q", q=Q[0], inplace=True),
-    whole_qk("k of wrong rank", V, "k", k=K[0], inplace=True),
-    whole_qk("k of another length", V, "k", k=K[:, :, :4], inplace=True),
-    whole_qk("k of another batch", V, "k", k=K[:1], inplace=True),
-    whole_qk("k of another head_dim", V, "k|inv_freq", k=K[..., :6], inplace=True),
     whole_qk("positions [3, b, s] without axis_map", V, "positions",
              positions=np.tile(PLACES, (3, 2, 1))),
-    whole_qk_by("by tables: q of wrong rank", V, "q", q=Q[0], inplace=True),
-    whole_qk_by("by tables: k of wrong rank", V, "k", k=K[0], inplace=True),
-    whole_qk_by("by tables: k of another length", V, "k", k=K[:, :, :4], inplace=True),
-    whole_qk_by("by tables: k of another batch", V, "k", k=K[:1], inplace=True),
-    whole_qk_by("by tables: k of another head_dim", V, "k|cos", k=K[..., :6], inplace=True),
     whole_qk_by("by tables: cos of wrong length", V, "cos", cos=COS[:4], inplace=True),
     whole_qk_by("by tables: sin of other width", V, "sin", sin=SIN[:, :3], inplace=True),
-    whole_qk("qk: slice past the head", V, "rotary_start", rotary_start=1, inplace=True),
-    whole_qk_by("by tables: slice past the head", V, "rotary_start", rotary_start=1, inplace=True),
-    whole_qk_by("by tables: start of a fraction", T, "rotary_start", rotary_start=0.0),
-    whole_qk("qk: start of a fraction", T, "rotary_start", rotary_start=0.0, inverse=True),
-    whole_qk_by("by tables: start of a bool", T, "rotary_start", rotary_start=False, inverse=True),
-    whole_qk_by("by tables: unknown pairing", V, "pairing", pairing="neox", inplace=True),
-    whole_qk_by("by tables: odd block", V, "pairing", pairing=3),
-    whole_qk("negative block", V, "pairing", pairing=-2),
-    whole_qk("pairing of bytes", T, "pairing", pairing=b"x"),
-    whole_qk_by("by tables: unknown layout", V, "layout", layout="bhds", inplace=True),
-    whole_qk_by("by tables: layout of bytes", T, "layout", layout=b"x"),
-    whole_qk("integer q", T, "q", q=Q.astype("i4"), k=K.astype("i4")),
-    whole_qk("k of another dtype", T, "k", k=K.astype("f8"), inplace=True),
-    whole_qk_by("by tables: integer q", T, "q", q=Q.astype("i4"), k=K.astype("i4")),
-    whole_qk_by("by tables: k of another dtype", T, "k", k=K.astype("f8"), inplace=True),
     whole_qk_by("by tables: integer cos", T, "cos", cos=COS.astype("i4")),
     whole_qk_by("by tables: sin of another dtype", T, "sin", sin=SIN.astype("f8"), inplace=True),
     whole_qk("scale of bytes", T, "scale", scale=b"x"),
-    whole_qk("expanded k", V, "k|out", k=expanded(K), inplace=True),
-    whole_qk_by("by tables: expanded k", V, "k|out", k=expanded(K), inplace=True),
-    whole_qk("q in k", V, "q|k", q=at(LONG, 0), k=at(LONG, 200)[:, :1], inplace=True),
-    whole_qk_by("by tables: q in k", V, "q|k", q=at(LONG, 0), k=at(LONG, 200)[:, :1], inplace=True),
-    whole_qk("k elsewhere", V, "k", k=elsewhere(K), inplace=True),
     whole_qk("q elsewhere", V, "k|inv_freq|positions", q=elsewhere(Q), inplace=True),
     whole_qk("qk: positions elsewhere", V, "positions", positions=elsewhere(PLACES), inplace=True),
     whole_qk("qk: inv_freq elsewhere", V, "inv_freq", inv_freq=elsewhere(WHOLE), inplace=True),
-    whole_qk_by("by tables: k elsewhere", V, "k", k=elsewhere(K), inplace=True),
     whole_qk_by("by tables: cos elsewhere", V, "cos", cos=elsewhere(COS), inplace=True),
     whole_qk_by("by tables: sin elsewhere", V, "sin", sin=elsewhere(SIN), inplace=True),
-    whole_qk("k of an array", T, "k", k=among_tensors(K), inplace=True),
-    whole_qk("q of an array", T, "k|q", q=among_tensors(Q), inplace=True),
-    whole_qk_by("by tables: k of an array", T, "k", k=among_tensors(K), inplace=True),
-    whole_qk_by("by tables: q of an array", T, "k|q", q=among_tensors(Q)),
     whole_qk_by("by tables: sin of an array", T, "sin", sin=among_tensors(SIN), inplace=True),
     whole_qk("positions of a dict", T, "positions", positions={}),
     # --- Where q requires a gradient, the call goes another way.
@@ -224,28 +184,12 @@ BAD = [
     # --- Values are looked at only where that needs no wait: on the CPU.
     *of_values(
         lengths("positions of k not a number", V, "positions[1]", positions=(ONE, AT_NAN)),
-        lengths(
-            "an axis that positions of k lack",
-            V,
-            "axis_map",
-            positions=(np.stack([ONE, ONE]), OTHER[None]),
-            axis_map=np.array([0, 1]),
-        ),
-        lengths_by(
-            "rows of k beyond",
-            V,
-            "rows[1]",
-            cos=x(9, 2),
-            sin=x(9, 2),
-            rows=(np.arange(5), np.arange(7) + 3),
-        ),
-        whole_qk(
-            "NaN positions in qk",
-            V,
-            "positions",
-            positions=np.array([0, 1, NAN, 3, 4], "f4"),
-            inplace=True,
-        ),
+        lengths("an axis that positions of k lack", V, "axis_map",
+                positions=(np.stack([ONE, ONE]), OTHER[None]), axis_map=np.array([0, 1])),
+        lengths_by("rows of k beyond", V, "rows[1]", cos=x(9, 2), sin=x(9, 2),
+                   rows=(np.arange(5), np.arange(7) + 3)),
+        whole_qk("NaN positions in qk", V, "positions", positions=np.array([0, 1, NAN, 3, 4], "f4"),
+                 inplace=True),
     ),
 ]  # fmt: skip
 GOOD = [

@@ -16,13 +16,7 @@ from torch_cases import FLOATS, assert_same_bits, dtype_id, random  # noqa: E402
 import posenc_native as pn  # noqa: E402
 from posenc_native import nn as pnn  # noqa: E402
 
-pytestmark = [
-    torch_cases.needs_operators,
-    pytest.mark.filterwarnings(
-        "ignore:.*should not be instantiated:DeprecationWarning",
-        "ignore:.*treespec.*:FutureWarning",
-    ),
-]
+pytestmark = torch_cases.needs_operators
 
 device = torch_cases.device
 
@@ -112,9 +106,9 @@ def test_the_fused_backward_is_the_composition(kind, dtype):
             assert a.dtype == other.dtype
 
 
+@pytest.mark.usefixtures("torch_threads")
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_bits_with_any_number_of_threads(kind):
-    before = torch.get_num_threads()
     torch.manual_seed(1)
     leaves, options = case(kind, "bhsd")
     x = torch.randn(2, 3, 1000, 256, requires_grad=True)
@@ -129,13 +123,10 @@ def test_the_same_bits_with_any_number_of_threads(kind):
         rotated = pn.apply_rotary(x, positions, inv_freq, **options)
         return torch.autograd.grad(rotated, (x, positions, inv_freq), grad)
 
-    try:
-        torch.set_num_threads(1)
-        one = gradients()
-        torch.set_num_threads(2)
-        two = gradients()
-    finally:
-        torch.set_num_threads(before)
+    torch.set_num_threads(1)
+    one = gradients()
+    torch.set_num_threads(2)
+    two = gradients()
     for a, b in zip(one, two, strict=True):
         assert_same_bits(a, b)
 

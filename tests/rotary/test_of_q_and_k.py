@@ -56,26 +56,21 @@ CALLS: dict[str, tuple[tuple[Any, Any], tuple[Any, ...], dict[str, Any]]] = {
     "k counted": ((Q, K), at(FLOATS, None), {"inverse": True}),
     "q counted": ((Q, K), at(None, LONG), {"pairing": "interleaved"}),
     "batches": ((Q[:1], K), at(SHORT, EACH), {}),
-    "axes": (
-        (Q, K), at(np.stack([SHORT, SHORT * 2]), np.stack([EACH, EACH + 1])), {"axis_map": AXES}
-    ),
+    "axes": ((Q, K), at(np.stack([SHORT, SHORT * 2]), np.stack([EACH, EACH + 1])),
+             {"axis_map": AXES}),
     "of each head": (TWO, at(SHORT, LONG, BY_HEAD), {}),
     "heads and axes": (
         TWO, at(np.stack([SHORT, SHORT * 2]), np.stack([LONG, LONG]), np.stack([BY_HEAD] * 2)), {}
     ),
-    "packed": (
-        (heads(5, 2, 8), heads(9, 1, 8)), at(np.arange(5), np.arange(9) % 4), {"layout": "thd"}
-    ),
+    "packed": ((heads(5, 2, 8), heads(9, 1, 8)), at(np.arange(5), np.arange(9) % 4),
+               {"layout": "thd"}),
     "starts": ((WIDE, NARROW), (LONG, FREQ), {"rotary_start": (16, 0)}),
     "starts, no positions": ((WIDE, NARROW), (None, FREQ), {"rotary_start": (16, 0)}),
     "starts of one width": ((NARROW, NARROW), (None, FREQ[:2]), {"rotary_start": (0, 4)}),
-    "all of it": (
-        (WIDE[:, :, :3], NARROW), at(SHORT, EACH), {"rotary_start": (3, 0), "pairing": 4}
-    ),
+    "all of it": ((WIDE[:, :, :3], NARROW), at(SHORT, EACH),
+                  {"rotary_start": (3, 0), "pairing": 4}),
     "tables": ((Q, K), tables("of 3", "of 7"), {}),
-    "tables of other widths": (
-        (Q, K), tables("of 3", "of 7, two pairs"), {"rotary_start": (0, 4)}
-    ),
+    "tables of other widths": ((Q, K), tables("of 3", "of 7, two pairs"), {"rotary_start": (0, 4)}),
     "tables, as written": ((Q, K), tables("of 3", "of 7"), {"compute": "as_written"}),
     "tables, starts": ((WIDE, NARROW), TABLES["of 7"], {"rotary_start": (7, 0)}),
 }  # fmt: skip

@@ -30,24 +30,16 @@ Q, K = heads(1), heads(2)[:, :1]
 CALLS: dict[str, tuple[Callable[[Any, Any], Any], np.ndarray, int]] = {
     "apply_rotary": (lambda of, p: pn.apply_rotary(of(Q), p, FREQ), ROW, 0),
     "floats": (lambda of, p: pn.apply_rotary(of(Q), p, FREQ), ROW + 0.25, 0),
-    "bshd": (
-        lambda of, p: pn.apply_rotary(of(heads(0, "bshd")), p, FREQ, layout="bshd"), ROW, 0
-    ),
-    "sbhd": (
-        lambda of, p: pn.apply_rotary(of(heads(0, "sbhd")), p, FREQ, layout="sbhd"), ROW, 0
-    ),
+    "bshd": (lambda of, p: pn.apply_rotary(of(heads(0, "bshd")), p, FREQ, layout="bshd"), ROW, 0),
+    "sbhd": (lambda of, p: pn.apply_rotary(of(heads(0, "sbhd")), p, FREQ, layout="sbhd"), ROW, 0),
     "in place": (lambda of, p: pn.apply_rotary(x := of(Q.copy()), p, FREQ, out=x), ROW, 0),
     "q and k": (lambda of, p: pn.apply_rotary_qk(of(Q), of(K), p, FREQ), ROW, 0),
     "two axes": (lambda of, p: pn.apply_rotary(of(Q), p, FREQ, axis_map=AXES), ROWS, 1),
-    "q and k, two axes": (
-        lambda of, p: pn.apply_rotary_qk(of(Q), of(K), p, FREQ, axis_map=AXES), ROWS, 1
-    ),
-    "summed axes": (
-        lambda of, p: pn.apply_rotary(of(Q), p, np.stack([FREQ, FREQ[::-1]])[:, None]), ROWS, 1
-    ),
-    "tables": (
-        lambda of, p: pn.apply_rotary_tables(of(Q), *pn.rotary_tables(p, FREQ)), ROW, 0
-    ),
+    "q and k, two axes": (lambda of, p: pn.apply_rotary_qk(of(Q), of(K), p, FREQ, axis_map=AXES),
+                          ROWS, 1),
+    "summed axes": (lambda of, p: pn.apply_rotary(of(Q), p, np.stack([FREQ, FREQ[::-1]])[:, None]),
+                    ROWS, 1),
+    "tables": (lambda of, p: pn.apply_rotary_tables(of(Q), *pn.rotary_tables(p, FREQ)), ROW, 0),
     "tables of q and k": (
         lambda of, p: pn.apply_rotary_qk_tables(of(Q), of(K), *pn.rotary_tables(p, FREQ)), ROW, 0
     ),
@@ -56,13 +48,10 @@ CALLS: dict[str, tuple[Callable[[Any, Any], Any], np.ndarray, int]] = {
     "Rotary.bind": (lambda of, p: ROPE.bind(of(Q), of(K))(of(Q), of(K), p), ROW, 0),
     "apply_xpos": (lambda of, p: pn.apply_xpos(of(Q), of(K), p, FREQ), ROW, 0),
     "rerotate": (lambda of, p: pn.rerotate(of(Q), p, None, ROPE), ROW, 0),
-    "FullWidthRotary": (
-        lambda of, p: pn.FullWidthRotary(ROPE, ROPE).apply(of(Q), p), ROW, 0
-    ),
+    "FullWidthRotary": (lambda of, p: pn.FullWidthRotary(ROPE, ROPE).apply(of(Q), p), ROW, 0),
     "add_sinusoidal": (lambda of, p: pn.add_sinusoidal(of(Q[:, 0]), p), ROW, 0),
     "add_sinusoidal, four axes": (
-        lambda of, p: pn.add_sinusoidal(of(Q), p),
-        np.stack([ROW, ROW[:, ::-1]], 1), 0,
+        lambda of, p: pn.add_sinusoidal(of(Q), p), np.stack([ROW, ROW[:, ::-1]], 1), 0
     ),
 }  # fmt: skip
 

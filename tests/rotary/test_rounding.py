@@ -165,26 +165,6 @@ def test_overflow_is_infinity(target):
         assert abs(second) <= largest * 1e-3
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_empty_arrays(backend, layout):
-    for empty in layout:
-        shape = [0 if axis == empty else 4 for axis in layout]
-        x = np.ones(shape, np.float32)
-        inv_freq = frequencies(0 if empty == "d" else 2)
-        for out in (None, x, np.empty(shape, np.float32)):
-            assert pn.apply_rotary(x, None, inv_freq, layout=layout, out=out).shape == x.shape
-        tokens = x.shape[layout.index("t" if "t" in layout else "s")]
-        pn.apply_rotary(x, np.arange(tokens), inv_freq, layout=layout)
-        table = np.ones((tokens, len(inv_freq)))
-        for inplace in (False, True):
-            options = {"layout": layout, "inplace": inplace}
-            q, k = pn.apply_rotary_qk(x, x.copy(), None, inv_freq, **options)
-            assert q.shape == k.shape == x.shape
-            q, k = pn.apply_rotary_qk_tables(x, x.copy(), table, table, **options)
-            assert q.shape == k.shape == x.shape
-        assert pn.apply_rotary_tables(x, table, table, layout=layout).shape == x.shape
-
-
 def test_an_int_is_the_position_of_the_first_token(backend):
     x = np.random.default_rng(13).standard_normal((5, 8)).astype(np.float32)
     assert_same_bits(

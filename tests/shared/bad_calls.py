@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import ml_dtypes  # noqa: F401 - whose dtypes NumPy then has by name
 import numpy as np
 import pytest
 from rotating import as_tuple, computing

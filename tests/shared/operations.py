@@ -56,10 +56,10 @@ OUT = ("bhsd", "out")
 PLACES = {"positions": ("bs", "integer"), "inv_freq": ("P", "float64")}
 TABLES = {"cos": ("sP", "real"), "sin": ("sP", "real")}
 OPERATIONS = {
-    "apply_rotary": Operation("apply_rotary", {"x": X, **PLACES, "out": OUT},
-                              lambda x, positions, inv_freq, out: pn.apply_rotary(
-                                  x, positions, inv_freq, out=out
-                              )),
+    "apply_rotary": Operation(
+        "apply_rotary", {"x": X, **PLACES, "out": OUT},
+        lambda x, positions, inv_freq, out: pn.apply_rotary(x, positions, inv_freq, out=out),
+    ),
     "apply_rotary of several axes": Operation(
         "apply_rotary",
         {"x": X, "positions": ("Abs", "integer"), "inv_freq": ("P", "float64"),
@@ -128,10 +128,10 @@ OPERATIONS = {
             positions, inv_freq, axis_map=axis_map
         ),
     ),
-    "sinusoidal": Operation("sinusoidal", {"positions": ("bs", "integer"), "out": ("bsd", "out")},
-                            lambda positions, out: pn.sinusoidal(
-                                positions, out.shape[-1], out=out
-                            )),
+    "sinusoidal": Operation(
+        "sinusoidal", {"positions": ("bs", "integer"), "out": ("bsd", "out")},
+        lambda positions, out: pn.sinusoidal(positions, out.shape[-1], out=out),
+    ),
     "add_sinusoidal": Operation(
         "add_sinusoidal",
         {"x": ("bsd", "real"), "positions": ("s", "integer"), "out": ("bsd", "out")},

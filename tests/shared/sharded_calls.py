@@ -100,12 +100,9 @@ CASES: dict[str, Case] = {
         lambda: q_and_k(positions=rows()), {**QK, "positions": "bs"}, rotate, in_place="qk"
     ),
     "apply_rotary_qk, tokens of each": Case(
-        lambda: {
-            "q": randn(B, H, S, D), "k": randn(B, K, S + 2, D),
-            "k_positions": torch.arange(S + 2) - 4,
-        },
-        QK,
-        lambda q, k, k_positions, **o: rotate(q, k, positions=(None, k_positions), **o),
+        lambda: {"q": randn(B, H, S, D), "k": randn(B, K, S + 2, D),
+                 "k_positions": torch.arange(S + 2) - 4},
+        QK, lambda q, k, k_positions, **o: rotate(q, k, positions=(None, k_positions), **o),
         in_place="qk",
     ),
     "apply_rotary, frequencies by head": Case(
@@ -113,33 +110,26 @@ CASES: dict[str, Case] = {
         X, lambda x, inv_freq: pn.apply_rotary(x, None, inv_freq), learned=["inv_freq"],
     ),
     "apply_rotary, axes": Case(
-        lambda: {
-            "x": randn(B, H, S, D), "inv_freq": torch.rand(2, 1, P, dtype=torch.float64),
-            "positions": torch.rand(2, B, S, dtype=torch.float64),
-        },
+        lambda: {"x": randn(B, H, S, D), "inv_freq": torch.rand(2, 1, P, dtype=torch.float64),
+                 "positions": torch.rand(2, B, S, dtype=torch.float64)},
         X, lambda x, inv_freq, positions: pn.apply_rotary(x, positions, inv_freq),
         learned=["inv_freq", "positions"],
     ),
     "apply_rotary, learned": Case(
-        lambda: {
-            "x": randn(B, H, S, D), "inv_freq": INV_FREQ.clone(),
-            "positions": torch.rand(S, dtype=torch.float64) * 20,
-        },
+        lambda: {"x": randn(B, H, S, D), "inv_freq": INV_FREQ.clone(),
+                 "positions": torch.rand(S, dtype=torch.float64) * 20},
         X, lambda x, inv_freq, positions: pn.apply_rotary(x, positions, inv_freq),
         learned=["inv_freq", "positions"],
     ),
     "apply_rotary, sbghd": Case(
         lambda: {"x": randn(S, B, 2, 2, D), "inv_freq": torch.rand(4, P, dtype=torch.float64)},
-        {"x": "sbghd"},
-        lambda x, inv_freq: pn.apply_rotary(x, None, inv_freq, layout="sbghd"),
+        {"x": "sbghd"}, lambda x, inv_freq: pn.apply_rotary(x, None, inv_freq, layout="sbghd"),
         free="sbgh",
     ),
     "apply_rotary, packed": Case(
-        lambda: {"x": randn(B * S, H, D)},
-        {"x": "thd"},
-        lambda x: pn.apply_rotary(
-            x, pn.packed_positions(torch.tensor([0, 4, 15]), B * S), INV_FREQ, layout="thd"
-        ),
+        lambda: {"x": randn(B * S, H, D)}, {"x": "thd"},
+        lambda x: pn.apply_rotary(x, pn.packed_positions(torch.tensor([0, 4, 15]), B * S), INV_FREQ,
+                                  layout="thd"),
         free="th",
     ),
     **{
@@ -150,19 +140,15 @@ CASES: dict[str, Case] = {
         for name, shape in _TABLES.items()
     },
     "apply_rotary_qk_tables, rows": Case(
-        lambda: q_and_k(**tables(40), rows=rows(3) % 40),
-        QK,
+        lambda: q_and_k(**tables(40), rows=rows(3) % 40), QK,
         lambda q, k, cos, sin, rows, **o: pn.apply_rotary_qk_tables(q, k, cos, sin, rows=rows, **o),
         in_place="qk",
     ),
-    "rotary_tables": Case(
-        lambda: {"positions": rows()}, {"positions": "bs"},
-        lambda positions: pn.rotary_tables(positions, INV_FREQ), free="bs", gradients=False,
-    ),
-    "norm_rotary_qk": Case(
-        lambda: q_and_k(q_weight=torch.rand(H, D), k_weight=torch.rand(D)), QK, norm,
-        in_place="qk", learned=["q_weight", "k_weight"],
-    ),
+    "rotary_tables": Case(lambda: {"positions": rows()}, {"positions": "bs"},
+                          lambda positions: pn.rotary_tables(positions, INV_FREQ), free="bs",
+                          gradients=False),
+    "norm_rotary_qk": Case(lambda: q_and_k(q_weight=torch.rand(H, D), k_weight=torch.rand(D)), QK,
+                           norm, in_place="qk", learned=["q_weight", "k_weight"]),
     "norm_rotary_qk, over tokens": Case(
         lambda: q_and_k(q_weight=torch.rand(H * D), k_weight=torch.rand(K, D)), QK,
         lambda **o: norm(norm_over="token", **o), free="bs", in_place="qk",
@@ -175,18 +161,14 @@ CASES: dict[str, Case] = {
         lambda: q_and_k(**tables(B, S)), QK,
         lambda q, k, cos, sin, **o: pn.norm_rotary_qk_tables(q, k, cos, sin, **o), in_place="qk",
     ),
-    "rotary_append": Case(
-        lambda: q_and_k(**caches()), {**QK, **CACHES}, append, gradients=False,
-        written=["keys", "values"],
-    ),
+    "rotary_append": Case(lambda: q_and_k(**caches()), {**QK, **CACHES}, append, gradients=False,
+                          written=["keys", "values"]),
     "rotary_append, norm": Case(
         lambda: q_and_k(**caches(), q_weight=torch.rand(H, D)), {**QK, **CACHES}, append,
         gradients=False, written=["keys", "values"],
     ),
-    "sinusoidal": Case(
-        lambda: {"positions": rows()}, {"positions": "bs"},
-        lambda positions: pn.sinusoidal(positions, 8), free="bs", gradients=False,
-    ),
+    "sinusoidal": Case(lambda: {"positions": rows()}, {"positions": "bs"},
+                       lambda positions: pn.sinusoidal(positions, 8), free="bs", gradients=False),
     "add_sinusoidal": Case(
         lambda: {"x": randn(B, S, D)}, {"x": "bsd"},
         lambda x, inplace=False: pn.add_sinusoidal(x, out=x if inplace else None), free="bs",
@@ -197,10 +179,8 @@ CASES: dict[str, Case] = {
         {"x": "bsd"}, lambda x, positions: pn.add_sinusoidal(x, positions), free="bs",
         learned=["positions"],
     ),
-    "toeplitz_bias": Case(
-        lambda: {"diagonals": randn(B, H, DIAGONALS)}, {"diagonals": "bhe"},
-        lambda diagonals: pn.toeplitz_bias(diagonals, S, S), free="bh",
-    ),
+    "toeplitz_bias": Case(lambda: {"diagonals": randn(B, H, DIAGONALS)}, {"diagonals": "bhe"},
+                          lambda diagonals: pn.toeplitz_bias(diagonals, S, S), free="bh"),
     "toeplitz_bias, q_offset": Case(
         lambda: {"diagonals": randn(H, 40), "q_offset": torch.arange(B) * 2}, {"diagonals": "he"},
         lambda diagonals, q_offset: pn.toeplitz_bias(
@@ -225,9 +205,8 @@ CASES: dict[str, Case] = {
         free="bhqk", in_place=["scores"], learned=["diagonals"],
     ),
     "add_toeplitz_bias, both cut": Case(
-        lambda: {
-            "scores": randn(B, H, S, S), "diagonals": randn(B, H, 40), "q_offset": torch.arange(B)
-        },
+        lambda: {"scores": randn(B, H, S, S), "diagonals": randn(B, H, 40),
+                 "q_offset": torch.arange(B)},
         {"scores": "bhqk", "diagonals": "bhe"},
         lambda scores, diagonals, q_offset: pn.add_toeplitz_bias(
             scores, diagonals, q_offset=q_offset, origin=20
@@ -241,19 +220,15 @@ CASES: dict[str, Case] = {
         ),
         free="bh", learned=["diagonals"],
     ),
-    "diagonal_sums": Case(
-        lambda: {"grad": randn(B, H, S, S + 2)}, {"grad": "bhqk"},
-        lambda grad: pn.diagonal_sums(grad), free="bhqk", sums=True,
-    ),
+    "diagonal_sums": Case(lambda: {"grad": randn(B, H, S, S + 2)}, {"grad": "bhqk"},
+                          lambda grad: pn.diagonal_sums(grad), free="bhqk", sums=True),
     "diagonal_sums, batch kept": Case(
         lambda: {"grad": randn(B, H, S, S)}, {"grad": "bhqk"},
         lambda grad: pn.diagonal_sums(grad, keep=2), free="bhqk", sums=True,
     ),
     "relative_gather": Case(
-        lambda: {
-            "x": randn(B, H, S, 6), "index": torch.arange(DIAGONALS) % 6,
-            "content": randn(B, H, S, S),
-        },
+        lambda: {"x": randn(B, H, S, 6), "index": torch.arange(DIAGONALS) % 6,
+                 "content": randn(B, H, S, S)},
         {"x": "bhqw", "content": "bhqk"},
         lambda x, index, content: pn.relative_gather(x, index, S, content=content, scale=0.5),
         free="bhq",

@@ -68,12 +68,13 @@ ERRORS: dict[str, tuple[int, Callable[[Inputs], Any], type[Exception], str]] = {
         2, lambda x: pn.apply_rotary(x.q, None, INV_FREQ, out=x.cut(x.plain["q"], Shard(1))),
         ValueError, r"apply_rotary: out: expected a DTensor placed .*, \[S\(2\)\], got \[S\(1\)\]",
     ),
-    "a wrong k, in place": (2,
-                            lambda x: pn.apply_rotary_qk(
-                                x.q, x.cut(randn(B, K, 2 * S, D + 2), Shard(1)), None, INV_FREQ,
-                                inplace=True,
-                            ),
-                            ValueError, r"apply_rotary_qk: k: expected"),
+    "a wrong k, in place": (
+        2,
+        lambda x: pn.apply_rotary_qk(
+            x.q, x.cut(randn(B, K, 2 * S, D + 2), Shard(1)), None, INV_FREQ, inplace=True
+        ),
+        ValueError, r"apply_rotary_qk: k: expected",
+    ),
     "a layout of other axes": (
         2, lambda x: pn.apply_rotary(x.q, None, INV_FREQ, layout="bsd"), ValueError,
         r"apply_rotary: x: expected",
@@ -82,12 +83,13 @@ ERRORS: dict[str, tuple[int, Callable[[Inputs], Any], type[Exception], str]] = {
         1, lambda x: pn.add_toeplitz_bias(x.q, torch.zeros(H // 2, 2 * S + D - 1)), ValueError,
         r"add_toeplitz_bias: diagonals: expected leading axes, heads last, that are .*from_local",
     ),
-    "a plain cache": (1,
-                      lambda x: pn.rotary_append(
-                          x.q, x.k, x.k, None, INV_FREQ, *torch.zeros(2, B, K, 20, D),
-                          torch.arange(2 * S),
-                      ),
-                      TypeError, r"rotary_append: keys: expected a DTensor, as k is, got Tensor"),
+    "a plain cache": (
+        1,
+        lambda x: pn.rotary_append(
+            x.q, x.k, x.k, None, INV_FREQ, *torch.zeros(2, B, K, 20, D), torch.arange(2 * S)
+        ),
+        TypeError, r"rotary_append: keys: expected a DTensor, as k is, got Tensor",
+    ),
     # What fits as a part, on some ranks or on all.
     "frequencies of q's heads for fewer heads of k": (
         1, lambda x: pn.apply_rotary_qk(x.q, x.cut(randn(B, 2, 2 * S, D)), None, torch.rand(4, 8)),

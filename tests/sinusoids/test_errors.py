@@ -215,16 +215,10 @@ BAD = [
         table("nan position", V, "positions", positions=np.array([1, NAN])),
         table("inf position", V, "positions", positions=np.array([1, -INF], np.float32)),
         add("sum at nan", V, "positions", positions=np.full(5, NAN)),
-        whole_table(
-            "NaN positions for a table", V, "positions", positions=np.array([0, 1, NAN, 3, 4], "f4")
-        ),
-        whole_add(
-            "NaN positions to add",
-            V,
-            "positions",
-            positions=np.array([0, 1, NAN, 3, 4], "f4"),
-            out=X,
-        ),
+        whole_table("NaN positions for a table", V, "positions",
+                    positions=np.array([0, 1, NAN, 3, 4], "f4")),
+        whole_add("NaN positions to add", V, "positions",
+                  positions=np.array([0, 1, NAN, 3, 4], "f4"), out=X),
     ),
 ]  # fmt: skip
 GOOD = [

@@ -22,9 +22,6 @@ from torch_cases import assert_same_bits, random  # noqa: E402
 import posenc_native as pn  # noqa: E402
 
 device = torch_cases.device
-pytestmark = pytest.mark.filterwarnings(  # a warning of torch about itself, while it traces
-    "ignore:.*should not be instantiated:DeprecationWarning"
-)
 
 LAYOUTS = ["interleaved", "sin_cos", "cos_sin"]
 SPEC = {"base": 20.0, "shift": 0.5, "scale": -1.7}
@@ -111,18 +108,15 @@ def test_half_precision_sums_in_float32(half, device):
 
 
 @torch_cases.needs_operators
+@pytest.mark.usefixtures("torch_threads")
 def test_gradients_are_the_same_bits_again(device):
     points = (random((3000,), torch.float32, device) * 1000).requires_grad_()
     x = random((4, 3000, 96), torch.float32, device)
-    threads = torch.get_num_threads()
     results = []
-    try:
-        for count in (1, 1, 2):
-            torch.set_num_threads(count)
-            total = pn.add_sinusoidal(x, points, layout="sin_cos")
-            results.append(torch.autograd.grad((total**2).sum(), points)[0])
-    finally:
-        torch.set_num_threads(threads)
+    for count in (1, 1, 2):
+        torch.set_num_threads(count)
+        total = pn.add_sinusoidal(x, points, layout="sin_cos")
+        results.append(torch.autograd.grad((total**2).sum(), points)[0])
     assert_same_bits(results[1], results[0])
     assert_same_bits(results[2], results[0])
 

@@ -214,45 +214,29 @@ WRITTEN: dict[str, tuple[tuple[Any, ...], dict[str, Any], Callable[[], np.ndarra
         f"tensor2tensor {dim}": (("tensor2tensor", 40, dim), {}, lambda d=dim: tensor2tensor(40, d))
         for dim in (8, 9, 2, 3)
     },
-    "tensor2tensor options": (
-        ("tensor2tensor", 40, 10),
-        {"min_timescale": 2.0, "max_timescale": 300.0, "start_index": 5},
-        lambda: tensor2tensor(40, 10, 5, 2.0, 300.0),
-    ),
-    "tensor2tensor_nd": (
-        ("tensor2tensor_nd", (4, 5, 6), 15),
-        {"axes": 3},
-        lambda: tensor2tensor_nd((4, 5, 6), 15),
-    ),
+    "tensor2tensor options": (("tensor2tensor", 40, 10),
+                              {"min_timescale": 2.0, "max_timescale": 300.0, "start_index": 5},
+                              lambda: tensor2tensor(40, 10, 5, 2.0, 300.0)),
+    "tensor2tensor_nd": (("tensor2tensor_nd", (4, 5, 6), 15), {"axes": 3},
+                         lambda: tensor2tensor_nd((4, 5, 6), 15)),
     "tensor2tensor_nd options": (
-        ("tensor2tensor_nd", (7, 5), 16),
-        {"min_timescale": 2.0, "max_timescale": 300.0},
+        ("tensor2tensor_nd", (7, 5), 16), {"min_timescale": 2.0, "max_timescale": 300.0},
         lambda: tensor2tensor_nd((7, 5), 16, 2.0, 300.0),
     ),
     "tensor2tensor_nd of two": (
         ("tensor2tensor_nd", (7, 5), 16), {}, lambda: tensor2tensor_nd((7, 5), 16)
     ),
     "keras": (("keras", 40, 8), {}, lambda: keras(40, 8)),
-    "keras odd": (
-        ("keras", 40, 9),
-        {"max_wavelength": 300.0, "start_index": 4},
-        lambda: keras(40, 9, 4, 300.0),
-    ),
+    "keras odd": (("keras", 40, 9), {"max_wavelength": 300.0, "start_index": 4},
+                  lambda: keras(40, 9, 4, 300.0)),
     "tf_models": (("tf_models", 40, 8), {}, lambda: tf_models(40, 8)),
-    "tf_models odd": (
-        ("tf_models", 40, 9),
-        {"min_timescale": 2.0, "max_timescale": 300.0},
-        lambda: tf_models(40, 9, 2.0, 300.0),
-    ),
+    "tf_models odd": (("tf_models", 40, 9), {"min_timescale": 2.0, "max_timescale": 300.0},
+                      lambda: tf_models(40, 9, 2.0, 300.0)),
     "nerf": (("nerf", POINTS, 63), {}, lambda: nerf(POINTS, 10)),
-    "nerf with pi": (
-        ("nerf", POINTS, 24),
-        {"pi": True, "include_input": False},
-        lambda: nerf(POINTS, 4, include=False, pi=True),
-    ),
-    "nerf linear": (
-        ("nerf", POINTS, 33), {"log_sampling": False}, lambda: nerf(POINTS, 5, log=False)
-    ),
+    "nerf with pi": (("nerf", POINTS, 24), {"pi": True, "include_input": False},
+                     lambda: nerf(POINTS, 4, include=False, pi=True)),
+    "nerf linear": (("nerf", POINTS, 33), {"log_sampling": False},
+                    lambda: nerf(POINTS, 5, log=False)),
     "nerf of one coordinate": (
         ("nerf", POINTS[..., 0], 3), {"axes": 1}, lambda: nerf(POINTS[..., :1], 1)
     ),

@@ -276,7 +276,6 @@ def test_gradients_reach_coordinates(place):
     assert torch.autograd.gradcheck(lambda *p: spec(p, dtype=torch.float64), apart)
 
 
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 def test_compiled_in_one_graph():
     torch = pytest.importorskip("torch")
     from compiling import compiled, together
@@ -343,10 +342,8 @@ BAD_SPECS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "negative dim": ({"dim": -2}, V, "dim"),
     "dim of float": ({"dim": 8.0}, T, "dim"),
     "dim for two": ({"dim": 6, "axis_order": (0, 1)}, V, "dim: expected a multiple of 4, got 6"),
-    "dim with coordinates": (
-        {"dim": 8, "axis_order": (0, 1), "include_coordinates": True},
-        V, "dim: expected a multiple of 4 and 2 more, got 8",
-    ),
+    "dim with coordinates": ({"dim": 8, "axis_order": (0, 1), "include_coordinates": True}, V,
+                             "dim: expected a multiple of 4 and 2 more, got 8"),
     "dim of less than coordinates": (
         {"dim": 1, "axis_order": (0, 1), "include_coordinates": True, "remainder": "zeros"},
         V, "dim",
@@ -360,10 +357,8 @@ BAD_SPECS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "shares that do not divide": (
         {"dim": 10, "axis_order": (0, 1), "shares": (1, 2), "remainder": "zeros"}, V, "dim"
     ),
-    "shares within": (
-        {"dim": 12, "axis_order": (0, 1), "shares": (1, 2), "axis_place": "inner"},
-        V, "axis_place",
-    ),
+    "shares within": ({"dim": 12, "axis_order": (0, 1), "shares": (1, 2), "axis_place": "inner"}, V,
+                      "axis_place"),
     "frequencies": ({"inv_freq": (1.0, 2.0)}, V, "inv_freq: expected 4 frequencies"),
     "a frequency": ({"inv_freq": (1.0, 2.0, 3.0, "x")}, T, "inv_freq"),
     "zero position of two": ({"axis_order": (0, 1), "zero_position": 1}, V, "zero_position"),

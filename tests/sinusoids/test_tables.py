@@ -326,19 +326,6 @@ def test_overflow_of_half_precision_is_infinity(target, dtype):
     assert np.array_equal(actual, [[np.inf, -np.inf]] * 3)
 
 
-def test_empty_tables(backend):
-    assert pn.sinusoidal(0, 8).shape == (0, 8)
-    assert pn.sinusoidal(3, 0).shape == (3, 0)
-    assert pn.sinusoidal(np.zeros((2, 0, 3), np.int64), 6).shape == (2, 0, 3, 6)
-    assert pn.sinusoidal([], 6).shape == (0, 6)
-    for shape in [(0, 4), (3, 0), (0, 3, 4), (2, 0, 4), (0, 0)]:
-        assert pn.add_sinusoidal(np.zeros(shape, np.float32)).shape == shape
-    cos, sin = pn.rotary_tables(np.zeros((2, 0), np.int64), np.ones(3))
-    assert cos.shape == sin.shape == (2, 0, 3)
-    cos, sin = pn.rotary_tables(4, np.ones(0))
-    assert cos.shape == sin.shape == (4, 0)
-
-
 # Rotary tables
 
 

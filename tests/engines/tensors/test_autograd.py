@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch_cases  # noqa: E402
-from gradient_cases import IN_PLACE, close, each_function, f_for, inv_freq  # noqa: E402
+from gradient_cases import IN_PLACE, close, each_function, each_of, f_for, inv_freq  # noqa: E402
 from torch_cases import FAR, FRACTIONAL, INTEGERS, ROTARY_CASES, random  # noqa: E402
 
 import posenc_native as pn  # noqa: E402
@@ -115,13 +115,13 @@ def test_modules(device):
     assert gradgradcheck(rope, (q, k))
 
 
-@pytest.mark.parametrize("write", IN_PLACE.values(), ids=IN_PLACE)
+@each_of(IN_PLACE)
 @pytest.mark.parametrize("view", [False, True], ids=["whole", "view"])
 def test_in_place_on_what_is_no_leaf(write, view, device):
     def f(x):
         y = x * 2  # not x itself, which gradcheck goes on using
         target = y[:, 1:] if view else y
-        assert write(target, inv_freq(device=device)) is target
+        assert write(target) is target
         return y * y
 
     x = random((1, 2, 5, 8), torch.float64, device, requires_grad=True)
@@ -221,9 +221,9 @@ def test_expanded_gradients(function, device):
     # The gradient of a sum is one number, repeated with stride 0; that of a mean over heads too.
     x = random((2, 3, 5, 8), torch.float64, device, requires_grad=True)
     for reduce in (lambda y: y.sum(), lambda y: (y.mean(1) ** 2).sum()):
-        (grad,) = torch.autograd.grad(reduce(function(x, inv_freq(device=device))), x)
+        (grad,) = torch.autograd.grad(reduce(function(x)), x)
         # The same with gradients that own their memory.
-        y = function(x, inv_freq(device=device))
+        y = function(x)
         detached = y.detach().requires_grad_()
         (seed,) = torch.autograd.grad(reduce(detached), detached)
         (expected,) = torch.autograd.grad(y, x, seed.contiguous())
@@ -233,7 +233,7 @@ def test_expanded_gradients(function, device):
 @each_function
 def test_gradients_accumulate_and_graphs_are_kept(function, device):
     x = random((2, 3, 5, 8), torch.float64, device, requires_grad=True)
-    y = function(x, inv_freq(device=device)).sum()
+    y = function(x).sum()
     y.backward(retain_graph=True)
     once = x.grad.clone()
     y.backward()
@@ -245,7 +245,7 @@ def test_checkpointing_gives_the_same_gradient(function, device):
     from torch.utils.checkpoint import checkpoint
 
     x = random((2, 3, 5, 8), torch.float64, device, requires_grad=True)
-    block = lambda x: (function(x, inv_freq(device=device)) ** 2).sum()  # noqa: E731
+    block = lambda x: (function(x) ** 2).sum()  # noqa: E731
     (expected,) = torch.autograd.grad(block(x), x)
     (grad,) = torch.autograd.grad(checkpoint(block, x, use_reentrant=False), x)
     assert torch.equal(grad, expected)

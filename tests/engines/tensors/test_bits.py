@@ -31,88 +31,49 @@ each_dtype = pytest.mark.parametrize("dtype", FLOATS, ids=dtype_id)
 BY_NAME = {case.name: case for case in ROTARY_CASES}
 
 
-@each_dtype
-@each_rotary_case
-def test_apply_rotary_has_the_bits_of_numpy(case, dtype, kernel_device):
-    x = random(case.shape(), dtype, kernel_device)
-    positional, options = case.arguments(kernel_device)
-    numpy_positional, numpy_options = case.numpy_arguments()
-    expected = pn.apply_rotary(to_numpy(x), *numpy_positional, **numpy_options)
-    assert not np.array_equal(torch_cases.bits(expected), torch_cases.bits(x))
-    assert_same_bits(pn.apply_rotary(x, *positional, **options), expected)
-
-    with_grad = pn.apply_rotary(x.clone().requires_grad_(), *positional, **options)
-    assert_same_bits(with_grad, expected)
-
-    out = torch.full_like(x, torch.nan)
-    assert pn.apply_rotary(x, *positional, **options, out=out) is out
-    assert_same_bits(out, expected)
-
-    again = x.clone()
-    assert pn.apply_rotary(again, *positional, **options, out=again) is again
-    assert_same_bits(again, expected)
+def as_array(value):
+    return to_numpy(value) if isinstance(value, torch.Tensor) else value
 
 
-@each_dtype
-@each_rotary_case
-def test_apply_rotary_qk_has_the_bits_of_two_calls(case, dtype, kernel_device):
-    q, k = (random(case.shape(h=h), dtype, kernel_device, seed=h) for h in (4, 2))
-    positional, options = case.arguments(kernel_device)
-    numpy_positional, numpy_options = case.numpy_arguments()
-    expected = pn.apply_rotary_qk(to_numpy(q), to_numpy(k), *numpy_positional, **numpy_options)
-    single = [pn.apply_rotary(t, *positional, **options) for t in (q, k)]
-    pairs = [
-        pn.apply_rotary_qk(q, k, *positional, **options),
-        pn.apply_rotary_qk(q.clone().requires_grad_(), k, *positional, **options),
-        pn.apply_rotary_qk(q.clone(), k.clone(), *positional, **options, inplace=True),
-        single,
-    ]
-    for rotated_q, rotated_k in pairs:
-        assert_same_bits(rotated_q, expected[0])
-        assert_same_bits(rotated_k, expected[1])
-
-
-@pytest.mark.parametrize("table_dtype", FLOATS, ids=lambda d: f"tables-{dtype_id(d)}")
-@each_dtype
-@pytest.mark.parametrize("name", ["bhsd", "sbhd-batched", "thd-far", "middle-slice", "inverse"])
-def test_apply_rotary_tables_has_the_bits_of_numpy(name, dtype, table_dtype, kernel_device):
-    case = BY_NAME[name]
-    x = random(case.shape(), dtype, kernel_device)
-    cos, sin = case.tables(table_dtype, kernel_device)
-    options = case.table_options()
-    expected = pn.apply_rotary_tables(to_numpy(x), to_numpy(cos), to_numpy(sin), **options)
-    assert_same_bits(pn.apply_rotary_tables(x, cos, sin, **options), expected)
-    out = torch.full_like(x, torch.nan)
-    assert pn.apply_rotary_tables(x, cos, sin, **options, out=out) is out
-    assert_same_bits(out, expected)
-    again = x.clone()
-    pn.apply_rotary_tables(again, cos, sin, **options, out=again)
-    assert_same_bits(again, expected)
-
-
-@pytest.mark.parametrize("table_dtype", FLOATS, ids=lambda d: f"tables-{dtype_id(d)}")
-@each_dtype
-@pytest.mark.parametrize("name", ["bhsd", "sbhd-batched", "thd-far", "middle-slice", "inverse"])
-def test_apply_rotary_qk_tables_has_the_bits_of_two_calls(name, dtype, table_dtype, kernel_device):
-    case = BY_NAME[name]
-    q, k = (random(case.shape(h=h), dtype, kernel_device, seed=h) for h in (4, 2))
-    tables = case.tables(table_dtype, kernel_device)
-    options = case.table_options()
-    numpy_tables = [to_numpy(table) for table in tables]
-    expected = pn.apply_rotary_qk_tables(to_numpy(q), to_numpy(k), *numpy_tables, **options)
+def assert_bits_of_numpy(one, two, q, k, *angles, **options):
+    """Of q and k, each alone and both: new, where a gradient is wanted, to out, and in place."""
+    arrays = [as_array(t) for t in angles], {name: as_array(t) for name, t in options.items()}
+    expected = two(to_numpy(q), to_numpy(k), *arrays[0], **arrays[1])
+    for x, bits in zip((q, k), expected, strict=True):
+        assert not np.array_equal(torch_cases.bits(bits), torch_cases.bits(x))
+        assert_same_bits(one(to_numpy(x), *arrays[0], **arrays[1]), bits)
+        assert_same_bits(one(x, *angles, **options), bits)
+        assert_same_bits(one(x.clone().requires_grad_(), *angles, **options), bits)
+        again = x.clone()
+        for given, out in ((x, torch.full_like(x, torch.nan)), (again, again)):
+            assert one(given, *angles, **options, out=out) is out
+            assert_same_bits(out, bits)
     places = q.clone(), k.clone()
-    in_place = pn.apply_rotary_qk_tables(*places, *tables, **options, inplace=True)
-    assert in_place[0] is places[0]
-    assert in_place[1] is places[1]
-    pairs = [
-        pn.apply_rotary_qk_tables(q, k, *tables, **options),
-        pn.apply_rotary_qk_tables(q.clone().requires_grad_(), k, *tables, **options),
-        in_place,
-        [pn.apply_rotary_tables(t, *tables, **options) for t in (q, k)],
-    ]
-    for rotated_q, rotated_k in pairs:
-        assert_same_bits(rotated_q, expected[0])
-        assert_same_bits(rotated_k, expected[1])
+    in_place = two(*places, *angles, **options, inplace=True)
+    assert all(ours is place for ours, place in zip(in_place, places, strict=True))
+    with_grad = two(q.clone().requires_grad_(), k, *angles, **options)
+    for pair in (two(q, k, *angles, **options), with_grad, in_place):
+        for rotated, bits in zip(pair, expected, strict=True):
+            assert_same_bits(rotated, bits)
+
+
+@each_dtype
+@each_rotary_case
+def test_rotations_have_the_bits_of_numpy(case, dtype, kernel_device):
+    q, k = (random(case.shape(h=h), dtype, kernel_device, seed=h) for h in (4, 2))
+    angles, options = case.arguments(kernel_device)
+    assert_bits_of_numpy(pn.apply_rotary, pn.apply_rotary_qk, q, k, *angles, **options)
+
+
+@pytest.mark.parametrize("table_dtype", FLOATS, ids=lambda d: f"tables-{dtype_id(d)}")
+@each_dtype
+@pytest.mark.parametrize("name", ["bhsd", "sbhd-batched", "thd-far", "middle-slice", "inverse"])
+def test_rotations_by_tables_have_the_bits_of_numpy(name, dtype, table_dtype, kernel_device):
+    case = BY_NAME[name]
+    q, k = (random(case.shape(h=h), dtype, kernel_device, seed=h) for h in (4, 2))
+    tables, options = case.tables(table_dtype, kernel_device), case.table_options()
+    of_one, of_two = pn.apply_rotary_tables, pn.apply_rotary_qk_tables
+    assert_bits_of_numpy(of_one, of_two, q, k, *tables, **options)
 
 
 @each_dtype
@@ -186,13 +147,6 @@ def test_add_sinusoidal_has_the_bits_of_numpy(positions, layout, dtype, kernel_d
     again = x.clone()
     assert pn.add_sinusoidal(again, points, **options, out=again) is again
     assert_same_bits(again, expected)
-
-
-@pytest.fixture
-def torch_threads():
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 # Enough bytes that a call is divided, and a number of rows that does not divide evenly.

@@ -33,14 +33,7 @@ from posenc_native import nn as pnn  # noqa: E402
 
 device = torch_cases.device
 kernel_device = torch_cases.kernel_device
-pytestmark = [
-    torch_cases.needs_operators,
-    # a warning of torch about itself, while it traces
-    pytest.mark.filterwarnings(
-        "ignore:.*should not be instantiated:DeprecationWarning",
-        "ignore:.*treespec.*:FutureWarning",
-    ),
-]
+pytestmark = [torch_cases.needs_operators, pytest.mark.usefixtures("nothing_compiled")]
 
 # The first use is eager; the last tests are about a first use that is not.
 pn.sinusoidal(torch.arange(2), 2)
@@ -49,13 +42,6 @@ pn.sinusoidal(torch.arange(2), 2)
 each_dynamic = pytest.mark.parametrize(
     "dynamic", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["static", "dynamic"]
 )
-
-
-@pytest.fixture(autouse=True)
-def _nothing_compiled_before():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 def inv_freq(device="cpu"):
@@ -86,13 +72,10 @@ def rotate_in_place(x):
 DIFFERENTIABLE = {
     "apply_rotary": (lambda q: pn.apply_rotary(q, None, f(q)), (Q,)),
     "apply_rotary positions": (lambda q, p: pn.apply_rotary(q, p, f(q)), (Q, POSITIONS)),
-    "apply_rotary options": (
-        lambda q: pn.apply_rotary(
-            q, None, f(q)[:2], layout="bhsd", pairing="interleaved", rotary_start=2, scale=2.0,
-            inverse=True,
-        ),
-        (Q,),
-    ),
+    "apply_rotary options": (lambda q: pn.apply_rotary(q, None, f(q)[:2], layout="bhsd",
+                                                       pairing="interleaved", rotary_start=2,
+                                                       scale=2.0, inverse=True),
+                             (Q,)),
     "apply_rotary blocks": (lambda q: pn.apply_rotary(q, None, f(q), pairing=4), (Q,)),
     "apply_rotary in place": (lambda q: rotate_in_place(q * 2), (Q,)),
     "apply_rotary_qk": (lambda q, k: pn.apply_rotary_qk(q, k, None, f(q)), (Q, K)),
@@ -103,27 +86,21 @@ DIFFERENTIABLE = {
         lambda q, k: pn.apply_rotary_qk(q * 2, k * 2, None, f(q), inplace=True), (Q, K)
     ),
     "q is k": (lambda q: pn.apply_rotary_qk(q, q, None, f(q)), (Q,)),
-    "apply_rotary_tables": (
-        lambda q: pn.apply_rotary_tables(q, *tables(q)), (Q,)
-    ),
+    "apply_rotary_tables": (lambda q: pn.apply_rotary_tables(q, *tables(q)), (Q,)),
     "apply_rotary_qk_tables": (
         lambda q, k: pn.apply_rotary_qk_tables(q, k, *tables(q), pairing="interleaved"), (Q, K)
     ),
     "apply_rotary_qk_tables in place": (
         lambda q, k: pn.apply_rotary_qk_tables(q * 2, k * 2, *tables(q), inplace=True), (Q, K)
     ),
-    "apply_rotary_qk_tables of one": (
-        lambda q: pn.apply_rotary_qk_tables(q, q, *tables(q)), (Q,)
-    ),
+    "apply_rotary_qk_tables of one": (lambda q: pn.apply_rotary_qk_tables(q, q, *tables(q)), (Q,)),
     "apply_rotary_qk_tables learned": (
         lambda q, k, c: pn.apply_rotary_qk_tables(q, k, c, c * 2), (Q, K, random((5, 4), seed=2))
     ),
     "add_sinusoidal": (lambda q: pn.add_sinusoidal(q, x_scale=2.0, layout="sin_cos"), (Q,)),
     "add_sinusoidal positions": (lambda q, p: pn.add_sinusoidal(q, p), (Q, POSITIONS)),
     "Rotary": (lambda q, k: ROPE(q, k), (Q, K)),
-    "Rotary positions": (
-        lambda q, k, p: AXES(q, k, torch.stack([p, p + 1])), (Q, K, POSITIONS)
-    ),
+    "Rotary positions": (lambda q, k, p: AXES(q, k, torch.stack([p, p + 1])), (Q, K, POSITIONS)),
     "Rotary in place": (lambda q, k: ROPE(q * 2, k * 2, inplace=True), (Q, K)),
     "Rotary.apply": (lambda q: ROPE.apply(q), (Q,)),
 }  # fmt: skip

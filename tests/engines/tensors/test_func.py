@@ -7,7 +7,15 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch_cases  # noqa: E402
-from gradient_cases import FUNCTIONS, IN_PLACE, close, each_function, f_for, inv_freq  # noqa: E402
+from gradient_cases import (  # noqa: E402
+    FUNCTIONS,
+    IN_PLACE,
+    close,
+    each_function,
+    each_of,
+    f_for,
+    inv_freq,
+)
 from torch_cases import FAR, random  # noqa: E402
 
 import posenc_native as pn  # noqa: E402
@@ -34,7 +42,7 @@ def test_func_grad_and_its_gradient(device):
     for function in FUNCTIONS.values():
 
         def loss(x, function=function):
-            return (function(x, inv_freq(device=device)) ** 3).sum()
+            return (function(x) ** 3).sum()
 
         tracked = x.clone().requires_grad_()
         (expected,) = torch.autograd.grad(loss(tracked), tracked, create_graph=True)
@@ -48,11 +56,11 @@ def test_func_grad_and_its_gradient(device):
 
 
 @torch_cases.needs_operators
-@pytest.mark.parametrize("write", IN_PLACE.values(), ids=IN_PLACE)
+@each_of(IN_PLACE)
 def test_func_grad_in_place(write, device):
     def loss(x):
         y = x * 2
-        write(y, inv_freq(device=device))
+        write(y)
         return (y**3).sum()
 
     x = random((2, 3, 5, 8), torch.float64, device)
@@ -90,17 +98,16 @@ forward = torch.autograd.forward_ad
 @pytest.mark.parametrize("requires_grad", [False, True], ids=["plain", "grad"])
 @each_function
 def test_forward_mode(function, requires_grad, device):
-    f = inv_freq(device=device)
     x = random((2, 3, 5, 8), torch.float64, device, requires_grad=requires_grad)
     tangent = random((2, 3, 5, 8), torch.float64, device, seed=1)
-    zero = function(torch.zeros_like(tangent), f)  # the part that does not depend on x
-    expected = function(tangent, f) - zero
-    _, result = torch.func.jvp(lambda x: function(x, f), (x,), (tangent,))
+    zero = function(torch.zeros_like(tangent))  # the part that does not depend on x
+    expected = function(tangent) - zero
+    _, result = torch.func.jvp(function, (x,), (tangent,))
     close(result, expected)
-    jacobian = torch.func.jacfwd(lambda x: function(x, f).sum())(x)
-    close(jacobian, torch.func.jacrev(lambda x: function(x, f).sum())(x))
+    jacobian = torch.func.jacfwd(lambda x: function(x).sum())(x)
+    close(jacobian, torch.func.jacrev(lambda x: function(x).sum())(x))
     with forward.dual_level():
-        dual = function(forward.make_dual(x, tangent), f)
+        dual = function(forward.make_dual(x, tangent))
         close(forward.unpack_dual(dual).tangent, expected)
 
 
@@ -244,40 +251,25 @@ MAPPED = {
     "sd": (lambda x, p: pn.apply_rotary(x, p, f_for(x), layout="sd"), (5, 8), (5,)),
     "bhsd [s]": (lambda x, p: pn.apply_rotary(x, p, f_for(x)), (2, 3, 5, 8), (5,)),
     "bhsd [b, s]": (lambda x, p: pn.apply_rotary(x, p, f_for(x)), (2, 3, 5, 8), (2, 5)),
-    "sbhd [b, s]": (
-        lambda x, p: pn.apply_rotary(x, p, f_for(x), layout="sbhd"),
-        (5, 2, 3, 8),
-        (2, 5),
-    ),
+    "sbhd [b, s]": (lambda x, p: pn.apply_rotary(x, p, f_for(x), layout="sbhd"), (5, 2, 3, 8),
+                    (2, 5)),
     "thd": (lambda x, p: pn.apply_rotary(x, p, f_for(x), layout="thd"), (5, 3, 8), (5,)),
     "options": (
         lambda x, p: pn.apply_rotary(
             x, p, f_for(x, 4), layout="hsd", pairing="interleaved", rotary_start=2, scale=2.0,
             inverse=True,
         ),
-        (3, 5, 8),
-        (5,),
+        (3, 5, 8), (5,),
     ),
     "axis_map [A, s]": (
         lambda x, p: pn.apply_rotary(x, p, f_for(x), layout="hsd", axis_map=[0, 1, 1, 0]),
-        (3, 5, 8),
-        (2, 5),
+        (3, 5, 8), (2, 5),
     ),
-    "axis_map [A, b, s]": (
-        lambda x, p: pn.apply_rotary(x, p, f_for(x), axis_map=[0, 1, 1, 0]),
-        (2, 3, 5, 8),
-        (2, 2, 5),
-    ),
-    "qk": (
-        lambda x, p: pn.apply_rotary_qk(x, x[:, :1] * 2, p, f_for(x))[1],
-        (2, 3, 5, 8),
-        (2, 5),
-    ),
-    "tables": (
-        lambda x, p: pn.apply_rotary_tables(x, *pn.rotary_tables(p, f_for(x))),
-        (2, 3, 5, 8),
-        (2, 5),
-    ),
+    "axis_map [A, b, s]": (lambda x, p: pn.apply_rotary(x, p, f_for(x), axis_map=[0, 1, 1, 0]),
+                           (2, 3, 5, 8), (2, 2, 5)),
+    "qk": (lambda x, p: pn.apply_rotary_qk(x, x[:, :1] * 2, p, f_for(x))[1], (2, 3, 5, 8), (2, 5)),
+    "tables": (lambda x, p: pn.apply_rotary_tables(x, *pn.rotary_tables(p, f_for(x))), (2, 3, 5, 8),
+               (2, 5)),
     "qk by tables": (
         lambda x, p: pn.apply_rotary_qk_tables(
             x, x[:, :1] * 2, *pn.rotary_tables(p, f_for(x)), pairing="interleaved", inverse=True
@@ -287,8 +279,7 @@ MAPPED = {
     ),
     "rotary_tables": (
         lambda x, p: x[0, 0, 0, 0] * pn.rotary_tables(p, f_for(x), axis_map=[0, 1, 1, 0])[1],
-        (2, 3, 5, 8),
-        (2, 5),
+        (2, 3, 5, 8), (2, 5),
     ),
     "sinusoidal": (lambda x, p: x[0, 0] * pn.sinusoidal(p, 8), (5, 8), (2, 5)),
     "add [s]": (lambda x, p: pn.add_sinusoidal(x, p, x_scale=2.0), (2, 5, 8), (5,)),

@@ -7,6 +7,16 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch_cases  # noqa: E402
+from gradient_cases import (  # noqa: E402
+    IN_PLACE,
+    ONE_OF_TWO,
+    OUT,
+    WRITERS,
+    each_function,
+    each_of,
+    f_for,
+)
+from rotating import computing  # noqa: E402
 from torch_cases import FLOATS, assert_same_bits, dtype_id, random  # noqa: E402
 
 import posenc_native as pn  # noqa: E402
@@ -17,56 +27,19 @@ kernel_device = torch_cases.kernel_device
 each_dtype = pytest.mark.parametrize("dtype", FLOATS, ids=dtype_id)
 
 
+each_writer = each_of(WRITERS)
+
+
 # --- What autograd has to notice
 
 
-def inv_freq_8(device="cpu"):
-    return torch.tensor(pn.rotary_frequencies(8)[0], device=device)
-
-
-# f(x) writes over the tensor it is given: every function, in place and by out=.
-WRITERS = {
-    "apply_rotary-in place": lambda y: pn.apply_rotary(y, None, inv_freq_8(y.device), out=y),
-    "apply_rotary-out": lambda y: pn.apply_rotary(
-        torch.ones_like(y), None, inv_freq_8(y.device), out=y
-    ),
-    "apply_rotary_qk-q": lambda y: pn.apply_rotary_qk(
-        y, torch.ones_like(y), None, inv_freq_8(y.device), inplace=True
-    ),
-    "apply_rotary_qk-k": lambda y: pn.apply_rotary_qk(
-        torch.ones_like(y), y, None, inv_freq_8(y.device), inplace=True
-    ),
-    "apply_rotary_qk-options": lambda y: pn.apply_rotary_qk(
-        torch.ones_like(y), y, None, inv_freq_8(y.device), inplace=True, scale=2.0
-    ),
-    "apply_rotary_tables-in place": lambda y: pn.apply_rotary_tables(
-        y, *pn.rotary_tables(5, inv_freq_8(y.device)), out=y
-    ),
-    "apply_rotary_tables-out": lambda y: pn.apply_rotary_tables(
-        torch.ones_like(y), *pn.rotary_tables(5, inv_freq_8(y.device)), out=y
-    ),
-    "apply_rotary_qk_tables-q": lambda y: pn.apply_rotary_qk_tables(
-        y, torch.ones_like(y), *pn.rotary_tables(5, inv_freq_8(y.device)), inplace=True
-    ),
-    "apply_rotary_qk_tables-k": lambda y: pn.apply_rotary_qk_tables(
-        torch.ones_like(y), y, *pn.rotary_tables(5, inv_freq_8(y.device)), inplace=True
-    ),
-    "add_sinusoidal-in place": lambda y: pn.add_sinusoidal(y, out=y),
-    "add_sinusoidal-out": lambda y: pn.add_sinusoidal(torch.ones_like(y), out=y),
-    "sinusoidal-out": lambda y: pn.sinusoidal(
-        torch.arange(30, device=y.device).reshape(2, 3, 5), 8, out=y
-    ),
-    "Rotary-in place": lambda y: pn.Rotary(8)(y, torch.ones_like(y), inplace=True),
-    "Rotary.apply-out": lambda y: pn.Rotary(8).apply(torch.ones_like(y), out=y),
-}
-each_writer = pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
-
-
 @each_writer
-def test_writing_counts_as_one_version(write, kernel_device):
+@pytest.mark.parametrize("engine", ["small", "operators"])
+def test_writing_counts_as_one_version(write, engine, kernel_device):
     y = random((2, 3, 5, 8), device=kernel_device)
     before, version = y.clone(), y._version
-    write(y)
+    with computing(engine):
+        write(y)
     assert not torch.equal(y, before)
     assert y._version == version + 1
     view = torch.cat([y, y])[2:]
@@ -91,7 +64,7 @@ def test_backward_notices_that_a_saved_tensor_was_overwritten(write, kernel_devi
 )
 def test_backward_notices_that_positions_or_tables_were_overwritten(function, kernel_device):
     x = random((2, 3, 5, 8), device=kernel_device, requires_grad=True)
-    positions, inv_freq = torch.arange(5, device=kernel_device), inv_freq_8(kernel_device)
+    positions, inv_freq = torch.arange(5, device=kernel_device), f_for(x)
     for argument in (0, 1):
         others = [positions.clone(), inv_freq.clone()]
         if "tables" in function:
@@ -105,10 +78,7 @@ def test_backward_notices_that_positions_or_tables_were_overwritten(function, ke
             result.sum().backward()
 
 
-IN_PLACE = {name: f for name, f in WRITERS.items() if "in place" in name or "_qk" in name}
-
-
-@pytest.mark.parametrize("write", IN_PLACE.values(), ids=IN_PLACE)
+@each_of(IN_PLACE | ONE_OF_TWO)
 def test_a_leaf_that_requires_a_gradient_is_not_overwritten(write, kernel_device):
     leaf = random((2, 3, 5, 8), device=kernel_device, requires_grad=True)
     before = leaf.detach().clone()
@@ -121,10 +91,7 @@ def test_a_leaf_that_requires_a_gradient_is_not_overwritten(write, kernel_device
     assert not torch.equal(leaf, before)
 
 
-OUT = {name: f for name, f in WRITERS.items() if name.endswith("out")}
-
-
-@pytest.mark.parametrize("write", OUT.values(), ids=OUT)
+@each_of(OUT)
 def test_out_does_not_take_part_in_autograd(write, kernel_device):
     # As torch's own out=: written, such a tensor would keep a gradient that is not its own.
     leaf = random((2, 3, 5, 8), device=kernel_device, requires_grad=True)
@@ -138,7 +105,7 @@ def test_out_does_not_take_part_in_autograd(write, kernel_device):
 def test_out_of_an_input_with_gradient_is_refused(kernel_device):
     x = random((2, 3, 5, 8), device=kernel_device, requires_grad=True)
     out = torch.zeros(2, 3, 5, 8, device=kernel_device)
-    inv_freq = inv_freq_8(kernel_device)
+    inv_freq = f_for(x)
     with pytest.raises(ValueError, match="apply_rotary: out: "):
         pn.apply_rotary(x, None, inv_freq, out=out)
     with pytest.raises(ValueError, match="add_sinusoidal: out: "):
@@ -152,22 +119,6 @@ def test_out_of_an_input_with_gradient_is_refused(kernel_device):
 
 
 # --- Modes
-
-
-FUNCTIONS = {
-    "apply_rotary": lambda x: pn.apply_rotary(x, None, inv_freq_8(x.device)),
-    "apply_rotary_qk": lambda x: pn.apply_rotary_qk(x, x * 2, None, inv_freq_8(x.device))[0],
-    "apply_rotary_tables": lambda x: pn.apply_rotary_tables(
-        x, *pn.rotary_tables(5, inv_freq_8(x.device))
-    ),
-    "apply_rotary_qk_tables": lambda x: pn.apply_rotary_qk_tables(
-        x, x * 2, *pn.rotary_tables(5, inv_freq_8(x.device))
-    )[0],
-    "add_sinusoidal": lambda x: pn.add_sinusoidal(x),
-    "Rotary": lambda x: pn.Rotary(8)(x, x * 2)[0],
-    "Rotary.apply": lambda x: pn.Rotary(8).apply(x),
-}
-each_function = pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
 
 
 @each_function
@@ -202,7 +153,7 @@ def test_inference_mode_writes(write, kernel_device):
 def test_autograd_saves_no_copy_of_the_input(kernel_device):
     saved = []
     x = random((2, 3, 5, 8), device=kernel_device, requires_grad=True)
-    positions, inv_freq = torch.arange(5, device=kernel_device), inv_freq_8(kernel_device)
+    positions, inv_freq = torch.arange(5, device=kernel_device), f_for(x)
 
     def pack(tensor):
         saved.append(tensor.shape)
@@ -254,6 +205,6 @@ def test_subclasses_of_tensor_pass_through(function, kernel_device):
 
 def test_the_raw_operators_do_not_lose_a_gradient_silently(kernel_device):
     x = random((2, 3, 5, 8), device=kernel_device, requires_grad=True)
-    result = library.ops.rotary(x, None, inv_freq_8(kernel_device))
+    result = library.ops.rotary(x, None, f_for(x))
     with pytest.warns(UserWarning, match="autograd kernel was not registered"):
         result.sum().backward()

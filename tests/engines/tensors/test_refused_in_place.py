@@ -7,11 +7,20 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch_cases  # noqa: E402
+from gradient_cases import IN_PLACE, ONE_OF_TWO, each_of, inv_freq  # noqa: E402
 
 import posenc_native as pn  # noqa: E402
 
-INV_FREQ = torch.from_numpy(pn.rotary_frequencies(16)[0])
-TABLES = pn.rotary_tables(torch.arange(6), INV_FREQ)
+OVERWRITE = (
+    IN_PLACE
+    | ONE_OF_TWO
+    | {
+        # Where a gradient is required it takes no out at all.
+        "relative_gather": lambda x: pn.relative_gather(
+            torch.zeros(*x.shape[:-1], 12), None, 8, content=x, out=x
+        )
+    }
+)
 
 
 class View(torch.autograd.Function):
@@ -37,28 +46,16 @@ VIEWS = {
     "of several": lambda x: x.split([1, 1])[0],
     "made without gradients": made_without_gradient,
 }
-CALLS = {
-    "apply_rotary": lambda x: pn.apply_rotary(x, None, INV_FREQ, out=x),
-    "apply_rotary_tables": lambda x: pn.apply_rotary_tables(x, *TABLES, out=x),
-    "apply_rotary_qk": lambda x: pn.apply_rotary_qk(
-        x, x.detach().clone(), None, INV_FREQ, inplace=True
-    ),
-    "add_sinusoidal": lambda x: pn.add_sinusoidal(x, out=x),
-    "add_toeplitz_bias": lambda x: pn.add_toeplitz_bias(x, torch.zeros(4, 21), out=x),
-    "relative_gather": lambda x: pn.relative_gather(
-        torch.zeros(*x.shape[:-1], 21), None, 16, content=x, out=x
-    ),
-}
 
 
 @pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize("name", CALLS)
-def test_refused_before_writing(name, view):
-    x = torch.randn(2, 4, 6, 16, requires_grad=True) * 1
+@each_of(OVERWRITE)
+def test_refused_before_writing(write, view):
+    x = torch.randn(2, 3, 5, 8, requires_grad=True) * 1
     before = x.detach().clone()
     y = VIEWS[view](x)
     with pytest.raises((RuntimeError, ValueError)):
-        CALLS[name](y)
+        write(y)
     assert torch.equal(x.detach(), before)
 
 
@@ -67,17 +64,16 @@ def test_of_a_pair_neither_is_written_where_one_is_a_leaf():
     q, k = torch.randn(1, 4, 6, 16), torch.randn(1, 4, 6, 16, requires_grad=True)
     before = q.clone()
     with pytest.raises(RuntimeError, match="leaf"):
-        pn.apply_rotary_qk(q, k, None, INV_FREQ, inplace=True)
+        pn.apply_rotary_qk(q, k, None, inv_freq(16), inplace=True)
     assert torch.equal(q, before)
 
 
 @torch_cases.needs_operators
-@pytest.mark.parametrize("name", [name for name in CALLS if name != "relative_gather"])
-def test_other_views_are_written(name):
-    """relative_gather takes no out where a gradient is required."""
-    x = torch.randn(2, 4, 6, 16, requires_grad=True) * 1
+@each_of(IN_PLACE | ONE_OF_TWO)
+def test_other_views_are_written(write):
+    x = torch.randn(2, 3, 5, 8, requires_grad=True) * 1
     expected = x.detach().clone()
-    CALLS[name](expected)
-    y = x.view(2, 4, 6, 16)
-    CALLS[name](y)
+    write(expected)
+    y = x.view(2, 3, 5, 8)
+    write(y)
     assert torch.equal(x.detach(), expected)

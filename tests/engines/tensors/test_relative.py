@@ -24,13 +24,7 @@ from torch_cases import FLOATS, assert_same_bits, composed, dtype_id, random, to
 
 import posenc_native as pn  # noqa: E402
 
-pytestmark = [
-    torch_cases.needs_operators,
-    pytest.mark.filterwarnings(
-        "ignore:.*should not be instantiated:DeprecationWarning",
-        "ignore:.*treespec.*:FutureWarning",
-    ),
-]
+pytestmark = torch_cases.needs_operators
 device = torch_cases.device
 kernel_device = torch_cases.kernel_device
 

@@ -16,24 +16,11 @@ from torch_cases import assert_same_bits, random  # noqa: E402
 
 import posenc_native as pn  # noqa: E402
 
-pytestmark = [
-    torch_cases.needs_operators,
-    pytest.mark.filterwarnings(
-        "ignore:.*should not be instantiated:DeprecationWarning",
-        "ignore:.*treespec.*:FutureWarning",
-    ),
-]
+pytestmark = torch_cases.needs_operators
 kernel_device = torch_cases.kernel_device
 
 
-@pytest.fixture
-def fresh():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
-
-@pytest.mark.usefixtures("fresh")
+@pytest.mark.usefixtures("nothing_compiled")
 @each_differentiable
 def test_compiled_functions_are_like_eager_ones(function, shapes):
     inputs = inputs_of(shapes, torch.float32, requires_grad=False)
@@ -41,28 +28,22 @@ def test_compiled_functions_are_like_eager_ones(function, shapes):
 
 
 OTHERS = {
-    "add on the input": (
-        lambda s, d: pn.add_toeplitz_bias(s, d, out=s), ((2, 3, 4, 4), (3, 7)),
-    ),
-    "bias out": (
-        lambda d: pn.toeplitz_bias(d, 4, 4, out=torch.empty(3, 4, 4)), ((3, 7),),
-    ),
-    "gather on the content": (
-        lambda x, c: pn.relative_gather(x, INDEX, 4, content=c, out=c), ((2, 4, 5), (2, 4, 4)),
-    ),
-    "scatter out": (
-        lambda g: pn.relative_scatter(g, INDEX, 5, out=torch.empty(2, 4, 5)), ((2, 4, 4),),
-    ),
+    "add on the input": (lambda s, d: pn.add_toeplitz_bias(s, d, out=s), ((2, 3, 4, 4), (3, 7))),
+    "bias out": (lambda d: pn.toeplitz_bias(d, 4, 4, out=torch.empty(3, 4, 4)), ((3, 7),)),
+    "gather on the content": (lambda x, c: pn.relative_gather(x, INDEX, 4, content=c, out=c),
+                              ((2, 4, 5), (2, 4, 4))),
+    "scatter out": (lambda g: pn.relative_scatter(g, INDEX, 5, out=torch.empty(2, 4, 5)),
+                    ((2, 4, 4),)),
 }  # fmt: skip
 
 
-@pytest.mark.usefixtures("fresh")
+@pytest.mark.usefixtures("nothing_compiled")
 @pytest.mark.parametrize(("function", "shapes"), OTHERS.values(), ids=OTHERS)
 def test_compiled_calls_with_out(function, shapes):
     assert_like_eager(function, *inputs_of(shapes, torch.float32, requires_grad=False))
 
 
-@pytest.mark.usefixtures("fresh")
+@pytest.mark.usefixtures("nothing_compiled")
 @pytest.mark.slow
 def test_compiled_by_inductor_a_table_trains():
     needs_inductor()
@@ -91,7 +72,7 @@ VARYING = {
 }
 
 
-@pytest.mark.usefixtures("fresh")
+@pytest.mark.usefixtures("nothing_compiled")
 def test_lengths_do_not_recompile():
     def function(scores, diagonals):
         return tuple(one(scores, diagonals) for one in VARYING.values())
@@ -112,7 +93,7 @@ def test_lengths_do_not_recompile():
     assert counts[-1] == counts[1], counts
 
 
-@pytest.mark.usefixtures("fresh")
+@pytest.mark.usefixtures("nothing_compiled")
 def test_decoding_steps_do_not_recompile():
     counter = CompileCounterWithBackend("aot_eager")
     table = random((3, 63))
@@ -125,7 +106,7 @@ def test_decoding_steps_do_not_recompile():
     assert counter.frame_count == 1
 
 
-@pytest.mark.usefixtures("fresh")
+@pytest.mark.usefixtures("nothing_compiled")
 def test_the_graph_has_one_node_for_a_call(kernel_device):
     graphs = []
 

@@ -27,13 +27,7 @@ from torch_cases import assert_same_bits, composed, random  # noqa: E402
 
 import posenc_native as pn  # noqa: E402
 
-pytestmark = [
-    torch_cases.needs_operators,
-    pytest.mark.filterwarnings(
-        "ignore:.*should not be instantiated:DeprecationWarning",
-        "ignore:.*treespec.*:FutureWarning",
-    ),
-]
+pytestmark = torch_cases.needs_operators
 device = torch_cases.device
 
 
@@ -238,13 +232,6 @@ def test_no_copy_of_scores_is_saved():
 
 
 # --- The same bits on every call
-
-
-@pytest.fixture
-def torch_threads():
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.usefixtures("torch_threads")
