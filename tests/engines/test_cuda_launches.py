@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 from oracle import DTYPES, assert_same_bits
 from places import CSRC
+from rotations import frequencies
 from targets import CUDA_ON_HOST, NEEDS_CUDA_ON_HOST
 
 from posenc_native.base.norms import Norm
@@ -132,10 +133,6 @@ def assert_order_does_not_matter(call: Callable[[], Any]) -> None:
         CUDA_ON_HOST.simulate(seed=seed, writes_at_the_end=late)
         for ours, one in zip(call(), expected, strict=True):
             assert_same_bits(ours, one)
-
-
-def frequencies(pairs: int) -> np.ndarray:
-    return 1e4 ** (-np.arange(pairs) / max(pairs, 1))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

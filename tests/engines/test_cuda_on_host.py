@@ -23,6 +23,7 @@ from arrays import View, aligned, aligned_rows
 from matrices import pairwise
 from oracle import DTYPES, assert_close, assert_same_bits
 from places import CSRC
+from rotations import frequencies
 from targets import CUDA_ON_HOST, NATIVE, NEEDS_CUDA_ON_HOST, NEEDS_NATIVE, TARGETS
 
 pytestmark = [NEEDS_NATIVE, NEEDS_CUDA_ON_HOST]
@@ -38,10 +39,6 @@ def fused_multiply_add():
     assert NATIVE.set_target(FUSED[0])
     yield
     NATIVE.set_target(before)
-
-
-def frequencies(pairs: int) -> np.ndarray:
-    return 1e4 ** (-np.arange(pairs) / max(pairs, 1))
 
 
 def numbers(dtype: str, *shape: int) -> np.ndarray:

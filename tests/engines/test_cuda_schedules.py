@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from oracle import DTYPES
+from rotations import frequencies
 from targets import CUDA_ON_HOST, NEEDS_CUDA_ON_HOST, NOT_SANITIZED
 
 pytestmark = NEEDS_CUDA_ON_HOST
@@ -112,10 +113,6 @@ def test_heads_with_frequencies_of_their_own_take_one_launch():
 
 
 # --- The shapes that are timed on a GPU (benchmarks/gpu/rows.py), of memory that nobody touches
-
-
-def frequencies(pairs: int) -> np.ndarray:
-    return 1e4 ** (-np.arange(pairs) / pairs)
 
 
 def empty(dtype: str, *shape: int) -> np.ndarray:
