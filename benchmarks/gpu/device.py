@@ -26,7 +26,7 @@ class Cuda:
     def description(self) -> dict[str, Any]:
         """Its name and what times depend on; LookupError with the reason where there is none."""
         if not torch.cuda.is_available():
-            raise LookupError(f"{sys.executable} has no torch that sees a CUDA device")
+            raise LookupError("torch sees no CUDA device")
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())
         return {
             "device": properties.name,
