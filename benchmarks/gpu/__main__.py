@@ -32,7 +32,6 @@ from benchmarks.gpu.steps import (
     NAMES,
     PASSED,
     SKIPPED,
-    UNFINISHED,
     Outcome,
     Step,
 )
@@ -219,7 +218,8 @@ class Call:
                  "-p", "no:cacheprovider", "-p", "benchmarks.gpu.resume", "--device", self.device,
                  "--until", steps.until(limit), "--progress", str(self.progress),
                  "--results", str(self.results), "--commit", self.commit or "",
-                 *["--quick"] * self.quick, *(step.quick if self.quick else step.tests)]  # fmt: skip
+                 *["--quick"] * self.quick]  # fmt: skip
+        given += step.quick if self.quick else step.tests
         if timed:
             given += ["--filter", self.filter]
         if step.name == "tests":

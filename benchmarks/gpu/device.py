@@ -2,8 +2,8 @@
 
     python -m benchmarks.gpu.device cuda
 
-prints what the device is as JSON, or exits with why it is none. Only what runs on the device imports
-this: the command that starts the steps asks another process, so that it does not hold the GPU.
+prints what the device is as JSON, or exits with why it is none. Only what runs on the device
+imports this: the command that starts the steps asks another process, and does not hold the GPU.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     python -m pytest -s -p benchmarks.gpu.resume --progress FILE --results FILE.json \\
         benchmarks/gpu/times.py
 
-A case is a test, so that the next call goes on at the first one that has not been timed. A goal that
-is missed is no failure: the table says it.
+A case is a test, so that the next call goes on at the first one that has not been timed. A goal
+that is missed is no failure: the table says it.
 """
 
 from __future__ import annotations
