@@ -206,8 +206,9 @@ def some_tests(pytester, monkeypatch):
 
     def run_them(code, *more):
         pytester.makepyfile(test_a=code)
-        options = "-v -p no:cacheprovider -p no:warnings -p benchmarks.gpu.resume --device cpu"
-        result = pytester.runpytest_inprocess(*options.split(), "--progress", progress, *more)
+        options = "--rootdir . -v -p no:cacheprovider -p no:warnings -p benchmarks.gpu.resume"
+        given = (*options.split(), "--device", "cpu", "--progress", progress, *more)
+        result = pytester.runpytest_inprocess(*given)
         status = {0: PASSED, MORE_TO_DO: UNFINISHED}.get(result.ret, FAILED)
         outcome = steps.judge(Outcome(status, "", result.stdout.str()))
         lines = [line.replace("test_a.py::test_", "") for line in progress.read_text().split("\n")]
@@ -474,7 +475,7 @@ def test_what_can_be_imported_of_a_wheel_is_unpacked(tmp_path):
     assert (tmp_path / "site" / "x" / "y.py").exists()
     assert not (tmp_path / "z.py").exists()
     bad = make_wheel(tmp_path / "bad-1-py3-none-any.whl", {"bad-1.data/purelib/x.py": ""})
-    with pytest.raises(command.Refused, match="x.py does not lie where it is imported from"):
+    with pytest.raises(command.Refused, match="does not lie where it is imported from"):
         kit.unpack(bad, tmp_path / "site")
 
 
