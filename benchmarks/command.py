@@ -1,4 +1,7 @@
-"""Commands from functions: an option for each parameter, from its annotation and its docstring."""
+"""Commands from functions: an option for each parameter, from its annotation and its docstring.
+
+A dataclass will do as well: its fields are the parameters.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ import typing
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+Result = typing.TypeVar("Result")
 
 
 class Refused(RuntimeError):
@@ -38,7 +43,7 @@ def parser_of(function: Callable[..., object]) -> argparse.ArgumentParser:
     A flag that is on by default is turned off by `--no-NAME`. What has no default needs no name,
     and what has no description is not shown.
     """
-    module = function.__globals__
+    module = vars(sys.modules[function.__module__])
     parser = argparse.ArgumentParser(
         f"python -m {module['__spec__'].name.removesuffix('.__main__')}",
         description=module["__doc__"],
@@ -53,7 +58,8 @@ def parser_of(function: Callable[..., object]) -> argparse.ArgumentParser:
         shown: dict[str, Any] = {"help": texts.get(name, argparse.SUPPRESS)}
         if kind is bool:
             prefix, action = ("--no-", "store_false") if default else ("--", "store_true")
-            parser.add_argument(f"{prefix}{name}", dest=name, action=action, **shown)
+            option = prefix + name.replace("_", "-")
+            parser.add_argument(option, dest=name, action=action, **shown)
             continue
         # Of `Path | None` the type that it has where it is given.
         kind = next((k for k in typing.get_args(kind) if type(None) in typing.get_args(kind)), kind)
@@ -65,10 +71,10 @@ def parser_of(function: Callable[..., object]) -> argparse.ArgumentParser:
     return parser
 
 
-def run(function: Callable[..., object], arguments: Sequence[str] | None = None) -> None:
-    """Call the function with what the command line says."""
+def run(function: Callable[..., Result], arguments: Sequence[str] | None = None) -> Result:
+    """What the function returns, called with what the command line says."""
     parser = parser_of(function)
     try:
-        function(**vars(parser.parse_args(arguments)))
+        return function(**vars(parser.parse_args(arguments)))
     except Refused as error:
         sys.exit(f"{parser.prog}: {error}")

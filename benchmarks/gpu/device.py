@@ -1,37 +1,32 @@
-"""All that these scripts ask of CUDA, in one place; the processor takes it in a dry run.
+"""What is asked of a GPU, by way of torch; the processor takes its place in a dry run.
 
     python -m benchmarks.gpu.device cuda
 
-prints what the device is as JSON, or exits with why it is none. torch is imported where it is first
-needed: the command that starts the steps asks another process, so that it does not hold the GPU.
+prints what the device is as JSON, or exits with why it is none. Only what runs on the device
+imports this: the command that starts the steps asks another process, and does not hold the GPU.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import platform
-import shutil
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
+
+import torch
 
 
 class Cuda:
-    """A GPU, by way of torch and the CUDA toolkit."""
+    """A GPU."""
 
     kind = "cuda"  # torch's name of it, which is in the names of its tests too
 
     def description(self) -> dict[str, Any]:
         """Its name and what times depend on; LookupError with the reason where there is none."""
-        try:
-            import torch
-        except ImportError as error:
-            raise LookupError(f"{sys.executable} has no torch: {error}") from error
         if not torch.cuda.is_available():
-            raise LookupError(f"{sys.executable} has no torch that sees a CUDA device")
+            raise LookupError("torch sees no CUDA device")
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())
         return {
             "device": properties.name,
@@ -48,43 +43,25 @@ class Cuda:
 
         if backend.torch_library() is None:
             return "the torch operators were not built"
-        import torch
-
+        if self.kind != "cuda":
+            return ""  # kernels of the processor stand in for those of CUDA
         from posenc_native.engines.tensors import cuda
 
         return cuda.problem(torch.cuda.current_device())
 
     def event(self) -> Any:
         """A point in the device's queue."""
-        import torch
-
         return torch.cuda.Event(enable_timing=True)
 
     def sleep(self, cycles: int) -> None:
         """Queue so many cycles of doing nothing."""
-        import torch
-
         torch.cuda._sleep(cycles)
 
     def synchronize(self) -> None:
-        import torch
-
         torch.cuda.synchronize()
 
     def release_memory(self) -> None:
-        import torch
-
         torch.cuda.empty_cache()
-
-    def sanitizer(self, tool: str) -> list[str] | None:
-        """What stands before a program that one of compute-sanitizer's tools is to watch.
-
-        It does not report what the driver refuses torch, and the limit of time is ours: torch takes
-        its time before the first call of CUDA. None where it is not installed.
-        """
-        program = cuda_tool("compute-sanitizer")
-        return program and [program, "--tool", tool, "--launch-timeout", "0", "--report-api-errors",
-                            "no", "--error-exitcode", "86", "--print-limit", "20"]  # fmt: skip
 
 
 class StandIn(Cuda):
@@ -99,12 +76,6 @@ class StandIn(Cuda):
             "memory_bytes": 1 << 30, "l2_bytes": 1 << 20, "driver": platform.machine(),
         }  # fmt: skip
 
-    def problem(self) -> str:
-        """The kernels of the processor stand in for those of CUDA."""
-        from posenc_native.engines import backend
-
-        return "" if backend.torch_library() else "the torch operators were not built"
-
     def event(self) -> Any:
         return _Moment()
 
@@ -116,11 +87,6 @@ class StandIn(Cuda):
 
     def release_memory(self) -> None:
         pass
-
-    def sanitizer(self, tool: str) -> list[str]:
-        """The program, and the last line that a tool would print."""
-        summary = f"{'RACECHECK' if tool == 'racecheck' else 'ERROR'} SUMMARY: 0 errors"
-        return ["sh", "-c", f'"$@"; status=$?; echo "========= {summary}"; exit $status', tool]
 
 
 class _Moment:
@@ -150,15 +116,6 @@ def _driver() -> str:
     return done.stdout.strip().partition("\n")[0] or "unknown"
 
 
-def cuda_tool(name: str) -> str | None:
-    """A program of the CUDA toolkit: on the path, or where toolkits are installed."""
-    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
-    homes += sorted(map(str, Path("/usr/local").glob("cuda-*")), reverse=True)
-    folders = [f"{home}/{folder}" for home in homes if home
-               for folder in ("bin", "compute-sanitizer")]  # fmt: skip
-    return shutil.which(name) or shutil.which(name, path=os.pathsep.join(folders))
-
-
 def lost(device: Cuda) -> str:
     """What is wrong if the device will do nothing more for this process; "" if it will.
 
@@ -176,7 +133,7 @@ def in_a_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
-DEVICES: dict[str, type[Cuda]] = {"cuda": Cuda, "stand-in": StandIn}
+DEVICES: dict[str, type[Cuda]] = {device.kind: device for device in (Cuda, StandIn)}
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ wheel is unpacked, and a build is asked of its backend.
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import shutil
@@ -15,8 +14,9 @@ from collections.abc import Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from benchmarks.gpu import device, kit, steps
-from benchmarks.gpu.kit import ROOT, Refused
+from benchmarks.command import Refused
+from benchmarks.gpu import kit, steps
+from benchmarks.gpu.kit import ROOT
 
 # Seconds without which no build begins.
 LEAST_TO_BUILD = 240
@@ -35,10 +35,9 @@ def gpus() -> str:
     return os.environ.get("CUDAARCHS") or "native"
 
 
-def find_wheel(options: argparse.Namespace, folder: Path | None, out: Path) -> Path | None:
+def find_wheel(wheel: Path | None, *, build: bool, folder: Path | None, out: Path) -> Path | None:
     """The wheel to unpack; None if there is none, and one is to be built; Refused if it is old."""
-    wheel: Path | None = options.wheel
-    if options.build:  # what an earlier call built need not be built again
+    if build:  # what an earlier call built need not be built again
         wheel = kit.newest([out])
         found = kit.description(wheel) if wheel else {}
         wanted = {"sources": kit.digest(kit.PACKAGE), "gpus": gpus()}
@@ -66,7 +65,7 @@ def build(folder: Path | None, site: Path, out: Path, limit: float, log: Path) -
     wanted = {"POSENC_TORCH": "ON", "POSENC_CUDA": "ON", "CUDAARCHS": gpus()}
     if folder is not None and (folder / "highway").is_dir():
         wanted["POSENC_HIGHWAY"] = str(folder / "highway")
-    nvcc = device.cuda_tool("nvcc")
+    nvcc = steps.cuda_tool("nvcc")
     if nvcc and not shutil.which("nvcc"):
         wanted["CUDACXX"] = nvcc
     print(f"    building with {nvcc or 'no nvcc'}", flush=True)

@@ -17,18 +17,16 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterable
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
+
+from benchmarks.command import Refused
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "build" / "gpu-kit"
 # What the package is built of.
 PACKAGE = ("CMakeLists.txt", "cmake", "csrc", "posenc_native", "pyproject.toml")
 OURS = "posenc_native-*.whl"
-
-
-class Refused(Exception):
-    """A wheel that is for another Python or machine, or of other sources."""
 
 
 def digest(names: Iterable[str], root: Path = ROOT, *, compiled: bool = False) -> str:
@@ -100,21 +98,12 @@ def newest(folders: Iterable[Path]) -> Path | None:
 
 
 def unpack(wheel: Path, site: Path) -> None:
-    """What can be imported of a wheel into a folder: no scripts, no headers."""
+    """What can be imported of a wheel into a folder."""
     with zipfile.ZipFile(wheel) as archive:
-        for entry in archive.infolist():
-            path = PurePosixPath(entry.filename)
-            if path.is_absolute() or ".." in path.parts:
-                raise Refused(f"{wheel.name}: {entry.filename} leads out of the folder")
-            if path.parts[0].endswith(".data"):
-                if path.parts[1] not in ("purelib", "platlib"):
-                    continue
-                path = PurePosixPath(*path.parts[2:])
-            if entry.is_dir():
-                continue
-            target = site / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(archive.read(entry))
+        for name in archive.namelist():
+            if ".data/purelib/" in name or ".data/platlib/" in name:
+                raise Refused(f"{wheel}: {name} does not lie where it is imported from")
+        archive.extractall(site)
 
 
 def _note(wheel: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from collections.abc import Callable
 from typing import Any
@@ -14,9 +15,14 @@ from benchmarks.peers.rotary import transformers_rotary
 
 
 def rotary(
-    options: Options, layout: str, pairing: str, dtype: torch.dtype, positions: torch.Tensor
-) -> list[Row]:
-    """Every peer that rotates q and k of this layout and pairing; positions [s]."""
+    options: Options, layout: str, pairing: str, dtype: torch.dtype, positions: torch.Tensor,
+    *, compiled: bool = False,
+) -> list[Row]:  # fmt: skip
+    """Every peer that rotates q and k of this layout and pairing; positions [s].
+
+    torch.compile of them takes seconds: it is for the cases that ask for it.
+    """
+    options = dataclasses.replace(options, compiled=options.compiled and compiled)
     rows = transformers_rotary(options, pairing, dtype, positions, heads_axis=layout.index("h"))
     if positions.device.type == "cuda":
         steps = torch.arange(0, HEAD_DIM, 2, dtype=torch.float, device=positions.device)

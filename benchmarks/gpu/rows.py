@@ -1,7 +1,7 @@
 """What is timed on a GPU: prefill, packed tokens, backward, decode, tables, sums, relative.
 
-A family of cases is a function: of where to compute and the numbers of a case it makes buffers,
-and rows that work on them. TABLE has the cases of all.
+A family of cases is a function: of the options and the numbers of a case it makes buffer sets, and
+rows that work on them. TABLE has the cases of all. `build` has all tensors made on the device.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,22 +19,57 @@ import torch
 import posenc_native as pn
 from benchmarks.clock.harness import Case, Contestant
 from benchmarks.gpu import peers
-from benchmarks.gpu.buffers import (
-    K_HEADS,
-    OF_COPY,
-    OF_HOST,
-    Looked,
-    Memory,
-    Place,
-    QueryKey,
-    Rows,
-    ours,
-)
-from benchmarks.gpu.timing import Ours
-from benchmarks.peers.contestants import BASE, HEAD_DIM, Options, compile_row
+from benchmarks.gpu.timing import OF_COPY, OF_HOST, Goal, Ours
+from benchmarks.peers.contestants import BASE, HEAD_DIM, Options, Row, compile_row
 from benchmarks.peers.tables import recipe_table
 from posenc_native import nn
 
+K_HEADS = 8
+Rows = tuple[list[Any], list[Row]]
+
+
+class Memory:
+    """A tensor, and one like it."""
+
+    def __init__(self, dtype: torch.dtype, *shape: int) -> None:
+        self.memory = torch.randn(shape, dtype=dtype)
+        self.target = torch.empty_like(self.memory)
+        self.nbytes = self.memory.nbytes
+        # Addresses, as benchmarks.clock.harness.Buffers has them.
+        self.work, self.out = self.memory.data_ptr(), self.target.data_ptr()
+
+
+class QueryKey(Memory):
+    """Query and key, one after the other in one piece of memory, and as much to copy it to."""
+
+    def __init__(self, dtype: torch.dtype, layout: str, batch: int, seq: int, heads: int) -> None:
+        sizes = {"b": batch, "s": seq, "t": seq, "d": HEAD_DIM}
+        shapes = [[(sizes | {"h": h})[axis] for axis in layout] for h in (heads, K_HEADS)]
+        split, rest = map(math.prod, shapes)
+        super().__init__(dtype, split + rest)
+        self.q = self.memory[:split].view(shapes[0])
+        self.k = self.memory[split:].view(shapes[1])
+        self.tokens: torch.Tensor | None = None  # what vLLM keeps
+
+
+class Looked(Memory):
+    """Scores [.., keys], and x [.., width] to gather them from or to scatter them to."""
+
+    def __init__(self, dtype: torch.dtype, width: int, *shape: int) -> None:
+        super().__init__(dtype, *shape)
+        self.x = torch.randn((*shape[:-1], width), dtype=dtype)
+
+
+def ours(
+    name: str, ways: Mapping[str, Callable[[Any], object]], goal: Goal | None = None,
+    limit: str = "copy",
+) -> list[Row]:  # fmt: skip
+    """A row of this library for each of its ways to give results."""
+    return [Ours(name, mode, run, limit, goal=goal) for mode, run in ways.items()]
+
+
+# What bounds all the others: a copy of the same bytes within device memory.
+_COPY = Contestant("copy", "out=", lambda b: b.target.copy_(b.memory), "copy")
 _FILL = Contestant("fill", "out=", lambda b: b.target.fill_(1.0), "fill")
 _SUM = Contestant("sum", "fresh", lambda b: b.memory.sum(), "read")
 
@@ -42,28 +77,33 @@ _SUM = Contestant("sum", "fresh", lambda b: b.memory.sum(), "read")
 # --- Rotary
 
 
+def _phases(tokens: int) -> dict[str, torch.Tensor]:
+    """Positions and frequencies."""
+    inv_freq = torch.tensor(pn.rotary_frequencies(HEAD_DIM, BASE)[0])
+    return {"positions": torch.arange(tokens), "inv_freq": inv_freq}
+
+
 def _prefill(
-    on: Place, batch: int, seq: int, heads: int, dtype: torch.dtype, layout: str, pairing: str,
-    compiled: bool = False,
+    options: Options, dtype: torch.dtype, batch: int, seq: int, heads: int, layout: str,
+    pairing: str, compiled: bool = False,
 ) -> Rows:  # fmt: skip
-    positions, inv_freq = on.phases(seq)
-    rotate = partial(pn.apply_rotary_qk, positions=positions, inv_freq=inv_freq, layout=layout,
-                     pairing=pairing)  # fmt: skip
-    return on.sets(QueryKey, batch, seq, heads, dtype, layout), [
+    phases = _phases(seq)
+    rotate = partial(pn.apply_rotary_qk, **phases, layout=layout, pairing=pairing)
+    return options.make_sets(partial(QueryKey, dtype, layout, batch, seq, heads)), [
         *ours("apply_rotary_qk", {
             "in place": lambda b: rotate(b.q, b.k, inplace=True),
             "fresh": lambda b: rotate(b.q, b.k),
         }, OF_COPY),
-        *peers.rotary(on.compiled(compiled), layout, pairing, dtype, positions),
+        *peers.rotary(options, layout, pairing, dtype, phases["positions"], compiled=compiled),
     ]  # fmt: skip
 
 
-def _packed(on: Place, tokens: int, dtype: torch.dtype) -> Rows:
+def _packed(options: Options, dtype: torch.dtype, tokens: int) -> Rows:
     """Sequences of different lengths one after the other; each token has its own position."""
     lengths = [tokens // 2, tokens // 4, tokens // 8, tokens // 8]
-    positions = torch.cat([on.phases(length)[0] for length in lengths])
+    positions = torch.cat([torch.arange(length) for length in lengths])
     rope = partial(pn.Rotary(HEAD_DIM, base=BASE), positions=positions, layout="thd")
-    return on.sets(QueryKey, 1, tokens, 32, dtype, "thd"), ours("Rotary", {
+    return options.make_sets(partial(QueryKey, dtype, "thd", 1, tokens, 32)), ours("Rotary", {
         "in place": lambda b: rope(b.q, b.k, inplace=True),
         "fresh": lambda b: rope(b.q, b.k),
     }, OF_COPY)  # fmt: skip
@@ -84,17 +124,17 @@ class _Backward:
         return torch.autograd.grad(*self._ready[b.work], (b.q, b.k), retain_graph=True)
 
 
-def _backward(on: Place, batch: int, seq: int, dtype: torch.dtype) -> Rows:
-    positions, inv_freq = on.phases(seq)
-    learned = inv_freq.clone().requires_grad_()
-    rotate = partial(pn.apply_rotary_qk, positions=positions, layout="bshd")
-    theirs = peers.rotary(on.compiled(False), "bshd", "half", dtype, positions)[0]
+def _backward(options: Options, dtype: torch.dtype, batch: int, seq: int) -> Rows:
+    phases = _phases(seq)
+    learned = phases["inv_freq"].clone().requires_grad_()
+    rotate = partial(pn.apply_rotary_qk, **phases, layout="bshd")
+    theirs = peers.rotary(options, "bshd", "half", dtype, phases["positions"])[0]
     if isinstance(theirs, Contestant):
         forward = theirs.run
         run = _Backward(lambda q, k: forward(_Pair(q, k)))
         theirs = Contestant(theirs.name, "fresh", run, "copy")
-    return on.sets(QueryKey, batch, seq, 32, dtype, "bshd"), [
-        *ours("apply_rotary_qk", {"fresh": _Backward(partial(rotate, inv_freq=inv_freq))}, OF_COPY),
+    return options.make_sets(partial(QueryKey, dtype, "bshd", batch, seq, 32)), [
+        *ours("apply_rotary_qk", {"fresh": _Backward(rotate)}, OF_COPY),
         *ours("apply_rotary_qk, learned inv_freq",
               {"fresh": _Backward(partial(rotate, inv_freq=learned), learned)}, limit="two reads"),
         theirs,
@@ -109,51 +149,49 @@ class _Pair:
     k: torch.Tensor
 
 
-def _normed(on: Place, batch: int, seq: int, dtype: torch.dtype) -> Rows:
+def _normed(options: Options, dtype: torch.dtype, batch: int, seq: int) -> Rows:
     """Norm and rotation in one pass, the append, and the backward, beside torch.compile.
 
     vLLM has a kernel for it, which knows tables, 16 bits and in place alone.
     """
-    sets = on.sets(QueryKey, batch, seq, 32, dtype, "bshd")
-    positions, inv_freq = on.phases(seq)
-    weight = torch.linspace(0.5, 1.5, HEAD_DIM, device=on.device).to(dtype)
-    named = {"q_weight": weight, "k_weight": weight, "layout": "bshd"}
-    norm = partial(pn.norm_rotary_qk, positions=positions, inv_freq=inv_freq, **named)
+    sets = options.make_sets(partial(QueryKey, dtype, "bshd", batch, seq, 32))
+    phases = _phases(seq)
+    weight = torch.linspace(0.5, 1.5, HEAD_DIM).to(dtype)
+    named = {**phases, "q_weight": weight, "k_weight": weight, "layout": "bshd"}
+    norm = partial(pn.norm_rotary_qk, **named)
     keys, values = (torch.zeros_like(sets[0].k) for _ in range(2))
-
-    def append(b: Any) -> Any:
-        where = (positions, inv_freq, keys, values, positions)
-        return pn.rotary_append(b.q, b.k, b.k, *where, cache_layout="bshd", inplace=True, **named)
+    cache = {"keys": keys, "values": values, "slots": phases["positions"]}
+    append = partial(pn.rotary_append, **named, **cache, cache_layout="bshd", inplace=True)
 
     def both(q: torch.Tensor, k: torch.Tensor) -> Any:
         normed = (torch.nn.functional.rms_norm(x, (HEAD_DIM,), weight, 1e-6) for x in (q, k))
-        return pn.apply_rotary_qk(*normed, positions, inv_freq, layout="bshd")
+        return pn.apply_rotary_qk(*normed, **phases, layout="bshd")
 
     return sets, [
         *ours("norm_rotary_qk", {
             "in place": lambda b: norm(b.q, b.k, inplace=True),
             "fresh": lambda b: norm(b.q, b.k),
         }, OF_COPY),
-        *ours("rotary_append, norm", {"in place": append}),
+        *ours("rotary_append, norm", {"in place": lambda b: append(b.q, b.k, b.k)}),
         *ours("norm_rotary_qk, autograd", {"fresh": _Backward(norm)}, limit="two reads"),
-        compile_row(on.options, "rms_norm and apply_rotary_qk, torch.compile", both,
+        compile_row(options, "rms_norm and apply_rotary_qk, torch.compile", both,
                     lambda function, b: function(b.q, b.k), "copy"),
     ]  # fmt: skip
 
 
-def _decode(on: Place, tokens: int, dtype: torch.dtype) -> Rows:
+def _decode(options: Options, dtype: torch.dtype, tokens: int) -> Rows:
     """One token of each of `tokens` sequences, in cache.
 
     Calls are written as users write them: what the host takes for one is judged.
     """
-    positions = torch.randint(100_000, (tokens, 1), device=on.device)
-    inv_freq = on.phases(1)[1]
+    positions = torch.randint(100_000, (tokens, 1))
+    inv_freq = _phases(1)["inv_freq"]
     rope, module = pn.Rotary(HEAD_DIM, base=BASE), nn.RotaryEmbedding(HEAD_DIM, base=BASE)
 
     def rotate(b: QueryKey) -> Any:
         return pn.apply_rotary_qk(b.q, b.k, positions, inv_freq, layout="bshd", inplace=True)
 
-    return [QueryKey(tokens, 1, 32, dtype, "bshd", on.device)], [
+    return [QueryKey(dtype, "bshd", tokens, 1, 32)], [
         *ours("apply_rotary_qk", {"in place": rotate}, OF_HOST),
         *ours("Rotary",
               {"in place": lambda b: rope(b.q, b.k, positions, layout="bshd", inplace=True)},
@@ -164,27 +202,28 @@ def _decode(on: Place, tokens: int, dtype: torch.dtype) -> Rows:
         *ours("nn.RotaryEmbedding",
               {"fresh": lambda b: module(b.q, b.k, positions, layout="bshd")}),
         # Theirs have one position for all sequences, which is no more work.
-        *peers.rotary(on.compiled(False), "bshd", "half", dtype, positions[0]),
+        *peers.rotary(options, "bshd", "half", dtype, positions[0]),
     ]  # fmt: skip
 
 
 # --- Sinusoids
 
 
-def _table(on: Place, length: int, dim: int, dtype: torch.dtype) -> Rows:
-    return on.sets(Memory, (length, dim), dtype), [
+def _table(options: Options, dtype: torch.dtype, length: int, dim: int) -> Rows:
+    make = partial(pn.sinusoidal, length, dim)
+    return options.make_sets(partial(Memory, dtype, length, dim)), [
         _FILL,
         *ours("sinusoidal", {
-            "out=": lambda b: pn.sinusoidal(length, dim, out=b.target),
-            "fresh": lambda b: pn.sinusoidal(length, dim, dtype=dtype, device=on.device),
+            "out=": lambda b: make(out=b.target),
+            "fresh": lambda b: make(dtype=dtype, device=b.target.device),
         }, OF_COPY, "fill"),
         Contestant("plain torch", "out=", lambda b: recipe_table(b.target), "fill"),
     ]  # fmt: skip
 
 
-def _sum(on: Place, batch: int, seq: int, dim: int, dtype: torch.dtype) -> Rows:
-    table = recipe_table(torch.empty((seq, dim), device=on.device)).to(dtype)
-    return on.sets(Memory, (batch, seq, dim), dtype), [
+def _sum(options: Options, dtype: torch.dtype, batch: int, seq: int, dim: int) -> Rows:
+    table = recipe_table(torch.empty((seq, dim))).to(dtype)
+    return options.make_sets(partial(Memory, dtype, batch, seq, dim)), [
         *ours("add_sinusoidal", {
             "in place": lambda b: pn.add_sinusoidal(b.target, out=b.target),
             "out=": lambda b: pn.add_sinusoidal(b.memory, out=b.target),
@@ -195,17 +234,14 @@ def _sum(on: Place, batch: int, seq: int, dim: int, dtype: torch.dtype) -> Rows:
     ]  # fmt: skip
 
 
-# --- Relative encodings
+# --- Relative encodings: of scores [batch, heads, queries, keys]
 
 
-def _diagonals(on: Place, heads: int, queries: int, keys: int) -> torch.Tensor:
-    return torch.randn(heads, queries + keys - 1, device=on.device)
-
-
-def _bias(on: Place, batch: int, heads: int, queries: int, keys: int, dtype: torch.dtype) -> Rows:
-    diagonals = _diagonals(on, heads, queries, keys)
+def _bias(options: Options, dtype: torch.dtype, *size: int) -> Rows:
+    heads, queries, keys = size[1:]
+    diagonals = torch.randn(heads, queries + keys - 1)
     bias = partial(pn.toeplitz_bias, diagonals, queries, keys, dtype=dtype)
-    return on.sets(Memory, (heads, queries, keys), dtype), [
+    return options.make_sets(partial(Memory, dtype, *size[1:])), [
         _FILL,
         *ours("toeplitz_bias", {"out=": lambda b: bias(out=b.target), "fresh": lambda b: bias()},
               OF_COPY, "fill"),
@@ -214,13 +250,12 @@ def _bias(on: Place, batch: int, heads: int, queries: int, keys: int, dtype: tor
     ]  # fmt: skip
 
 
-def _add_bias(
-    on: Place, batch: int, heads: int, queries: int, keys: int, dtype: torch.dtype
-) -> Rows:
-    diagonals = _diagonals(on, heads, queries, keys)
+def _add_bias(options: Options, dtype: torch.dtype, *size: int) -> Rows:
+    heads, queries, keys = size[1:]
+    diagonals = torch.randn(heads, queries + keys - 1)
     bias = pn.toeplitz_bias(diagonals, queries, keys, dtype=dtype)
     goal = None if keys % 2 else OF_COPY  # rows of odd length are not aligned
-    return on.sets(Memory, (batch, heads, queries, keys), dtype), [
+    return options.make_sets(partial(Memory, dtype, *size)), [
         *ours("add_toeplitz_bias", {
             "in place": lambda b: pn.add_toeplitz_bias(b.target, diagonals, out=b.target),
             "out=": lambda b: pn.add_toeplitz_bias(b.memory, diagonals, out=b.target),
@@ -231,15 +266,15 @@ def _add_bias(
     ]  # fmt: skip
 
 
-def _windows(on: Place, windows: int, heads: int, tokens: int, _: int, dtype: torch.dtype) -> Rows:
+def _windows(options: Options, dtype: torch.dtype, *size: int) -> Rows:
     """Swin's windows: one bias for all of them."""
-    side = math.isqrt(tokens)
-    table = torch.randn(heads, 2 * side - 1, 2 * side - 1, device=on.device)
+    heads, side = size[1], math.isqrt(size[-1])
+    table = torch.randn(heads, 2 * side - 1, 2 * side - 1)
     grid = {"q_len": (side, side), "k_len": (side, side)}
     bias = pn.toeplitz_bias(table, **grid, dtype=dtype)
     add = partial(pn.add_toeplitz_bias, diagonals=table, **grid)
     sums = partial(pn.diagonal_sums, entries=tuple(table.shape[1:]), **grid)
-    return on.sets(Memory, (windows, heads, tokens, tokens), dtype), [
+    return options.make_sets(partial(Memory, dtype, *size)), [
         *ours("add_toeplitz_bias", {"in place": lambda b: add(b.target, out=b.target)}),
         Contestant("scores + bias, bias ready", "in place", lambda b: b.target.add_(bias), "copy"),
         _SUM,
@@ -247,21 +282,17 @@ def _windows(on: Place, windows: int, heads: int, tokens: int, _: int, dtype: to
     ]
 
 
-def _sums(on: Place, *size_and_dtype: Any) -> Rows:
-    *size, dtype = size_and_dtype
+def _sums(options: Options, dtype: torch.dtype, *size: int) -> Rows:
     rows = ours("diagonal_sums", {"fresh": lambda b: pn.diagonal_sums(b.memory)}, OF_COPY, "read")
-    return on.sets(Memory, tuple(size), dtype), [_SUM, *rows]
+    return options.make_sets(partial(Memory, dtype, *size)), [_SUM, *rows]
 
 
-def _look_up(
-    on: Place, batch: int, heads: int, queries: int, keys: int, dtype: torch.dtype,
-    clip: int | None = None,
-) -> Rows:  # fmt: skip
+def _look_up(options: Options, dtype: torch.dtype, *size: int, clip: int | None = None) -> Rows:
     """Transformer-XL's shift, or distances clipped at `clip` as Shaw's are."""
-    size = (batch, heads, queries, keys)
+    queries, keys = size[2:]
     width, index = queries + keys - 1, None
     if clip is not None:
-        distances = torch.arange(width, device=on.device) - (queries - 1)
+        distances = torch.arange(width) - (queries - 1)
         width, index = 2 * clip + 1, distances.clamp(-clip, clip) + clip
     gather = partial(pn.relative_gather, index=index, k_len=keys)
     rows = [
@@ -274,98 +305,85 @@ def _look_up(
               {"out=": lambda b: pn.relative_scatter(b.memory, index, width, out=b.x)}),
     ]  # fmt: skip
     if index is not None:
-        i, j = (torch.arange(length, device=on.device) for length in (queries, keys))
-        columns = index[queries - 1 + j - i[:, None]].expand(size)
+        columns = index[queries - 1 + torch.arange(keys) - torch.arange(queries)[:, None]]
+        columns = columns.expand(size)
         run = lambda b: torch.gather(b.x, -1, columns, out=b.target)  # noqa: E731
         rows.append(Contestant("torch.gather, columns ready", "out=", run, "copy"))
-    return on.sets(Looked, size, width, dtype), rows
+    return options.make_sets(partial(Looked, dtype, width, *size)), rows
 
 
-def _decode_bias(
-    on: Place, batch: int, heads: int, queries: int, keys: int, dtype: torch.dtype
-) -> Rows:
+def _decode_bias(options: Options, dtype: torch.dtype, *size: int) -> Rows:
     """One query of each sequence, at a position of its own, from a table made once; in cache."""
-    q_offset = torch.randint(keys, (batch,), device=on.device)
-    table = {"diagonals": torch.randn(heads, 2 * keys, device=on.device), "origin": keys}
-    add = partial(pn.add_toeplitz_bias, q_offset=q_offset, **table)
+    batch, heads, _, keys = size
+    table = {"diagonals": torch.randn(heads, 2 * keys), "origin": keys}
+    add = partial(pn.add_toeplitz_bias, q_offset=torch.randint(keys, (batch,)), **table)
     rows = ours("add_toeplitz_bias", {"in place": lambda b: add(b.target, out=b.target)})
-    return [Memory((batch, heads, queries, keys), dtype, on.device)], rows
+    return [Memory(dtype, *size)], rows
 
 
 # --- All cases
 
-HALF, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
+F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
 _HEADS = f"32 + {K_HEADS} heads"
-_SIZE = "{} x {} x {} x {}, {}"
-# A family's name, of the numbers of a case; its function; its cases, what matters most first; when
-# it is to be quick.
-TABLE: list[tuple[str, Callable[..., Rows], list[tuple[Any, ...]], list[tuple[Any, ...]]]] = [
-    (f"prefill, {{}} x {{}} tokens, {{}} + {K_HEADS} heads, {{}}, {{}}, {{}}", _prefill, [
-        (4, 4096, 32, BF16, "bshd", "half", True),  # torch.compile of the peer too
-        (1, 4096, 32, BF16, "bshd", "half"),
-        (16, 8192, 64, BF16, "bshd", "half"),
-        (16, 8192, 32, BF16, "bshd", "half"),
-        (4, 4096, 64, BF16, "bshd", "half"),
-        (1, 4096, 64, BF16, "bshd", "half"),
-        (4, 4096, 32, BF16, "bhsd", "half", True),
-        (16, 8192, 32, BF16, "bhsd", "half"),
-        (4, 4096, 32, BF16, "bshd", "interleaved"),
-        (4, 4096, 32, BF16, "bhsd", "interleaved"),
-        (4, 4096, 32, F32, "bshd", "half"),
-        (4, 4096, 32, HALF, "bshd", "half"),
-    ], [(2, 8, 32, BF16, "bhsd", "half"), (2, 8, 32, BF16, "bshd", "interleaved")]),
-    (f"decode, {{}} x 1 tokens, {_HEADS}, {{}}", _decode,
-     [(1, BF16), (64, BF16), (256, BF16)], [(1, BF16), (8, BF16)]),
-    (f"packed, {{}} tokens, {_HEADS}, {{}}, thd", _packed, [(16384, BF16)], [(16, BF16)]),
-    (f"backward, {{}} x {{}} tokens, {_HEADS}, {{}}, bshd", _backward,
-     [(4, 4096, BF16)], [(2, 8, BF16)]),
-    (f"norm and rotation, {{}} x {{}} tokens, {_HEADS}, {{}}, bshd", _normed,
-     [(4, 4096, BF16)], [(2, 8, BF16)]),
-    ("sinusoidal table, {} x {}, {}", _table,
-     [(131072, 128, F32), (131072, 128, BF16)], [(64, 128, F32), (64, 128, BF16)]),
-    ("add sinusoidal, {} x {} x {}, {}", _sum,
-     [(8, 4096, 4096, BF16), (8, 4096, 4096, F32)], [(2, 8, 64, BF16), (2, 8, 64, F32)]),
-    (f"bias of diagonals, {_SIZE}", _bias,
-     [(1, 32, 4096, 4096, BF16), (1, 32, 4096, 4096, F32)],
-     [(1, 2, 33, 40, BF16), (1, 2, 33, 40, F32)]),
+_SIZE = "{1} x {2} x {3} x {4}, {0}"
+_SCORES = (4, 16, 2048, 2048)
+# A family's name, of the numbers of a case; its function; its cases, what matters most first.
+TABLE: list[tuple[str, Callable[..., Rows], list[tuple[Any, ...]]]] = [
+    (f"prefill, {{1}} x {{2}} tokens, {{3}} + {K_HEADS} heads, {{0}}, {{4}}, {{5}}", _prefill, [
+        (BF16, 4, 4096, 32, "bshd", "half", True),  # torch.compile of the peer too
+        (BF16, 1, 4096, 32, "bshd", "half"),
+        (BF16, 16, 8192, 64, "bshd", "half"),
+        (BF16, 16, 8192, 32, "bshd", "half"),
+        (BF16, 4, 4096, 64, "bshd", "half"),
+        (BF16, 1, 4096, 64, "bshd", "half"),
+        (BF16, 4, 4096, 32, "bhsd", "half", True),
+        (BF16, 16, 8192, 32, "bhsd", "half"),
+        (BF16, 4, 4096, 32, "bshd", "interleaved"),
+        (BF16, 4, 4096, 32, "bhsd", "interleaved"),
+        (F32, 4, 4096, 32, "bshd", "half"),
+        (F16, 4, 4096, 32, "bshd", "half"),
+    ]),
+    (f"decode, {{1}} x 1 tokens, {_HEADS}, {{0}}", _decode, [(BF16, 1), (BF16, 64), (BF16, 256)]),
+    (f"packed, {{1}} tokens, {_HEADS}, {{0}}, thd", _packed, [(BF16, 16384)]),
+    (f"backward, {{1}} x {{2}} tokens, {_HEADS}, {{0}}, bshd", _backward, [(BF16, 4, 4096)]),
+    (f"norm and rotation, {{1}} x {{2}} tokens, {_HEADS}, {{0}}, bshd", _normed,
+     [(BF16, 4, 4096)]),
+    ("sinusoidal table, {1} x {2}, {0}", _table, [(F32, 131072, 128), (BF16, 131072, 128)]),
+    ("add sinusoidal, {1} x {2} x {3}, {0}", _sum, [(BF16, 8, 4096, 4096), (F32, 8, 4096, 4096)]),
+    (f"bias of diagonals, {_SIZE}", _bias, [(BF16, 1, 32, 4096, 4096), (F32, 1, 32, 4096, 4096)]),
     (f"add bias, {_SIZE}", _add_bias,
-     [(4, 16, 2048, 2048, BF16), (4, 16, 2048, 2048, F32), (4, 16, 2047, 2047, BF16)],
-     [(2, 2, 33, 40, BF16), (2, 2, 33, 40, F32), (1, 1, 21, 21, BF16)]),
-    (f"diagonal sums, {_SIZE}", _sums,
-     [(4, 16, 2048, 2048, BF16), (4, 16, 2048, 2048, F32)],
-     [(2, 2, 33, 40, BF16), (2, 2, 33, 40, F32)]),
-    (f"shift, {_SIZE}", _look_up,
-     [(4, 16, 2048, 2048, BF16), (4, 16, 2048, 2048, F32)],
-     [(2, 2, 33, 40, BF16), (2, 2, 33, 40, F32)]),
-    (f"look-ups, {_SIZE}", _look_up,
-     [(4, 16, 2048, 2048, BF16, 64)], [(2, 2, 33, 40, BF16, 64)]),
-    (f"windows of a grid, {_SIZE}", _windows, [(8192, 4, 49, 49, BF16)], [(3, 4, 49, 49, BF16)]),
-    (f"decode with a bias, {_SIZE}", _decode_bias,
-     [(64, 32, 1, 8192, BF16)], [(2, 32, 1, 64, BF16)]),
+     [(BF16, *_SCORES), (F32, *_SCORES), (BF16, 4, 16, 2047, 2047)]),
+    (f"diagonal sums, {_SIZE}", _sums, [(BF16, *_SCORES), (F32, *_SCORES)]),
+    (f"shift, {_SIZE}", _look_up, [(BF16, *_SCORES), (F32, *_SCORES)]),
+    (f"look-ups, {_SIZE}", partial(_look_up, clip=64), [(BF16, *_SCORES)]),
+    (f"windows of a grid, {_SIZE}", _windows, [(BF16, 8192, 4, 49, 49)]),
+    (f"decode with a bias, {_SIZE}", _decode_bias, [(BF16, 64, 32, 1, 8192)]),
 ]  # fmt: skip
 
 
-def cases(options: Options, device: str) -> dict[str, Callable[[], Case]]:
-    """What builds each case, by name.
+def _small(numbers: Iterable[Any]) -> tuple[Any, ...]:
+    """The numbers of a case that is to be quick: 48 at most, or 49 where they are odd."""
+    return tuple(min(n, 48 + n % 2) if isinstance(n, int) else n for n in numbers)
+
+
+def cases(quick: bool) -> dict[str, Callable[[Options], Rows]]:
+    """The function of each case, by name.
 
     Families take turns: a run that is cut off has some of each.
     """
-    on = Place(options, device)
+    found: dict[str, Callable[[Options], Rows]] = {}
+    turns = itertools.zip_longest(*([(*row[:2], case) for case in row[2]] for row in TABLE))
+    for form, family, case in filter(None, itertools.chain(*turns)):
+        dtype, *numbers = _small(case) if quick else case
+        name = form.format(str(dtype).removeprefix("torch."), *numbers)
+        found[name] = lambda options, f=family, d=dtype, n=numbers: f(options, d, *n)
+    return found
 
-    def build(name: str, family: Callable[..., Rows], numbers: tuple[Any, ...]) -> Case:
-        buffers, rows = family(on, *numbers)
-        if options.quick:  # nothing that is so small comes near a goal
-            rows = [dataclasses.replace(r, goal=None) if isinstance(r, Ours) else r for r in rows]
-        # What bounds all the others: a copy of the same bytes within device memory.
-        copy = Contestant("copy", "out=", lambda b: b.target.copy_(b.memory), "copy")
-        return Case(name, 1, buffers, [copy, *rows])
 
-    turns = itertools.zip_longest(*(
-        [(name, family, numbers) for numbers in (quick if options.quick else full)]
-        for name, family, full, quick in TABLE
-    ))  # fmt: skip
-    return {
-        (name := form.format(*(str(n).removeprefix("torch.") for n in numbers))):
-            partial(build, name, family, numbers)
-        for turn in turns for form, family, numbers in filter(None, turn)
-    }  # fmt: skip
+def build(name: str, options: Options, device: str) -> Case:
+    """A case on a device: the copy, and its rows."""
+    with torch.device(device):
+        buffers, rows = cases(options.quick)[name](options)
+    if options.quick:  # nothing that is so small comes near a goal
+        rows = [dataclasses.replace(r, goal=None) if isinstance(r, Ours) else r for r in rows]
+    return Case(name, 1, buffers, [_COPY, *rows])

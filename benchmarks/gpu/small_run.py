@@ -1,6 +1,6 @@
 """Every operator, over shapes at which kernels break, against the CPU; a file of tests.
 
-    python -m pytest -p benchmarks.gpu.resume --passed FILE benchmarks/gpu/small_run.py
+    python -m pytest -p benchmarks.gpu.resume --progress FILE benchmarks/gpu/small_run.py
 
 Small, because compute-sanitizer runs it too. The cases and the comparison are those of the tests.
 """
@@ -8,7 +8,7 @@ Small, because compute-sanitizer runs it too. The cases and the comparison are t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -53,8 +53,15 @@ def around(x: torch.Tensor) -> torch.Tensor:
     return torch.cat([base[..., :1], base[..., -2:]], -1)
 
 
+def into(call: Callable[..., object], like: torch.Tensor) -> Results:
+    """What `call` writes to an `out` that is not aligned, and what is around it."""
+    out = unaligned(torch.zeros_like(like))
+    call(out=out)
+    return [out, around(out)]
+
+
 def every_way(call: Callable[..., Any], *xs: torch.Tensor) -> Results:
-    """New results, in `out`, and in place; of tensors that are aligned and that are not.
+    """New results, in `out` and in place; of tensors that are aligned, that are not, and of both.
 
     `call` takes one tensor, or q and k, and the options of where its results go.
     """
@@ -63,12 +70,14 @@ def every_way(call: Callable[..., Any], *xs: torch.Tensor) -> Results:
         results = call(*tensors, **where)
         return [results] if isinstance(results, torch.Tensor) else list(results)
 
-    def into(tensors: Sequence[torch.Tensor]) -> Any:
-        return tensors[0] if len(tensors) == 1 else tuple(tensors)
-
-    results = go(*xs) + go(*xs, out=into([torch.empty_like(x) for x in xs]))
-    outs = [unaligned(torch.zeros_like(x)) for x in xs]
-    results += [*go(*map(unaligned, xs), out=into(outs)), *map(around, outs)]
+    results = go(*xs)
+    for aligned in range(len(xs) + 1):  # so many, from q on
+        given, outs = (
+            [*tensors[:aligned], *map(unaligned, tensors[aligned:])]
+            for tensors in (xs, [torch.zeros_like(x) for x in xs])
+        )
+        results += go(*given, out=outs[0] if len(xs) == 1 else tuple(outs))
+        results += map(around, outs[aligned:])
     views = [unaligned(x) for x in xs]
     in_place = {"out": views[0]} if len(xs) == 1 else {"inplace": True}
     return [*results, *go(*views, **in_place), *map(around, views)]
@@ -181,13 +190,12 @@ def sinusoids(rows: int, dim: int, layout: str, dtype: torch.dtype, device: str)
     """Tables and sums in every way."""
     points = torch.arange(rows, device=device) * 12345 - 2**40
     spec: dict[str, Any] = {"layout": layout, "base": 5e5, "shift": 0.5, "scale": 1.5}
-    out = unaligned(torch.zeros(rows, dim, dtype=dtype, device=device))
-    results = [pn.sinusoidal(points, dim, out=out, **spec), around(out)]
+    x = random((3, rows, dim), dtype, device)
+    results = into(partial(pn.sinusoidal, points, dim, **spec), x[0])
     results += [
         pn.sinusoidal(values.to(device), dim, dtype=dtype, **spec)
         for values in (points, torch.tensor(FAR), torch.tensor(FRACTIONAL))
     ]
-    x = random((3, rows, dim), dtype, device)
     spec |= {"x_scale": 3.0, "alpha": 0.5}
     for at in (points, points.double() + 0.25):
         results += every_way(partial(pn.add_sinusoidal, positions=at, **spec), x)
@@ -206,10 +214,9 @@ def relative(queries: int, keys: int, dtype: torch.dtype, device: str) -> Result
             results += every_way(
                 partial(pn.add_toeplitz_bias, diagonals=diagonals, **given), scores
             )
-            bias = pn.toeplitz_bias(diagonals, queries, keys, dtype=dtype, **given)
-            out = unaligned(torch.zeros_like(bias))
-            pn.toeplitz_bias(diagonals, queries, keys, out=out, **given)
-            results += [bias, out, around(out)]
+            lay = partial(pn.toeplitz_bias, diagonals, queries, keys, **given)
+            bias = lay(dtype=dtype)
+            results += [bias, *into(lay, bias)]
         for x in (scores, unaligned(scores)):
             for keep in (1, 2):
                 results.append(pn.diagonal_sums(x, keep=keep, entries=count, **given))
@@ -217,18 +224,15 @@ def relative(queries: int, keys: int, dtype: torch.dtype, device: str) -> Result
         x = random((2, 3, queries, width), dtype, device, seed=2)
         index = (torch.arange(count, device=device) - count // 2).clamp(-3, 20) + 3
         for columns in (None, index):
-            gather = [columns, keys]
-            results.append(pn.relative_gather(x, *gather, **given))
-            out = unaligned(torch.zeros_like(scores))
-            pn.relative_gather(unaligned(x), *gather, content=scores, scale=0.3, out=out, **given)
-            results += [out, around(out)]
+            gather = partial(pn.relative_gather, index=columns, k_len=keys, **given)
+            results.append(gather(x))
+            results += into(partial(gather, unaligned(x), content=scores, scale=0.3), scores)
         results.append(pn.relative_scatter(scores, None, width, scale=0.3, **given))
         # Whole numbers: their sums are exact in any order.
         whole = (scores * 4).round()
         for columns in (None, index, index.clamp(max=3), index.flip(0)):
-            out = unaligned(torch.zeros_like(x))
-            pn.relative_scatter(unaligned(whole), columns, width, scale=0.5, out=out, **given)
-            results += [out, around(out)]
+            scatter = partial(pn.relative_scatter, unaligned(whole), columns, width, scale=0.5)
+            results += into(partial(scatter, **given), x)
     return results
 
 

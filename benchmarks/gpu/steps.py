@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -23,24 +24,27 @@ PASSED, FAILED, SKIPPED, UNFINISHED = "passed", "FAILED", "skipped", "unfinished
 
 @dataclass(frozen=True)
 class Step:
-    """A part of the work that can have a call of its own."""
+    """A part of the work that can have a call of its own: tests, which pytest runs."""
 
     name: str
     limit: float  # seconds that it gets at most where other steps wait
     least: float  # seconds without which it is left to the next call
     of: tuple[str, ...]  # what its outcome depends on, beside the package
-    tests: tuple[str, ...] = ()  # what pytest runs; none: it is the table of times
-    quick_tests: tuple[str, ...] = ()
+    tests: tuple[str, ...]
+    quick: tuple[str, ...]  # in place of these with --quick
     environment: Mapping[str, str] = field(default_factory=dict)
     watched: bool = False  # by the tool of compute-sanitizer that has its name
 
 
 _SMALL = ("benchmarks/gpu/small_run.py",)
+_OF_SMALL = (*_SMALL, "tests/shared")
+_QUICK_SMALL = (*_SMALL, "-k", "bfloat16 or operator")
 _TESTS = ("tests/engines/tensors", "tests/nn/test_rotary.py",
           *(f"tests/hf/test_{name}.py" for name in ("patch", "compile", "precision")),
           *(f"tests/{name}/test_errors.py" for name in ("rotary", "sinusoids", "relative", "qkv")),
           "tests/rotary/test_errors_of_q_and_k.py",
           "tests/relative/test_errors_of_distances.py")  # fmt: skip
+_TIMES = ("-s", "benchmarks/gpu/times.py")  # it prints its table as it grows
 
 # Most news for a minute first. The small run tells within one whether anything works. Tests come
 # before times, since times of wrong results are worth nothing. Times come before the sanitizers: no
@@ -49,18 +53,16 @@ _TESTS = ("tests/engines/tensors", "tests/nn/test_rotary.py",
 # less in kernels that keep nothing in shared memory but sums.
 STEPS = (
     # A failure is that of the launch before it, and not of whatever comes later.
-    Step("small run", 120, 30, (*_SMALL, "tests/shared"), _SMALL, _SMALL,
-         {"CUDA_LAUNCH_BLOCKING": "1"}),
+    Step("small run", 120, 30, _OF_SMALL, _SMALL, _QUICK_SMALL, {"CUDA_LAUNCH_BLOCKING": "1"}),
     # Side by side; torch's own threads would get into each other's way.
     Step("tests", 240, 120, ("pyproject.toml", "tests"), _TESTS,
          ("tests/engines/tensors/test_cuda.py", "tests/nn/test_rotary.py"),
          {"OMP_NUM_THREADS": "2"}),
-    Step("times", 300, 60, ("benchmarks/clock/harness.py", "benchmarks/gpu/buffers.py",
-                            "benchmarks/gpu/peers.py", "benchmarks/gpu/rows.py",
-                            "benchmarks/gpu/timing.py",
-                            "benchmarks/peers")),
+    Step("times", 300, 60, ("benchmarks/clock/harness.py", "benchmarks/gpu/peers.py",
+                            "benchmarks/gpu/rows.py", "benchmarks/gpu/timing.py",
+                            "benchmarks/peers"), _TIMES, _TIMES),
     # Every tensor in an allocation of its own, so that its ends are known.
-    *(Step(tool, 180, 90, (*_SMALL, "tests/shared"), _SMALL, _SMALL,
+    *(Step(tool, 180, 90, _OF_SMALL, _SMALL, _QUICK_SMALL,
            {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, watched=True)
       for tool in ("memcheck", "racecheck", "initcheck", "synccheck")),
 )  # fmt: skip
@@ -118,8 +120,10 @@ def run(
     # program too leaves all that there was.
     with log.open("ab") as file:
         start = file.tell()
-        process = _start(command, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=file,
-                         stderr=subprocess.STDOUT, start_new_session=True)  # fmt: skip
+        process = subprocess.Popen(
+            command, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=file,
+            stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_can_be_interrupted,
+        )  # fmt: skip
         try:
             status = process.wait(limit - grace)
             detail = f"exit status {status}" if status not in (0, MORE_TO_DO) else ""
@@ -143,16 +147,9 @@ def run(
         return Outcome(ended, detail, file.read().decode("utf-8", errors="replace"))
 
 
-def _start(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-    """A program that can be interrupted, also where this one, in the background, cannot."""
-    before = signal.getsignal(signal.SIGINT)
-    if before == signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-    try:
-        return subprocess.Popen(command, **options)
-    finally:
-        if before == signal.SIG_IGN:
-            signal.signal(signal.SIGINT, before)
+def _can_be_interrupted() -> None:
+    """Also where this program, which a shell has started in the background, cannot."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def until(limit: float) -> str:
@@ -163,21 +160,45 @@ def until(limit: float) -> str:
     return f"{time.time() + max(limit / 2, limit - 45):.0f}"
 
 
-# What a program says of itself: pytest's summary and why it stopped, the last line of times.
+# What pytest says: its summary, and why it stopped.
 _SAID = re.compile(
-    r"^=*\s*((?:\d+ \w+(?:, )?)+) in [\d.]+s|^!+ (?:\S*Interrupted: )?(.*?) !+$|^(cases: .*)", re.M
+    r"^=*\s*((?:\d+ \w+(?:, )?)+) in [\d.]+s|^!+ (?:\S*Interrupted: )?(.*?) !+$", re.M
 )
 _BEGUN = re.compile(r"^\S+::.*$", re.M)
 
 
 def judge(outcome: Outcome) -> Outcome:
-    """What a program has said of itself, or the test in which it ended, as the detail."""
+    """What pytest has said, or the test in which it ended, as the detail."""
     said = ["".join(groups) for groups in _SAID.findall(outcome.output)]
     begun = _BEGUN.findall(outcome.output)
     if outcome.status == FAILED and not said and begun:
         said = [f"it ended in {begun[-1]}"]
     outcome.detail = ", ".join(filter(None, (*reversed(said[-2:]), outcome.detail)))
     return outcome
+
+
+def sanitizer(tool: str, on: str) -> list[str] | None:
+    """What stands before a program that one of compute-sanitizer's tools is to watch.
+
+    It does not report what the driver refuses torch, and the limit of time is ours: torch takes
+    its time before the first call of CUDA. None where it is not installed. The processor's programs
+    are not watched: they end with the line that the tool would print.
+    """
+    if on == "cpu":
+        summary = f"{'RACECHECK' if tool == 'racecheck' else 'ERROR'} SUMMARY: 0 errors"
+        return ["sh", "-c", f'"$@"; status=$?; echo "========= {summary}"; exit $status', tool]
+    program = cuda_tool("compute-sanitizer")
+    return program and [program, "--tool", tool, "--launch-timeout", "0", "--report-api-errors",
+                        "no", "--error-exitcode", "86", "--print-limit", "20"]  # fmt: skip
+
+
+def cuda_tool(name: str) -> str | None:
+    """A program of the CUDA toolkit: on the path, or where toolkits are installed."""
+    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
+    homes += sorted(map(str, Path("/usr/local").glob("cuda-*")), reverse=True)
+    folders = [f"{home}/{folder}" for home in homes if home
+               for folder in ("bin", "compute-sanitizer")]  # fmt: skip
+    return shutil.which(name) or shutil.which(name, path=os.pathsep.join(folders))
 
 
 # What the tool says where a driver, a container or a device gives it no access.

@@ -1,53 +1,35 @@
-"""Time this library, its peers and a copy on a GPU; a table on the output, figures in a file.
+"""Time this library, its peers and a copy on a device; a table on the output, figures in a file.
 
-    python -m benchmarks.gpu.times --results FILE.json
+    python -m pytest -s -p benchmarks.gpu.resume --progress FILE --results FILE.json \\
+        benchmarks/gpu/times.py
 
-Cases that the file has of the same package are kept, those that it lacks are timed first.
+A case is a test, so that the next call goes on at the first one that has not been timed. A goal
+that is missed is no failure: the table says it.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
-import math
 import platform
-import sys
-import time
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
-from benchmarks.clock.harness import Case
 from benchmarks.figures.report import version
 from benchmarks.gpu import device, record, rows, timing
-from benchmarks.gpu.steps import MORE_TO_DO
 from posenc_native import configuration
 
 _PACKAGES = ("posenc-native", "torch", "triton", "transformers", "liger-kernel", "flash-attn",
              "vllm")  # fmt: skip
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.times", description=__doc__)
-    parser.add_argument("--device", choices=list(device.DEVICES), default="cuda")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes: does all of it run?")
-    parser.add_argument("--filter", default="", metavar="TEXT", help="cases that have TEXT")
-    parser.add_argument("--again", action="store_true", help="also cases that have been timed")
-    parser.add_argument(
-        "--until", type=float, default=math.inf, metavar="TIME",
-        help="seconds since 1970 after which no case is begun; the exit status is 75 then",
-    )  # fmt: skip
-    parser.add_argument("--rounds", type=int, help="rounds of every case (default: 9; quick: 2)")
-    parser.add_argument("--results", type=Path, required=True, help="the .json; a .txt beside it")
-    parser.add_argument("--of", default="", help="what is timed: times of the same are kept")
-    parser.add_argument("--commit", help="its commit, for people to read")
-    options = parser.parse_args(arguments)
-
-    on = device.DEVICES[options.device]()
-    machine = {
+@pytest.fixture(scope="session")
+def machine(on: device.Cuda) -> dict[str, Any]:
+    """The device and the versions."""
+    return {
         "date": record.now()[:10],
         **on.description(),
         "cuda": torch.version.cuda,
@@ -55,66 +37,38 @@ def main(arguments: list[str] | None = None) -> None:
         "packages": {package: version(package) for package in _PACKAGES},
         "posenc_native": configuration.configuration(),
     }
-    choices = rows.Options(options.quick, not options.quick, cache_bytes=machine["l2_bytes"])
-    cases = rows.cases(choices, on.kind)
-
-    def of_this() -> dict[str, Any]:
-        recorded = record.load(options.results)["cases"]
-        return {name: case for name, case in recorded.items() if case["of"] == options.of}
-
-    known = of_this()
-    wanted = [name for name in cases if options.filter in name]
-    if not options.again:  # what has not been timed, then what failed: that may end the program
-        wanted = sorted((name for name in wanted if "rows" not in known.get(name, {})),
-                        key=lambda name: name in known)  # fmt: skip
-    print(machine_text(machine) + HEADINGS, flush=True)
-    clock, end = timing.Clock(on) if wanted else None, ""
-    rounds = options.rounds or (2 if options.quick else 9)
-    for name in wanted:
-        if time.time() > options.until or end:
-            break
-        try:
-            case, end = _case(clock, name, cases[name], rounds)
-        except KeyboardInterrupt:
-            end = f"interrupted in {name}"
-            break
-        case |= {"of": options.of, "date": record.now(), "commit": options.commit}
-        print(as_text(case), flush=True)
-        # After every case: what stops the run half way leaves what there is.
-        found = record.load(options.results) | {"machine": machine, "quick": options.quick}
-        found["cases"][name] = case
-        record.save(options.results, found)
-        text = "\n".join(map(as_text, found["cases"].values()))
-        options.results.with_suffix(".txt").write_text(
-            machine_text(machine) + HEADINGS + "\n" + text, encoding="utf-8"
-        )
-
-    known = of_this()
-    failed = [name for name in cases if "not_run" in known.get(name, {})]
-    timed = [name for name in cases if "rows" in known.get(name, {})]
-    goals = [row["goal"]["met"] for name in timed for row in known[name]["rows"] if "goal" in row]
-    print(f"cases: {len(timed)} of {len(cases)} timed, {len(failed)} failed; "
-          f"goals missed: {goals.count(False)}")  # fmt: skip
-    if end:
-        sys.exit(f"times: {end}")
-    if len(timed) + len(failed) < len(cases):
-        sys.exit(MORE_TO_DO)
-    if failed:
-        sys.exit(f"times: failed: {'; '.join(failed)}")
 
 
-def _case(
-    clock: Any, name: str, build: Callable[[], Case], rounds: int
-) -> tuple[dict[str, Any], str]:
-    """A case's figures, or why it has none; and why no other case can be timed, or nothing."""
+@pytest.fixture(scope="session")
+def clock(on: device.Cuda) -> timing.Clock:
+    return timing.Clock(on)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    metafunc.parametrize("name", rows.cases(metafunc.config.getoption("quick")))
+
+
+def test_times(
+    name: str, clock: timing.Clock, machine: dict[str, Any], pytestconfig: pytest.Config
+) -> None:
+    quick, path = pytestconfig.getoption("quick"), pytestconfig.getoption("results")
+    options = rows.Options(quick, not quick, cache_bytes=machine["l2_bytes"])
+    case = _measured(clock, name, options)
+    case |= {"date": record.now(), "commit": pytestconfig.getoption("commit")}
+    print(f"\n{as_text(case)}", flush=True)
+    keep(path, machine, quick, case)
+    if "not_run" in case:
+        pytest.fail(case["not_run"], pytrace=False)
+
+
+def _measured(clock: timing.Clock, name: str, options: rows.Options) -> dict[str, Any]:
+    """A case's figures, or why it has none. An error goes no further: it would hold the memory."""
     try:
-        return timing.measure(clock, build(), rounds), ""
-    except Exception as error:  # the device's memory may be too small for this case, or all is lost
+        case = rows.build(name, options, clock.on.kind)
+        return timing.measure(clock, case, 2 if options.quick else 9)
+    except Exception as error:  # the device's memory may be too small for this case
         traceback.print_exc()
-        end = device.lost(clock.on)
-        if end:
-            end = f"the device is lost since {name}: {end}; later cases cannot be timed"
-        return {"case": name, "not_run": device.in_a_line(error)}, end
+        return {"case": name, "not_run": device.in_a_line(error)}
     finally:
         gc.collect()  # graphs of autograd and closures may be cycles
         torch.compiler.reset()  # or compiled kernels would be generalised to any shape
@@ -122,13 +76,17 @@ def _case(
             clock.on.release_memory()
 
 
-# --- For the eye
+def keep(path: Path, machine: dict[str, Any], quick: bool, case: dict[str, Any]) -> None:
+    """Record a case among those of earlier calls, as figures and as text."""
+    found = record.load(path) | {"machine": machine, "quick": quick}
+    found["cases"][case["case"]] = case
+    record.save(path, found)
+    cases = "\n".join(map(as_text, found["cases"].values()))
+    path.with_suffix(".txt").write_text(f"{_head(machine)}\n{cases}", encoding="utf-8")
 
-HEADINGS = f"{'':<46} {'device µs':>10} {'':>5} {'GB/s':>7} {'of copy':>8} {'host µs':>8}"
 
-
-def machine_text(machine: dict[str, Any]) -> str:
-    """The GPU and the versions."""
+def _head(machine: dict[str, Any]) -> str:
+    """The device, the versions, and what the columns are."""
     packages = ", ".join(f"{name} {v}" for name, v in machine["packages"].items() if v)
     return (
         f"{machine['device']}, compute capability {machine['compute_capability']}, "
@@ -137,6 +95,7 @@ def machine_text(machine: dict[str, Any]) -> str:
         f"CUDA {machine['cuda']}, Python {machine['python']}, {packages}\n"
         f"CUDA kernels: {machine['posenc_native'].get('CUDA kernels', 'unknown')}\n"
         f"{machine['date']}\n\n"
+        f"{'':<46} {'device µs':>10} {'':>5} {'GB/s':>7} {'of copy':>8} {'host µs':>8}\n"
     )
 
 
@@ -157,11 +116,7 @@ def as_text(case: dict[str, Any]) -> str:
             f"{row['host_microseconds']:>8.1f}"
         )
         if goal := row.get("goal"):
-            verdict = "met" if goal["met"] else "MISSED"
-            if "of_copy_at_least" in goal:
-                line += f"   goal: {goal['of_copy_at_least']:.2f} of the copy, {verdict}"
-            else:
-                line += f"   goal: {goal['host_microseconds_at_most']:g} µs of host, {verdict}"
+            line += f"   goal: {goal['is']}, {'met' if goal['met'] else 'MISSED'}"
         elif row["contestant"] not in ("copy", "fill", "sum") and "times_ours" in row:
             line += f"   {row['times_ours']:.1f} x ours"
         if many := row["samples_not_clean"]:
@@ -173,7 +128,3 @@ def as_text(case: dict[str, Any]) -> str:
         for row in case["skipped"]
     ]
     return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    main()
