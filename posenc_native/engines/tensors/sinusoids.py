@@ -70,7 +70,7 @@ def sinusoidal(
         width = arguments.even_size(function, "dim", dim)
         options = table_spec(function, *spec[1:])
         if out is None:
-            return sinusoid_gradients.sinusoidal(positions, width, *options, dtype)
+            return sinusoid_gradients.SINUSOIDAL(positions, width, *options, dtype)  # type: ignore[no-any-return]
         call(ops.sinusoidal_out.default, positions, width, *options, out=out)
         return written(out)
     composable(function, positions=positions, out=out)
