@@ -17,8 +17,7 @@ from posenc_native.engines.tensors.library import call, ops
 
 from .functions import Differentiable, shape_of
 
-# In what follows a grid is q_len, k_len, start and q_offset (inputs.Grid), and columns are index,
-# start, q_offset, missing and scale.
+# A grid is what inputs.grid_arguments returns; columns are the fields of a Columns, and scale.
 
 
 class _Toeplitz(Differentiable):
