@@ -18,7 +18,6 @@ from . import rotary
 from .checks import (
     Array,
     FloatArray,
-    To,
     check_array,
     check_float_array,
     check_outputs,
@@ -30,87 +29,67 @@ from .checks import (
 AnyRotation = Rotation | TableRotation
 
 
-def norm_rotary_qk(q: Array, k: Array, *call: Any) -> tuple[Array, Array]:
+def norm_rotary_qk(q: Array, k: Array, *call: Any) -> tuple[Array, ...]:
     """q and k normed and rotated; call: a Rotation, compute, a Norm, and where to."""
-    count, norms = len(Rotation._fields), len(Norm._fields)
-    *options, to = call
-    rotation = Rotation(*options[:count])
-    norm = Norm(*options[count + 1 : count + 1 + norms])
-    return _norm_rotary("norm_rotary_qk", q, k, rotation, options[count], norm, to)
+    return _norm_rotary("norm_rotary_qk", Rotation, q, k, *call)
 
 
-def norm_rotary_qk_tables(q: Array, k: Array, *call: Any) -> tuple[Array, Array]:
+def norm_rotary_qk_tables(q: Array, k: Array, *call: Any) -> tuple[Array, ...]:
     """q and k normed and rotated by tables; call: a TableRotation, a Norm, and where to."""
-    count = len(TableRotation._fields)
-    *options, to = call
-    rotation, norm = TableRotation(*options[:count]), Norm(*options[count:])
-    return _norm_rotary("norm_rotary_qk_tables", q, k, rotation, rotation.compute, norm, to)
+    return _norm_rotary("norm_rotary_qk_tables", TableRotation, q, k, *call)
 
 
 def rotary_append(q: Array, k: Array, v: Array, *call: Any) -> tuple[Array, ...]:
     """q and k rotated, k and v cached; call: a Rotation, compute, a Norm, a Cache, where to."""
-    count, norms = len(Rotation._fields), len(Norm._fields)
-    *options, to = call
-    rotation = Rotation(*options[:count])
-    norm = Norm(*options[count + 1 : count + 1 + norms])
-    cache = Cache(*options[count + 1 + norms :])
-    return _append("rotary_append", q, k, v, rotation, options[count], norm, cache, to)
+    return _append("rotary_append", Rotation, q, k, v, *call)
 
 
 def rotary_append_tables(q: Array, k: Array, v: Array, *call: Any) -> tuple[Array, ...]:
     """The same by tables; call: a TableRotation, a Norm, a Cache, and where to."""
-    count, norms = len(TableRotation._fields), len(Norm._fields)
+    return _append("rotary_append_tables", TableRotation, q, k, v, *call)
+
+
+def _records(kind: Any, options: list[Any]) -> tuple[AnyRotation, object, Norm, list[Any]]:
+    """A rotation, how it is computed, a norm, and the options behind them."""
+    count = len(kind._fields)
+    rotation, others = kind(*options[:count]), options[count:]
+    compute = others.pop(0) if kind is Rotation else rotation.compute
+    norms = len(Norm._fields)
+    return rotation, compute, Norm(*others[:norms]), others[norms:]
+
+
+def _norm_rotary(function: str, kind: Any, q: Array, k: Array, *call: Any) -> tuple[Array, ...]:
     *options, to = call
-    rotation = TableRotation(*options[:count])
-    norm, cache = Norm(*options[count : count + norms]), Cache(*options[count + norms :])
-    function = "rotary_append_tables"
-    return _append(function, q, k, v, rotation, rotation.compute, norm, cache, to)
-
-
-def _norm_rotary(
-    function: str,
-    q: Array,
-    k: Array,
-    rotation: AnyRotation,
-    compute: object,
-    norm: Norm,
-    to: To,
-) -> tuple[Array, Array]:
+    rotation, compute, norm, _ = _records(kind, options)
     results = _turned(function, q, k, rotation, compute, norm)
     outs = check_outputs(function, {"q": q, "k": k}, to, _arrays_of(rotation, norm))
-    return store(results[0], outs[0]), store(results[1], outs[1])
+    return tuple(map(store, results, outs))
 
 
 def _append(
-    function: str,
-    q: Array,
-    k: Array,
-    v: Array,
-    rotation: AnyRotation,
-    compute: object,
-    norm: Norm,
-    cache: Cache,
-    to: To,
+    function: str, kind: Any, q: Array, k: Array, v: Array, *call: Any
 ) -> tuple[Array, ...]:
+    *options, to = call
+    rotation, compute, norm, of_cache = _records(kind, options)
+    cache = Cache(*of_cache)
     rotated_q, rotated_k = _turned(function, q, k, rotation, compute, norm)
     view = rotary_view(function, k.shape, rotation.layout, "half", 0, 0, "k")
     caches = {"keys": cache.keys, "values": cache.values}
     for name, array in {"v": v, **caches}.items():
         check_float_array(function, name, array)
     check_array(function, "slots", cache.slots, arguments.INTEGER_DTYPES)
-    of_cache = check_cache(function, k, v, cache, view)
-    _check_slot_values(function, cache.slots, view, of_cache)
+    cache_view = check_cache(function, k, v, cache, view)
+    _check_slot_values(function, cache.slots, view, cache_view)
     read = [*_arrays_of(rotation, norm), cache.slots]
     inputs = {"q": q, "k": k, "v": v}
     for name, array in caches.items():
         others = [*read, *inputs.values(), *(c for n, c in caches.items() if n != name)]
         check_writable(function, name, array, others)
     results = (rotated_q, rotated_k) if cache.return_k else (rotated_q,)
-    apart = [*read, *caches.values()]
-    outs = check_outputs(function, inputs, to, apart, len(results))
-    _write(cache.keys, rotated_k, cache.slots, view, of_cache)
-    _write(cache.values, v, cache.slots, view, of_cache)
-    return tuple(store(result, out) for result, out in zip(results, outs, strict=True))
+    outs = check_outputs(function, inputs, to, [*read, *caches.values()], len(results))
+    _write(cache.keys, rotated_k, cache.slots, view, cache_view)
+    _write(cache.values, v, cache.slots, view, cache_view)
+    return tuple(map(store, results, outs))
 
 
 def _turned(
@@ -155,7 +134,7 @@ def _wide(x: Array, as_written: bool) -> Array:
     return x if as_written else x.astype(np.float64)
 
 
-def _rotate(q: Array, k: Array, rotation: AnyRotation, as_written: bool) -> tuple[Array, Array]:
+def _rotate(q: Array, k: Array, rotation: AnyRotation, as_written: bool) -> tuple[Array, ...]:
     """Rotated in the dtype that they have."""
     if isinstance(rotation, TableRotation):
         compute = "as_written" if as_written else "float32"

@@ -69,43 +69,35 @@ def rotary_tables(
 
 def apply_rotary(x: Array, *call: Any) -> Array:
     """x with the pairs of its heads rotated by position * inv_freq; call: a Rotation, and out."""
-    function = "apply_rotary"
-    *options, out = call
-    rotation = Rotation(*options)
-    check_float_array(function, "x", x)
-    frequencies = _frequencies_of_heads(function, rotation.inv_freq)
-    view = _view(function, "x", x, rotation, frequencies.shape[-1])
-    check_frequency_heads(function, frequencies.shape, {"x": view})
-    angles = _angles(function, rotation, view, frequencies, x.dtype)
-    check_out(function, out, x.shape, x.dtype, angles.read, replaceable=x)
-    cos, sin = angles.cos_sin(rotation.inverse)
-    return store(_rotate(x, cos, sin, view, by_head=frequencies.ndim > 1), out)
+    return _by_positions("apply_rotary", {"x": x}, *call)[0]
 
 
-def apply_rotary_qk(q: Array, k: Array, *call: Any) -> tuple[Array, Array]:
+def apply_rotary_qk(q: Array, k: Array, *call: Any) -> tuple[Array, ...]:
     """q and k, which may differ in heads, rotated by the same angles.
 
     call: a Rotation, and where to: False for new arrays, True for q and k, or a pair of arrays.
     """
-    function = "apply_rotary_qk"
+    return _by_positions("apply_rotary_qk", {"q": q, "k": k}, *call)
+
+
+def _by_positions(function: str, inputs: dict[str, Array], *call: Any) -> tuple[Array, ...]:
     *options, to = call
     rotation = Rotation(*options)
-    _check_query_and_key(function, q, k)
+    dtype = _common_dtype(function, inputs)
     frequencies = _frequencies_of_heads(function, rotation.inv_freq)
-    views = _views(function, q, k, rotation, [frequencies.shape[-1]] * 2)
-    check_frequency_heads(function, frequencies.shape, dict(zip("qk", views, strict=True)))
+    views = _views(function, inputs, rotation, [frequencies.shape[-1]] * len(inputs))
+    check_frequency_heads(function, frequencies.shape, dict(zip(inputs, views, strict=True)))
     angles = []
     for i, one in enumerate(of_each(rotation) if apart(rotation) else [rotation]):
         with of_pair(rotation, i):
-            angles.append(_angles(function, one, views[i], frequencies, q.dtype))
-    outs = check_outputs(
-        function, {"q": q, "k": k}, to, [read for one in angles for read in one.read]
-    )
+            angles.append(_angles(function, one, views[i], frequencies, dtype))
+    outs = _check_outs(function, inputs, to, [read for one in angles for read in one.read])
     tables = [one.cos_sin(rotation.inverse) for one in angles]
-    by_head = frequencies.ndim > 1
-    rotated_q = _rotate(q, *tables[0], views[0], by_head=by_head)
-    rotated_k = _rotate(k, *tables[-1], views[1], by_head=by_head)
-    return store(rotated_q, outs[0]), store(rotated_k, outs[1])
+    results = [
+        _rotate(x, *tables[min(i, len(tables) - 1)], view, by_head=frequencies.ndim > 1)
+        for i, (x, view) in enumerate(zip(inputs.values(), views, strict=True))
+    ]
+    return tuple(map(store, results, outs))
 
 
 def rotary_backward(
@@ -166,40 +158,46 @@ def rotary_backward(
 
 def apply_rotary_tables(x: Array, *call: Any) -> Array:
     """x with the pairs of its heads rotated by tables; call: a TableRotation, and out."""
-    function = "apply_rotary_tables"
-    *options, out = call
-    rotation = TableRotation(*options)
-    check_float_array(function, "x", x)
-    pairs = _check_tables(function, rotation.cos, rotation.sin)
-    view = _view(function, "x", x, rotation, pairs)
-    tables = _tables_of_tokens(function, rotation, view)
-    check_out(function, out, x.shape, x.dtype, _read_by(rotation), replaceable=x)
-    return store(tables.turn(x, view), out)
+    return _by_tables("apply_rotary_tables", {"x": x}, *call)[0]
 
 
-def apply_rotary_qk_tables(q: Array, k: Array, *call: Any) -> tuple[Array, Array]:
+def apply_rotary_qk_tables(q: Array, k: Array, *call: Any) -> tuple[Array, ...]:
     """As `apply_rotary_qk`, by tables; call: a TableRotation, and where to."""
-    function = "apply_rotary_qk_tables"
+    return _by_tables("apply_rotary_qk_tables", {"q": q, "k": k}, *call)
+
+
+def _by_tables(function: str, inputs: dict[str, Array], *call: Any) -> tuple[Array, ...]:
     *options, to = call
     rotation = TableRotation(*options)
-    _check_query_and_key(function, q, k)
-    rotations = of_each(rotation)
+    _common_dtype(function, inputs)
+    rotations = of_each(rotation)[: len(inputs)]
     pairs = []
     for i, one in enumerate(rotations):
         with of_pair(rotation, i):
             pairs.append(_check_tables(function, one.cos, one.sin))
-    views = _views(function, q, k, rotation, pairs)
+    views = _views(function, inputs, rotation, pairs)
     tables = []
     for i, (one, view) in enumerate(zip(rotations, views, strict=True)):
         with of_pair(rotation, i):
             tables.append(_tables_of_tokens(function, one, view))
-    outs = check_outputs(
-        function, {"q": q, "k": k}, to, [read for one in rotations for read in _read_by(one)]
-    )
-    rotated_q, rotated_k = (
-        of_one.turn(x, view) for x, of_one, view in zip((q, k), tables, views, strict=True)
-    )
-    return store(rotated_q, outs[0]), store(rotated_k, outs[1])
+    outs = _check_outs(function, inputs, to, [read for one in rotations for read in _read_by(one)])
+    as_written = rotation.compute == "as_written"
+    results = [
+        _rotate(x, cos, sin, view, by_head=by_head, as_written=as_written)
+        for x, view, (cos, sin, by_head) in zip(inputs.values(), views, tables, strict=True)
+    ]
+    return tuple(map(store, results, outs))
+
+
+def _check_outs(
+    function: str, inputs: dict[str, Array], to: Any, read: list[Array | None]
+) -> Sequence[Array | None]:
+    """Where the results go; of x, `to` is that itself."""
+    if len(inputs) == 2:
+        return check_outputs(function, inputs, to, read)
+    (x,) = inputs.values()
+    check_out(function, to, x.shape, x.dtype, read, replaceable=x)
+    return [to]
 
 
 def _read_by(rotation: TableRotation) -> list[Array | None]:
@@ -236,32 +234,24 @@ def _angles(
     return _Angles(points, frequencies, axes, scale, read)
 
 
-class _Tables(NamedTuple):
-    """Cosines and sines for the tokens of a tensor, checked, and how they turn it."""
-
-    cos: FloatArray
-    sin: FloatArray  # of the sign that the rotation wants
-    by_head: bool
-    as_written: bool
-
-    def turn(self, x: Array, view: RotaryView) -> Array:
-        """x rotated."""
-        how = {"by_head": self.by_head, "as_written": self.as_written}
-        return _rotate(x, self.cos, self.sin, view, **how)
-
-
-def _tables_of_tokens(function: str, rotation: TableRotation, view: RotaryView) -> _Tables:
-    as_written = rounds_as_written(function, rotation.compute)
-    tables, by_head = {}, False
+def _tables_of_tokens(
+    function: str, rotation: TableRotation, view: RotaryView
+) -> tuple[FloatArray, FloatArray, bool]:
+    """Cosines and sines, of the sign that the rotation wants, and whether they are by head."""
+    rounds_as_written(function, rotation.compute)
+    given = {"cos": rotation.cos, "sin": rotation.sin}
     count = None if rotation.rows is None else _check_rows(function, rotation, view)
-    for name, table in (("cos", rotation.cos), ("sin", rotation.sin)):
-        by_axis = rotation.axis_map is not None
-        if view.check_table(function, name, table.shape, count, by_axis):
-            by_head = True
-    for name, table in (("cos", rotation.cos), ("sin", rotation.sin)):
+    by_axis = rotation.axis_map is not None
+    of_heads = [
+        view.check_table(function, name, table.shape, count, by_axis)
+        for name, table in given.items()
+    ]
+    by_head = any(of_heads)
+    tables = {}
+    for (name, table), own in zip(given.items(), of_heads, strict=True):
         if rotation.rows is not None:
             table = table[rotation.rows]
-        if rotation.axis_map is not None:
+        if by_axis:
             axes = _axis_map(function, rotation.axis_map, view.pairs, table.shape, "cos")
             if table.shape[0] != rotation.cos.shape[0]:
                 wrong_value(function, name, f"{rotation.cos.shape[0]} axes", list(table.shape))
@@ -269,11 +259,9 @@ def _tables_of_tokens(function: str, rotation: TableRotation, view: RotaryView) 
             # Without pairs there may be no axes.
             table = np.stack(pairs, axis=-1) if pairs else np.zeros(table.shape[1:], table.dtype)
         if by_head:
-            own = view.check_table(function, name, table.shape)
             table = table.swapaxes(-2, -3) if own else table[..., None, :]
         tables[name] = table.astype(np.float64)
-    sin = -tables["sin"] if rotation.inverse else tables["sin"]
-    return _Tables(tables["cos"], sin, by_head, as_written)
+    return tables["cos"], -tables["sin"] if rotation.inverse else tables["sin"], by_head
 
 
 def _check_rows(function: str, rotation: TableRotation, view: RotaryView) -> int:
@@ -377,11 +365,14 @@ def _by_block(table: FloatArray, half: int) -> FloatArray:
     return table.reshape(*table.shape[:-1], table.shape[-1] // half, half)
 
 
-def _check_query_and_key(function: str, q: Array, k: Array) -> None:
-    check_float_array(function, "q", q)
-    check_float_array(function, "k", k)
-    if k.dtype != q.dtype:
-        wrong_type(function, "k", f"the dtype of q, {q.dtype}", k.dtype)
+def _common_dtype(function: str, inputs: dict[str, Array]) -> np.dtype[Any]:
+    for name, x in inputs.items():
+        check_float_array(function, name, x)
+    first, *others = inputs.values()
+    for k in others:
+        if k.dtype != first.dtype:
+            wrong_type(function, "k", f"the dtype of q, {first.dtype}", k.dtype)
+    return first.dtype
 
 
 def _check_tables(function: str, cos: Array, sin: Array) -> int:
@@ -407,14 +398,18 @@ def _view(
 
 
 def _views(
-    function: str, q: Array, k: Array, rotation: Rotation | TableRotation, pairs: Sequence[int]
-) -> tuple[RotaryView, RotaryView]:
+    function: str,
+    inputs: dict[str, Array],
+    rotation: Rotation | TableRotation,
+    pairs: Sequence[int],
+) -> list[RotaryView]:
     views = []
-    for i, (name, x, one) in enumerate(zip("qk", (q, k), of_each(rotation), strict=True)):
+    for i, ((name, x), one) in enumerate(zip(inputs.items(), of_each(rotation), strict=False)):
         with of_pair(rotation, i):
             views.append(_view(function, name, x, one, pairs[i]))
-    check_same_tokens(function, views[0], views[1], own_tokens(rotation), rotation.k_start >= 0)
-    return views[0], views[1]
+    if len(views) == 2:
+        check_same_tokens(function, views[0], views[1], own_tokens(rotation), rotation.k_start >= 0)
+    return views
 
 
 def _token_positions(function: str, rotation: Rotation, view: RotaryView, inv_freq: Array) -> Array:

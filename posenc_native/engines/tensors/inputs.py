@@ -12,11 +12,9 @@ from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_type, wrong_value
 from posenc_native.base.rotation import Rotation, TableRotation
 from posenc_native.base.views import RotaryView, rotary_view
+from posenc_native.engines.distances import Lengths
 
 from .following import tracing
-
-# q_len, k_len and start as the operators take them, None where the tensors tell; and q_offset.
-Grid = tuple[list[int] | None, list[int] | None, list[int] | None, Tensor | None]
 
 PAIRINGS = ("half", "interleaved")
 FLOAT_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -36,12 +34,9 @@ def diagonals_tensor(diagonals: Any, device: torch.device) -> Tensor:
 
 
 def grid_arguments(
-    q_len: tuple[int, ...],
-    k_len: tuple[int, ...],
-    start: tuple[int, ...] | None,
-    q_offset: Tensor | None,
-) -> Grid:
-    """These as the operators take them: tensors tell the lengths of plain matrices themselves.
+    q_len: Lengths, k_len: Lengths, start: Lengths | None, q_offset: Tensor | None
+) -> tuple[Any, ...]:
+    """A `Grid` as the operators take it: tensors tell the lengths of plain matrices themselves.
 
     So a compiled call holds for every length.
     """

@@ -146,7 +146,7 @@ class _Call:
                 call(operator, q, k, *self.options, out_q=outs[0], out_k=outs[1])
             increment_version(outs)
             return outs
-        return gradients.norm_rotary_qk(self.suffix, q, k, *self.options)
+        return gradients.NORM_ROTARY[self.suffix](q, k, *self.options)  # type: ignore[no-any-return]
 
     def append(self, cache: Cache, to: _To) -> tuple[Tensor, ...]:
         """Q, and k if it is wanted, normed and rotated; k and v in their caches."""

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_type, wrong_value
+from posenc_native.engines.distances import Columns, Grid
 
 from .composed import relative as composed_relative
 from .following import needs_grad
@@ -18,77 +19,65 @@ from .library import call, ops, relative_operators_take
 from .results import check_output, copy_out, no_output_for_gradient, written
 
 
-def toeplitz_bias(
-    diagonals: Tensor,
-    q_len: tuple[int, ...],
-    k_len: tuple[int, ...],
-    start: tuple[int, ...] | None,
-    q_offset: Any,
-    dtype: Any,
-    out: Tensor | None,
-) -> Tensor:
-    """`posenc_native.toeplitz_bias` for tensors."""
+def toeplitz_bias(diagonals: Tensor, *rest: Any) -> Tensor:
+    """`posenc_native.toeplitz_bias` for tensors; rest: a Grid, dtype and out."""
     function = "toeplitz_bias"
+    *options, dtype, out = rest
+    grid = Grid(*options)
     check_floats(function, "diagonals", diagonals)
     check_output(function, out, diagonals)
     dtype = diagonals.dtype if dtype is None and out is None else dtype
     dtype = table_dtype(function, dtype, out)
-    q_offset = integer_tensor(function, "q_offset", q_offset, diagonals.device)
-    heads = tuple(diagonals.shape[: diagonals.ndim - len(q_len)])
+    q_offset = integer_tensor(function, "q_offset", grid.q_offset, diagonals.device)
+    heads = tuple(diagonals.shape[: diagonals.ndim - len(grid.q_len)])
     if q_offset is not None and q_offset.ndim == 0:
         q_offset = q_offset.expand(heads[:-1])
+    grid = grid._replace(q_offset=q_offset)
     leading = (*(heads[:-1] if q_offset is None else tuple(q_offset.shape)), *heads[-1:])
-    shape = (*leading, math.prod(q_len), math.prod(k_len))
+    shape = (*leading, math.prod(grid.q_len), math.prod(grid.k_len))
     arguments.check_byte_count(function, shape, 8)
-    options = (q_len, k_len, start, q_offset)
     if not relative_operators_take(diagonals, q_offset, out):
         composable(function, diagonals=diagonals, q_offset=q_offset, out=out)
-        bias = composed_relative.toeplitz_bias(function, diagonals, leading, dtype, *options)
+        bias = composed_relative.toeplitz_bias(function, diagonals, leading, dtype, grid)
         if out is None:
             return bias
         return copy_out(function, out, bias, q_offset, apart=diagonals)
+    given = grid_arguments(*grid)
     if out is None:
-        return relative_gradients.toeplitz_bias(diagonals, shape, dtype, grid_arguments(*options))
+        return relative_gradients.TOEPLITZ_BIAS(diagonals, shape, dtype, *given)  # type: ignore[no-any-return]
     no_output_for_gradient(function, diagonals)
     arguments.check_shape(function, "out", tuple(out.shape), shape)
-    call(ops.toeplitz_bias_out.default, diagonals, *grid_arguments(*options), out=out)
+    call(ops.toeplitz_bias_out.default, diagonals, *given, out=out)
     return written(out)
 
 
-def add_toeplitz_bias(
-    scores: Tensor,
-    diagonals: Tensor,
-    q_len: tuple[int, ...],
-    k_len: tuple[int, ...],
-    start: tuple[int, ...] | None,
-    q_offset: Any,
-    out: Tensor | None,
-) -> Tensor:
-    """`posenc_native.add_toeplitz_bias` for tensors."""
+def add_toeplitz_bias(scores: Tensor, diagonals: Tensor, *rest: Any) -> Tensor:
+    """`posenc_native.add_toeplitz_bias` for tensors; rest: a Grid, and out."""
     function = "add_toeplitz_bias"
+    q_len, k_len, start, q_offset, out = rest
     # As in apply_rotary_qk: only the checks that decoding needs.
     check_floats(function, "scores", scores)
     check_floats(function, "diagonals", diagonals)
     if q_offset is not None:
         q_offset = integer_tensor(function, "q_offset", q_offset, scores.device)
     check_output(function, out, scores)
-    options = (q_len, k_len, start, q_offset)
     if not relative_operators_take(scores, diagonals, q_offset, out):
         composable(function, scores=scores, diagonals=diagonals, q_offset=q_offset, out=out)
-        result = composed_relative.add_toeplitz_bias(function, scores, diagonals, *options)
+        grid = Grid(q_len, k_len, start, q_offset)
+        result = composed_relative.add_toeplitz_bias(function, scores, diagonals, grid)
         if out is None:
             return result
         return copy_out(function, out, result, scores, q_offset, apart=diagonals)
-    grid = grid_arguments(*options)
+    options = grid_arguments(q_len, k_len, start, q_offset)
     if needs_grad(scores, diagonals):
         if out is None:
-            return relative_gradients.add_toeplitz_bias(scores, diagonals, *grid)
+            return relative_gradients.ADD_TOEPLITZ_BIAS(scores, diagonals, *options)  # type: ignore[no-any-return]
         if out is not scores:
             expected = "no out, or scores itself, where a gradient is required"
             wrong_value(function, "out", expected, "another tensor")
-        return relative_gradients.add_toeplitz_bias_(scores, diagonals, *grid)  # type: ignore[no-any-return]
+        return relative_gradients.ADD_TOEPLITZ_BIAS.in_place(scores, diagonals, *options)  # type: ignore[no-any-return]
     # Defaults of the schema are left out: reading each takes torch 0.2 microseconds.
-    given = grid if q_offset is not None else grid[:3] if start or grid[0] else ()
+    given = options if q_offset is not None else options[:3] if start or options[0] else ()
     if out is None:
         return call(ops.add_toeplitz_bias.default, scores, diagonals, *given)  # type: ignore[no-any-return]
     if out is scores:
@@ -98,41 +87,37 @@ def add_toeplitz_bias(
     return written(out)
 
 
-def diagonal_sums(
-    grad: Tensor,
-    shape: tuple[int, ...],
-    q_len: tuple[int, ...],
-    k_len: tuple[int, ...],
-    start: tuple[int, ...] | None,
-    q_offset: Any,
-) -> Tensor:
-    """`posenc_native.diagonal_sums` for tensors."""
+def diagonal_sums(grad: Tensor, shape: tuple[int, ...], *rest: Any) -> Tensor:
+    """`posenc_native.diagonal_sums` for tensors; rest: a Grid."""
     function = "diagonal_sums"
+    grid = Grid(*rest)
     check_floats(function, "grad", grad)
-    q_offset = integer_tensor(function, "q_offset", q_offset, grad.device)
-    options = (q_len, k_len, start, q_offset)
+    q_offset = integer_tensor(function, "q_offset", grid.q_offset, grad.device)
+    grid = grid._replace(q_offset=q_offset)
     if not relative_operators_take(grad, q_offset):
         composable(function, grad=grad, q_offset=q_offset)
-        return composed_relative.diagonal_sums(function, grad, shape, *options)
-    return relative_gradients.diagonal_sums(grad, shape, grid_arguments(*options))
+        return composed_relative.diagonal_sums(function, grad, shape, grid)
+    return relative_gradients.DIAGONAL_SUMS(grad, shape, *grid_arguments(*grid))  # type: ignore[no-any-return]
 
 
-def relative_gather(
-    x: Tensor,
-    index: Any,
-    k_len: int,
-    start: int | None,
-    q_offset: Any,
-    missing: int | None,
-    content: Tensor | None,
-    scale: float,
-    out: Tensor | None,
-) -> Tensor:
-    """`posenc_native.relative_gather` for tensors."""
+def _columns(function: str, x: Tensor, *options: Any) -> Columns:
+    """The columns of these fields, with tensors where x is."""
+    columns = Columns(*options)
+    return columns._replace(
+        index=integer_tensor(function, "index", columns.index, x.device),
+        q_offset=integer_tensor(function, "q_offset", columns.q_offset, x.device),
+    )
+
+
+def relative_gather(x: Tensor, index: Any, k_len: int, *rest: Any) -> Tensor:
+    """`posenc_native.relative_gather` for tensors.
+
+    rest: start, q_offset and missing of Columns, content, scale and out.
+    """
     function = "relative_gather"
+    *options, content, scale, out = rest
     check_floats(function, "x", x)
-    index = integer_tensor(function, "index", index, x.device)
-    q_offset = integer_tensor(function, "q_offset", q_offset, x.device)
+    columns = _columns(function, x, index, *options)
     scale = arguments.factor(function, "scale", scale, x.dtype)
     shape = (*x.shape[:-1], k_len)
     arguments.check_byte_count(function, shape, 8)
@@ -143,49 +128,43 @@ def relative_gather(
             wrong_type(function, "content", f"the dtype of x, {x.dtype}", content.dtype)
         arguments.check_shape(function, "content", tuple(content.shape), shape)
     check_output(function, out, content if content is not None else x)
-    options = (index, start, q_offset, missing, scale)
-    if not relative_operators_take(x, index, q_offset, content, out):
-        composable(function, x=x, index=index, q_offset=q_offset, content=content, out=out)
-        result = composed_relative.relative_gather(function, x, content, k_len, *options)
+    read = {"index": columns.index, "q_offset": columns.q_offset}
+    if not relative_operators_take(x, *read.values(), content, out):
+        composable(function, x=x, **read, content=content, out=out)
+        result = composed_relative.relative_gather(function, x, content, k_len, columns, scale)
         if out is None:
             return result
-        return copy_out(function, out, result, content, index, q_offset, apart=x)
+        return copy_out(function, out, result, content, *read.values(), apart=x)
     if out is None:
-        return relative_gradients.relative_gather(x, content, k_len, *options)
+        return relative_gradients.RELATIVE_GATHER(x, content, k_len, *columns, scale)  # type: ignore[no-any-return]
     no_output_for_gradient(function, x, content)
     arguments.check_shape(function, "out", tuple(out.shape), shape)
-    call(ops.relative_gather_out.default, x, *options[:-1], content, scale, out=out)
+    call(ops.relative_gather_out.default, x, *columns, content, scale, out=out)
     return written(out)
 
 
-def relative_scatter(
-    grad: Tensor,
-    index: Any,
-    width: int,
-    start: int | None,
-    q_offset: Any,
-    missing: int | None,
-    scale: float,
-    out: Tensor | None,
-) -> Tensor:
-    """`posenc_native.relative_scatter` for tensors."""
+def relative_scatter(grad: Tensor, index: Any, width: int, *rest: Any) -> Tensor:
+    """`posenc_native.relative_scatter` for tensors.
+
+    rest: start, q_offset and missing of Columns, scale and out.
+    """
     function = "relative_scatter"
+    *options, scale, out = rest
     check_floats(function, "grad", grad)
-    index = integer_tensor(function, "index", index, grad.device)
-    q_offset = integer_tensor(function, "q_offset", q_offset, grad.device)
+    columns = _columns(function, grad, index, *options)
     scale = arguments.factor(function, "scale", scale, grad.dtype)
     arguments.check_byte_count(function, (*grad.shape[:-1], width), 8)
     check_output(function, out, grad)
-    options = (index, start, q_offset, missing, scale)
-    if not relative_operators_take(grad, index, q_offset, out):
-        composable(function, grad=grad, index=index, q_offset=q_offset, out=out)
-        result = composed_relative.relative_scatter(function, grad, width, *options)
+    read = {"index": columns.index, "q_offset": columns.q_offset}
+    if not relative_operators_take(grad, *read.values(), out):
+        composable(function, grad=grad, **read, out=out)
+        result = composed_relative.relative_scatter(function, grad, width, columns, scale)
         if out is None:
             return result
-        return copy_out(function, out, result, index, q_offset, apart=grad)
+        return copy_out(function, out, result, *read.values(), apart=grad)
     if out is None:
-        return relative_gradients.relative_scatter(grad, width, *options)
+        return relative_gradients.RELATIVE_SCATTER(grad, width, *columns, scale)  # type: ignore[no-any-return]
     no_output_for_gradient(function, grad)
     arguments.check_shape(function, "out", tuple(out.shape), (*grad.shape[:-1], width))
-    relative_gradients.scatter_into(out, grad, *options)
+    relative_gradients.scatter_into(out, grad, *columns, scale)
     return written(out)

@@ -74,7 +74,7 @@ def apply_rotary(x: Tensor, rotation: Rotation, out: Tensor | None) -> Tensor:
     native = operators_take(x, *angles, rotation.axis_map, out)
     native = native and not forward_mode() and not (learned and _in_groups(rotation))
     if learned and native and not transformed():
-        return angle_gradients.learned_rotary(x, *rotation)
+        return angle_gradients.LEARNED_ROTARY(x, *rotation)  # type: ignore[no-any-return]
     if learned or not native:
         _composable(function, rotation, x=x, out=out)
         (result,) = composed_rotary.apply_rotary(function, (x,), rotation)
@@ -288,7 +288,7 @@ def _learned_qk(
         wrong_value(function, "inplace", expected, True)
     read = positions, inv_freq, rotation.axis_map, k_positions
     if operators_take(q, k, *read) and not transformed() and not _in_groups(rotation):
-        return angle_gradients.learned_rotary_qk(q, k, *rotation)
+        return angle_gradients.LEARNED_ROTARY_QK(q, k, *rotation)  # type: ignore[no-any-return]
     _composable(function, rotation, q=q, k=k)
     rotated = composed_rotary.apply_rotary(function, (q, k), rotation)
     return pair_results(function, q, k, rotated, to, *read)
@@ -328,8 +328,8 @@ def _two_tensors(
         return to
     wants_grad = (q.requires_grad or k.requires_grad) and torch.is_grad_enabled()
     if wants_grad or transformed():
-        return (operator.in_place if to else operator.functional)(q, k, *rotation)  # type: ignore[no-any-return]
-    functional, in_place = operator.bare  # type: ignore[misc]
+        return (operator.in_place if to else operator)(q, k, *rotation)  # type: ignore[no-any-return]
+    functional, in_place = operator.bare
     # Options that are the schema's defaults are left out: reading one takes torch 0.1 microseconds.
     given = 2 if rotation.layout == "bhsd" and rotation.pairing == "half" else 4
     if rotation[4:] != _DEFAULTS[type(rotation)]:

@@ -28,19 +28,13 @@ from .results import (
 )
 
 
-def sinusoidal(
-    positions: Any,
-    dim: int,
-    base: float,
-    layout: str,
-    shift: float,
-    scale: float,
-    dtype: Any,
-    device: Any,
-    out: Tensor | None,
-) -> Tensor:
-    """`posenc_native.sinusoidal` for tensors."""
+def sinusoidal(positions: Any, *rest: Any) -> Tensor:
+    """`posenc_native.sinusoidal` for tensors.
+
+    rest: dim, base, layout, shift and scale, dtype, device and out.
+    """
     function = "sinusoidal"
+    *spec, dtype, device, out = rest
     if out is not None:
         if not isinstance(out, Tensor):
             wrong_type(function, "out", "a tensor", type(out).__name__)
@@ -50,10 +44,9 @@ def sinusoidal(
         if out.device != device:
             wrong_value(function, "out", f"a tensor on {device}", out.device)
     dtype = table_dtype(function, dtype, out)
-    spec = (dim, base, layout, shift, scale)
     if isinstance(positions, (int, np.integer)):
         count = arguments.size(function, "positions", positions)
-        shape = (count, arguments.even_size(function, "dim", dim))
+        shape = (count, arguments.even_size(function, "dim", spec[0]))
         arguments.check_byte_count(function, shape, dtype.itemsize)
         result = torch.empty(shape, dtype=dtype, device=device) if out is None else out
         if operators_take(result):  # the operator counts by itself: no positions in memory
@@ -67,30 +60,24 @@ def sinusoidal(
     if out is not None:
         no_output_for_gradient(function, positions)
     if operators_take(positions, out) and forward_ad._current_level < 0:
-        width = arguments.even_size(function, "dim", dim)
+        width = arguments.even_size(function, "dim", spec[0])
         options = table_spec(function, *spec[1:])
         if out is None:
-            return sinusoid_gradients.sinusoidal(positions, width, *options, dtype)
+            return sinusoid_gradients.SINUSOIDAL(positions, width, *options, dtype)  # type: ignore[no-any-return]
         call(ops.sinusoidal_out.default, positions, width, *options, out=out)
         return written(out)
     composable(function, positions=positions, out=out)
-    table = composed_sinusoids.sinusoidal(function, positions, spec, dtype)
+    table = composed_sinusoids.sinusoidal(function, positions, tuple(spec), dtype)
     return table if out is None else copy_out(function, out, table, positions)
 
 
-def add_sinusoidal(
-    x: Tensor,
-    positions: Any,
-    x_scale: float,
-    alpha: float,
-    base: float,
-    layout: str,
-    shift: float,
-    scale: float,
-    out: Tensor | None,
-) -> Tensor:
-    """`posenc_native.add_sinusoidal` for tensors."""
+def add_sinusoidal(x: Tensor, positions: Any, *rest: Any) -> Tensor:
+    """`posenc_native.add_sinusoidal` for tensors.
+
+    rest: x_scale and alpha, base, layout, shift and scale, and out.
+    """
     function = "add_sinusoidal"
+    x_scale, alpha, *spec, out = rest
     if positions is not None:
         positions = position_tensor(function, positions, x.device)
     check_output(function, out, x)
@@ -100,10 +87,10 @@ def add_sinusoidal(
     if not operators_take(x, positions, out) or forward_ad._current_level >= 0:
         composable(function, x=x, positions=positions, out=out)
         result = composed_sinusoids.add_sinusoidal(
-            function, x, positions, x_scale, alpha, base, layout, shift, scale
+            function, x, positions, x_scale, alpha, tuple(spec)
         )
         return result if out is None else copy_out(function, out, result, x, positions)
-    options = (x_scale, alpha, *table_spec(function, base, layout, shift, scale))
+    options = (x_scale, alpha, *table_spec(function, *spec))
     learned = positions is not None and needs_grad(positions)
     return one_tensor(
         sinusoid_gradients.ADD_SINUSOIDAL, function, x, (positions, *options), out, learned

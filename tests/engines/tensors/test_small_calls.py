@@ -269,7 +269,7 @@ def test_negated_views_keep_their_sign(negated):
 
 def test_the_autograd_functions_keep_the_operator():
     q, k = (t.requires_grad_() for t in qk())
-    rotated = rotary_gradients.rotary_qk(q, k, None, INV_FREQ, "bhsd", "half", 0, None, 1.0, False)
+    rotated = rotary_gradients.ROTARY_QK(q, k, None, INV_FREQ, "bhsd", "half", 0, None, 1.0, False)
     for one, other in zip(rotated, pn.apply_rotary_qk(q, k, None, INV_FREQ), strict=True):
         assert_same_bits(one, other)
 

@@ -3,38 +3,26 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_value
+from posenc_native.engines.distances import Columns, Grid
 
 from .phases import concrete, whole_numbers
 
 
 def toeplitz_bias(
-    function: str,
-    diagonals: Tensor,
-    leading: tuple[int, ...],
-    dtype: torch.dtype,
-    q_len: tuple[int, ...],
-    k_len: tuple[int, ...],
-    start: tuple[int, ...] | None,
-    q_offset: Tensor | None,
+    function: str, diagonals: Tensor, leading: tuple[int, ...], dtype: torch.dtype, grid: Grid
 ) -> Tensor:
     """`posenc_native.toeplitz_bias`, with these leading axes."""
-    rank = len(q_len)
-    entries = _entries(
-        function, diagonals.shape[diagonals.ndim - rank :], q_len, k_len, start, q_offset,
-        diagonals.device,
-    )  # fmt: skip
-    arguments.check_heads(function, tuple(diagonals.shape[: diagonals.ndim - rank]), leading)
-    if q_offset is not None:
-        arguments.check_offset_shape(function, tuple(q_offset.shape), leading)
+    rank = len(grid.q_len)
+    heads, counts = diagonals.shape[: diagonals.ndim - rank], diagonals.shape[-rank:]
+    entries = _entries(function, tuple(heads), tuple(counts), leading, grid, diagonals.device)
     flat = diagonals.flatten(diagonals.ndim - rank)
-    if q_offset is None:
+    if grid.q_offset is None:
         bias = flat[..., entries].expand(*leading, *entries.shape)
     else:
         flat = flat.expand(*leading, flat.shape[-1])
@@ -44,34 +32,23 @@ def toeplitz_bias(
     return bias.to(dtype)
 
 
-def add_toeplitz_bias(function: str, scores: Tensor, diagonals: Tensor, *options: Any) -> Tensor:
+def add_toeplitz_bias(function: str, scores: Tensor, diagonals: Tensor, grid: Grid) -> Tensor:
     """`posenc_native.add_toeplitz_bias`."""
     real = torch.float64 if scores.dtype == torch.float64 else torch.float32
     leading = tuple(scores.shape[:-2])
-    bias = toeplitz_bias(function, diagonals.to(real), leading, real, *options)
+    bias = toeplitz_bias(function, diagonals.to(real), leading, real, grid)
     return (scores.to(real) + bias).to(scores.dtype)
 
 
-def diagonal_sums(
-    function: str,
-    grad: Tensor,
-    shape: tuple[int, ...],
-    q_len: tuple[int, ...],
-    k_len: tuple[int, ...],
-    start: tuple[int, ...] | None,
-    q_offset: Tensor | None,
-) -> Tensor:
+def diagonal_sums(function: str, grad: Tensor, shape: tuple[int, ...], grid: Grid) -> Tensor:
     """`posenc_native.diagonal_sums`, of this shape."""
-    rank = len(q_len)
+    rank = len(grid.q_len)
     heads, counts = shape[: len(shape) - rank], shape[len(shape) - rank :]
     leading = tuple(grad.shape[:-2])
-    entries = _entries(function, counts, q_len, k_len, start, q_offset, grad.device)
-    arguments.check_heads(function, heads, leading)
-    if q_offset is not None:
-        arguments.check_offset_shape(function, tuple(q_offset.shape), leading)
+    entries = _entries(function, heads, counts, leading, grid, grad.device)
     real = torch.float64 if grad.dtype == torch.float64 else torch.float32
     by_plane = grad.to(real)
-    if q_offset is None:  # the same entries in all planes: fewer of them first
+    if grid.q_offset is None:  # the same entries in all planes: fewer of them first
         by_plane = _sum_to(by_plane, (*heads, *grad.shape[-2:]))
     index = _planes(entries, tuple(by_plane.shape[:-2])).flatten(-2)
     zeros = torch.zeros((*by_plane.shape[:-2], math.prod(counts)), dtype=real, device=grad.device)
@@ -80,61 +57,42 @@ def diagonal_sums(
 
 
 def relative_gather(
-    function: str,
-    x: Tensor,
-    content: Tensor | None,
-    k_len: int,
-    index: Tensor | None,
-    start: int | None,
-    q_offset: Tensor | None,
-    missing: int | None,
-    scale: float,
+    function: str, x: Tensor, content: Tensor | None, k_len: int, columns: Columns, scale: float
 ) -> Tensor:
     """`posenc_native.relative_gather`."""
-    columns = _columns(
-        function, x, index, x.shape[-1], x.shape[-2], k_len, start, q_offset, missing
-    )
+    found = _columns(function, columns, (*x.shape[:-1], k_len), x.shape[-1], x.device)
     real = torch.float64 if x.dtype == torch.float64 else torch.float32
     padded = torch.nn.functional.pad(x.to(real), (0, 1))
-    result = padded.gather(-1, columns)
+    result = padded.gather(-1, found)
     if content is not None:
         result = content.to(real) + result
     return (result * scale).to(x.dtype)
 
 
 def relative_scatter(
-    function: str,
-    grad: Tensor,
-    width: int,
-    index: Tensor | None,
-    start: int | None,
-    q_offset: Tensor | None,
-    missing: int | None,
-    scale: float,
+    function: str, grad: Tensor, width: int, columns: Columns, scale: float
 ) -> Tensor:
     """`posenc_native.relative_scatter`."""
-    columns = _columns(
-        function, grad, index, width, grad.shape[-2], grad.shape[-1], start, q_offset, missing
-    )
+    found = _columns(function, columns, tuple(grad.shape), width, grad.device)
     real = torch.float64 if grad.dtype == torch.float64 else torch.float32
     zeros = torch.zeros((*grad.shape[:-1], width + 1), dtype=real, device=grad.device)
-    sums = zeros.scatter_add(-1, columns, grad.to(real))
+    sums = zeros.scatter_add(-1, found, grad.to(real))
     return (sums[..., :-1] * scale).to(grad.dtype)
 
 
 def _entries(
     function: str,
+    heads: tuple[int, ...],
     counts: tuple[int, ...],
-    q_len: tuple[int, ...],
-    k_len: tuple[int, ...],
-    start: tuple[int, ...] | None,
-    q_offset: Tensor | None,
+    leading: tuple[int, ...],
+    grid: Grid,
     device: torch.device,
 ) -> Tensor:
     """The entry of every query and key among the flattened ones, [q_len, k_len].
 
     With q_offset, [*q_offset.shape, q_len, k_len].
     """
+    q_len, k_len, start, q_offset = grid
     if q_offset is not None and len(q_len) != 1:
         expected = "none where q_len and k_len are tuples"
         wrong_value(function, "q_offset", expected, f"shape {list(q_offset.shape)}")
@@ -157,10 +115,12 @@ def _entries(
         rows, columns = flat.shape
         flat = flat[:, None, :, None] * count + entries[None, :, None, :]
         flat = flat.reshape(rows * queries, columns * keys)
+    arguments.check_heads(function, heads, leading)
     if q_offset is None:
         return flat
+    arguments.check_offset_shape(function, tuple(q_offset.shape), leading)
     # Offsets that cannot be looked at must not lead out of the entries.
-    moved = flat - q_offset[..., None, None]
+    moved: Tensor = flat - q_offset[..., None, None]
     return moved.clamp(0, max(counts[0] - 1, 0))
 
 
@@ -179,28 +139,21 @@ def _sum_to(x: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def _columns(
-    function: str,
-    x: Tensor,
-    index: Tensor | None,
-    width: int,
-    queries: int,
-    keys: int,
-    start: int | None,
-    q_offset: Tensor | None,
-    missing: int | None,
+    function: str, columns: Columns, shape: tuple[int, ...], width: int, device: torch.device
 ) -> Tensor:
-    """The column of every query and key, [*leading, queries, keys]; `width` where there is none."""
-    leading = tuple(x.shape[:-2])
+    """The column of every query and key, of this shape; `width` where there is none."""
+    index, start, q_offset, missing = columns
+    *leading, queries, keys = shape
     if q_offset is not None:
-        arguments.check_offset_shape(function, tuple(q_offset.shape), leading)
+        arguments.check_offset_shape(function, tuple(q_offset.shape), tuple(leading))
         q_offset = whole_numbers(q_offset)
-    i = torch.arange(queries, device=x.device)[:, None]
+    i = torch.arange(queries, device=device)[:, None]
     first = queries - 1 if start is None else start
-    entries = first + torch.arange(keys, device=x.device) - i
+    entries = first + torch.arange(keys, device=device) - i
     if q_offset is not None:
         entries = entries - q_offset[..., None, None]
     if index is None:
-        columns = entries
+        found = entries
     else:
         index = whole_numbers(index)
         if index.ndim != 1:
@@ -222,6 +175,6 @@ def _columns(
                 wrong_value(function, "index", f"columns 0 .. {width - 1}", int(index[bad][0]))
         if entries.numel():
             entries = entries.clamp(0, index.shape[0] - 1)
-        columns = index.long()[entries]
-    columns = torch.where((columns >= 0) & (columns < width), columns, width)
-    return _planes(columns, leading)
+        found = index.long()[entries]
+    found = torch.where((found >= 0) & (found < width), found, width)
+    return _planes(found, tuple(leading))

@@ -48,12 +48,9 @@ def add_sinusoidal(
     positions: Tensor | None,
     x_scale: float,
     alpha: float,
-    base: float,
-    layout: str,
-    shift: float,
-    scale: float,
+    spec: tuple[Any, ...],
 ) -> Tensor:
-    """`posenc_native.add_sinusoidal`."""
+    """`posenc_native.add_sinusoidal`; spec is (base, layout, shift, scale)."""
     arguments.check_dtype(function, "x", x.dtype, arguments.FLOAT_DTYPES)
     if x.ndim < 2:
         wrong_value(function, "x", "shape [..., seq, dim]", list(x.shape))
@@ -62,8 +59,7 @@ def add_sinusoidal(
     else:
         arguments.check_row_positions(function, tuple(positions.shape), tuple(x.shape))
     real = torch.float64 if x.dtype == torch.float64 else torch.float32
-    spec = (x.shape[-1], base, layout, shift, scale)
-    table = sinusoidal(function, positions, spec, real)
+    table = sinusoidal(function, positions, (x.shape[-1], *spec), real)
     return (x.to(real) * x_scale + alpha * table).to(x.dtype)
 
 

@@ -18,64 +18,72 @@ from posenc_native.engines.tensors.following import forward_mode, needs_grad, tr
 from posenc_native.engines.tensors.inputs import view_of
 from posenc_native.engines.tensors.library import call, ops
 
-from .functions import Function, apply, keep, kept
-from .rotary import rotary
+from .functions import Differentiable
+from .rotary import ROTARY, ROTARY_QK, Turn
 
 
-def learned_rotary(x: Tensor, *rotation: Any) -> Tensor:
-    """`rotary`, differentiable by frequencies and positions too."""
-    if forward_mode():
-        return rotary(x, *rotation)  # composed: differentiable by everything
-    return apply(_Learned, x, *rotation)  # type: ignore[no-any-return]
+class _Learned(Differentiable):
+    """A rotation of x, or of q and k, differentiable by frequencies and positions too."""
 
+    def __init__(self, turn: Turn, alone: _Learned | None = None) -> None:
+        super().__init__(turn.name, turn.inputs)
+        self.turn = turn
+        self.alone = alone
 
-def learned_rotary_qk(q: Tensor, k: Tensor, *rotation: Any) -> tuple[Tensor, Tensor]:
-    """`rotary_qk`, differentiable by frequencies and positions too."""
-    record = Rotation(*rotation)
-    if apart(record):
-        of_q, of_k = of_each(record)
-        return learned_rotary(q, *of_q), learned_rotary(k, *of_k)
-    if q is k and tracing():  # as in rotary_qk
-        rotated = learned_rotary(q, *rotation)
-        return rotated, rotated
-    return apply(_LearnedQK, q, k, *rotation)  # type: ignore[no-any-return]
+    def __call__(self, *args: Any) -> Any:
+        if forward_mode():
+            return self.turn(*args)  # composed: differentiable by everything
+        if self.alone is None:
+            return self.followed(*args)
+        q, k, *options = args
+        rotation = Rotation(*options)
+        if apart(rotation):
+            of_q, of_k = of_each(rotation)
+            return self.alone(q, *of_q), self.alone(k, *of_k)
+        if q is k and tracing():  # as in Turn
+            rotated = self.alone(q, *options)
+            return rotated, rotated
+        return self.followed(*args)
 
+    def keeps(self, *args: Any) -> tuple[Any, ...]:
+        return args
 
-def _learned_backward(ctx: Any, *grads: Tensor) -> Any:
-    """Gradients of x, or of q and k, positions and frequencies."""
-    count = len(grads)
-    saved = kept(ctx)
-    inputs, rotation = saved[:count], Rotation(*saved[count:])
-    positions, inv_freq, axis_map = rotation.positions, rotation.inv_freq, rotation.axis_map
-    of_positions, of_frequencies = ctx.needs_input_grad[count : count + 2]
-    if not (torch.is_grad_enabled() or forward_mode()):
-        operator = ops.rotary_backward if count == 1 else ops.rotary_qk_backward
-        *turned, frequencies, points = call(
-            operator.default, *grads, *inputs, *rotation, of_positions=of_positions
+    def backward(self, kept: list[Any], wanted: tuple[bool, ...], *grads: Tensor) -> Any:
+        """Gradients of x, or of q and k, positions and frequencies."""
+        count = self.inputs
+        inputs, rotation = kept[:count], Rotation(*kept[count:])
+        positions, inv_freq, axis_map = rotation.positions, rotation.inv_freq, rotation.axis_map
+        of_positions, of_frequencies = wanted[count : count + 2]
+        if not (torch.is_grad_enabled() or forward_mode()):
+            operator = getattr(ops, f"{self.name}_backward")
+            *turned, frequencies, points = call(
+                operator.default, *grads, *inputs, *rotation, of_positions=of_positions
+            )
+        else:  # for a second derivative, of either mode
+            turned = [_turned(grad, rotation.turned_back()) for grad in grads]
+            angles = [_angle_gradient(x, y, rotation) for x, y in zip(inputs, turned, strict=True)]
+            frequencies, points = _frequency_gradients(
+                sum(angles[1:], angles[0]), positions, inv_freq, axis_map
+            )
+        if of_positions:
+            if positions.numel() != points.numel():  # one row of positions for all of a batch
+                points = points.sum(1, keepdim=True)
+            points = points.reshape(positions.shape).to(positions.dtype)
+        return (
+            *turned,
+            points if of_positions else None,
+            frequencies.to(inv_freq.dtype) if of_frequencies else None,
         )
-    else:  # for a second derivative, of either mode
-        turned = [_turn(grad, rotation.turned_back()) for grad in grads]
-        angles = [_angle_gradient(x, y, rotation) for x, y in zip(inputs, turned, strict=True)]
-        frequencies, points = _frequency_gradients(
-            sum(angles[1:], angles[0]), positions, inv_freq, axis_map
-        )
-    if of_positions:
-        if positions.numel() != points.numel():  # one row of positions for all of a batch
-            points = points.sum(1, keepdim=True)
-        points = points.reshape(positions.shape).to(positions.dtype)
-    return (
-        *turned,
-        points if of_positions else None,
-        frequencies.to(inv_freq.dtype) if of_frequencies else None,
-        *[None] * (len(rotation) - 2),
-    )
 
 
-def _turn(grad: Tensor, rotation: Rotation) -> Tensor:
+LEARNED_ROTARY = _Learned(ROTARY)
+LEARNED_ROTARY_QK = _Learned(ROTARY_QK, LEARNED_ROTARY)
+
+
+def _turned(grad: Tensor, rotation: Rotation) -> Tensor:
     angles = (rotation.positions, rotation.inv_freq)
-    if needs_grad(*(t for t in angles if t is not None and t.is_floating_point())):
-        return learned_rotary(grad, *rotation)
-    return rotary(grad, *rotation)
+    learned = needs_grad(*(t for t in angles if t is not None and t.is_floating_point()))
+    return (LEARNED_ROTARY if learned else ROTARY)(grad, *rotation)  # type: ignore[no-any-return]
 
 
 def _angle_gradient(x: Tensor, y: Tensor, rotation: Rotation) -> Tensor:
@@ -136,27 +144,3 @@ def _frequency_gradients(
         frequencies.reshape(inv_freq.shape),
         torch.einsum("bshp,hp,ap->abs", angles, weights, axes),
     )
-
-
-class _Learned(Function):
-    @staticmethod
-    def forward(x: Tensor, *rotation: Any) -> Any:
-        return call(ops.rotary.default, x, *rotation)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        keep(ctx, inputs)
-
-    backward = staticmethod(_learned_backward)
-
-
-class _LearnedQK(Function):
-    @staticmethod
-    def forward(q: Tensor, k: Tensor, *rotation: Any) -> Any:
-        return call(ops.rotary_qk.default, q, k, *rotation)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        keep(ctx, inputs)
-
-    backward = staticmethod(_learned_backward)

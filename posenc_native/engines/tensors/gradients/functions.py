@@ -1,11 +1,11 @@
-"""Functions of autograd around the operators.
+"""Operators that autograd can follow.
 
-Each operator has up to three:
+An operator is followed by one of three Functions of torch, which look up by its key what it does:
 
-    traced     with setup_context, the only form that torch.func takes and that compiles; its apply
+    _Traced    with setup_context, the only form that torch.func takes and that compiles; its apply
                inspects signatures, which takes longer than a small rotation
-    eager      with everything in forward, for ordinary training
-    in place   the eager one, overwriting its inputs
+    _Eager     with everything in forward, for ordinary training
+    _InPlace   the eager one, overwriting its inputs
 
 A backward writes gradients to fresh memory. For large ones it would take half the time to turn the
 incoming gradient in place, but nothing tells for certain that nobody else holds it: reference
@@ -14,8 +14,7 @@ counts, which have no public name, leave out memory shared by NumPy, DLPack or p
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,104 +24,124 @@ from posenc_native.engines.tensors.following import needs_grad, tracing
 from posenc_native.engines.tensors.library import LIBRARY, call, ops
 from posenc_native.engines.tensors.results import check_no_leaf, written
 
-Function = torch.autograd.Function
 
+class Differentiable:
+    """An operator and its derivatives. Called, it gives new tensors."""
 
-class Differentiable(NamedTuple):
-    """An operator in its forms: with gradients, out of place and in place, and bare."""
-
-    name: str
-    functional: Callable[..., Any]
-    in_place: Callable[..., Any]
-    bare: tuple[Any, Any] | None  # functional, in place; looked up once
-
-    @classmethod
-    def of(
-        cls, name: str, inputs: int, functional: Callable[..., Any], backward: Callable[..., Any]
-    ) -> Differentiable:
-        """The operator `name` on so many tensors, from its functional form and its backward."""
-        bare = None
+    def __init__(self, name: str, inputs: int = 1) -> None:
+        """inputs: how many of the arguments, from the first on, a call in place overwrites."""
+        self.name = name
+        self.inputs = inputs
+        self.key = f"{type(self).__name__} {name}"
+        self.bare: Any = None  # out of place, in place; looked up once
         if LIBRARY is not None:
-            bare = getattr(ops, name).default, getattr(ops, f"{name}_").default
-        return cls(name, functional, in_place_function(name, inputs, backward, functional), bare)
+            self.bare = tuple(getattr(getattr(ops, n, None), "default", None)
+                              for n in (name, f"{name}_"))  # fmt: skip
+        _KNOWN[self.key] = self
+
+    def forward(self, *args: Any) -> Any:
+        """The results, which nothing follows."""
+        return call(self.bare[0], *args)
+
+    def keeps(self, *args: Any) -> tuple[Any, ...]:
+        """What the backward gets, as `kept`."""
+        return args[self.inputs :]
+
+    def backward(self, kept: list[Any], wanted: tuple[bool, ...], *grads: Tensor) -> Any:
+        """Gradients of the first arguments, from those of the results; others have none.
+
+        wanted: for each argument, whether it needs one.
+        """
+        raise NotImplementedError
+
+    def __call__(self, *args: Any) -> Any:
+        """The results, new tensors."""
+        if needs_grad(*[arg for arg in args if isinstance(arg, Tensor)]):
+            return self.followed(*args)
+        return self.forward(*args)
+
+    def followed(self, *args: Any) -> Any:
+        """The results, which autograd follows."""
+        function = _Traced if tracing() else _Eager
+        return function.apply(self.key, *args)  # type: ignore[no-untyped-call]
+
+    def in_place(self, *args: Any) -> Any:
+        """The operator over its inputs, of which some require a gradient."""
+        tensors = args[: self.inputs]
+        if not tracing():
+            check_no_leaf(*tensors)
+            # A Function over views may have one output only.
+            one = self.inputs == 1 and _may_be_written(args[0])
+            if one or all(x._base is None for x in tensors):
+                return _InPlace.apply(self.key, *args)  # type: ignore[no-untyped-call]
+        # torch's own copy refuses before it writes, where a Function finds out when it has written.
+        results = self(*args)
+        if self.inputs == 1:
+            return args[0].copy_(results)
+        return tuple(x.copy_(y) for x, y in zip(tensors, results, strict=True))
 
 
-def shape_of(x: Tensor) -> Tensor:
-    """A tensor of the shape of x that keeps none of its memory."""
-    return x.detach().new_empty(()).expand(x.shape)
+_KNOWN: dict[str, Differentiable] = {}
 
 
-def apply(function: type[Function], *args: Any) -> Any:
-    """Function.apply, which has no types."""
-    return function.apply(*args)
-
-
-def keep(ctx: Any, options: tuple[Any, ...]) -> None:
-    """Keep all arguments after the inputs, tensors among them, for the backward."""
+def _keep(ctx: Any, key: str, *args: Any) -> None:
+    options = _KNOWN[key].keeps(*args)
     # Saved as torch saves tensors: it notices if positions are overwritten before the backward.
     ctx.save_for_backward(*[o for o in options if isinstance(o, Tensor)])
     ctx.is_tensor = [isinstance(o, Tensor) for o in options]
     ctx.others = [None if isinstance(o, Tensor) else o for o in options]
+    ctx.key, ctx.count = key, len(args)
 
 
-def kept(ctx: Any) -> list[Any]:
-    """What `keep` kept, in its order."""
+def _backward(ctx: Any, *grads: Tensor) -> Any:
     tensors = list(ctx.saved_tensors)
-    return [
+    kept = [
         tensors.pop(0) if is_tensor else other
         for is_tensor, other in zip(ctx.is_tensor, ctx.others, strict=True)
     ]
+    found = _KNOWN[ctx.key].backward(kept, ctx.needs_input_grad[1:], *grads)
+    return None, *found, *[None] * (ctx.count - len(found))
 
 
-def in_sum_precision(x: Tensor) -> Tensor:
-    """x in the precision of sums: float32, or float64 for float64."""
-    return x if x.dtype == torch.float64 else x.float()
+class _Traced(torch.autograd.Function):
+    """For torch.compile and torch.func."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(key: str, *args: Any) -> Any:
+        return _KNOWN[key].forward(*args)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        _keep(ctx, *inputs)
+
+    backward = staticmethod(_backward)
 
 
-def eager_function(name: str, inputs: int, backward: Callable[..., Any]) -> type[Function]:
-    """The eager Function of an operator with so many inputs."""
+class _Eager(torch.autograd.Function):
+    """For ordinary training."""
 
-    def forward(ctx: Any, *args: Any) -> Any:
-        keep(ctx, args[inputs:])
-        return call(getattr(ops, name).default, *args)
+    @staticmethod
+    def forward(ctx: Any, key: str, *args: Any) -> Any:
+        _keep(ctx, key, *args)
+        return _KNOWN[key].forward(*args)
 
-    members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-    return type(f"{name}_eager", (Function,), members)
+    backward = staticmethod(_backward)
 
 
-def in_place_function(
-    name: str,
-    inputs: int,
-    backward: Callable[..., Any],
-    functional: Callable[..., Any],
-) -> Callable[..., Any]:
-    """The operator in place, for inputs that require a gradient and are not leaves.
+class _InPlace(torch.autograd.Function):
+    """For inputs that require a gradient and are not leaves."""
 
-    functional: the same out of place, for inputs that autograd lets no Function overwrite.
-    """
-
-    def forward(ctx: Any, *args: Any) -> Any:
-        keep(ctx, args[inputs:])
-        call(getattr(ops, f"{name}_").default, *args)
+    @staticmethod
+    def forward(ctx: Any, key: str, *args: Any) -> Any:
+        _keep(ctx, key, *args)
+        inputs = _KNOWN[key].inputs
+        call(_KNOWN[key].bare[1], *args)
         ctx.mark_dirty(*args[:inputs])
         return args[0] if inputs == 1 else args[:inputs]
 
-    members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-    function = type(f"{name}_in_place", (Function,), members)
-
-    def apply(*args: Any) -> Any:
-        tensors = args[:inputs]
-        if not tracing():
-            check_no_leaf(*tensors)
-            # A Function over views may have one output only.
-            if (inputs == 1 and _may_be_written(args[0])) or all(x._base is None for x in tensors):
-                return function.apply(*args)  # type: ignore[attr-defined]
-        # torch's own copy refuses before it writes, where a Function finds out when it has written.
-        if inputs == 1:
-            return args[0].copy_(functional(*args))
-        return tuple(x.copy_(y) for x, y in zip(tensors, functional(*args), strict=True))
-
-    return apply
+    backward = staticmethod(_backward)
 
 
 # Whether a view came out of a Function, of `split` and the like, or of no_grad; torch has no public
@@ -137,6 +156,16 @@ def _may_be_written(x: Tensor) -> bool:
     return _creation_meta is not None and _creation_meta(x).name == "DEFAULT"
 
 
+def shape_of(x: Tensor) -> Tensor:
+    """A tensor of the shape of x that keeps none of its memory."""
+    return x.detach().new_empty(()).expand(x.shape)
+
+
+def in_sum_precision(x: Tensor) -> Tensor:
+    """x in the precision of sums: float32, or float64 for float64."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
 def one_tensor(
     operator: Differentiable,
     function: str,
@@ -145,19 +174,19 @@ def one_tensor(
     out: Tensor | None,
     learned: bool = False,
 ) -> Tensor:
-    """The operator functional, in place or into `out`, as `out` asks for.
+    """The operator to a new tensor, in place or into `out`, as `out` asks for.
 
     learned: an option requires a gradient.
     """
     if out is None:
-        return operator.functional(x, *options)  # type: ignore[no-any-return]
+        return operator(x, *options)  # type: ignore[no-any-return]
     if learned or needs_grad(x):
         if out is not x:
             expected = "no out, or x itself, where a gradient is required"
             wrong_value(function, "out", expected, "another tensor")
         return operator.in_place(x, *options)  # type: ignore[no-any-return]
     if out is x:
-        call(getattr(ops, f"{operator.name}_").default, x, *options)
+        call(operator.bare[1], x, *options)
     else:
         call(getattr(ops, f"{operator.name}_out").default, x, *options, out=out)
     return written(out)

@@ -20,102 +20,69 @@ from torch import Tensor
 from posenc_native.base.norms import Norm
 from posenc_native.base.rotation import Rotation, TableRotation
 from posenc_native.engines.tensors.composed import norm_rotary as composed
-from posenc_native.engines.tensors.following import forward_mode, needs_grad
+from posenc_native.engines.tensors.following import forward_mode
 from posenc_native.engines.tensors.library import call, ops
 
-from .functions import Function, apply, keep, kept
+from .functions import Differentiable
 
 
-def norm_rotary_qk(suffix: str, q: Tensor, k: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
-    """Differentiable ``norm_rotary_qk(q, k, *options)``, with angles as the suffix says."""
-    weights = [option for option in options if isinstance(option, Tensor)]
-    if not needs_grad(q, k, *weights):
-        operator = getattr(ops, f"norm_rotary_qk{suffix}")
-        return call(operator.default, q, k, *options)  # type: ignore[no-any-return]
-    function = _NormRotaryFromTables if suffix else _NormRotary
-    return apply(function, *_each_once(q, k, *options))  # type: ignore[no-any-return]
+class _NormRotary(Differentiable):
+    """Q and k, a rotation by positions and compute, or by tables, and a norm."""
+
+    def __init__(self, name: str, kind: Any) -> None:
+        super().__init__(name, 2)
+        self.kind = kind
+        # Where q_weight is among the options: behind the rotation, and behind compute if it is none
+        # of its fields.
+        self.at = len(kind._fields) + (kind is Rotation)
+
+    def keeps(self, *args: Any) -> tuple[Any, ...]:
+        return args
+
+    def followed(self, *args: Any) -> Any:
+        # A tensor that comes again is a view: torch.compile takes none twice.
+        once: list[Any] = []
+        for arg in args:
+            again = isinstance(arg, Tensor) and any(arg is other for other in once)
+            once.append(arg.view_as(arg) if again else arg)
+        return super().followed(*once)
+
+    def backward(self, kept: list[Any], wanted: tuple[bool, ...], *grads: Tensor) -> Any:
+        if torch.is_grad_enabled() or forward_mode():  # for a second derivative
+            found = self._by_composition(kept, grads)
+        else:
+            operator = getattr(ops, f"{self.name}_backward")
+            found = call(operator.default, *grads, *kept)
+        results: list[Any] = [None] * len(kept)
+        for i, grad in zip((0, 1, self.at + 2, self.at + 3), found, strict=True):
+            if wanted[i] and grad is not None:
+                results[i] = grad.reshape(kept[i].shape).to(kept[i].dtype)
+        return results
+
+    def _by_composition(self, kept: list[Any], grads: tuple[Tensor, ...]) -> list[Tensor | None]:
+        q, k, *options = kept
+        rotation, norm = self.kind(*options[: len(self.kind._fields)]), Norm(*options[self.at :])
+        # Views of their own: where q is k, or a weight serves both, each has its own gradient.
+        with torch.enable_grad():
+            views = [
+                x.view_as(x) if x is not None and x.requires_grad else x
+                for x in (q, k, norm.q_weight, norm.k_weight)
+            ]
+            norm = norm._replace(q_weight=views[2], k_weight=views[3])
+            results = composed.norm_rotary(
+                "norm_rotary_qk", views[0], views[1], rotation, False, norm
+            )
+        inputs = [x for x in views if x is not None and x.requires_grad]
+        # Of a k without a gradient nothing leads back.
+        pairs = [(y, grad) for y, grad in zip(results, grads, strict=True) if y.requires_grad]
+        results, grads = zip(*pairs, strict=True)
+        found = iter(
+            torch.autograd.grad(results, inputs, grads, create_graph=torch.is_grad_enabled())
+        )
+        return [next(found) if x is not None and x.requires_grad else None for x in views]
 
 
-def _each_once(*args: Any) -> list[Any]:
-    """The arguments; a tensor that comes again is a view: torch.compile takes none twice."""
-    once: list[Any] = []
-    for arg in args:
-        again = isinstance(arg, Tensor) and any(arg is other for other in once)
-        once.append(arg.view_as(arg) if again else arg)
-    return once
-
-
-def _backward(ctx: Any, grad_q: Tensor, grad_k: Tensor, suffix: str) -> Any:
-    q, k, *options = kept(ctx)
-    if torch.is_grad_enabled() or forward_mode():  # for a second derivative
-        grads = _by_composition(suffix, q, k, options, (grad_q, grad_k))
-    else:
-        operator = getattr(ops, f"norm_rotary_qk{suffix}_backward")
-        grads = call(operator.default, grad_q, grad_k, q, k, *options)
-    needs = ctx.needs_input_grad
-    at = _first_weight(suffix)
-    results: list[Any] = [None] * (2 + len(options))
-    for i, grad in zip((0, 1, at, at + 1), grads, strict=True):
-        if needs[i] and grad is not None:
-            x = (q, k, *options)[i]
-            results[i] = grad.reshape(x.shape).to(x.dtype)
-    return tuple(results)
-
-
-def _first_weight(suffix: str) -> int:
-    """Where q_weight is among the arguments of the Function."""
-    return 2 + (len(TableRotation._fields) if suffix else len(Rotation._fields) + 1)
-
-
-def _by_composition(
-    suffix: str, q: Tensor, k: Tensor, options: list[Any], grads: tuple[Tensor, Tensor]
-) -> list[Tensor | None]:
-    at = _first_weight(suffix) - 2
-    norm = Norm(*options[at:])
-    rotation: Any = TableRotation(*options[:at]) if suffix else Rotation(*options[: at - 1])
-    wanted = [q, k, norm.q_weight, norm.k_weight]
-    # Views of their own: where q is k, or a weight serves both, each has its own gradient.
-    with torch.enable_grad():
-        views = [x.view_as(x) if x is not None and x.requires_grad else x for x in wanted]
-    norm = norm._replace(q_weight=views[2], k_weight=views[3])
-    with torch.enable_grad():
-        results = composed.norm_rotary(_NAME, views[0], views[1], rotation, False, norm)
-    inputs = [x for x in views if x is not None and x.requires_grad]
-    # Of a k without a gradient nothing leads back.
-    results, grads = zip(
-        *((y, grad) for y, grad in zip(results, grads, strict=True) if y.requires_grad),
-        strict=True,
-    )
-    found = iter(torch.autograd.grad(results, inputs, grads, create_graph=torch.is_grad_enabled()))
-    return [next(found) if x is not None and x.requires_grad else None for x in views]
-
-
-_NAME = "norm_rotary_qk"
-
-
-class _NormRotary(Function):
-    @staticmethod
-    def forward(q: Tensor, k: Tensor, *options: Any) -> Any:
-        return call(ops.norm_rotary_qk.default, q, k, *options)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        keep(ctx, inputs)
-
-    @staticmethod
-    def backward(ctx: Any, grad_q: Tensor, grad_k: Tensor) -> Any:
-        return _backward(ctx, grad_q, grad_k, "")
-
-
-class _NormRotaryFromTables(Function):
-    @staticmethod
-    def forward(q: Tensor, k: Tensor, *options: Any) -> Any:
-        return call(ops.norm_rotary_qk_from_tables.default, q, k, *options)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        keep(ctx, inputs)
-
-    @staticmethod
-    def backward(ctx: Any, grad_q: Tensor, grad_k: Tensor) -> Any:
-        return _backward(ctx, grad_q, grad_k, "_from_tables")
+NORM_ROTARY = {
+    suffix: _NormRotary(f"norm_rotary_qk{suffix}", kind)
+    for suffix, kind in (("", Rotation), ("_from_tables", TableRotation))
+}

@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from posenc_native.base.arguments import wrong_type, wrong_value
 from posenc_native.engines.tensors.following import needs_grad
+from posenc_native.engines.tensors.results import no_output_for_gradient
 from posenc_native.engines.tensors.small import increment_version
 
 from .errors import NotThePart
@@ -182,6 +183,31 @@ class Cut:
             wrong_value(function, argument, expected, shown(out.placements))
         with torch.no_grad():
             return out.to_local()
+
+
+def result_like(
+    function: str, cut: Cut, name: str, x: DTensor, out: Any, read: list[Tensor], compute: Any
+) -> Tensor:
+    """What `compute` makes of the part of x: a new DTensor cut as x is, or `out`, written to.
+
+    name: of x; read: all tensors of the call; compute: of a part, and of None or where to.
+    """
+    if out is None:
+        room = None if needs_grad(*read) else cut.room(x)
+        if room is None:
+            return cut.join(compute(cut.local(x), None), cut.names)
+        with torch.no_grad():
+            compute(x.to_local(), room.to_local())
+        return room
+    if out is x and needs_grad(*read):
+        cut.place(function, "out", out, name)
+        return x.copy_(cut.join(compute(cut.local(x), None), cut.names))  # type: ignore[no-any-return]
+    no_output_for_gradient(function, *read)
+    place = cut.place(function, "out", out, name)
+    with torch.no_grad():
+        compute(place if out is x else cut.local(x), place)
+    overwritten(out)
+    return out  # type: ignore[no-any-return]
 
 
 def whole(t: Tensor, mesh: Any) -> DTensor:

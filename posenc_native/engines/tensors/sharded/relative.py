@@ -9,31 +9,22 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from posenc_native.engines.distances import Lengths
 from posenc_native.engines.tensors import relative as plain
 from posenc_native.engines.tensors.following import needs_grad
 from posenc_native.engines.tensors.inputs import integer_tensor
 from posenc_native.engines.tensors.results import no_output_for_gradient
 
-from .cut import Cut, Names, mesh_of, overwritten, whole
+from .cut import Cut, Names, mesh_of, overwritten, result_like, whole
 from .errors import NotThePart
 
-Lengths = tuple[int, ...]
 
-
-def toeplitz_bias(
-    diagonals: Any,
-    q_len: Lengths,
-    k_len: Lengths,
-    start: Lengths | None,
-    q_offset: Any,
-    dtype: Any,
-    out: Any,
-) -> Tensor:
+def toeplitz_bias(diagonals: Any, *rest: Any) -> Tensor:
     """The bias is cut as the diagonals are, along their batch and heads."""
     function = "toeplitz_bias"
+    q_len, k_len, start, q_offset, dtype, out = rest
     diagonals = whole(diagonals, mesh_of((diagonals, q_offset, out)))
     leading = _leading(diagonals.ndim - len(q_len))
     entries = _entries(len(q_len))
@@ -51,33 +42,17 @@ def toeplitz_bias(
     else:
         local_offset = cut.part(q_offset, batch) if batch else None
     names = (*(batch or leading[:-1]), "h", "q", "k")
-    place = None
-    if out is not None:
-        of_out = Cut(whole(out, cut.mesh), names, names[:-2])
-        if of_out.by != cut.by:
-            raise NotThePart
-        place = of_out.place(function, "out", out, "diagonals")
-        no_output_for_gradient(function, diagonals)
+    place = _place(function, cut, out, names, names[:-2], "diagonals", diagonals)
     part = plain.toeplitz_bias(
         cut.local(diagonals), q_len, k_len, start, local_offset, dtype, place
     )
-    if out is None:
-        return cut.join(part, names)
-    overwritten(out)
-    return out  # type: ignore[no-any-return]
+    return _joined(cut, part, names, out)
 
 
-def add_toeplitz_bias(
-    scores: Any,
-    diagonals: Any,
-    q_len: Lengths,
-    k_len: Lengths,
-    start: Lengths | None,
-    q_offset: Any,
-    out: Any,
-) -> Tensor:
+def add_toeplitz_bias(scores: Any, diagonals: Any, *rest: Any) -> Tensor:
     """Scores stay cut as they are; tokens in a grid are gathered."""
     function = "add_toeplitz_bias"
+    q_len, k_len, start, q_offset, out = rest
     scores = whole(scores, mesh_of((scores, diagonals, q_offset)))
     cut, grid = _of_matrices(scores, q_len, k_len, start)
     leading = diagonals.ndim - len(q_len)
@@ -86,37 +61,16 @@ def add_toeplitz_bias(
     own = cut.part(diagonals, (*cut.names[-2 - leading : -2], *_entries(len(q_len))))
     offset = _offset_part(function, cut, q_offset)
     read = [t for t in (scores, diagonals) if isinstance(t, Tensor)]
-    if out is None:
-        room = None if needs_grad(*read) else cut.room(scores)
-        if room is not None:
-            with torch.no_grad():
-                to = room.to_local()
-                plain.add_toeplitz_bias(scores.to_local(), own, *grid, offset, to)
-                return room
-        result = plain.add_toeplitz_bias(cut.local(scores), own, *grid, offset, None)
-        return cut.join(result, cut.names)
-    if out is scores and needs_grad(*read):
-        cut.place(function, "out", out, "scores")
-        whole_sum = add_toeplitz_bias(scores, diagonals, q_len, k_len, start, q_offset, None)
-        return scores.copy_(whole_sum)  # type: ignore[no-any-return]
-    no_output_for_gradient(function, *read)
-    place = cut.place(function, "out", out, "scores")
-    with torch.no_grad():
-        x = place if out is scores else cut.local(scores)
-        plain.add_toeplitz_bias(x, own, *grid, offset, place)
-    overwritten(out)
-    return out  # type: ignore[no-any-return]
+
+    def add(part: Tensor, to: Tensor | None) -> Tensor:
+        return plain.add_toeplitz_bias(part, own, *grid, offset, to)
+
+    return result_like(function, cut, "scores", scores, out, read, add)
 
 
-def diagonal_sums(
-    grad: Any,
-    shape: tuple[int, ...],
-    q_len: Lengths,
-    k_len: Lengths,
-    start: Lengths | None,
-    q_offset: Any,
-) -> Tensor:
+def diagonal_sums(grad: Any, shape: tuple[int, ...], *rest: Any) -> Tensor:
     """Sums over axes that are cut are Partial; kept ones stay cut."""
+    q_len, k_len, start, q_offset = rest
     grad = whole(grad, mesh_of((grad, q_offset)))
     cut, grid = _of_matrices(grad, q_len, k_len, start)
     kept = len(shape) - len(q_len)
@@ -128,74 +82,57 @@ def diagonal_sums(
     return cut.join(sums, (*names, *_entries(len(q_len))), summed=summed)
 
 
-def relative_gather(
-    x: Any,
-    index: Any,
-    k_len: int,
-    start: int | None,
-    q_offset: Any,
-    missing: int | None,
-    content: Any,
-    scale: float,
-    out: Any,
-) -> Tensor:
+def relative_gather(x: Any, index: Any, k_len: int, *rest: Any) -> Tensor:
     """Cut as x is, along batch, heads and queries; its columns are whole."""
     function = "relative_gather"
+    start, q_offset, missing, content, scale, out = rest
     x = whole(x, mesh_of((x, index, q_offset, content, out)))
     cut = _of_rows(x, "w")
     names = (*cut.names[:-1], "k")
     own = cut.part(content, names)
     read = [t for t in (x, content) if t is not None]
-    place = None
-    if out is not None:
-        if out is content and needs_grad(*read):
-            result = relative_gather(
-                x, index, k_len, start, q_offset, missing, content, scale, None
-            )
-            return content.copy_(result)  # type: ignore[no-any-return]
-        no_output_for_gradient(function, *read)
-        of_out = Cut(whole(out, cut.mesh), names, names[:-1])
-        if of_out.by != cut.by:
-            raise NotThePart
-        place = of_out.place(function, "out", out, "x")
-        if out is content:
-            own = place
+    if out is not None and out is content and needs_grad(*read):
+        result = relative_gather(x, index, k_len, start, q_offset, missing, content, scale, None)
+        return content.copy_(result)  # type: ignore[no-any-return]
+    place = _place(function, cut, out, names, names[:-1], "x", *read)
+    if out is not None and out is content:
+        own = place
     part = plain.relative_gather(
         cut.local(x), *_columns(function, cut, index, k_len, start, q_offset), missing, own, scale,
         place,
     )  # fmt: skip
-    if out is None:
-        return cut.join(part, names)
-    overwritten(out)
-    return out  # type: ignore[no-any-return]
+    return _joined(cut, part, names, out)
 
 
-def relative_scatter(
-    grad: Any,
-    index: Any,
-    width: int,
-    start: int | None,
-    q_offset: Any,
-    missing: int | None,
-    scale: float,
-    out: Any,
-) -> Tensor:
+def relative_scatter(grad: Any, index: Any, width: int, *rest: Any) -> Tensor:
     """Cut as grad is, along batch, heads and queries; keys are gathered: their sum is rounded."""
     function = "relative_scatter"
+    start, q_offset, missing, scale, out = rest
     grad = whole(grad, mesh_of((grad, index, q_offset, out)))
     cut = _of_rows(grad, "k")
     names = (*cut.names[:-1], "w")
     own_index, keys, first, offset = _columns(function, cut, index, width, start, q_offset)
-    place = None
-    if out is not None:
-        no_output_for_gradient(function, grad)
-        of_out = Cut(whole(out, cut.mesh), names, names[:-1])
-        if of_out.by != cut.by:
-            raise NotThePart
-        place = of_out.place(function, "out", out, "grad")
+    place = _place(function, cut, out, names, names[:-1], "grad", grad)
     part = plain.relative_scatter(
         cut.local(grad), own_index, keys, first, offset, missing, scale, place
     )
+    return _joined(cut, part, names, out)
+
+
+def _place(
+    function: str, cut: Cut, out: Any, names: Names, may: Names, like: str, *read: Tensor
+) -> Tensor | None:
+    """The part of `out`, with axes of these names, of which some may be cut; None without it."""
+    if out is None:
+        return None
+    no_output_for_gradient(function, *read)
+    of_out = Cut(whole(out, cut.mesh), names, may)
+    if of_out.by != cut.by:
+        raise NotThePart
+    return of_out.place(function, "out", out, like)
+
+
+def _joined(cut: Cut, part: Tensor, names: Names, out: Any) -> Tensor:
     if out is None:
         return cut.join(part, names)
     overwritten(out)

@@ -19,7 +19,7 @@ from posenc_native.engines.tensors.inputs import (
 )
 from posenc_native.engines.tensors.results import no_output_for_gradient
 
-from .cut import Cut, Names, mesh_of, overwritten, whole
+from .cut import Cut, Names, mesh_of, overwritten, result_like, whole
 from .errors import NotThePart
 
 AnyRotation = TypeVar("AnyRotation", Rotation, TableRotation)
@@ -32,21 +32,9 @@ def rotate(x: Any, rotation: Any, out: Any) -> Tensor:
     cut = cut_of(x, rotation.layout)
     own = part_of(function, cut, rotation)
     if out is not None:
-        if out is x and needs_grad(x):
-            cut.place(function, "out", out, "x")
-            return x.copy_(rotate(x, rotation, None))  # type: ignore[no-any-return]
-        no_output_for_gradient(function, *tensors_of(x, rotation))
-        place = cut.place(function, "out", out, "x")
-        operation(place if out is x else cut.local(x), own, place)
-        overwritten(out)
-        return out  # type: ignore[no-any-return]
-    if not needs_grad(*tensors_of(x, rotation)):
-        with torch.no_grad():
-            room = cut.room(x)
-            if room is not None:
-                operation(x.to_local(), own, room.to_local())
-                return room
-    return cut.join(operation(cut.local(x), own, None), cut.names)
+        no_output_for_gradient(function, *tensors_of(rotation))
+    read = tensors_of(x, rotation)
+    return result_like(function, cut, "x", x, out, read, lambda t, to: operation(t, own, to))
 
 
 def rotate_two(q: Any, k: Any, rotation: Any, to: Any) -> tuple[Tensor, Tensor]:
