@@ -22,11 +22,7 @@ from .initial import initialize
 from .placement import device_of, precision_of
 
 if TYPE_CHECKING:
-    from posenc_native.base.kinds import (
-        Combination,
-        Device,
-        EmbeddingScale,
-    )
+    from posenc_native.base.kinds import Combination, Device, EmbeddingScale
 
 
 class PositionalEncoding(nn.Module):

@@ -22,10 +22,7 @@ from .initial import drawn, initialize, reset_layers
 from .placement import device_of, local_heads, local_network, own_heads
 
 if TYPE_CHECKING:
-    from posenc_native.base.kinds import (
-        Device,
-        KerpleKind,
-    )
+    from posenc_native.base.kinds import Device, KerpleKind
 
 
 class ToeplitzBias(nn.Module):

@@ -23,12 +23,7 @@ from .initial import initialize, reset_layers
 from .placement import precision_of
 
 if TYPE_CHECKING:
-    from posenc_native.base.kinds import (
-        Combination,
-        Device,
-        EmbeddingScale,
-        InitialTable,
-    )
+    from posenc_native.base.kinds import Combination, Device, EmbeddingScale, InitialTable
 
 
 class LearnedPositionalEncoding(PositionalEncoding):

@@ -25,10 +25,7 @@ from .initial import initialize, reset_layers
 from .placement import device_of, local_heads, local_network
 
 if TYPE_CHECKING:
-    from posenc_native.base.kinds import (
-        Device,
-        SinusoidalLayout,
-    )
+    from posenc_native.base.kinds import Device, SinusoidalLayout
 
 _product = taken_apart(torch.matmul, "matrices", "matmul")
 

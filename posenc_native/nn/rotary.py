@@ -94,12 +94,7 @@ class DescribedModule(nn.Module):
 
     @classmethod
     def preset(
-        cls,
-        name: str,
-        layer_type: str | None = None,
-        *,
-        seq_len: int | None = None,
-        **options: Any,
+        cls, name: str, layer_type: str | None = None, *, seq_len: int | None = None, **options: Any
     ) -> Self:
         """The rotation of a published model, by name; `posenc_native.rotary_presets` has them.
 
@@ -362,11 +357,7 @@ class LearnedRotaryEmbedding(nn.Module):
         initialize(self.inv_freq, own_heads(self, self.inv_freq, whole, -2))
 
     def forward(
-        self,
-        q: Tensor,
-        k: Tensor | None,
-        positions: Positions = None,
-        layout: str | None = None,
+        self, q: Tensor, k: Tensor | None, positions: Positions = None, layout: str | None = None
     ) -> tuple[Tensor, Tensor]:
         """q and k, rotated; layout: default that of the module."""
         self._like._check_width("LearnedRotaryEmbedding", "q", q)

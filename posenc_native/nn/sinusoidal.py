@@ -19,12 +19,7 @@ from .initial import initialize, reset_layers
 from .placement import device_of, precision_of
 
 if TYPE_CHECKING:
-    from posenc_native.base.kinds import (
-        Combination,
-        Device,
-        EmbeddingScale,
-        SinusoidalLayout,
-    )
+    from posenc_native.base.kinds import Combination, Device, EmbeddingScale, SinusoidalLayout
 
 
 class SinusoidalPositionalEncoding(PositionalEncoding):

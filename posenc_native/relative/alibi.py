@@ -39,11 +39,7 @@ if TYPE_CHECKING:
         TorchDtype,
     )
 
-__all__ = [
-    "alibi_columns",
-    "alibi_diagonals",
-    "alibi_slopes",
-]
+__all__ = ["alibi_columns", "alibi_diagonals", "alibi_slopes"]
 
 
 if TYPE_CHECKING:

@@ -35,11 +35,7 @@ if TYPE_CHECKING:
         Plain,
     )
 
-__all__ = [
-    "fire_bias",
-    "kerple_diagonals",
-    "sandwich_diagonals",
-]
+__all__ = ["fire_bias", "kerple_diagonals", "sandwich_diagonals"]
 
 
 # --- KERPLE, Sandwich
