@@ -21,8 +21,8 @@ from posenc_native.rotary.rotary import Rotary
 from posenc_native.rotary.supports import rotary_in
 from posenc_native.rotary.xpos import apply_xpos, xpos_tables
 
-from .initial import initialize
-from .placement import local_heads, own_heads
+from .initial import initialize_heads
+from .placement import local_heads
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -353,8 +353,7 @@ class LearnedRotaryEmbedding(nn.Module):
 
     def reset_parameters(self) -> None:
         """Give the frequencies the values that they began with."""
-        whole = torch.from_numpy(self._initial.copy())
-        initialize(self.inv_freq, own_heads(self, self.inv_freq, whole, -2))
+        initialize_heads(self, "inv_freq", torch.from_numpy(self._initial.copy()))
 
     def forward(
         self, q: Tensor, k: Tensor | None, positions: Positions = None, layout: str | None = None
