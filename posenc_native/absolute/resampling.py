@@ -25,9 +25,7 @@ if TYPE_CHECKING:
         TensorLike,
     )
 
-__all__ = [
-    "resample_positions",
-]
+__all__ = ["resample_positions"]
 
 INTERPOLATIONS = ("linear", "cubic")
 

@@ -15,20 +15,8 @@ from posenc_native.engines import late
 if absent("torch"):
     raise ImportError(f"posenc_native.nn needs torch: {install_command('torch')}")
 
-from .absolute import (
-    LinearPositionalEncoding,
-    NormalizedPositionalEncoding,
-    PositionalEncoding,
-)
-from .biases import (
-    FIRE,
-    ALiBi,
-    ClippedRelativeBias,
-    Kerple,
-    Sandwich,
-    T5RelativeBias,
-    ToeplitzBias,
-)
+from .absolute import LinearPositionalEncoding, NormalizedPositionalEncoding, PositionalEncoding
+from .biases import FIRE, ALiBi, ClippedRelativeBias, Kerple, Sandwich, T5RelativeBias, ToeplitzBias
 from .learned import LearnedPositionalEncoding, RecurrentPositionalEncoding
 from .norm_rotary import NormRotaryEmbedding
 from .query_terms import RelativePositionalEncoding, ShawRelativePosition

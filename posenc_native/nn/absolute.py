@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,20 +15,15 @@ from posenc_native.absolute.encodings import (
     normalized_positions,
 )
 from posenc_native.base import arguments
-from posenc_native.base.calls import call_arguments
 
-from .initial import initialize
+from .module import Described
 from .placement import device_of, precision_of
 
 if TYPE_CHECKING:
-    from posenc_native.base.kinds import (
-        Combination,
-        Device,
-        EmbeddingScale,
-    )
+    from posenc_native.base.kinds import Combination, Device, EmbeddingScale
 
 
-class PositionalEncoding(nn.Module):
+class PositionalEncoding(Described):
     """The base class of the absolute encodings: ``dropout(combine(x, encoding))``.
 
     A subclass defines `encoding`, what the positions are worth. Calling the module combines it with
@@ -84,8 +78,6 @@ class PositionalEncoding(nn.Module):
         """
         raise NotImplementedError
 
-    __call__: Callable[..., Tensor]  # torch's returns Any
-
     def forward(
         self,
         x: Tensor,
@@ -135,15 +127,8 @@ class PositionalEncoding(nn.Module):
         combined: Tensor = combine(x, encoding, how=self.how, x_scale=self.x_scale)
         return combined
 
-    def extra_repr(self) -> str:
-        """The call, for print(model)."""
-        return call_arguments(type(self), **self._arguments())
-
     def _arguments(self) -> dict[str, Any]:
-        return {
-            "d_model": self.d_model, "dropout": self.dropout.p, "how": self.how,
-            "x_scale": self.x_scale, "batch_first": self.batch_first,
-        }  # fmt: skip
+        return {**super()._arguments(), "dropout": self.dropout.p}
 
 
 class LinearPositionalEncoding(PositionalEncoding):
@@ -181,16 +166,16 @@ class LinearPositionalEncoding(PositionalEncoding):
     ) -> None:
         super().__init__(d_model, dropout, how=how, x_scale=x_scale, batch_first=batch_first)
         self.dim: int = arguments.size("LinearPositionalEncoding", "dim", dim)
-        scale = arguments.finite_number("LinearPositionalEncoding", "scale", scale)
-        self.first_scale = scale
-        self.scale: float | nn.Parameter = scale
+        self.learned = learned
+        self.first_scale = arguments.finite_number("LinearPositionalEncoding", "scale", scale)
+        self.scale: float | nn.Parameter = self.first_scale
         if learned:
-            self.scale = nn.Parameter(torch.full((self.dim,), scale))
+            self.scale = nn.Parameter(torch.full((self.dim,), self.first_scale))
 
     def reset_parameters(self) -> None:
         """Give a learned factor the value that it began with."""
         if isinstance(self.scale, nn.Parameter):
-            initialize(self.scale, torch.full((self.dim,), self.first_scale))
+            nn.init.constant_(self.scale, self.first_scale)
 
     def encoding(
         self,
@@ -205,9 +190,7 @@ class LinearPositionalEncoding(PositionalEncoding):
         return values
 
     def _arguments(self) -> dict[str, Any]:
-        learned = isinstance(self.scale, nn.Parameter)
-        scale = {"learned": True} if learned else {"scale": self.scale}
-        return {**super()._arguments(), "dim": self.dim, **scale}
+        return {**super()._arguments(), "scale": self.first_scale}
 
 
 class NormalizedPositionalEncoding(PositionalEncoding):
@@ -265,13 +248,9 @@ class NormalizedPositionalEncoding(PositionalEncoding):
             mask bools or integers ``[b, s]``; with a mask no positions.
         """
         values: Tensor = normalized_positions(
-            positions,
-            length,
-            mask=mask,
-            dtype=dtype,
-            device=device_of(self, device),
+            positions, length, mask=mask, dtype=dtype, device=device_of(self, device),
             **self.options,
-        )
+        )  # fmt: skip
         return values
 
     def forward(

@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from posenc_native.base import arguments
-from posenc_native.base.calls import call_arguments
 from posenc_native.engines.tensors.sharded.taken_apart import taken_apart
 from posenc_native.relative.alibi import alibi_diagonals, alibi_slopes
 from posenc_native.relative.bias import add_toeplitz_bias, toeplitz_bias
-from posenc_native.relative.heads import Heads, heads_of, shown_heads
+from posenc_native.relative.heads import Heads, heads_of
 from posenc_native.relative.kernels import fire_bias, kerple_diagonals, sandwich_diagonals
 from posenc_native.relative.tables import clipped_diagonals, t5_diagonals
 
-from .checks import check_scores, flag, positive_size
-from .initial import drawn, initialize, reset_layers
-from .placement import device_of, local_heads, local_network, own_heads
+from .initial import initialize_heads, reset_layers
+from .module import Described, flag, positive_size
+from .placement import device_of, local_heads, local_network
 
 if TYPE_CHECKING:
-    from posenc_native.base.kinds import (
-        Device,
-        KerpleKind,
-    )
+    from posenc_native.base.kinds import Device, KerpleKind
 
 
-class ToeplitzBias(nn.Module):
+class ToeplitzBias(Described):
     """A bias that depends on key - query alone: the base class of ALiBi, T5 and the like.
 
     A subclass defines `diagonals`, what the distances are worth. Calling the module adds the bias
@@ -53,8 +48,6 @@ class ToeplitzBias(nn.Module):
         """``[H, q_len + k_len - 1]``, or ``[B, H, ...]`` for q_offset ``[B]``."""
         raise NotImplementedError
 
-    __call__: Callable[..., Tensor]  # torch's returns Any
-
     def forward(
         self,
         scores: Tensor,
@@ -68,7 +61,7 @@ class ToeplitzBias(nn.Module):
         diagonals: the result of `diagonals` for scores of these lengths and this q_offset, if it is
             there already.
         """
-        check_scores(type(self).__name__, scores)
+        _check_scores(type(self).__name__, scores)
         q_len, k_len = scores.shape[-2:]
         if diagonals is None:
             diagonals = self.diagonals(q_len, k_len, q_offset, scores.device)
@@ -95,7 +88,36 @@ class ToeplitzBias(nn.Module):
         return laid
 
 
-class ALiBi(ToeplitzBias):
+class BiasOfHeads(ToeplitzBias):
+    """A bias with heads of which a rank may have some, and with a causal mask."""
+
+    head_axes: ClassVar[dict[str, int | None]] = {}  # axes of heads, by parameter
+
+    def __init__(self, num_heads: int, heads: Heads, causal: bool) -> None:
+        super().__init__()
+        function = type(self).__name__
+        self.causal: bool = flag(function, "causal", causal)
+        self.num_heads: int = arguments.size(function, "num_heads", num_heads)
+        self.heads: range = heads_of(function, heads, self.num_heads)
+
+    def diagonals(
+        self,
+        q_len: int,
+        k_len: int,
+        q_offset: int | Tensor | None = None,
+        device: Device | None = None,
+    ) -> Tensor:
+        """``[H, q_len + k_len - 1]``, or ``[B, H, ...]`` for q_offset ``[B]``."""
+        lengths = {"q_len": q_len, "k_len": k_len, "q_offset": q_offset}
+        values: Tensor = self._diagonals(device_of(self, device), causal=self.causal, **lengths)
+        return values
+
+    def _diagonals(self, device: torch.device, **call: Any) -> Any:
+        """What a subclass makes of the call: its function of posenc_native, of its parameters."""
+        raise NotImplementedError
+
+
+class ALiBi(BiasOfHeads):
     """Attention with linear biases: ``-slope * |distance|``.
 
     Args:
@@ -121,7 +143,7 @@ class ALiBi(ToeplitzBias):
         tensor([[-1.5000, -1.0000, -0.5000,  0.0000]])
     """
 
-    head_axes: ClassVar[dict[str, int | None]] = {"slopes": 0}  # axes of heads, by parameter
+    head_axes: ClassVar[dict[str, int | None]] = {"slopes": 0}
 
     def __init__(
         self,
@@ -132,11 +154,9 @@ class ALiBi(ToeplitzBias):
         heads: Heads = None,
         causal: bool = False,
     ) -> None:
-        super().__init__()
-        self.causal: bool = flag("ALiBi", "causal", causal)
-        self.num_heads: int = arguments.head_count("ALiBi", "num_heads", num_heads)
-        self.heads: range = heads_of("ALiBi", heads, self.num_heads)
+        super().__init__(arguments.head_count("ALiBi", "num_heads", num_heads), heads, causal)
         self.symmetric = symmetric
+        self.learned = learned
         self.slopes: nn.Parameter | None = None
         if learned:
             self.slopes = nn.Parameter(torch.empty(len(self.heads)))
@@ -147,34 +167,17 @@ class ALiBi(ToeplitzBias):
         """Give learned slopes the values of `posenc_native.alibi_slopes`."""
         if self.slopes is not None:
             slopes = torch.tensor(alibi_slopes(self.num_heads), dtype=torch.float32)
-            initialize(self.slopes, own_heads(self, self.slopes, slopes, 0))
+            initialize_heads(self, "slopes", slopes)
 
-    def diagonals(
-        self,
-        q_len: int,
-        k_len: int,
-        q_offset: int | Tensor | None = None,
-        device: Device | None = None,
-    ) -> Tensor:
-        """``[H, q_len + k_len - 1]``, or ``[B, H, ...]`` for q_offset ``[B]``."""
-        values: Tensor = alibi_diagonals(
-            self.num_heads, q_len, k_len, symmetric=self.symmetric, causal=self.causal,
-            q_offset=q_offset, heads=self.heads,
-            slopes=None if self.slopes is None else local_heads(self, self.slopes),
-            device=device_of(self, device),
-        )  # fmt: skip
-        return values
-
-    def extra_repr(self) -> str:
-        """The call, for print(model)."""
-        return call_arguments(
-            type(self), num_heads=self.num_heads, symmetric=self.symmetric,
-            learned=self.slopes is not None, heads=shown_heads(self.heads, self.num_heads),
-            causal=self.causal,
+    def _diagonals(self, device: torch.device, **call: Any) -> Any:
+        slopes = None if self.slopes is None else local_heads(self, self.slopes)
+        return alibi_diagonals(
+            self.num_heads, symmetric=self.symmetric, slopes=slopes, heads=self.heads,
+            device=device, **call,
         )  # fmt: skip
 
 
-class Kerple(ToeplitzBias):
+class Kerple(BiasOfHeads):
     """Kernelised bias with two learned numbers a head: ``-r1 * log(1 + r2 * d)``.
 
     d is the distance to earlier keys. With kind "power" the bias is ``-r1 * d ** r2``.
@@ -182,9 +185,7 @@ class Kerple(ToeplitzBias):
     Args:
         num_heads: H.
         kind: "log" or "power".
-        heads: which of them are here, where tensor parallelism gives each rank some: a range or
-            slice of consecutive ones, or (rank, ranks) for an equal share. Scores then have these
-            heads alone.
+        heads: which of them are here, as in `ALiBi`: a range, a slice or (rank, ranks).
         causal: True for a mask as well, as in `ALiBi`: keys after the query are worth -inf.
 
     Raises:
@@ -204,55 +205,32 @@ class Kerple(ToeplitzBias):
     def __init__(
         self, num_heads: int, *, kind: KerpleKind = "log", heads: Heads = None, causal: bool = False
     ) -> None:
-        super().__init__()
-        self.causal: bool = flag("Kerple", "causal", causal)
+        super().__init__(num_heads, heads, causal)
         if kind not in ("log", "power"):
             arguments.wrong_value("Kerple", "kind", "'log' or 'power'", repr(kind))
         self.kind: KerpleKind = kind
-        self.num_heads: int = arguments.size("Kerple", "num_heads", num_heads)
-        self.heads: range = heads_of("Kerple", heads, self.num_heads)
         self.r1: nn.Parameter = nn.Parameter(torch.empty(len(self.heads)))
         self.r2: nn.Parameter = nn.Parameter(torch.empty(len(self.heads)))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Draw r1 in 0 .. 2 and r2 in 0 .. 1 (0 .. 2 for a power), as the code of the paper."""
-        for parameter, most in ((self.r1, 2), (self.r2, 1 if self.kind == "log" else 2)):
-            whole = drawn(torch.rand, parameter, self.num_heads) * most
-            initialize(parameter, own_heads(self, parameter, whole, 0))
+        for name, most in (("r1", 2), ("r2", 1 if self.kind == "log" else 2)):
+            initialize_heads(self, name, torch.rand(self.num_heads, device=self.r1.device) * most)
 
-    def diagonals(
-        self,
-        q_len: int,
-        k_len: int,
-        q_offset: int | Tensor | None = None,
-        device: Device | None = None,
-    ) -> Tensor:
-        """``[H, q_len + k_len - 1]``, or ``[B, H, ...]`` for q_offset ``[B]``."""
+    def _diagonals(self, device: torch.device, **call: Any) -> Any:
         r1 = local_heads(self, self.r1).clamp(min=0.01)
         r2 = local_heads(self, self.r2).clamp(min=0.01, max=None if self.kind == "log" else 2.0)
-        values: Tensor = kerple_diagonals(
-            r1, r2, q_len, k_len, kind=self.kind, q_offset=q_offset, causal=self.causal
-        )
-        return values
-
-    def extra_repr(self) -> str:
-        """The call, for print(model)."""
-        return call_arguments(
-            type(self), num_heads=self.num_heads, kind=self.kind,
-            heads=shown_heads(self.heads, self.num_heads), causal=self.causal,
-        )  # fmt: skip
+        return kerple_diagonals(r1, r2, kind=self.kind, **call)
 
 
-class Sandwich(ToeplitzBias):
+class Sandwich(BiasOfHeads):
     """Inner products of sinusoidal encodings as a bias, per head scaled down.
 
     Args:
         num_heads: H.
         dim, base: of the sinusoidal encoding.
-        heads: which of them are here, where tensor parallelism gives each rank some: a range or
-            slice of consecutive ones, or (rank, ranks) for an equal share. Scores then have these
-            heads alone.
+        heads: which of them are here, as in `ALiBi`: a range, a slice or (rank, ranks).
         causal: True for a mask as well, as in `ALiBi`: keys after the query are worth -inf.
 
     Source: Chi et al. 2023, "Dissecting Transformer Length Extrapolation via the Lens of Receptive
@@ -265,8 +243,6 @@ class Sandwich(ToeplitzBias):
         torch.Size([2, 4, 8, 8])
     """
 
-    head_axes: ClassVar[dict[str, int | None]] = {}
-
     def __init__(
         self,
         num_heads: int,
@@ -276,36 +252,33 @@ class Sandwich(ToeplitzBias):
         heads: Heads = None,
         causal: bool = False,
     ) -> None:
-        super().__init__()
-        self.causal: bool = flag("Sandwich", "causal", causal)
-        self.num_heads: int = arguments.size("Sandwich", "num_heads", num_heads)
-        self.heads: range = heads_of("Sandwich", heads, self.num_heads)
+        super().__init__(num_heads, heads, causal)
         self.dim: int = arguments.even_size("Sandwich", "dim", dim)
         self.base: float = arguments.positive_number("Sandwich", "base", base)
 
-    def diagonals(
-        self,
-        q_len: int,
-        k_len: int,
-        q_offset: int | Tensor | None = None,
-        device: Device | None = None,
-    ) -> Tensor:
-        """``[H, q_len + k_len - 1]``, or ``[B, H, ...]`` for q_offset ``[B]``."""
-        values: Tensor = sandwich_diagonals(
-            self.num_heads, q_len, k_len, dim=self.dim, base=self.base, causal=self.causal,
-            q_offset=q_offset, heads=self.heads, device=device_of(self, device),
-        )  # fmt: skip
-        return values
-
-    def extra_repr(self) -> str:
-        """The call, for print(model)."""
-        return call_arguments(
-            type(self), num_heads=self.num_heads, dim=self.dim, base=self.base,
-            heads=shown_heads(self.heads, self.num_heads), causal=self.causal,
-        )  # fmt: skip
+    def _diagonals(self, device: torch.device, **call: Any) -> Any:
+        return sandwich_diagonals(
+            self.num_heads, dim=self.dim, base=self.base, heads=self.heads, device=device, **call
+        )
 
 
-class T5RelativeBias(ToeplitzBias):
+class TableOfDistances(BiasOfHeads):
+    """A bias with a learned table: a row for each distance, or for some of them together."""
+
+    head_axes: ClassVar[dict[str, int | None]] = {"weight": 1}
+
+    def __init__(self, rows: int, num_heads: int, heads: Heads, causal: bool) -> None:
+        super().__init__(num_heads, heads, causal)
+        self.weight: nn.Parameter = nn.Parameter(torch.empty(rows, len(self.heads)))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the table normally, with standard deviation 0.02."""
+        shape = (self.weight.shape[0], self.num_heads)
+        initialize_heads(self, "weight", torch.randn(shape, device=self.weight.device) * 0.02)
+
+
+class T5RelativeBias(TableOfDistances):
     """T5's learned bias of distance buckets.
 
     Args:
@@ -314,9 +287,7 @@ class T5RelativeBias(ToeplitzBias):
         max_distance: from here on distances share a bucket.
         bidirectional: True in encoders; False in decoders, where future keys share bucket 0. They
             are masked with `causal` alone.
-        heads: which of them are here, where tensor parallelism gives each rank some: a range or
-            slice of consecutive ones, or (rank, ranks) for an equal share. Scores then have these
-            heads alone.
+        heads: which of them are here, as in `ALiBi`: a range, a slice or (rank, ranks).
         causal: True for a mask as well, as in `ALiBi`: keys after the query are worth -inf.
 
     The parameter ``weight`` ``[num_buckets, H]`` is ``relative_attention_bias.weight`` of
@@ -334,8 +305,6 @@ class T5RelativeBias(ToeplitzBias):
         torch.Size([2, 4, 8, 8])
     """
 
-    head_axes: ClassVar[dict[str, int | None]] = {"weight": 1}
-
     def __init__(
         self,
         num_heads: int,
@@ -346,55 +315,28 @@ class T5RelativeBias(ToeplitzBias):
         *,
         causal: bool = False,
     ) -> None:
-        super().__init__()
-        self.causal: bool = flag("T5RelativeBias", "causal", causal)
+        num_buckets = arguments.size("T5RelativeBias", "num_buckets", num_buckets)
+        super().__init__(num_buckets, num_heads, heads, causal)
+        self.num_buckets: int = num_buckets
         self.max_distance: int = max_distance
         self.bidirectional: bool = bidirectional
-        self.num_heads: int = arguments.size("T5RelativeBias", "num_heads", num_heads)
-        self.heads: range = heads_of("T5RelativeBias", heads, self.num_heads)
-        num_buckets = arguments.size("T5RelativeBias", "num_buckets", num_buckets)
-        self.weight: nn.Parameter = nn.Parameter(torch.empty(num_buckets, len(self.heads)))
-        self.reset_parameters()
         self.diagonals(1, 1)  # raises for an impossible configuration
 
-    def reset_parameters(self) -> None:
-        """Draw the table normally, with standard deviation 0.02."""
-        whole = drawn(torch.randn, self.weight, self.weight.shape[0], self.num_heads) * 0.02
-        initialize(self.weight, own_heads(self, self.weight, whole, 1))
-
-    def diagonals(
-        self,
-        q_len: int,
-        k_len: int,
-        q_offset: int | Tensor | None = None,
-        device: Device | None = None,
-    ) -> Tensor:
-        """``[H, q_len + k_len - 1]``, or ``[B, H, ...]`` for q_offset ``[B]``."""
-        values: Tensor = t5_diagonals(
-            local_heads(self, self.weight), q_len, k_len, bidirectional=self.bidirectional,
-            max_distance=self.max_distance, q_offset=q_offset, causal=self.causal,
-        )  # fmt: skip
-        return values
-
-    def extra_repr(self) -> str:
-        """The call, for print(model)."""
-        return call_arguments(
-            type(self), num_heads=self.num_heads, num_buckets=self.weight.shape[0],
-            max_distance=self.max_distance, bidirectional=self.bidirectional,
-            heads=shown_heads(self.heads, self.num_heads), causal=self.causal,
+    def _diagonals(self, device: torch.device, **call: Any) -> Any:
+        return t5_diagonals(
+            local_heads(self, self.weight), bidirectional=self.bidirectional,
+            max_distance=self.max_distance, **call,
         )  # fmt: skip
 
 
-class ClippedRelativeBias(ToeplitzBias):
+class ClippedRelativeBias(TableOfDistances):
     """A learned number for each distance up to a limit, the farther ones sharing the last.
 
     Args:
         num_heads: H.
         left: the farthest key before the query with a number of its own.
         right: the farthest after it; by default `left`.
-        heads: which of them are here, where tensor parallelism gives each rank some: a range or
-            slice of consecutive ones, or (rank, ranks) for an equal share. Scores then have these
-            heads alone.
+        heads: which of them are here, as in `ALiBi`: a range, a slice or (rank, ranks).
         causal: True for a mask as well, as in `ALiBi`: keys after the query are worth -inf.
 
     Example:
@@ -403,8 +345,6 @@ class ClippedRelativeBias(ToeplitzBias):
         >>> pnn.ClippedRelativeBias(4, 16)(torch.zeros(2, 4, 8, 8)).shape
         torch.Size([2, 4, 8, 8])
     """
-
-    head_axes: ClassVar[dict[str, int | None]] = {"weight": 1}
 
     def __init__(
         self,
@@ -415,46 +355,17 @@ class ClippedRelativeBias(ToeplitzBias):
         heads: Heads = None,
         causal: bool = False,
     ) -> None:
-        super().__init__()
-        self.causal: bool = flag("ClippedRelativeBias", "causal", causal)
-        self.num_heads: int = arguments.size("ClippedRelativeBias", "num_heads", num_heads)
-        self.heads: range = heads_of("ClippedRelativeBias", heads, self.num_heads)
-        self.left: int = arguments.size("ClippedRelativeBias", "left", left)
-        right = self.left if right is None else right
-        width = self.left + arguments.size("ClippedRelativeBias", "right", right) + 1
-        self.weight: nn.Parameter = nn.Parameter(torch.empty(width, len(self.heads)))
-        self.reset_parameters()
+        left = arguments.size("ClippedRelativeBias", "left", left)
+        after = left if right is None else arguments.size("ClippedRelativeBias", "right", right)
+        super().__init__(left + after + 1, num_heads, heads, causal)
+        self.left: int = left
+        self.right: int | None = None if after == left else after
 
-    def reset_parameters(self) -> None:
-        """Draw the table normally, with standard deviation 0.02."""
-        whole = drawn(torch.randn, self.weight, self.weight.shape[0], self.num_heads) * 0.02
-        initialize(self.weight, own_heads(self, self.weight, whole, 1))
-
-    def diagonals(
-        self,
-        q_len: int,
-        k_len: int,
-        q_offset: int | Tensor | None = None,
-        device: Device | None = None,
-    ) -> Tensor:
-        """``[H, q_len + k_len - 1]``, or ``[B, H, ...]`` for q_offset ``[B]``."""
-        values: Tensor = clipped_diagonals(
-            local_heads(self, self.weight), q_len, k_len, left=self.left, q_offset=q_offset,
-            causal=self.causal,
-        )  # fmt: skip
-        return values
-
-    def extra_repr(self) -> str:
-        """The call, for print(model)."""
-        right = self.weight.shape[0] - 1 - self.left
-        return call_arguments(
-            type(self), num_heads=self.num_heads, left=self.left,
-            right=None if right == self.left else right,
-            heads=shown_heads(self.heads, self.num_heads), causal=self.causal,
-        )  # fmt: skip
+    def _diagonals(self, device: torch.device, **call: Any) -> Any:
+        return clipped_diagonals(local_heads(self, self.weight), left=self.left, **call)
 
 
-class FIRE(nn.Module):
+class FIRE(Described):
     """A small network of the distance relative to the position of the query.
 
     Every row has its own divisor, so this bias is a matrix that each call makes.
@@ -483,6 +394,11 @@ class FIRE(nn.Module):
         torch.Size([2, 4, 8, 8])
     """
 
+    head_axes: ClassVar[dict[str, int | None]] = {
+        "network.0.weight": None, "network.0.bias": None, "network.2.weight": 0,
+        "network.2.bias": 0, "c": None, "threshold_scale": None,
+    }  # fmt: skip
+
     def __init__(
         self,
         num_heads: int,
@@ -505,16 +421,11 @@ class FIRE(nn.Module):
         self.c: nn.Parameter = nn.Parameter(torch.tensor([self.first_c]))
         self.threshold_scale: nn.Parameter = nn.Parameter(torch.tensor([1.0]))
 
-    head_axes: ClassVar[dict[str, int | None]] = {
-        "network.0.weight": None, "network.0.bias": None, "network.2.weight": 0,
-        "network.2.bias": 0, "c": None, "threshold_scale": None,
-    }  # fmt: skip
-
     def reset_parameters(self) -> None:
         """Give c and the scale of the threshold, and the network, first values."""
         reset_layers(self.network)
-        initialize(self.c, torch.tensor([self.first_c]))
-        initialize(self.threshold_scale, torch.tensor([1.0]))
+        nn.init.constant_(self.c, self.first_c)
+        nn.init.ones_(self.threshold_scale)
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
@@ -526,11 +437,9 @@ class FIRE(nn.Module):
                 state_dict[prefix + name] = given.reshape(1)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
-    __call__: Callable[..., Tensor]  # torch's returns Any
-
     def forward(self, scores: Tensor, q_offset: int | Tensor | None = None) -> Tensor:
         """Scores with the bias added."""
-        check_scores("FIRE", scores)
+        _check_scores("FIRE", scores)
         return add_bias("FIRE", scores, self.bias(scores.shape[-2], scores.shape[-1], q_offset))
 
     def bias(
@@ -549,13 +458,17 @@ class FIRE(nn.Module):
         )  # fmt: skip
         return values if dtype is None else values.to(dtype)
 
-    def extra_repr(self) -> str:
-        """The call, for print(model)."""
+    def _arguments(self) -> dict[str, Any]:
         first, _, last = self.network
-        return call_arguments(
-            type(self), num_heads=last.out_features, hidden=first.out_features,
-            threshold=self.threshold, causal=self.causal,
-        )  # fmt: skip
+        sizes = {"num_heads": last.out_features, "hidden": first.out_features}
+        return {**sizes, "c": self.first_c, **super()._arguments()}
+
+
+def _check_scores(function: str, scores: Tensor) -> None:
+    """ValueError unless scores have axes for heads, queries and keys."""
+    if scores.ndim < 3:
+        expected = "shape [..., H, q_len, k_len]"
+        arguments.wrong_value(function, "scores", expected, list(scores.shape))
 
 
 def add_bias(function: str, scores: Tensor, bias: Tensor, inplace: bool = False) -> Tensor:

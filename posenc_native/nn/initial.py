@@ -7,8 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["drawn", "initialize", "reset_layers"]
-
 
 @torch.no_grad()
 def initialize(parameter: Tensor, values: Tensor) -> None:
@@ -23,10 +21,14 @@ def initialize(parameter: Tensor, values: Tensor) -> None:
     target.copy_(values)
 
 
-def drawn(random: Any, parameter: nn.Parameter, *shape: int) -> Tensor:
-    """``random(shape)``, as torch.rand and torch.randn are, on the parameter's device."""
-    values: Tensor = random(*shape, device=parameter.device)
-    return values
+def initialize_heads(module: nn.Module, name: str, values: Tensor) -> None:
+    """Write values for all heads of a layer into a parameter, which has those that are here."""
+    parameter = getattr(module, name)
+    if values.shape != parameter.shape:  # a DTensor has the shape of all of them
+        axes: Any = module.head_axes
+        heads: Any = module.heads
+        values = values.narrow(axes[name], heads.start, len(heads))
+    initialize(parameter, values)
 
 
 def reset_layers(network: nn.Module) -> None:

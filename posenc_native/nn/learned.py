@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,12 +23,7 @@ from .initial import initialize, reset_layers
 from .placement import precision_of
 
 if TYPE_CHECKING:
-    from posenc_native.base.kinds import (
-        Combination,
-        Device,
-        EmbeddingScale,
-        InitialTable,
-    )
+    from posenc_native.base.kinds import Combination, Device, EmbeddingScale, InitialTable
 
 
 class LearnedPositionalEncoding(PositionalEncoding):
@@ -99,7 +94,7 @@ class LearnedPositionalEncoding(PositionalEncoding):
     def reset_parameters(self) -> None:
         """Give the table its first values."""
         whole = torch.empty(self.weight.shape, device=self.weight.device)
-        _INITIAL_TABLES[self.init](self, whole)
+        _INITIAL_TABLES[self.init](whole, self)
         if self.padding_idx is not None:
             whole[self.padding_idx].zero_()
         initialize(self.weight, whole)
@@ -133,27 +128,19 @@ class LearnedPositionalEncoding(PositionalEncoding):
         module.weight = nn.Parameter(weight, self.weight.requires_grad)
         return module
 
-    def _arguments(self) -> dict[str, Any]:
-        return {
-            "num_positions": self.num_positions, **super()._arguments(), "offset": self.offset,
-            "padding_idx": self.padding_idx, "init": self.init, "std": self.std,
-        }  # fmt: skip
 
-
-def _truncated_normal(module: LearnedPositionalEncoding, table: Tensor) -> None:
-    nn.init.trunc_normal_(table, std=module.std, a=-2 * module.std, b=2 * module.std)
-
-
-def _sinusoidal_rows(module: LearnedPositionalEncoding, table: Tensor) -> None:
+def _sinusoidal_rows(table: Tensor, module: LearnedPositionalEncoding) -> None:
     positions = torch.arange(-module.offset, module.num_positions, device=table.device)
     table.copy_(sinusoidal(positions, module.d_model, dtype=torch.float32))
 
 
-_INITIAL_TABLES: dict[str, Any] = {
-    "normal": lambda module, table: nn.init.normal_(table, std=module.std),
-    "truncated_normal": _truncated_normal,
-    "uniform": lambda _, table: nn.init.uniform_(table),
-    "zeros": lambda _, table: nn.init.zeros_(table),
+_INITIAL_TABLES: dict[str, Callable[[Tensor, LearnedPositionalEncoding], Any]] = {
+    "normal": lambda table, module: table.normal_(0.0, module.std),
+    "truncated_normal": lambda table, module: nn.init.trunc_normal_(
+        table, std=module.std, a=-2 * module.std, b=2 * module.std
+    ),
+    "uniform": lambda table, _: table.uniform_(),
+    "zeros": lambda table, _: table.zero_(),
     "sinusoidal": _sinusoidal_rows,
 }
 
@@ -206,7 +193,8 @@ class RecurrentPositionalEncoding(PositionalEncoding):
     ) -> None:
         super().__init__(d_model, dropout, how=how, x_scale=x_scale, batch_first=batch_first)
         function = "RecurrentPositionalEncoding"
-        width = self.d_model if hidden is None else arguments.size(function, "hidden", hidden)
+        self.hidden = None if hidden is None else arguments.size(function, "hidden", hidden)
+        width = self.d_model if self.hidden is None else self.hidden
         if num_positions is not None:
             num_positions = arguments.size(function, "num_positions", num_positions)
         self.num_positions = num_positions
@@ -263,7 +251,3 @@ class RecurrentPositionalEncoding(PositionalEncoding):
             arguments.wrong_value(type(self).__name__, "num_positions", expected, None)
         rows: Tensor = learned_positions(self.states(self.num_positions), positions)
         return self.projected(rows)
-
-    def _arguments(self) -> dict[str, Any]:
-        hidden = {} if self.output is None else {"hidden": len(self.start)}
-        return {**super()._arguments(), **hidden, "num_positions": self.num_positions}

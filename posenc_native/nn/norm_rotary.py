@@ -13,7 +13,7 @@ from posenc_native.base import arguments
 from posenc_native.base.calls import call_arguments
 from posenc_native.base.norms import NORMS
 
-from .checks import positive_size
+from .module import positive_size
 from .placement import local_heads
 from .rotary import DescribedModule
 

@@ -11,8 +11,6 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from posenc_native.base.kinds import Device
 
-__all__ = ["device_of", "local_heads", "local_network", "own_heads", "precision_of"]
-
 
 def device_of(module: nn.Module, device: Device | None) -> torch.device:
     """The one given, or where the module's parameters are."""
@@ -54,11 +52,3 @@ def local_network(module: nn.Module, network: nn.Module) -> Callable[[Tensor], T
         return network
     own = {name: local_heads(module, p) for name, p in network.named_parameters()}
     return lambda x: torch.func.functional_call(network, own, (x,))
-
-
-def own_heads(module: nn.Module, parameter: Tensor, whole: Tensor, axis: int) -> Tensor:
-    """Of values for all heads those of the parameter: all of a DTensor, else the module's."""
-    if whole.shape == parameter.shape:
-        return whole
-    heads: Any = module.heads
-    return whole.narrow(axis, heads.start, len(heads))

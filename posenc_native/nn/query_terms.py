@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from posenc_native.base import arguments
-from posenc_native.base.calls import call_arguments
 from posenc_native.engines.tensors.following import tracing
 from posenc_native.engines.tensors.sharded.taken_apart import beside, taken_apart
 from posenc_native.relative.bias import add_toeplitz_bias
@@ -20,20 +18,17 @@ from posenc_native.relative.entries import signed_integer
 from posenc_native.relative.lookup import relative_gather, relative_scatter
 from posenc_native.sinusoids.tables import sinusoidal
 
-from .checks import flag, positive_size
 from .initial import initialize, reset_layers
+from .module import Described, flag, positive_size
 from .placement import device_of, local_heads, local_network
 
 if TYPE_CHECKING:
-    from posenc_native.base.kinds import (
-        Device,
-        SinusoidalLayout,
-    )
+    from posenc_native.base.kinds import Device, SinusoidalLayout
 
 _product = taken_apart(torch.matmul, "matrices", "matmul")
 
 
-class RelativePositionalEncoding(nn.Module):
+class RelativePositionalEncoding(Described):
     """Scores of Transformer-XL and the Conformer: content, and sinusoids of distances.
 
     ``((q_i + u) . k_j + (q_i + v) . W r_(i - j)) * scale``, where r is the sinusoidal table of
@@ -70,6 +65,10 @@ class RelativePositionalEncoding(nn.Module):
         torch.Size([9, 64])
     """
 
+    head_axes: ClassVar[dict[str, int | None]] = {
+        "pos_bias_u": 0, "pos_bias_v": 0, "linear_pos.weight": 0,
+    }  # fmt: skip
+
     def __init__(
         self,
         d_model: int,
@@ -98,10 +97,6 @@ class RelativePositionalEncoding(nn.Module):
         self.linear_pos: nn.Linear = nn.Linear(d_model, num_heads * width, bias=False)
         self.pos_bias_u: nn.Parameter = nn.Parameter(torch.zeros(num_heads, width))
         self.pos_bias_v: nn.Parameter = nn.Parameter(torch.zeros(num_heads, width))
-
-    head_axes: ClassVar[dict[str, int | None]] = {
-        "pos_bias_u": 0, "pos_bias_v": 0, "linear_pos.weight": 0,
-    }  # fmt: skip
 
     def reset_parameters(self) -> None:
         """Draw the linear layer; u and v begin as zeros."""
@@ -149,8 +144,6 @@ class RelativePositionalEncoding(nn.Module):
             table = nn.functional.pad(table, (0, 0, 0, q_len + k_len - 1 - table.shape[0]))
         return table[entries]
 
-    __call__: Callable[..., Tensor]  # torch's returns Any
-
     def forward(self, q: Tensor, k: Tensor, q_offset: int | None = None) -> Tensor:
         """Scaled scores, ``[..., H, q_len, k_len]``.
 
@@ -177,17 +170,16 @@ class RelativePositionalEncoding(nn.Module):
         )
         return _without_future(scores, q_offset) if self.causal else scores
 
-    def extra_repr(self) -> str:
-        """The call, for print(model)."""
+    def _arguments(self) -> dict[str, Any]:
         heads, width = self.pos_bias_u.shape
-        return call_arguments(
-            type(self), d_model=self.d_model, num_heads=heads,
-            head_dim=None if heads * width == self.d_model else width, causal=self.causal,
-            layout=self.layout, base=self.base, scale=_scale_as_given(self.scale, width),
-        )  # fmt: skip
+        return {
+            "d_model": self.d_model, "num_heads": heads,
+            "head_dim": None if heads * width == self.d_model else width,
+            **super()._arguments(), "scale": _scale_as_given(self.scale, width),
+        }  # fmt: skip
 
 
-class ShawRelativePosition(nn.Module):
+class ShawRelativePosition(Described):
     """Learned vectors for clipped distances, added to keys and values.
 
     ``score_ij = q_i . (k_j + K[clip(j - i)]) * scale`` and
@@ -220,6 +212,8 @@ class ShawRelativePosition(nn.Module):
         torch.Size([1, 2, 7, 16])
     """
 
+    head_axes: ClassVar[dict[str, int | None]] = {"key_table": None, "value_table": None}
+
     def __init__(
         self,
         head_dim: int,
@@ -242,8 +236,6 @@ class ShawRelativePosition(nn.Module):
         self.value_table: nn.Parameter | None = nn.Parameter(torch.empty(shape)) if values else None
         self.reset_parameters()
 
-    head_axes: ClassVar[dict[str, int | None]] = {"key_table": None, "value_table": None}
-
     def reset_parameters(self) -> None:
         """Draw the tables uniformly, as Xavier."""
         for table in self.parameters():
@@ -256,8 +248,6 @@ class ShawRelativePosition(nn.Module):
             q_len, k_len, self.left, self.right, q_offset=offset, device=device
         )
         return index
-
-    __call__: Callable[..., Tensor]  # torch's returns Any
 
     def forward(self, q: Tensor, k: Tensor, q_offset: int | None = None) -> Tensor:
         """Scaled scores, ``[..., H, q_len, k_len]``.
@@ -287,15 +277,13 @@ class ShawRelativePosition(nn.Module):
         columns: Tensor = relative_scatter(probabilities, index, self.value_table.shape[0])
         return out + _product(columns, local_heads(self, self.value_table))  # type: ignore[no-any-return]
 
-    def extra_repr(self) -> str:
-        """The call, for print(model)."""
+    def _arguments(self) -> dict[str, Any]:
         width = self.key_table.shape[1]
-        return call_arguments(
-            type(self), head_dim=width, left=self.left,
-            right=None if self.right == self.left else self.right,
-            values=self.value_table is not None, causal=self.causal,
-            scale=_scale_as_given(self.scale, width),
-        )  # fmt: skip
+        return {
+            "head_dim": width, **super()._arguments(),
+            "right": None if self.right == self.left else self.right,
+            "values": self.value_table is not None, "scale": _scale_as_given(self.scale, width),
+        }  # fmt: skip
 
 
 def _reusable(content: Tensor, positions: Tensor) -> Tensor | None:

@@ -21,8 +21,8 @@ from posenc_native.rotary.rotary import Rotary
 from posenc_native.rotary.supports import rotary_in
 from posenc_native.rotary.xpos import apply_xpos, xpos_tables
 
-from .initial import initialize
-from .placement import local_heads, own_heads
+from .initial import initialize_heads
+from .placement import local_heads
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -94,12 +94,7 @@ class DescribedModule(nn.Module):
 
     @classmethod
     def preset(
-        cls,
-        name: str,
-        layer_type: str | None = None,
-        *,
-        seq_len: int | None = None,
-        **options: Any,
+        cls, name: str, layer_type: str | None = None, *, seq_len: int | None = None, **options: Any
     ) -> Self:
         """The rotation of a published model, by name; `posenc_native.rotary_presets` has them.
 
@@ -358,15 +353,10 @@ class LearnedRotaryEmbedding(nn.Module):
 
     def reset_parameters(self) -> None:
         """Give the frequencies the values that they began with."""
-        whole = torch.from_numpy(self._initial.copy())
-        initialize(self.inv_freq, own_heads(self, self.inv_freq, whole, -2))
+        initialize_heads(self, "inv_freq", torch.from_numpy(self._initial.copy()))
 
     def forward(
-        self,
-        q: Tensor,
-        k: Tensor | None,
-        positions: Positions = None,
-        layout: str | None = None,
+        self, q: Tensor, k: Tensor | None, positions: Positions = None, layout: str | None = None
     ) -> tuple[Tensor, Tensor]:
         """q and k, rotated; layout: default that of the module."""
         self._like._check_width("LearnedRotaryEmbedding", "q", q)

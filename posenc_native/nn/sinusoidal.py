@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from posenc_native.base import arguments
-from posenc_native.base.calls import call_arguments
 from posenc_native.sinusoids.spec import SinusoidalSpec
 from posenc_native.sinusoids.tables import add_sinusoidal, sinusoidal
 
 from .absolute import PositionalEncoding
 from .initial import initialize, reset_layers
+from .module import Described
 from .placement import device_of, precision_of
 
 if TYPE_CHECKING:
-    from posenc_native.base.kinds import (
-        Combination,
-        Device,
-        EmbeddingScale,
-        SinusoidalLayout,
-    )
+    from posenc_native.base.kinds import Combination, Device, EmbeddingScale, SinusoidalLayout
 
 
 class SinusoidalPositionalEncoding(PositionalEncoding):
@@ -79,23 +73,23 @@ class SinusoidalPositionalEncoding(PositionalEncoding):
         super().__init__(d_model, dropout, how=how, x_scale=x_scale, batch_first=batch_first)
         function = "SinusoidalPositionalEncoding"
         arguments.check_sinusoidal_layout(function, layout)
-        parameters = arguments.frequency_parameters(function, d_model, base, shift, scale)
-        self.d_model: int
-        self.base: float
-        self.shift: float
-        self.scale: float
-        self.d_model, self.base, self.shift, self.scale = parameters
-        self.layout = layout
-        alpha = arguments.finite_number(function, "alpha", alpha)
-        self._first_alpha = alpha
-        self.alpha: float | Tensor = (
-            nn.Parameter(torch.full((1,), alpha)) if learned_alpha else alpha
+        _, base, shift, scale = arguments.frequency_parameters(
+            function, d_model, base, shift, scale
         )
+        self.base: float = base
+        self.shift: float = shift
+        self.scale: float = scale
+        self.layout = layout
+        self.learned_alpha = learned_alpha
+        self._first_alpha = arguments.finite_number(function, "alpha", alpha)
+        self.alpha: float | Tensor = self._first_alpha
+        if learned_alpha:
+            self.alpha = nn.Parameter(torch.full((1,), self._first_alpha))
 
     def reset_parameters(self) -> None:
         """Give a learned alpha the value that it began with."""
         if isinstance(self.alpha, nn.Parameter):
-            initialize(self.alpha, torch.full((1,), self._first_alpha))
+            nn.init.constant_(self.alpha, self._first_alpha)
 
     def encoding(
         self,
@@ -130,12 +124,10 @@ class SinusoidalPositionalEncoding(PositionalEncoding):
         }  # fmt: skip
 
     def _arguments(self) -> dict[str, Any]:
-        learned = isinstance(self.alpha, Tensor)
-        alpha = {"learned_alpha": True} if learned else {"alpha": self.alpha}
-        return {**super()._arguments(), **self._spec(), **alpha}
+        return {**super()._arguments(), "alpha": self._first_alpha}
 
 
-class SinusoidalEmbedding(nn.Module):
+class SinusoidalEmbedding(Described):
     """Sinusoids of positions, timesteps, grids or boxes, in the convention of any project.
 
     Args:
@@ -184,17 +176,15 @@ class SinusoidalEmbedding(nn.Module):
             self.spec = SinusoidalSpec.from_preset(preset, dim, **options)
         self.channels_first = channels_first
         self.scale: nn.Parameter | None = None
-        self._first_scale: float | None = None
+        self.learned_scale = learned_scale
         if learned_scale is not None:
             first = arguments.finite_number(function, "learned_scale", learned_scale)
-            self.scale, self._first_scale = nn.Parameter(torch.full((1,), first)), first
+            self.scale = nn.Parameter(torch.full((1,), first))
 
     def reset_parameters(self) -> None:
         """Give a learned scale the value that it began with."""
-        if self.scale is not None and self._first_scale is not None:
-            initialize(self.scale, torch.full((1,), self._first_scale))
-
-    __call__: Callable[..., Tensor]  # torch's returns Any
+        if self.scale is not None and self.learned_scale is not None:
+            nn.init.constant_(self.scale, self.learned_scale)
 
     def forward(
         self,
@@ -211,15 +201,11 @@ class SinusoidalEmbedding(nn.Module):
             table = table.movedim(-1, -1 - len(self.spec.axis_order))
         return table
 
-    def extra_repr(self) -> str:
-        """The call, for print(model)."""
-        return call_arguments(
-            type(self), dim=self.spec.dim, preset=self.spec, channels_first=self.channels_first,
-            learned_scale=self._first_scale,
-        )  # fmt: skip
+    def _arguments(self) -> dict[str, Any]:
+        return {"dim": self.spec.dim, "preset": self.spec, **super()._arguments()}
 
 
-class TimestepEmbedding(nn.Module):
+class TimestepEmbedding(Described):
     """The embedding of time in a diffusion model: ``linear(silu(linear(sinusoids)))``.
 
     Args:
@@ -262,8 +248,6 @@ class TimestepEmbedding(nn.Module):
         self.sinusoids.reset_parameters()
         reset_layers(self.mlp)
 
-    __call__: Callable[..., Tensor]  # torch's returns Any
-
     def forward(self, timesteps: Tensor) -> Tensor:
         """``mlp(sinusoids)``."""
         weight: Any = self.mlp[0].weight
@@ -271,7 +255,7 @@ class TimestepEmbedding(nn.Module):
         return embedded
 
 
-class FourierFeatures(nn.Module):
+class FourierFeatures(Described):
     """Sinusoids of random or learned frequencies: of ``2 pi W x``.
 
     The sums ``W x`` are formed in float32 (float64 for float64) whatever the dtype of W, under
@@ -346,8 +330,6 @@ class FourierFeatures(nn.Module):
         whole = torch.empty(self.weight.shape, device=self.weight.device)
         initialize(self.weight, whole.normal_(0.0, self.std))
 
-    __call__: Callable[..., Tensor]  # torch's returns Any
-
     def forward(self, x: Tensor) -> Tensor:
         """``amplitude * (sin, cos)(2 pi W x)``."""
         if x.ndim < 1 or x.shape[-1] != self.in_features:
@@ -364,10 +346,3 @@ class FourierFeatures(nn.Module):
         if self.layout == "interleaved":
             return torch.stack(halves, -1).flatten(-2).to(x.dtype)
         return torch.cat(halves[::-1] if self.layout == "cos_sin" else halves, -1).to(x.dtype)
-
-    def extra_repr(self) -> str:
-        """The call, for print(model)."""
-        return call_arguments(
-            type(self), in_features=self.in_features, dim=self.dim, std=self.std,
-            learned=self.learned, layout=self.layout, log=self.log, amplitude=self.amplitude,
-        )  # fmt: skip

@@ -3,25 +3,46 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from posenc_native.base import arguments
-from posenc_native.base.calls import call_arguments
 from posenc_native.relative.bias import add_toeplitz_bias, toeplitz_bias
-from posenc_native.relative.heads import Heads, heads_of, shown_heads
+from posenc_native.relative.heads import Heads, heads_of
 from posenc_native.relative.windows import swin_diagonals, swin_v2_coordinates
 
 from .biases import add_bias
-from .checks import positive_size
-from .initial import initialize, reset_layers
-from .placement import local_heads, local_network, own_heads
+from .initial import initialize_heads, reset_layers
+from .module import Described, positive_size
+from .placement import local_heads, local_network
 
 
-class SwinRelativeBias(nn.Module):
+class WindowBias(Described):
+    """A bias between the patches of a window; a subclass says what their distances are worth."""
+
+    window: tuple[int, ...]
+
+    def diagonals(self) -> Tensor:
+        """``[H, 2 * rows - 1, 2 * columns - 1]``, of the patches."""
+        raise NotImplementedError
+
+    def forward(self, scores: Tensor, inplace: bool = False) -> Tensor:
+        """Scores with the bias added; written over them if `inplace`."""
+        sum_: Tensor = add_toeplitz_bias(
+            scores, self.diagonals(), q_len=self.window, k_len=self.window,
+            out=scores if inplace else None,
+        )  # fmt: skip
+        return sum_
+
+    def bias(self, dtype: torch.dtype | None = None) -> Tensor:
+        """The bias itself, ``[H, N, N]``."""
+        laid: Tensor = toeplitz_bias(self.diagonals(), self.window, self.window, dtype=dtype)
+        return laid
+
+
+class SwinRelativeBias(WindowBias):
     """Swin's learned bias between the patches of a window; with a class token, BEiT's.
 
     Args:
@@ -61,7 +82,7 @@ class SwinRelativeBias(nn.Module):
         super().__init__()
         self.num_heads: int = arguments.size("SwinRelativeBias", "num_heads", num_heads)
         self.heads: range = heads_of("SwinRelativeBias", heads, self.num_heads)
-        self.window: tuple[int, ...] = _window_sizes("SwinRelativeBias", window)
+        self.window = _window_sizes("SwinRelativeBias", window)
         self.class_token = class_token
         rows = math.prod(2 * size - 1 for size in self.window) + 3 * class_token
         self.relative_position_bias_table: nn.Parameter = nn.Parameter(
@@ -74,7 +95,7 @@ class SwinRelativeBias(nn.Module):
         table = self.relative_position_bias_table
         whole = torch.empty(table.shape[0], self.num_heads, device=table.device)
         nn.init.trunc_normal_(whole, std=0.02)
-        initialize(table, own_heads(self, table, whole, 1))
+        initialize_heads(self, "relative_position_bias_table", whole)
 
     def diagonals(self) -> Tensor:
         """``[H, 2 * rows - 1, 2 * columns - 1]``, of the patches."""
@@ -82,21 +103,15 @@ class SwinRelativeBias(nn.Module):
         patches: Tensor = swin_diagonals(table[:-3] if self.class_token else table, self.window)
         return patches
 
-    __call__: Callable[..., Tensor]  # torch's returns Any
-
     def forward(self, scores: Tensor, inplace: bool = False) -> Tensor:
         """Scores with the bias added; written over them if `inplace`."""
         if self.class_token:
             return add_bias("SwinRelativeBias", scores, self.bias(), inplace)
-        sum_: Tensor = add_toeplitz_bias(
-            scores, self.diagonals(), q_len=self.window, k_len=self.window,
-            out=scores if inplace else None,
-        )  # fmt: skip
-        return sum_
+        return super().forward(scores, inplace)
 
     def bias(self, dtype: torch.dtype | None = None) -> Tensor:
         """The bias itself, ``[H, N, N]``."""
-        patches: Tensor = toeplitz_bias(self.diagonals(), self.window, self.window, dtype=dtype)
+        patches = super().bias(dtype)
         if not self.class_token:
             return patches
         #   itself | from the class token
@@ -110,15 +125,8 @@ class SwinRelativeBias(nn.Module):
         others = torch.cat([to_class.expand(-1, count, 1), patches], -1)
         return torch.cat([first, others], -2)
 
-    def extra_repr(self) -> str:
-        """The call, for print(model)."""
-        return call_arguments(
-            type(self), num_heads=self.num_heads, window=self.window, class_token=self.class_token,
-            heads=shown_heads(self.heads, self.num_heads),
-        )  # fmt: skip
 
-
-class SwinV2RelativeBias(nn.Module):
+class SwinV2RelativeBias(WindowBias):
     """Swin v2's continuous bias: a small network of log-spaced distances, 0 to 16.
 
     Args:
@@ -141,6 +149,11 @@ class SwinV2RelativeBias(nn.Module):
         torch.Size([2, 4, 64, 64])
     """
 
+    head_axes: ClassVar[dict[str, int | None]] = {
+        f"continuous_position_bias_mlp.{name}": axis
+        for name, axis in (("0.weight", None), ("0.bias", None), ("2.weight", 0))
+    }
+
     def __init__(
         self,
         num_heads: int,
@@ -151,7 +164,7 @@ class SwinV2RelativeBias(nn.Module):
     ) -> None:
         super().__init__()
         function = "SwinV2RelativeBias"
-        self.window: tuple[int, ...] = _window_sizes(function, window)
+        self.window = _window_sizes(function, window)
         self.pretrained_window: tuple[int, ...] = self.window
         if pretrained_window is not None:
             self.pretrained_window = _window_sizes(
@@ -166,11 +179,6 @@ class SwinV2RelativeBias(nn.Module):
         )
         # Raises for windows that do not fit together.
         swin_v2_coordinates(self.window, self.pretrained_window)
-
-    head_axes: ClassVar[dict[str, int | None]] = {
-        f"continuous_position_bias_mlp.{name}": axis
-        for name, axis in (("0.weight", None), ("0.bias", None), ("2.weight", 0))
-    }
 
     def reset_parameters(self) -> None:
         """Give the network first values."""
@@ -187,29 +195,14 @@ class SwinV2RelativeBias(nn.Module):
         diagonals: Tensor = swin_diagonals(16 * torch.sigmoid(table), self.window)
         return diagonals
 
-    __call__: Callable[..., Tensor]  # torch's returns Any
-
-    def forward(self, scores: Tensor, inplace: bool = False) -> Tensor:
-        """Scores with the bias added; written over them if `inplace`."""
-        sum_: Tensor = add_toeplitz_bias(
-            scores, self.diagonals(), q_len=self.window, k_len=self.window,
-            out=scores if inplace else None,
-        )  # fmt: skip
-        return sum_
-
-    def bias(self, dtype: torch.dtype | None = None) -> Tensor:
-        """The bias itself, ``[H, N, N]``."""
-        laid: Tensor = toeplitz_bias(self.diagonals(), self.window, self.window, dtype=dtype)
-        return laid
-
-    def extra_repr(self) -> str:
-        """The call, for print(model)."""
+    def _arguments(self) -> dict[str, Any]:
         first, _, last = self.continuous_position_bias_mlp
         same = self.pretrained_window == self.window
-        return call_arguments(
-            type(self), num_heads=last.out_features, window=self.window,
-            pretrained_window=None if same else self.pretrained_window, hidden=first.out_features,
-        )  # fmt: skip
+        return {
+            "num_heads": last.out_features, **super()._arguments(),
+            "pretrained_window": None if same else self.pretrained_window,
+            "hidden": first.out_features,
+        }  # fmt: skip
 
 
 def _window_sizes(

@@ -17,13 +17,7 @@ from .orders import packed_tokens, share_of, shared_length
 from .rows import packed_bounds, positions_within
 
 if TYPE_CHECKING:
-    from posenc_native.base.kinds import (
-        Array,
-        Device,
-        Integers,
-        ShardOrder,
-        Tensor,
-    )
+    from posenc_native.base.kinds import Array, Device, Integers, ShardOrder, Tensor
 
 __all__ = ["ContextParallel", "context_parallel_positions"]
 

@@ -28,11 +28,7 @@ if TYPE_CHECKING:
         TensorLike,
     )
 
-__all__ = [
-    "packed_positions",
-    "packed_segments",
-    "padded_positions",
-]
+__all__ = ["packed_positions", "packed_segments", "padded_positions"]
 
 
 @overload

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
     from posenc_native.base.kinds import ArrayOrTensor
 
-__all__ = [
-    "vision_language_positions",
-]
+__all__ = ["vision_language_positions"]
 
 
 @constant_without_tensors

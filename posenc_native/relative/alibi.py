@@ -6,7 +6,7 @@ Length Extrapolation".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -32,68 +32,35 @@ if TYPE_CHECKING:
         Dtype,
         Numbers,
         NumPyDtype,
-        OfNumPy,
-        OfTorch,
         Plain,
         Tensor,
         TorchDtype,
     )
 
-__all__ = [
-    "alibi_columns",
-    "alibi_diagonals",
-    "alibi_slopes",
-]
+__all__ = ["alibi_columns", "alibi_diagonals", "alibi_slopes"]
 
 
 if TYPE_CHECKING:
+    Given = TypeVar("Given")  # what numbers are given as
 
-    class PlainAlibi(TypedDict, total=False):
-        """Keywords of diagonals, without a tensor."""
+    class Shape(TypedDict, total=False):
+        """Keywords of diagonals that are no numbers."""
 
         symmetric: bool
         causal: bool
         heads: Heads
-        q_offset: Plain | None
-        slopes: Plain | None
 
-    class Alibi(TypedDict, total=False):
+    class Alibi(Shape, Generic[Given], total=False):
         """Keywords of diagonals."""
 
-        symmetric: bool
-        causal: bool
-        heads: Heads
-        q_offset: Numbers | None
-        slopes: Numbers | None
+        q_offset: Given | None
+        slopes: Given | None
 
-    class AlibiOfSlopes(OfTorch, total=False):
-        """Keywords of diagonals beside slopes."""
-
-        symmetric: bool
-        causal: bool
-        heads: Heads
-        q_offset: Numbers | None
-
-    class AlibiOfOffsets(OfTorch, total=False):
-        """Keywords of diagonals beside an offset."""
-
-        symmetric: bool
-        causal: bool
-        heads: Heads
-        slopes: Numbers | None
-
-    class ColumnsOfNumPy(OfNumPy, total=False):
-        """Keywords of columns, without a tensor."""
-
-        key_mask: Plain | None
-        slopes: Plain | None
-        rounding: AlibiRounding
-
-    class Columns(OfTorch, total=False):
+    class Columns(TypedDict, Generic[Given], total=False):
         """Keywords of columns."""
 
-        key_mask: Numbers | None
-        slopes: Numbers | None
+        key_mask: Given | None
+        slopes: Given | None
         rounding: AlibiRounding
 
 
@@ -130,26 +97,26 @@ def alibi_slopes(
     function = "alibi_slopes"
     count = arguments.head_count(function, "num_heads", num_heads)
     bias = arguments.positive_number(function, "max_bias", max_bias)
-    own = heads_of(function, heads, count)
-    exponents = _slope_exponents(count, bias)[own.start : own.stop]
-    return np.array([2.0**-exponent for exponent in exponents], np.float64)
+    return np.array(_slopes_of(heads_of(function, heads, count), count, bias), np.float64)
 
 
 @overload
 def alibi_diagonals(num_heads: int, q_len: int, k_len: int, *, dtype: NumPyDtype = ...,
-    device: None = ..., **options: Unpack[PlainAlibi]) -> Array[Any]: ...  # fmt: skip
+    device: None = ..., **options: Unpack[Alibi[Plain]]) -> Array[Any]: ...  # fmt: skip
 @overload
 def alibi_diagonals(num_heads: int, q_len: int, k_len: int, *, slopes: Tensor,
-    **options: Unpack[AlibiOfSlopes]) -> Tensor: ...  # fmt: skip
+    q_offset: Numbers | None = ..., dtype: Dtype = ..., device: Device | None = ...,
+    **options: Unpack[Shape]) -> Tensor: ...  # fmt: skip
 @overload
 def alibi_diagonals(num_heads: int, q_len: int, k_len: int, *, q_offset: Tensor,
-    **options: Unpack[AlibiOfOffsets]) -> Tensor: ...  # fmt: skip
+    slopes: Numbers | None = ..., dtype: Dtype = ..., device: Device | None = ...,
+    **options: Unpack[Shape]) -> Tensor: ...  # fmt: skip
 @overload
 def alibi_diagonals(num_heads: int, q_len: int, k_len: int, *, dtype: TorchDtype,
-    device: Device | None = ..., **options: Unpack[Alibi]) -> Tensor: ...  # fmt: skip
+    device: Device | None = ..., **options: Unpack[Alibi[Numbers]]) -> Tensor: ...  # fmt: skip
 @overload
 def alibi_diagonals(num_heads: int, q_len: int, k_len: int, *, dtype: Dtype = ...,
-    device: Device, **options: Unpack[Alibi]) -> Tensor: ...  # fmt: skip
+    device: Device, **options: Unpack[Alibi[Numbers]]) -> Tensor: ...  # fmt: skip
 @constant_without_tensors
 @of_wholes
 def alibi_diagonals(
@@ -198,7 +165,7 @@ def alibi_diagonals(
     function = "alibi_diagonals"
     arrays = Arrays(function, dtype, device, q_offset=q_offset, slopes=slopes)
     symmetric = arrays.flag("symmetric", symmetric)
-    weights = _slopes(arrays, num_heads, slopes, heads=heads)
+    weights = _slopes(arrays, num_heads, slopes, heads)
     window = window_of(arrays, q_len, k_len, q_offset)
     distances = wide_distances(arrays, window)
     check_batches(function, "slopes", weights, distances)
@@ -208,9 +175,11 @@ def alibi_diagonals(
 
 
 @overload
-def alibi_columns(num_heads: int, k_len: int, **options: Unpack[ColumnsOfNumPy]) -> Array[Any]: ...
+def alibi_columns(num_heads: int, k_len: int, *, dtype: NumPyDtype = ..., device: None = ...,
+    **options: Unpack[Columns[Plain]]) -> Array[Any]: ...  # fmt: skip
 @overload
-def alibi_columns(num_heads: int, k_len: int, **options: Unpack[Columns]) -> ArrayOrTensor: ...
+def alibi_columns(num_heads: int, k_len: int, *, dtype: Dtype = ..., device: Device | None = ...,
+    **options: Unpack[Columns[Numbers]]) -> ArrayOrTensor: ...  # fmt: skip
 @constant_without_tensors
 @of_wholes
 def alibi_columns(
@@ -260,7 +229,7 @@ def alibi_columns(
     if rounding not in (None, "float32", "bfloat16"):
         wrong_value(function, "rounding", "None, 'float32' or 'bfloat16'", repr(rounding))
     length = arguments.length(function, "k_len", k_len)
-    weights = _slopes(arrays, num_heads, slopes, rounding is not None)
+    weights = _slopes(arrays, num_heads, slopes, as_trained=rounding is not None)
     positions = arrays.arange(length)
     if key_mask is not None:
         kinds = ("bool", *arguments.INTEGER_DTYPES)
@@ -276,38 +245,31 @@ def alibi_columns(
     return arrays.rounded(arrays.through(products, rounding))[..., None, :]
 
 
-def _slope_exponents(num_heads: int, max_bias: float) -> list[float]:
-    """Slope h is 2 to the power of minus exponent h."""
+def _slopes_of(own: range, num_heads: int, max_bias: float) -> list[float]:
+    """The slopes of some of the heads: 2 to the power of minus their exponents."""
     if num_heads == 0:
         return []
     below = 1 << (num_heads.bit_length() - 1)
     exponents = [max_bias * (h + 1) / below for h in range(below)]
-    return exponents + [max_bias * (2 * h + 1) / (2 * below) for h in range(num_heads - below)]
+    exponents += [max_bias * (2 * h + 1) / (2 * below) for h in range(num_heads - below)]
+    return [2.0**-exponent for exponent in exponents[own.start : own.stop]]
 
 
 def _slopes(
-    arrays: Arrays, num_heads: int, slopes: Any, as_trained: bool = False, heads: Any = None
+    arrays: Arrays, num_heads: int, slopes: Any, heads: Heads = None, as_trained: bool = False
 ) -> Any:
     """The slopes in float64, [H] or [B, H]; as_trained: float32 powers of a float32 base."""
     function = arrays.function
     count = arguments.head_count(function, "num_heads", num_heads)
-    if heads is not None:
-        own = heads_of(function, heads, count)
-        if slopes is None:
-            return arrays.constant(
-                [2.0**-e for e in _slope_exponents(count, 8.0)][own.start : own.stop]
-            )
-        count = len(own)
+    own = heads_of(function, heads, count)
     if slopes is not None:
         given = arrays.parameter("slopes", slopes)
-        if given.ndim not in (1, 2) or given.shape[-1] != count:
-            expected = f"shape [H] = [{count}] or [B, H] = [B, {count}]"
+        if given.ndim not in (1, 2) or given.shape[-1] != len(own):
+            expected = f"shape [H] = [{len(own)}] or [B, H] = [B, {len(own)}]"
             wrong_value(function, "slopes", expected, list(given.shape))
         return given
-    if not as_trained:
-        return arrays.constant([2.0**-exponent for exponent in _slope_exponents(count, 8.0)])
-    if count == 0:
-        return arrays.constant([])
+    if not as_trained or count == 0:
+        return arrays.constant(_slopes_of(own, count, 8.0))
     below = 1 << (count.bit_length() - 1)
     first = arrays.float32_powers(2.0 ** (-8.0 / below), list(range(1, below + 1)))
     others = list(range(1, 2 * (count - below), 2))

@@ -46,11 +46,7 @@ if TYPE_CHECKING:
         TensorLike,
     )
 
-__all__ = [
-    "add_toeplitz_bias",
-    "diagonal_sums",
-    "toeplitz_bias",
-]
+__all__ = ["add_toeplitz_bias", "diagonal_sums", "toeplitz_bias"]
 
 
 if TYPE_CHECKING:

@@ -27,10 +27,7 @@ from .distances import Window, spread
 if TYPE_CHECKING:
     from posenc_native.base.kinds import Array, Tensor, TensorLike
 
-__all__ = [
-    "deberta_bucket",
-    "relative_position_bucket",
-]
+__all__ = ["deberta_bucket", "relative_position_bucket"]
 
 
 # Where each begins is computed to 70 digits; CPM-Ant, with the most, has 512.

@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 
     from posenc_native.base.kinds import ArrayOrTensor
 
-__all__ = [
-    "clipped_index",
-    "deberta_index",
-]
+__all__ = ["clipped_index", "deberta_index"]
 
 
 # --- Clipped distances

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
     from posenc_native.base.kinds import ArrayOrTensor
 
-__all__ = [
-    "relative_positions",
-]
+__all__ = ["relative_positions"]
 
 OFFSET_LIMIT = 2**62  # so that no distance overflows int64
 _FLOAT64_LIMIT = 2**52  # so that every distance is a float64

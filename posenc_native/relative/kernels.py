@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -22,72 +22,51 @@ from .distances import spread, window_of
 
 if TYPE_CHECKING:
     import torch
-    from typing_extensions import Unpack
+    from typing_extensions import TypedDict, Unpack
 
     from posenc_native.base.kinds import (
         Array,
         ArrayOrTensor,
+        Device,
+        Dtype,
         Item,
         KerpleKind,
         Numbers,
-        OfNumPy,
-        OfTorch,
+        NumPyDtype,
         Plain,
     )
 
-__all__ = [
-    "fire_bias",
-    "kerple_diagonals",
-    "sandwich_diagonals",
-]
-
-
-# --- KERPLE, Sandwich
+__all__ = ["fire_bias", "kerple_diagonals", "sandwich_diagonals"]
 
 
 if TYPE_CHECKING:
+    Given = TypeVar("Given")  # what numbers are given as
 
-    class KerpleOfNumPy(OfNumPy, total=False):
-        """Keywords of KERPLE's diagonals, without a tensor."""
-
-        kind: KerpleKind
-        symmetric: bool
-        causal: bool
-        q_offset: Plain | None
-
-    class Kerple(OfTorch, total=False):
+    class Kerple(TypedDict, Generic[Given], total=False):
         """Keywords of KERPLE's diagonals."""
 
         kind: KerpleKind
         symmetric: bool
         causal: bool
-        q_offset: Numbers | None
+        q_offset: Given | None
 
-    class SandwichOfNumPy(OfNumPy, total=False):
-        """Keywords of Sandwich's diagonals, without a tensor."""
-
-        dim: int
-        base: float
-        causal: bool
-        heads: Heads
-        q_offset: Plain | None
-
-    class Sandwich(OfTorch, total=False):
+    class Sandwich(TypedDict, Generic[Given], total=False):
         """Keywords of Sandwich's diagonals."""
 
         dim: int
         base: float
         causal: bool
         heads: Heads
-        q_offset: Numbers | None
+        q_offset: Given | None
 
 
 @overload
-def kerple_diagonals(r1: Plain, r2: Plain, q_len: int, k_len: int,
-                     **options: Unpack[KerpleOfNumPy]) -> Array[Any]: ...  # fmt: skip
+def kerple_diagonals(r1: Plain, r2: Plain, q_len: int, k_len: int, *, dtype: NumPyDtype = ...,
+    device: None = ..., **options: Unpack[Kerple[Plain]]) -> Array[Any]: ...  # fmt: skip
 @overload
-def kerple_diagonals(r1: Numbers, r2: Numbers, q_len: int, k_len: int,
-                     **options: Unpack[Kerple]) -> ArrayOrTensor: ...  # fmt: skip
+def kerple_diagonals(r1: Numbers, r2: Numbers, q_len: int, k_len: int, *, dtype: Dtype = ...,
+    device: Device | None = ..., **options: Unpack[Kerple[Numbers]]
+    ) -> ArrayOrTensor: ...  # fmt: skip
 def kerple_diagonals(
     r1: npt.ArrayLike | torch.Tensor,
     r2: npt.ArrayLike | torch.Tensor,
@@ -167,11 +146,12 @@ def _check_kernel(arrays: Arrays, argument: str, values: Any, most: float) -> No
 
 
 @overload
-def sandwich_diagonals(num_heads: int, q_len: int, k_len: int,
-                       **options: Unpack[SandwichOfNumPy]) -> Array[Any]: ...  # fmt: skip
+def sandwich_diagonals(num_heads: int, q_len: int, k_len: int, *, dtype: NumPyDtype = ...,
+    device: None = ..., **options: Unpack[Sandwich[Plain]]) -> Array[Any]: ...  # fmt: skip
 @overload
-def sandwich_diagonals(num_heads: int, q_len: int, k_len: int,
-                       **options: Unpack[Sandwich]) -> ArrayOrTensor: ...  # fmt: skip
+def sandwich_diagonals(num_heads: int, q_len: int, k_len: int, *, dtype: Dtype = ...,
+    device: Device | None = ..., **options: Unpack[Sandwich[Numbers]]
+    ) -> ArrayOrTensor: ...  # fmt: skip
 def sandwich_diagonals(
     num_heads: int,
     q_len: int,
@@ -228,9 +208,6 @@ def sandwich_diagonals(
     weights = arrays.constant([count / (8 * (h + 1)) for h in heads_of(function, heads, count)])
     diagonals = arrays.rounded(weights[:, None] * products[..., None, :])
     return causal_diagonals(arrays, diagonals, window, causal)
-
-
-# --- FIRE
 
 
 @of_wholes

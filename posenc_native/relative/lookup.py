@@ -30,10 +30,7 @@ if TYPE_CHECKING:
         TensorLike,
     )
 
-__all__ = [
-    "relative_gather",
-    "relative_scatter",
-]
+__all__ = ["relative_gather", "relative_scatter"]
 
 
 if TYPE_CHECKING:

@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 
     from posenc_native.base.kinds import Array, Number, Numbers, SupportsArray, Tensor, TensorLike
 
-__all__ = [
-    "clipped_diagonals",
-    "t5_diagonals",
-]
+__all__ = ["clipped_diagonals", "t5_diagonals"]
 
 
 if TYPE_CHECKING:

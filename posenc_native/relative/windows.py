@@ -21,10 +21,7 @@ if TYPE_CHECKING:
         TensorLike,
     )
 
-__all__ = [
-    "swin_diagonals",
-    "swin_v2_coordinates",
-]
+__all__ = ["swin_diagonals", "swin_v2_coordinates"]
 
 
 @overload

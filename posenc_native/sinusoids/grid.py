@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
     from posenc_native.base.kinds import Array, OfNumPy, OfTorch, Tensor, TensorLike
 
-__all__ = [
-    "GridCoordinates",
-]
+__all__ = ["GridCoordinates"]
 
 
 @dataclass(frozen=True, kw_only=True)

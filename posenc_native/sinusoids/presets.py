@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 
     from posenc_native.base.kinds import AxisPlace, Remainder, SinusoidalLayout
 
-__all__ = [
-    "sinusoidal_presets",
-]
+__all__ = ["sinusoidal_presets"]
 
 
 class SpecArguments(TypedDict, total=False):
@@ -114,11 +112,7 @@ def _transformer(dim: int, *, base: float = 10000.0) -> SpecArguments:
 
 @_named("tensor2tensor")
 def _tensor2tensor(
-    dim: int,
-    *,
-    min_timescale: float = 1.0,
-    max_timescale: float = 10000.0,
-    start_index: int = 0,
+    dim: int, *, min_timescale: float = 1.0, max_timescale: float = 10000.0, start_index: int = 0
 ) -> SpecArguments:
     """tensor2tensor, get_timing_signal_1d.
 
@@ -261,10 +255,7 @@ def _diffusers_2d(
 
 @_named("diffusers_3d")
 def _diffusers_3d(
-    dim: int,
-    *,
-    spatial_interpolation_scale: float = 1.0,
-    temporal_interpolation_scale: float = 1.0,
+    dim: int, *, spatial_interpolation_scale: float = 1.0, temporal_interpolation_scale: float = 1.0
 ) -> SpecArguments:
     """diffusers, get_3d_sincos_pos_embed; positions are (frames, height, width)."""
     spatial = 1 / spatial_interpolation_scale
@@ -331,11 +322,7 @@ def _timm_fourier(
 
 @_named("detr")
 def _detr(
-    dim: int,
-    *,
-    temperature: float = 10000.0,
-    normalize: bool = False,
-    scale: float = 2 * math.pi,
+    dim: int, *, temperature: float = 10000.0, normalize: bool = False, scale: float = 2 * math.pi
 ) -> SpecArguments:
     """DETR, PositionEmbeddingSine; a mask is True where there is an image (DETR's is inverted)."""
     return _sine_of_cells(dim, temperature, scale if normalize else None, first=1.0)
@@ -343,11 +330,7 @@ def _detr(
 
 @_named("deformable_detr")
 def _deformable_detr(
-    dim: int,
-    *,
-    temperature: float = 10000.0,
-    normalize: bool = False,
-    scale: float = 2 * math.pi,
+    dim: int, *, temperature: float = 10000.0, normalize: bool = False, scale: float = 2 * math.pi
 ) -> SpecArguments:
     """Deformable DETR, PositionEmbeddingSine: DETR's, of the centres of cells where normalised."""
     return _sine_of_cells(dim, temperature, scale if normalize else None, first=0.5)

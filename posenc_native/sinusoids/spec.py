@@ -37,11 +37,7 @@ if TYPE_CHECKING:
         TensorLike,
     )
 
-__all__ = [
-    "SinusoidalSpec",
-    "sinusoidal_grid",
-    "sinusoidal_preset",
-]
+__all__ = ["SinusoidalSpec", "sinusoidal_grid", "sinusoidal_preset"]
 
 
 if TYPE_CHECKING:
@@ -437,13 +433,7 @@ def _zeros(arrays: Arrays, like: Any, shape: tuple[int, ...]) -> Any:
 
 
 def sinusoidal_preset(
-    name: str,
-    positions: Any,
-    dim: int,
-    *,
-    dtype: Any = None,
-    device: Any = None,
-    **options: Any,
+    name: str, positions: Any, dim: int, *, dtype: Any = None, device: Any = None, **options: Any
 ) -> ArrayOrTensor:
     """A sinusoidal table as another project has it.
 

@@ -43,11 +43,7 @@ if TYPE_CHECKING:
         TorchDtype,
     )
 
-__all__ = [
-    "add_sinusoidal",
-    "shift_matrix",
-    "sinusoidal",
-]
+__all__ = ["add_sinusoidal", "shift_matrix", "sinusoidal"]
 
 
 if TYPE_CHECKING:

@@ -1,0 +1,49 @@
+"""What modules have in common: how they are printed and called, and what arguments must be."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from posenc_native.base import arguments
+from posenc_native.base.calls import call_arguments
+from posenc_native.relative.heads import shown_heads
+
+
+class Described(nn.Module):
+    """A module that returns a tensor, and is printed as the call that makes it."""
+
+    __call__: Callable[..., Tensor]  # torch's returns Any
+
+    def extra_repr(self) -> str:
+        """The arguments of that call, for print(model)."""
+        return call_arguments(type(self), **self._arguments())
+
+    def _arguments(self) -> dict[str, Any]:
+        """They are attributes of the same names; a subclass adds those that are not."""
+        given: dict[str, Any] = {}
+        for name in inspect.signature(type(self)).parameters:
+            value = getattr(self, name, self)
+            if value is None or isinstance(value, (int, float, str, tuple, range)):
+                given[name] = value
+        if isinstance(given.get("heads"), range) and "num_heads" in given:
+            given["heads"] = shown_heads(given["heads"], given["num_heads"])
+        return given
+
+
+def positive_size(function: str, argument: str, value: int) -> int:
+    """A size of at least 1."""
+    size = arguments.size(function, argument, value)
+    if size == 0:
+        arguments.wrong_value(function, argument, "an int >= 1", 0)
+    return size
+
+
+def flag(function: str, argument: str, value: bool) -> bool:
+    """An argument that is a bool."""
+    if not isinstance(value, bool):
+        arguments.wrong_type(function, argument, "a bool", type(value).__name__)
+    return value
