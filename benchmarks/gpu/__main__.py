@@ -215,9 +215,10 @@ class Call:
         # Every test is named as it begins or ends, so that one that never does is known. Warnings
         # are not errors: a torch other than the one tested daily has warnings of its own.
         # The settings are named, since pytest would look for them beside --results.
-        given = ["-m", "pytest", "-c", "pyproject.toml", "-v", "--no-header", "--durations=5", "-W", "default",
-                 "-p", "no:cacheprovider", "-p", "benchmarks.gpu.resume", "--device", self.device,
-                 "--until", steps.until(limit), "--progress", str(self.progress),
+        given = ["-m", "pytest", "-c", "pyproject.toml", "-v", "--no-header", "--durations=5",
+                 "-W", "default", "-p", "no:cacheprovider", "-p", "benchmarks.gpu.resume",
+                 "--device", self.device, "--until", steps.until(limit),
+                 "--progress", str(self.progress),
                  "--results", str(self.results), "--commit", self.commit or "",
                  *["--quick"] * self.quick]  # fmt: skip
         given += step.quick if self.quick else step.tests
