@@ -20,7 +20,9 @@ class Described(nn.Module):
 
     def extra_repr(self) -> str:
         """The arguments of that call, for print(model)."""
-        return call_arguments(type(self), **self._arguments())
+        given = self._arguments()
+        order = [name for name in inspect.signature(type(self)).parameters if name in given]
+        return call_arguments(type(self), **{name: given[name] for name in order})
 
     def _arguments(self) -> dict[str, Any]:
         """They are attributes of the same names; a subclass adds those that are not."""
