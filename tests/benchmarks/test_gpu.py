@@ -46,7 +46,12 @@ from benchmarks.gpu.steps import (  # noqa: E402
     Outcome,
 )  # fmt: skip
 
-pytestmark = NEEDS_NATIVE
+pytestmark = [
+    NEEDS_NATIVE,
+    # Of JAX, and of Python, where other tests in this process have brought threads: programs are
+    # started by a fork, since their way to take an interrupt is set in between.
+    pytest.mark.filterwarnings(r"ignore:.*fork\(\)"),
+]
 pytest_plugins = ["pytester"]
 VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
 THIS_PYTHON = f"cp{VERSION.replace('.', '')}"
