@@ -183,15 +183,13 @@ def normalized_positions(
             count = arrays.constant([1.0]) * arguments.length(function, "length", length)
         else:
             given = arrays.integers("length", length, arguments.INTEGER_DTYPES)
-            if _concrete(arrays, given) and 0 not in given.shape and int(given.min()) < 0:
-                wrong_value(function, "length", "ints >= 0", int(given.min()))
+            seen = arrays.seen(given)
+            if seen is not None and (seen < 0).any():
+                wrong_value(function, "length", "ints >= 0", int(seen.min()))
             count = arrays.wide(given)
             arguments.check_shape(function, "length", tuple(count.shape), tuple(points.shape[:-1]))
             count = count[..., None]
-    return _between(arrays, points / (count - 1).clip(min=1), low, high, dim)
-
-
-def _between(arrays: Arrays, share: Any, low: float, high: float, dim: int) -> Any:
+    share = points / (count - 1).clip(min=1)
     # The ends are exact: a product with 0 and one with 1.
     values = low * (1 - share) + high * share
     return arrays.rounded(values[..., None] * arrays.constant([1.0] * dim))
@@ -257,7 +255,7 @@ def learned_positions(
         rows = arrays.arange(number) + offset
     else:
         rows = arrays.integers("positions", positions, arguments.INTEGER_DTYPES)
-        if _concrete(arrays, rows) and 0 not in rows.shape:
+        if arrays.seen(rows) is not None and 0 not in rows.shape:
             # As given: neither cut off to int64 nor past its end by the offset.
             given: Any = positions
             if is_tensor(given):
@@ -270,11 +268,6 @@ def learned_positions(
     if not arrays.is_torch:
         return table[rows]
     return arrays.xp.nn.functional.embedding(rows, table, padding_idx)
-
-
-def _concrete(arrays: Arrays, values: Any) -> bool:
-    """Whether values can be looked at without a wait, and are not only traced."""
-    return not arrays.is_torch or (arrays.readable and type(values) is arrays.xp.Tensor)
 
 
 def _no_such_row(position: int, offset: int, count: int) -> None:
@@ -328,21 +321,13 @@ def recurrent_positions(
         array([0.  , 0.5 , 0.75], dtype=float32)
     """
     function = "recurrent_positions"
-    arrays = Arrays(
-        function, dtype, None, state=state, weight=weight, bias_ih=bias_ih, bias_hh=bias_hh
-    )
+    given = {"state": state, "weight": weight, "bias_ih": bias_ih, "bias_hh": bias_hh}
+    arrays = Arrays(function, dtype, None, **given)
     count = arguments.length(function, "count", count)
-    inputs = [
-        arrays.floats(argument, value)
-        for argument, value in (
-            ("state", state), ("weight", weight), ("bias_ih", bias_ih), ("bias_hh", bias_hh)
-        )
-    ]  # fmt: skip
+    inputs = [arrays.floats(argument, value) for argument, value in given.items()]
     width = inputs[0].shape[0] if inputs[0].ndim else 0
-    for argument, value, shape in zip(
-        ("state", "weight", "bias_ih", "bias_hh"), inputs,
-        ((width,), (3 * width, width), (3 * width,), (3 * width,)), strict=True,
-    ):  # fmt: skip
+    shapes = ((width,), (3 * width, width), (3 * width,), (3 * width,))
+    for argument, value, shape in zip(given, inputs, shapes, strict=True):
         arguments.check_shape(function, argument, tuple(value.shape), shape)
     arguments.check_byte_count(function, (count, width), 8)
     if arrays.is_torch:

@@ -180,6 +180,15 @@ class Arrays:
 
         return self.device is None or (self.device.type == "cpu" and not tracing())
 
+    def seen(self, values: Any) -> npt.NDArray[Any] | None:
+        """The values as an array where they can be looked at without a wait, else None."""
+        if not self.is_torch:
+            return np.asarray(values)
+        from .tensors.composed.phases import concrete
+
+        seen: npt.NDArray[Any] | None = values.detach().numpy() if concrete(values) else None
+        return seen
+
     def through(self, values: Any, rounding: str | None) -> Any:
         """Values rounded to a format, in float64 again."""
         if rounding is None:

@@ -127,8 +127,8 @@ class PositionalEncoding(Described):
         combined: Tensor = combine(x, encoding, how=self.how, x_scale=self.x_scale)
         return combined
 
-    def _arguments(self) -> dict[str, Any]:
-        return {**super()._arguments(), "dropout": self.dropout.p}
+    def _other_arguments(self) -> dict[str, Any]:
+        return {"dropout": self.dropout.p}
 
 
 class LinearPositionalEncoding(PositionalEncoding):
@@ -189,8 +189,8 @@ class LinearPositionalEncoding(PositionalEncoding):
         )
         return values
 
-    def _arguments(self) -> dict[str, Any]:
-        return {**super()._arguments(), "scale": self.first_scale}
+    def _other_arguments(self) -> dict[str, Any]:
+        return {**super()._other_arguments(), "scale": self.first_scale}
 
 
 class NormalizedPositionalEncoding(PositionalEncoding):
@@ -280,5 +280,5 @@ class NormalizedPositionalEncoding(PositionalEncoding):
             encoding = self.encoding(points, x.device, precision_of(x), length=length, mask=mask)
         return super().forward(x, encoding=encoding)
 
-    def _arguments(self) -> dict[str, Any]:
-        return {**super()._arguments(), **self.options}
+    def _other_arguments(self) -> dict[str, Any]:
+        return {**super()._other_arguments(), **self.options}

@@ -458,10 +458,9 @@ class FIRE(Described):
         )  # fmt: skip
         return values if dtype is None else values.to(dtype)
 
-    def _arguments(self) -> dict[str, Any]:
+    def _other_arguments(self) -> dict[str, Any]:
         first, _, last = self.network
-        sizes = {"num_heads": last.out_features, "hidden": first.out_features}
-        return {**sizes, "c": self.first_c, **super()._arguments()}
+        return {"num_heads": last.out_features, "hidden": first.out_features, "c": self.first_c}
 
 
 def _check_scores(function: str, scores: Tensor) -> None:

@@ -33,9 +33,8 @@ class LearnedPositionalEncoding(PositionalEncoding):
         num_positions: the positions 0 .. num_positions - 1 have one; others are an error.
         d_model, dropout, how, x_scale, batch_first: as in `PositionalEncoding`; x is
             ``[b, s, d_model]``, of floats.
-        offset: rows of the table before that of position 0, for positions from -offset on: 2 in
-            OPT, BART and RoBERTa, where padding has position -1.
-        padding_idx: a row of the table that is 0 at first and gets no gradient: 1 in those.
+        offset, padding_idx: as in `posenc_native.learned_positions`: ints, 2 and 1 in OPT, BART and
+            RoBERTa. The row of padding is 0 at first.
         init: how the table begins: "normal" of standard deviation `std` (BERT and GPT-2: 0.02),
             "truncated_normal" at two of them (ViT), "uniform" in 0 .. 1 (DETR), "zeros", or
             "sinusoidal", the Transformer paper's table.

@@ -20,20 +20,22 @@ class Described(nn.Module):
 
     def extra_repr(self) -> str:
         """The arguments of that call, for print(model)."""
-        given = self._arguments()
-        order = [name for name in inspect.signature(type(self)).parameters if name in given]
-        return call_arguments(type(self), **{name: given[name] for name in order})
-
-    def _arguments(self) -> dict[str, Any]:
-        """They are attributes of the same names; a subclass adds those that are not."""
+        others = self._other_arguments()
         given: dict[str, Any] = {}
         for name in inspect.signature(type(self)).parameters:
-            value = getattr(self, name, self)
-            if value is None or isinstance(value, (int, float, str, tuple, range)):
+            value = others[name] if name in others else getattr(self, name, self)
+            if name in others or value is None or isinstance(value, _WRITTEN):
                 given[name] = value
         if isinstance(given.get("heads"), range) and "num_heads" in given:
             given["heads"] = shown_heads(given["heads"], given["num_heads"])
-        return given
+        return call_arguments(type(self), **given)
+
+    def _other_arguments(self) -> dict[str, Any]:
+        """The arguments that are not attributes of the same names."""
+        return {}
+
+
+_WRITTEN = (int, float, str, tuple, range)  # what attributes are written down: no parameters
 
 
 def positive_size(function: str, argument: str, value: int) -> int:

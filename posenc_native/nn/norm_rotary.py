@@ -15,16 +15,15 @@ from posenc_native.base.norms import NORMS
 
 from .module import positive_size
 from .placement import local_heads
-from .rotary import DescribedModule
+from .rotary import RotatingModule
 
 if TYPE_CHECKING:
     from posenc_native.base.kinds import Pairing, SupportsRotary
-    from posenc_native.rotary.rotary import Rotary
 
     from .rotary import Positions
 
 
-class NormRotaryEmbedding(DescribedModule):
+class NormRotaryEmbedding(RotatingModule):
     """Norms queries and keys and rotates them by their positions, in one pass.
 
     Args:
@@ -119,10 +118,6 @@ class NormRotaryEmbedding(DescribedModule):
                 setattr(self, name, nn.Parameter(torch.empty(*of_heads, self.rope.head_dim)))
         self.reset_parameters()
 
-    def __rotary__(self) -> Rotary:
-        """How it rotates: the norm is not in it."""
-        return self.rope
-
     @property
     def head_axes(self) -> dict[str, int | None]:
         """The axis of heads, by parameter; None where all share it."""
@@ -154,41 +149,16 @@ class NormRotaryEmbedding(DescribedModule):
             k = None if k is None else arguments.in_order(function, k, inplace)
         return self.norm(q, k, positions, layout=layout, inplace=inplace)
 
-    def norm(
-        self, q: Tensor | None, k: Tensor | None, positions: Positions = None, **options: Any
-    ) -> tuple[Tensor, Tensor]:
-        """q and k, normed and rotated: `posenc_native.Rotary.norm` with the module's norm."""
-        norm: Any = self.rope.norm
-        return norm(q, k, positions, **self._norm(q, k), **options)  # type: ignore[no-any-return]
-
-    def append(
-        self,
-        q: Tensor | None,
-        k: Tensor,
-        v: Tensor,
-        positions: Positions,
-        keys: Tensor,
-        values: Tensor,
-        slots: npt.ArrayLike | Tensor,
-        **options: Any,
-    ) -> Any:
-        """`posenc_native.Rotary.append` with the module's norm."""
-        given = {"norm": True, **self._norm(q, k), **options}
-        return self.rope.append(q, k, v, positions, keys, values, slots, **given)
-
-    def _norm(self, q: Tensor | None, k: Tensor | None) -> dict[str, Any]:
-        """The options of the module's norm, with the weights of heads that are here."""
+    def _norm_options(self, q: Tensor | None, k: Tensor | None) -> dict[str, Any]:
+        """With the weights of heads that are here."""
         weights = {
             name: None if weight is None or x is None else local_heads(self, weight)
             for name, weight, x in (("q_weight", self.q_weight, q), ("k_weight", self.k_weight, k))
         }
         return {
-            **weights,
-            "eps": self.eps,
-            "norm_over": self.norm_over,
-            "weight_offset": self.weight_offset,
-            "norm_first": self.norm_first,
-        }
+            **weights, "eps": self.eps, "norm_over": self.norm_over,
+            "weight_offset": self.weight_offset, "norm_first": self.norm_first,
+        }  # fmt: skip
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any

@@ -161,21 +161,16 @@ class RelativePositionalEncoding(Described):
         content = _product(q + beside(q, bias_u[:, None]), k.mT)
         positions = _product(q + beside(q, bias_v[:, None]), rows)
         scores: Tensor = relative_gather(
-            positions,
-            None,
-            k_len,
-            content=content,
-            scale=self.scale,
+            positions, None, k_len, content=content, scale=self.scale,
             out=_reusable(content, positions),
-        )
+        )  # fmt: skip
         return _without_future(scores, q_offset) if self.causal else scores
 
-    def _arguments(self) -> dict[str, Any]:
+    def _other_arguments(self) -> dict[str, Any]:
         heads, width = self.pos_bias_u.shape
         return {
-            "d_model": self.d_model, "num_heads": heads,
-            "head_dim": None if heads * width == self.d_model else width,
-            **super()._arguments(), "scale": _scale_as_given(self.scale, width),
+            "num_heads": heads, "head_dim": None if heads * width == self.d_model else width,
+            "scale": _scale_as_given(self.scale, width),
         }  # fmt: skip
 
 
@@ -242,30 +237,23 @@ class ShawRelativePosition(Described):
             whole = torch.empty(table.shape, device=table.device)
             initialize(table, nn.init.xavier_uniform_(whole))
 
-    def _index(self, q_len: int, k_len: int, q_offset: int | None, device: torch.device) -> Tensor:
-        offset = _first_query_position("ShawRelativePosition", q_offset, q_len, k_len)
-        index: Tensor = clipped_index(
-            q_len, k_len, self.left, self.right, q_offset=offset, device=device
-        )
-        return index
-
     def forward(self, q: Tensor, k: Tensor, q_offset: int | None = None) -> Tensor:
         """Scaled scores, ``[..., H, q_len, k_len]``.
 
         q_offset: position of the first query among the keys; by default ``k_len - q_len``.
         """
         _check_vectors("ShawRelativePosition", self.key_table.shape[1], None, q=q, k=k)
-        index = self._index(q.shape[-2], k.shape[-2], q_offset, q.device)
+        q_len, k_len = q.shape[-2], k.shape[-2]
+        q_offset = _first_query_position("ShawRelativePosition", q_offset, q_len, k_len)
+        index = clipped_index(
+            q_len, k_len, self.left, self.right, q_offset=q_offset, device=q.device
+        )
         content, positions = _product(q, k.mT), _product(q, local_heads(self, self.key_table).mT)
         scores: Tensor = relative_gather(
-            positions, index, k.shape[-2], content=content, scale=self.scale,
+            positions, index, k_len, content=content, scale=self.scale,
             out=_reusable(content, positions),
         )  # fmt: skip
-        if not self.causal:
-            return scores
-        q_len, k_len = scores.shape[-2:]
-        offset = _first_query_position("ShawRelativePosition", q_offset, q_len, k_len)
-        return _without_future(scores, offset)
+        return _without_future(scores, q_offset) if self.causal else scores
 
     def attend(self, probabilities: Tensor, v: Tensor, q_offset: int | None = None) -> Tensor:
         """``[..., H, q_len, head_dim]``: the weighted values, with those of the table."""
@@ -273,15 +261,17 @@ class ShawRelativePosition(Described):
         if self.value_table is None:
             return out
         q_len, k_len = probabilities.shape[-2:]
-        index = self._index(q_len, k_len, q_offset, v.device)
+        q_offset = _first_query_position("ShawRelativePosition", q_offset, q_len, k_len)
+        index = clipped_index(
+            q_len, k_len, self.left, self.right, q_offset=q_offset, device=v.device
+        )
         columns: Tensor = relative_scatter(probabilities, index, self.value_table.shape[0])
         return out + _product(columns, local_heads(self, self.value_table))  # type: ignore[no-any-return]
 
-    def _arguments(self) -> dict[str, Any]:
+    def _other_arguments(self) -> dict[str, Any]:
         width = self.key_table.shape[1]
         return {
-            "head_dim": width, **super()._arguments(),
-            "right": None if self.right == self.left else self.right,
+            "head_dim": width, "right": None if self.right == self.left else self.right,
             "values": self.value_table is not None, "scale": _scale_as_given(self.scale, width),
         }  # fmt: skip
 

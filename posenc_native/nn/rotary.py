@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     Positions = npt.ArrayLike | Tensor | None
 
 
-class DescribedModule(nn.Module):
+class RotaryModule(nn.Module):
     """A module that has a `Rotary` and no buffers: how it is made, moved and printed."""
 
     _made_by: tuple[str, str] | None = None  # a class method and its arguments, for print(model)
@@ -134,7 +134,46 @@ class DescribedModule(nn.Module):
         return self.rope._written_arguments(whole=True)
 
 
-class RotaryEmbedding(DescribedModule):
+class RotatingModule(RotaryModule):
+    """One that rotates as its `Rotary` says, after a norm of its own if it has one."""
+
+    def __rotary__(self) -> Rotary:
+        """What functions that take a `Rotary` see in the module: how it rotates, and no norm."""
+        return self.rope
+
+    def norm(
+        self, q: Tensor | None, k: Tensor | None, positions: Positions = None, **options: Any
+    ) -> tuple[Tensor, Tensor]:
+        """q and k, normed and rotated: `posenc_native.Rotary.norm`, by the module's norm if any."""
+        norm: Any = self.rope.norm
+        own = self._norm_options(q, k)
+        return norm(q, k, positions, **own, **options)  # type: ignore[no-any-return]
+
+    def append(
+        self,
+        q: Tensor | None,
+        k: Tensor,
+        v: Tensor,
+        positions: Positions,
+        keys: Tensor,
+        values: Tensor,
+        slots: npt.ArrayLike | Tensor,
+        **options: Any,
+    ) -> Any:
+        """q rotated; k, rotated, and v are written to caches: `posenc_native.Rotary.append`.
+
+        A module with a norm has normed q and k before.
+        """
+        own = self._norm_options(q, k)
+        given = {"norm": True, **own, **options} if own else options
+        return self.rope.append(q, k, v, positions, keys, values, slots, **given)
+
+    def _norm_options(self, q: Tensor | None, k: Tensor | None) -> dict[str, Any]:
+        """The options of the module's norm; none if it has no norm."""
+        return {}
+
+
+class RotaryEmbedding(RotatingModule):
     """Rotates queries and keys by their positions.
 
     Args:
@@ -171,10 +210,6 @@ class RotaryEmbedding(DescribedModule):
         RotaryEmbedding.preset('llama-3.1')
     """
 
-    def __rotary__(self) -> Rotary:
-        """What functions that take a `Rotary` see in the module."""
-        return self.rope
-
     def forward(
         self,
         q: Tensor,
@@ -197,27 +232,6 @@ class RotaryEmbedding(DescribedModule):
         return self.rope.__call__(
             q, other, positions, layout=layout, inplace=inplace, contiguous=contiguous
         )
-
-    def norm(
-        self, q: Tensor | None, k: Tensor | None, positions: Positions = None, **options: Any
-    ) -> tuple[Tensor, Tensor]:
-        """q and k, normed and rotated: `posenc_native.Rotary.norm`."""
-        norm: Any = self.rope.norm
-        return norm(q, k, positions, **options)  # type: ignore[no-any-return]
-
-    def append(
-        self,
-        q: Tensor | None,
-        k: Tensor,
-        v: Tensor,
-        positions: Positions,
-        keys: Tensor,
-        values: Tensor,
-        slots: npt.ArrayLike | Tensor,
-        **options: Any,
-    ) -> Any:
-        """q rotated; k, rotated, and v are written to caches: `posenc_native.Rotary.append`."""
-        return self.rope.append(q, k, v, positions, keys, values, slots, **options)
 
     def bind(self, q: Tensor, k: Tensor, **options: Any) -> BoundRotary:
         """A rotation of others like q and k, which checks once: `posenc_native.Rotary.bind`."""
@@ -378,12 +392,8 @@ class LearnedRotaryEmbedding(nn.Module):
             "LearnedRotaryEmbedding", "inv_freq of a Rotary", tuple(self.inv_freq.shape),
             (len(self._like.inv_freq),),
         )  # fmt: skip
-        like = self._like
-        return Rotary(
-            like.head_dim, inv_freq=self.inv_freq.detach().double().cpu().numpy(),
-            pairing=like.pairing, axis_map=like.axis_map, rotary_start=like.rotary_start,
-            layout=like.layout, scale=like.scale,
-        )  # fmt: skip
+        inv_freq = self.inv_freq.detach().double().cpu().numpy()
+        return Rotary(**{**self._like._arguments(), "inv_freq": inv_freq})
 
     def extra_repr(self) -> str:
         """The call, for print(model)."""
@@ -398,7 +408,7 @@ class LearnedRotaryEmbedding(nn.Module):
         return f"{self.head_dim}, inv_freq=<{shape}>" + (f", {options}" if options else "")
 
 
-class XPos(DescribedModule):
+class XPos(RotaryModule):
     """Rotates queries and keys and scales them, so that scores decay with the distance.
 
     Args:

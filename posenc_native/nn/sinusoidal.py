@@ -35,11 +35,6 @@ class SinusoidalPositionalEncoding(PositionalEncoding):
         learned_alpha: `alpha` is a parameter, ``[1]`` (ESPnet's ScaledPositionalEncoding, and with
             ``alpha=d_model**-0.5`` the ScaledSinusoidalEmbedding of x-transformers).
 
-    Shape:
-        x ``[b, s, d_model]`` (any leading axes) or ``[s, b, d_model]``; positions None for
-        ``start .. start + s - 1``, ``[s]`` or ``[b, s]``; the result is like x, or twice
-        as wide if concatenated.
-
     Raises:
         ValueError, TypeError: as in `posenc_native.add_sinusoidal` and `posenc_native.combine`.
 
@@ -123,8 +118,8 @@ class SinusoidalPositionalEncoding(PositionalEncoding):
             "base": self.base, "layout": self.layout, "shift": self.shift, "scale": self.scale,
         }  # fmt: skip
 
-    def _arguments(self) -> dict[str, Any]:
-        return {**super()._arguments(), "alpha": self._first_alpha}
+    def _other_arguments(self) -> dict[str, Any]:
+        return {**super()._other_arguments(), "alpha": self._first_alpha}
 
 
 class SinusoidalEmbedding(Described):
@@ -201,8 +196,8 @@ class SinusoidalEmbedding(Described):
             table = table.movedim(-1, -1 - len(self.spec.axis_order))
         return table
 
-    def _arguments(self) -> dict[str, Any]:
-        return {"dim": self.spec.dim, "preset": self.spec, **super()._arguments()}
+    def _other_arguments(self) -> dict[str, Any]:
+        return {"dim": self.spec.dim, "preset": self.spec}
 
 
 class TimestepEmbedding(Described):

@@ -195,13 +195,12 @@ class SwinV2RelativeBias(WindowBias):
         diagonals: Tensor = swin_diagonals(16 * torch.sigmoid(table), self.window)
         return diagonals
 
-    def _arguments(self) -> dict[str, Any]:
+    def _other_arguments(self) -> dict[str, Any]:
         first, _, last = self.continuous_position_bias_mlp
         same = self.pretrained_window == self.window
         return {
-            "num_heads": last.out_features, **super()._arguments(),
+            "num_heads": last.out_features, "hidden": first.out_features,
             "pretrained_window": None if same else self.pretrained_window,
-            "hidden": first.out_features,
         }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from posenc_native.base.constants import constant_without_tensors
 from posenc_native.engines.arrays import Arrays, of_wholes
 
 from .orders import packed_tokens, share_of, shared_length
-from .rows import packed_bounds, positions_within
+from .rows import packed_bounds, plain_integer, positions_within
 
 if TYPE_CHECKING:
     from posenc_native.base.kinds import Array, Device, Integers, ShardOrder, Tensor
@@ -310,8 +310,7 @@ def _of_axis(function: str, x: Any, axis: Any) -> tuple[Any, Any, int]:
     """What computes with x, x as an array or a tensor, and the axis counted from the first."""
     arrays = Arrays(function, x=x)
     x = x if arrays.is_torch else arguments.as_array(function, "x", x)
-    if isinstance(axis, bool) or not isinstance(axis, (int, np.integer)):
-        arguments.wrong_type(function, "axis", "an int", type(axis).__name__)
+    axis = plain_integer(function, "axis", axis)
     if not -x.ndim <= axis < x.ndim:
         wrong_value(function, "axis", f"an axis of x, which has {x.ndim}", axis)
-    return arrays.xp, x, int(axis) % x.ndim
+    return arrays.xp, x, axis % x.ndim

@@ -14,8 +14,6 @@ from posenc_native.base.arguments import is_tensor, wrong_type, wrong_value
 from posenc_native.base.constants import constant_without_tensors
 from posenc_native.engines.arrays import Arrays, of_wholes
 
-from .values import seen_values
-
 if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack
 
@@ -171,7 +169,7 @@ def packed_grid_positions(
     merge = positive_size(function, "merge_size", merge_size)
     grids = read_grids(arrays, "grid_sizes", grid_sizes, (1, merge, merge))
     total = arguments.length(function, "total", total)
-    seen = seen_values(arrays, grids)
+    seen = arrays.seen(grids)
     if seen is not None and total != (patches := sum(map(math.prod, seen.tolist()))):
         wrong_value(function, "total", f"the {patches} patches of grid_sizes", total)
     cells = arrays.arange(total)
@@ -399,7 +397,7 @@ def read_grids(arrays: Arrays, argument: str, value: Any, merges: tuple[int, int
     grids = arrays.integers(argument, value, arguments.INTEGER_DTYPES)
     if grids.ndim != 2 or grids.shape[1] != 3:
         wrong_value(arrays.function, argument, "shape [n, 3]", list(grids.shape))
-    seen = seen_values(arrays, grids)
+    seen = arrays.seen(grids)
     if seen is not None:
         wrong = seen[((seen < 0) | (seen % merges != 0)).any(1)]
         if len(wrong):

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy.typing as npt
+
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_value
 from posenc_native.engines.arrays import Arrays
-
-from .values import seen_values, shown_values
 
 if TYPE_CHECKING:
     from posenc_native.base.kinds import ShardOrder
@@ -125,7 +125,7 @@ def packed_tokens(arrays: Arrays, bounds: Any, total: int, share: Share) -> Toke
 
 def _check_lengths(arrays: Arrays, edges: Any, share: Share) -> None:
     """The sequences must be multiples of 2 * ranks, as far as values can be looked at."""
-    seen = seen_values(arrays, edges)
+    seen = arrays.seen(edges)
     if seen is None:
         return
     lengths = seen[1:] - seen[:-1]
@@ -136,3 +136,9 @@ def _check_lengths(arrays: Arrays, edges: Any, share: Share) -> None:
             f'order="{share.order}" makes a head and a tail for each rank',
             f"lengths {shown_values(lengths)}",
         )  # fmt: skip
+
+
+def shown_values(values: npt.NDArray[Any]) -> str:
+    """Values as a message shows them; of many the first ones."""
+    shown = values[:8].tolist()
+    return f"{shown}" if len(values) <= 8 else f"{shown}, the first of {len(values)}"

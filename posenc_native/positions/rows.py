@@ -12,8 +12,7 @@ from posenc_native.base.arguments import wrong_type, wrong_value
 from posenc_native.base.constants import constant_without_tensors
 from posenc_native.engines.arrays import Arrays, of_wholes
 
-from .orders import packed_tokens, share_of
-from .values import seen_values, shown_values
+from .orders import packed_tokens, share_of, shown_values
 
 if TYPE_CHECKING:
     import torch
@@ -171,7 +170,7 @@ def packed_bounds(arrays: Arrays, cu_seqlens: Any, total: int) -> Any:
     bounds = arrays.integers("cu_seqlens", cu_seqlens, arguments.INTEGER_DTYPES)
     if bounds.ndim != 1 or bounds.shape[0] == 0:
         wrong_value(arrays.function, "cu_seqlens", "shape [n + 1]", list(bounds.shape))
-    seen = seen_values(arrays, bounds)
+    seen = arrays.seen(bounds)
     if seen is not None:
         total = arguments.length(arrays.function, "total", total)
         if seen[0] != 0 or (seen[1:] < seen[:-1]).any() or seen[-1] > total:

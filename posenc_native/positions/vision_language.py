@@ -14,7 +14,6 @@ from posenc_native.engines.arrays import Arrays, of_wholes
 
 from .grids import nth_of, places_of, read_grids
 from .rows import plain_integer, token_mask
-from .values import seen_values
 
 if TYPE_CHECKING:
     import torch
@@ -172,7 +171,7 @@ def _interval(arrays: Arrays, value: Any, count: int, grid: Any) -> Any:
 
 def _check_count(arrays: Arrays, argument: str, mine: Any, count: Any) -> None:
     """ValueError unless as many tokens are of a type, where values can be seen without a wait."""
-    seen = seen_values(arrays, mine)
+    seen = arrays.seen(mine)
     if seen is None:
         return
     tokens, expected = int(seen.sum()), int(count)
@@ -186,7 +185,7 @@ def _check_together(arrays: Arrays, there: Any, mine: Any, things: tuple[Any, ..
 
     things: arrays like `mine` that are all equal for tokens of one image.
     """
-    tokens, present = seen_values(arrays, mine), seen_values(arrays, there)
+    tokens, present = arrays.seen(mine), arrays.seen(there)
     if tokens is None or present is None:
         return
     row, column = np.nonzero(tokens)

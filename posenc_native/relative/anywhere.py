@@ -90,8 +90,9 @@ def bias_at_positions(
         wrong_value(function, "origin", f"an entry, below {count}", first)
     distances = places[1][..., None, :] - places[0][..., :, None]
     index = (distances.clip(None, 0) if causal else distances) + first
-    if arrays.readable and 0 not in index.shape:
-        low, high = int(index.min()), int(index.max())
+    seen = arrays.seen(index)
+    if seen is not None and seen.size:
+        low, high = int(seen.min()), int(seen.max())
         if low < 0 or high >= count:
             expected = f"entries for distances {low - first} to {high - first}"
             wrong_value(function, "diagonals", expected, f"for {-first} to {count - 1 - first}")

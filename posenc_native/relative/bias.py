@@ -124,17 +124,15 @@ def toeplitz_bias(
     if bias is not NotImplemented:
         return bias
     q_len, k_len = lengths_of(function, "q_len", q_len), lengths_of(function, "k_len", k_len)
-    if is_tensor(diagonals):
-        start, q_offset = first_entry(function, diagonals.shape, q_len, k_len, q_offset, origin)
-        if causal is not False:
-            diagonals = causal_entries(function, diagonals, q_len, k_len, origin, causal)
-        return late.torch_operations().toeplitz_bias(
-            diagonals, q_len, k_len, start, q_offset, dtype, out
-        )
-    diagonals = as_array(function, "diagonals", diagonals)
+    if not is_tensor(diagonals):
+        diagonals = as_array(function, "diagonals", diagonals)
     start, offsets = first_entry(function, diagonals.shape, q_len, k_len, q_offset, origin)
     if causal is not False:
         diagonals = causal_entries(function, diagonals, q_len, k_len, origin, causal)
+    if is_tensor(diagonals):
+        return late.torch_operations().toeplitz_bias(
+            diagonals, q_len, k_len, start, offsets, dtype, out
+        )
     if offsets is not None and offsets.ndim == 0:
         offsets = np.broadcast_to(offsets, diagonals.shape[: -1 - len(q_len)])
     if dtype is not None:

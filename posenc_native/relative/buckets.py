@@ -77,7 +77,8 @@ def relative_position_bucket(
     """
     arrays = Arrays("relative_position_bucket", relative_position=relative_position)
     distances = arrays.integers("relative_position", relative_position, arguments.INTEGER_DTYPES)
-    return t5_bucket(arrays, distances, bidirectional, num_buckets, max_distance)
+    options = _t5_options(arrays, bidirectional, num_buckets, max_distance)
+    return _t5_bucket(arrays, distances, *options)
 
 
 @overload
@@ -127,18 +128,13 @@ def _bucket_count(function: str, argument: str, value: object) -> int:
     return count
 
 
-def t5_bucket(
-    arrays: Arrays, distances: Any, bidirectional: bool, num_buckets: int, max_distance: int
-) -> Any:
-    """`relative_position_bucket` of int64 distances; errors name the function of `arrays`."""
-    both, buckets, limit = _t5_options(arrays, bidirectional, num_buckets, max_distance)
-    return _t5_bucket(arrays, distances, both, buckets, limit)
-
-
 def t5_bucket_of_window(
     arrays: Arrays, window: Window, bidirectional: bool, num_buckets: int, max_distance: int
 ) -> Any:
-    """`t5_bucket` of the distances of a window: where they are known, only the near ones count."""
+    """`relative_position_bucket` of a window: where it is known, only near distances count.
+
+    Errors name the function of `arrays`.
+    """
     options = _t5_options(arrays, bidirectional, num_buckets, max_distance)
     limit = options[2]
     if not window.known(arrays) or limit > _LIMIT_KEPT:

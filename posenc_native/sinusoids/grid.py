@@ -128,15 +128,6 @@ class GridCoordinates:
         return (arrays.wide(i) + self.first) * extent / divisor + self.low
 
 
-def concrete(arrays: Arrays, values: Any) -> bool:
-    """Whether values can be looked at without a wait, and are not only traced."""
-    if not arrays.is_torch:
-        return True
-    # Without a device nothing came in, and `readable` does not ask whether torch traces.
-    known = arrays.device is not None and arrays.readable
-    return known and type(values) is arrays.xp.Tensor
-
-
 def point_of(arrays: Arrays, argument: str, value: Any) -> Any:
     """A coordinate, or a mask, as an array or tensor."""
     if is_tensor(value):

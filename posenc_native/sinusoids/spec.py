@@ -16,7 +16,7 @@ from posenc_native.base.calls import call
 from posenc_native.engines.arrays import Arrays
 from posenc_native.rotary.by_tables import rotary_tables
 
-from .grid import GridCoordinates, concrete, point_of
+from .grid import GridCoordinates, point_of
 from .presets import spec_arguments
 from .tables import sinusoidal
 
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
         ArrayOrTensor,
         AxisPlace,
         ByDtype,
+        Device,
+        Dtype,
+        NumPyDtype,
         OfNumPy,
         OfTorch,
         OnDevice,
@@ -56,12 +59,6 @@ if TYPE_CHECKING:
         shares: tuple[int, ...] | None
         remainder: Remainder
         grid: GridCoordinates | None
-
-    class GridOfNumPy(AxesOptions, OfNumPy):
-        """The same, of a table that is an array."""
-
-    class GridOptions(AxesOptions, OfTorch):
-        """The same, of either."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,7 +233,7 @@ class SinusoidalSpec:
         tables = [self._table(arrays, points[axis], axis, dtype) for axis in self.axis_order]
         xp, leading = arrays.xp, tables[0].shape[:-1]
         if len(tables) > 1:
-            leading = _common_shape(arrays, tables)
+            leading = _common_shape(arrays, tables, points)
             tables = [xp.broadcast_to(t, (*leading, t.shape[-1])) for t in tables]
         if self.axis_place != "outer" and len(tables) > 1:
             tables = [self._merged(xp, tables)]
@@ -285,7 +282,8 @@ class SinusoidalSpec:
                 points = [points[0][..., axis] for axis in range(axes)]
         if self.logarithm:
             for point in points:
-                if concrete(arrays, point) and not bool((point > 0).all()):
+                seen = arrays.seen(point)
+                if seen is not None and not (seen > 0).all():
                     expected = "coordinates above 0, which have a logarithm"
                     wrong_value(function, "positions", expected, "others")
             points = [arrays.xp.log(arrays.wide(point)) for point in points]
@@ -318,9 +316,11 @@ class SinusoidalSpec:
 
 
 @overload
-def sinusoidal_grid(positions: Cells, dim: int, **options: Unpack[GridOfNumPy]) -> Array[Any]: ...
+def sinusoidal_grid(positions: Cells, dim: int, *, dtype: NumPyDtype = ..., device: None = ...,
+                    **options: Unpack[AxesOptions]) -> Array[Any]: ...  # fmt: skip
 @overload
-def sinusoidal_grid(positions: Any, dim: int, **options: Unpack[GridOptions]) -> ArrayOrTensor: ...
+def sinusoidal_grid(positions: Any, dim: int, *, dtype: Dtype = ..., device: Device | None = ...,
+                    **options: Unpack[AxesOptions]) -> ArrayOrTensor: ...  # fmt: skip
 def sinusoidal_grid(
     positions: Any,
     dim: int,
@@ -383,8 +383,7 @@ def sinusoidal_grid(
         axis_order = tuple(range(axes))
     spec = SinusoidalSpec(
         dim=dim, axis_order=axis_order, base=base, scale=scale, shift=shift, layout=layout,
-        axis_place=axis_place, shares=shares, remainder=remainder,
-        grid=grid,
+        axis_place=axis_place, shares=shares, remainder=remainder, grid=grid,
     )  # fmt: skip
     if len(axis_order) == 1 and isinstance(positions, (tuple, list)) and len(positions) == 1:
         positions = positions[0]
@@ -416,10 +415,10 @@ def _is_shape(positions: Any, axes: int) -> bool:
     )
 
 
-def _common_shape(arrays: Arrays, tables: list[Any]) -> Any:
+def _common_shape(arrays: Arrays, tables: list[Any], points: list[Any]) -> Any:
     """The leading axes of all tables."""
     shapes = [tuple(table.shape[:-1]) for table in tables]
-    if concrete(arrays, tables[0]):
+    if arrays.seen(points[0]) is not None:
         try:
             np.broadcast_shapes(*shapes)
         except ValueError:
