@@ -30,9 +30,8 @@ POSITION_DTYPES = (*INTEGER_DTYPES, "float32", "float64")
 
 SINUSOIDAL_LAYOUTS = ("interleaved", "sin_cos", "cos_sin")
 
-FREQUENCY_LIMIT = (
-    2.0**63
-)  # radians a position; positions have the same limit, so phases fit 128 bits
+# Radians a position; positions have the same limit, so phases fit 128 bits.
+FREQUENCY_LIMIT = 2.0**63
 
 SMALLEST_BASE = sys.float_info.min  # a subnormal number has fewer digits than its logarithm needs
 

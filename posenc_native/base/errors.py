@@ -62,8 +62,7 @@ def add_hint(error: BaseException, hint: str) -> None:
     """Write into an error about an argument what may have been meant."""
     fault = fault_of(error)
     if fault is not None and hint and not fault.hint:
-        error.fault = fault._replace(hint=hint)  # type: ignore[attr-defined]
-        error.args = (str(error.fault),)  # type: ignore[attr-defined]
+        blame(error, hint=hint)
 
 
 @contextmanager

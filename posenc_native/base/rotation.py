@@ -30,6 +30,18 @@ if TYPE_CHECKING:
     from .kinds import Pairing
 
 
+AnyRotation = TypeVar("AnyRotation", bound="Rotation | TableRotation")
+
+
+def _turned_back(rotation: AnyRotation) -> AnyRotation:
+    record: Any = rotation
+    if rotation.out_pairing == "same":
+        at = rotation._fields.index("inverse")  # _replace takes several times as long
+        return record._make((*rotation[:at], not rotation.inverse, *rotation[at + 1 :]))  # type: ignore[no-any-return]
+    pairings = {"pairing": rotation.out_pairing, "out_pairing": rotation.pairing}
+    return record._replace(inverse=not rotation.inverse, **pairings)  # type: ignore[no-any-return]
+
+
 class Rotation(NamedTuple):
     """By positions and frequencies."""
 
@@ -47,10 +59,7 @@ class Rotation(NamedTuple):
 
     def turned_back(self) -> Rotation:
         """The rotation the other way: the transpose."""
-        if self.out_pairing != "same":
-            return _rearranged_back(self)
-        at = Rotation._fields.index("inverse")  # _replace takes several times as long
-        return Rotation._make((*self[:at], not self.inverse, *self[at + 1 :]))
+        return _turned_back(self)
 
 
 class TableRotation(NamedTuple):
@@ -73,30 +82,14 @@ class TableRotation(NamedTuple):
 
     def turned_back(self) -> TableRotation:
         """The rotation the other way: the transpose."""
-        if self.out_pairing != "same":
-            return _rearranged_back(self)
-        at = TableRotation._fields.index("inverse")  # _replace takes several times as long
-        return TableRotation._make((*self[:at], not self.inverse, *self[at + 1 :]))
+        return _turned_back(self)
 
 
-AnyRotation = TypeVar("AnyRotation", bound="Rotation | TableRotation")
-
-
-def _rearranged_back(rotation: AnyRotation) -> AnyRotation:
-    record: Any = rotation
-    pairings = {"pairing": rotation.out_pairing, "out_pairing": rotation.pairing}
-    return record._replace(inverse=not rotation.inverse, **pairings)  # type: ignore[no-any-return]
-
-
-# For k, by the field for q; what stands for that of q.
+# The fields for k, by those for q.
 _OF_K = {
-    "positions": "k_positions",
-    "cos": "k_cos",
-    "sin": "k_sin",
-    "rows": "k_rows",
+    **{name: f"k_{name}" for name in ("positions", "cos", "sin", "rows")},
     "rotary_start": "k_start",
 }
-_AS_Q = {"k_positions": None, "k_cos": None, "k_sin": None, "k_rows": None, "k_start": -1}
 
 
 def own_tokens(rotation: Rotation | TableRotation) -> bool:
@@ -115,7 +108,7 @@ def of_each(rotation: AnyRotation) -> tuple[AnyRotation, AnyRotation]:
     """The rotations of q alone and of k alone."""
     record: Any = rotation
     fields = {name: k for name, k in _OF_K.items() if k in record._fields}
-    same = {k: _AS_Q[k] for k in fields.values()}
+    same = {k: record._field_defaults[k] for k in fields.values()}
     own = {name: getattr(record, k) for name, k in fields.items() if is_pair(rotation, name)}
     return record._replace(**same), record._replace(**same, **own)
 
@@ -156,24 +149,22 @@ class PairOptionsOfTwo(TypedDict, total=False):
     rotary_start: int | tuple[int, int] | None
 
 
-class RotationOptions(PairOptions, total=False):
+class _OptionsOfAngles(TypedDict, total=False):
+    """Keywords of rotations by positions and frequencies, but for where the pairs are."""
+
+    axis_map: npt.ArrayLike | torch.Tensor | None
+    scale: float | None
+    inverse: bool
+    out_pairing: Pairing | Literal["same"]
+    contiguous: bool
+
+
+class RotationOptions(PairOptions, _OptionsOfAngles, total=False):
     """Keywords of rotations by positions and frequencies."""
 
-    axis_map: npt.ArrayLike | torch.Tensor | None
-    scale: float | None
-    inverse: bool
-    out_pairing: Pairing | Literal["same"]
-    contiguous: bool
 
-
-class RotationOptionsOfTwo(PairOptionsOfTwo, total=False):
+class RotationOptionsOfTwo(PairOptionsOfTwo, _OptionsOfAngles, total=False):
     """The same for q and k."""
-
-    axis_map: npt.ArrayLike | torch.Tensor | None
-    scale: float | None
-    inverse: bool
-    out_pairing: Pairing | Literal["same"]
-    contiguous: bool
 
 
 class TableRotationOptions(PairOptions, total=False):

@@ -162,12 +162,8 @@ def rotary_view(
         expected = f"at most {shape[-1] // 2} {kind}, 2 dims each, for head_dim {shape[-1]}"
         wrong_value(function, angles, expected, f"{pairs}, which turn {2 * pairs} dims")
     if start + 2 * pairs > shape[-1]:
-        wrong_value(
-            function,
-            "rotary_start",
-            f"rotary_start + 2 * {pairs} frequencies <= head_dim = {shape[-1]}",
-            start,
-        )
+        expected = f"rotary_start + 2 * {pairs} frequencies <= head_dim = {shape[-1]}"
+        wrong_value(function, "rotary_start", expected, start)
     return RotaryView(tuple(shape), letters, start, pairs, block, out_block)
 
 
@@ -236,13 +232,11 @@ def check_layout(function: str, layout: object) -> str:
         or not layout.endswith("d")
         or not tokens_once
     ):
-        wrong_value(
-            function,
-            "layout",
+        expected = (
             "distinct letters of b, s, h, d, or t for b and s, with s or t and ending in d; with h "
-            "also g",
-            repr(layout),
+            "also g"
         )
+        wrong_value(function, "layout", expected, repr(layout))
     return layout
 
 

@@ -12,16 +12,8 @@ from torch import Tensor
 from posenc_native.rotary.by_tables import rotary_tables
 
 __all__ = [
-    "Columns",
-    "Form",
-    "NotServed",
-    "Orders",
-    "Tables",
-    "Wrap",
-    "match_columns",
-    "packed",
-    "table_dtype",
-]
+    "Columns", "Form", "NotServed", "Orders", "Tables", "match_columns", "packed", "table_dtype",
+]  # fmt: skip
 
 
 class NotServed(Exception):
@@ -56,8 +48,6 @@ class Form:
 
 # The angles of a form in the order of the columns that are wanted.
 Orders = dict[Form, tuple[int, ...]]
-
-Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,17 +13,45 @@ from .forms import Form
 from .holders import nobody_else_sees
 from .normed.norms import PutOff, now
 from .rotation import Rotation
-from .signatures import is_table, rotary_arguments
+from .signatures import is_table, rotary_arguments, title_of
 
-__all__ = ["PIECES", "in_pieces", "rotary_function"]
+__all__ = ["PIECES", "Replacement", "TablesInUse", "in_pieces", "rotary_function"]
 
 # A float32 is the sum of three numbers of 8 significant bits, and a cast to bfloat16 keeps these.
 PIECES = 3
 
 
+class TablesInUse:
+    """What is done with tables of one width.
+
+    Attributes:
+        form: what they are to the model.
+        rotation: what the function does with them; None if that is not known.
+        inserted: the axes to take out of them.
+        widened: indices of columns, for the form.
+        picked: the same for the rotation, if it wants others than there are.
+    """
+
+    def __init__(self, form: Form, columns: tuple[int, ...], rotation: Rotation | None) -> None:
+        self.form, self.rotation = form, rotation
+        self.inserted = form.inserted[::-1]
+        self.widened = torch.tensor([columns.index(angle) for angle in form.columns])
+        self.picked: Tensor | None = None
+        if rotation is not None and rotation.order != columns:
+            self.picked = torch.tensor([columns.index(angle) for angle in rotation.order])
+
+
+class Replacement(NamedTuple):
+    """A rotary function of a model, the one in its place, its tables by their columns."""
+
+    own: Callable[..., Any]
+    ours: Callable[..., Any]
+    tables: dict[int, TablesInUse]
+
+
 def rotary_function(
     original: Callable[..., Any],
-    tables: dict[int, tuple[Form, tuple[int, ...], Rotation | None]],
+    uses: dict[int, TablesInUse],
     *,
     inplace: bool | None = False,
     pieces: int = 1,
@@ -37,9 +65,8 @@ def rotary_function(
 
     Args:
         original: the model's function.
-        tables: what a table is, by its number of columns: its form, the angle of every column,
-            and what the function does with it, if that is known. Another number is an error: the
-            model has cut a table to a size that was meant for its own form.
+        uses: what a table is, by its number of columns. Another number is an error: the model has
+            cut a table to a size that was meant for its own form.
         inplace: rotate where q and k are, if no gradient is needed; None: if nobody else sees that.
         pieces: the parts of which a table is the sum, side by side (`in_pieces`).
     """
@@ -49,9 +76,8 @@ def rotary_function(
     default_dim = defaults.get("unsqueeze_dim")
     of_tables = tuple(name for name in names if is_table(name))
     cos_and_sin = tuple(sorted(of_tables[:2])) if len(of_tables) > 1 else of_tables
-    packing = next(iter(tables.values()))[0].packing
+    packing = next(iter(uses.values())).form.packing
     whole = packing == "cos, sin" and pieces == 1
-    uses = {width: _TablesInUse(*table) for width, table in tables.items()}
     rotates = any(use.rotation for use in uses.values())
     known = rotary_arguments(original) if rotates else None
     of_heads = known.heads if known else ()
@@ -109,21 +135,8 @@ def rotary_function(
             given[name] = _as_the_model_has_it(given[name], packing, pieces, index, dtype)
         return original(**given)
 
-    rotary.__name__ = getattr(original, "__name__", type(original).__name__)
+    rotary.__name__ = title_of(original)
     return rotary
-
-
-class _TablesInUse:
-    """What is done with tables of one width."""
-
-    def __init__(self, form: Form, columns: tuple[int, ...], rotation: Rotation | None) -> None:
-        self.rotation = rotation
-        self.inserted = form.inserted[::-1]
-        # Indices of columns: `widened` for the form, `picked` for the rotation if it wants others.
-        self.widened = torch.tensor([columns.index(angle) for angle in form.columns])
-        self.picked: Tensor | None = None
-        if rotation is not None and rotation.order != columns:
-            self.picked = torch.tensor([columns.index(angle) for angle in rotation.order])
 
 
 def _is_default(value: Any, default: Any) -> bool:

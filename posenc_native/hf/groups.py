@@ -17,22 +17,17 @@ from .signatures import (
     may_take_tables,
     takes_positions,
     takes_tables,
-)
+)  # fmt: skip
 
 __all__ = ["RotaryUses", "computes_cosines", "groups_sharing_tables", "rotary_uses"]
 
 
 @dataclass(frozen=True)
 class RotaryUses:
-    """The rotary functions that the methods of a class call.
+    """The rotary functions that the methods of a class call."""
 
-    Attributes:
-        methods: from the name of a method, the functions that it finds under global names.
-        statics: rotary functions that are static methods of the class.
-    """
-
-    methods: dict[str, dict[str, Callable[..., Any]]]
-    statics: dict[str, Callable[..., Any]]
+    methods: dict[str, dict[str, Callable[..., Any]]]  # by method, then by the global name
+    statics: dict[str, Callable[..., Any]]  # those that are static methods of the class
 
     def functions(self) -> list[Callable[..., Any]]:
         """Each of them once."""

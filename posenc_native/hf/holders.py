@@ -32,7 +32,7 @@ from torch.nn.modules import module as every_module
 from posenc_native.engines.tensors.following import transformed
 
 from .instances import definition
-from .signatures import rotary_arguments
+from .signatures import RotaryArguments, rotary_arguments
 
 __all__ = ["gives_results_their_names", "nobody_else_sees", "tells_its_module"]
 
@@ -191,25 +191,18 @@ def gives_results_their_names(
     tree = definition(inner.__code__) if isinstance(inner, types.FunctionType) else None
     if tree is None:
         return False
-    arguments = rotary_arguments(function)
+    known = rotary_arguments(function)
     used = sum(isinstance(node, ast.Name) and node.id == name for node in ast.walk(tree))
-    fits = (_overwrites_heads(n, name, arguments.names, arguments.heads) for n in ast.walk(tree))
-    return 0 < used == sum(fits)
+    return 0 < used == sum(_overwrites_heads(node, name, known) for node in ast.walk(tree))
 
 
-def _overwrites_heads(
-    node: ast.AST, name: str, names: tuple[str, ...], heads: tuple[str, ...]
-) -> bool:
+def _overwrites_heads(node: ast.AST, name: str, known: RotaryArguments) -> bool:
     """Whether it is an assignment of ``name(...)`` to the variables that are its heads."""
     if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
         return False
     call, (target, *others) = node.value, node.targets
-    if others or not isinstance(call.func, ast.Name) or call.func.id != name:
+    if others or getattr(call.func, "id", None) != name:
         return False
-    given = dict(zip(names, call.args, strict=False))
-    given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
-    read = [given.get(head) for head in heads]
     written = target.elts if isinstance(target, ast.Tuple) else [target]
-    return {getattr(value, "id", None) for value in read} == {
-        value.id if isinstance(value, ast.Name) else "" for value in written
-    } and len(read) == len(written)
+    read, names = known.heads_in(call), [getattr(value, "id", None) for value in written]
+    return {*read} == {*names} and len(read) == len(names)

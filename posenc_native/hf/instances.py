@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from .forms import NotServed
 
 __all__ = [
-    "MARK", "Plan", "definition", "global_names", "install", "restore", "rewrap", "slot",
-    "with_functions",
+    "MARK", "Plan", "definition", "global_names", "install", "restore", "slot",
+    "with_decorators_of", "with_functions",
 ]  # fmt: skip
 
 MARK = "_posenc_native"  # the attribute of a patched module that says how to restore it
@@ -69,7 +69,7 @@ class Plan:
 # --- the same code with another function in it ----------------------------------------------------
 
 
-def rewrap(
+def _rewrap(
     function: Callable[..., Any],
     replace: Callable[[types.FunctionType], Callable[..., Any]],
 ) -> Callable[..., Any]:
@@ -79,16 +79,23 @@ def rewrap(
     wrapped = getattr(function, "__wrapped__", None)
     if wrapped is None:
         return replace(function)
-    inner = rewrap(wrapped, replace)
+    inner = _rewrap(wrapped, replace)
     cells = [
         types.CellType(inner) if cell.cell_contents is wrapped else cell
         for cell in function.__closure__ or ()
     ]
     if all(cell.cell_contents is not inner for cell in cells):
         raise NotServed(f"a decorator hides its forward: {function.__qualname__}")
-    outer = _copy_function(function, function.__globals__, tuple(cells))
+    outer = _copy_function(function, function.__code__, function.__globals__, tuple(cells))
     outer.__dict__["__wrapped__"] = inner
     return outer
+
+
+def with_decorators_of(
+    original: Callable[..., Any], forward: Callable[..., Any]
+) -> Callable[..., Any]:
+    """A forward with the decorators of the original around it."""
+    return _rewrap(original, lambda _: forward)
 
 
 def with_functions(
@@ -99,30 +106,23 @@ def with_functions(
     """`forward` with other functions under some of its global names, or with other code too."""
 
     def replace(function: types.FunctionType) -> types.FunctionType:
-        function = function if code is None else _with_code(function, code)
+        own = code or function.__code__
         # Only what the code names, and no __name__: torch.compile would look up the module of that
         # name in place of this dict, and find the original function there.
-        needed = global_names(function.__code__) | {"__builtins__", "__package__"}
+        needed = global_names(own) | {"__builtins__", "__package__"}
         scope = {name: function.__globals__[name] for name in needed & function.__globals__.keys()}
-        return _copy_function(function, scope | functions, function.__closure__)
+        return _copy_function(function, own, scope | functions, function.__closure__)
 
-    return rewrap(forward, replace)
-
-
-def _with_code(function: types.FunctionType, code: types.CodeType) -> types.FunctionType:
-    result = _copy_function(function, function.__globals__, function.__closure__)
-    result.__code__ = code
-    return result
+    return _rewrap(forward, replace)
 
 
 def _copy_function(
     function: types.FunctionType,
+    code: types.CodeType,
     scope: dict[str, Any],
     closure: tuple[types.CellType, ...] | None,
 ) -> types.FunctionType:
-    result = types.FunctionType(
-        function.__code__, scope, function.__name__, function.__defaults__, closure
-    )
+    result = types.FunctionType(code, scope, function.__name__, function.__defaults__, closure)
     for name in ("__kwdefaults__", "__qualname__", "__module__", "__doc__", "__annotations__"):
         setattr(result, name, getattr(function, name))
     result.__dict__.update(function.__dict__)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable
-from functools import partial
 from typing import Any, cast
 
 import torch
@@ -15,11 +14,11 @@ from posenc_native.rotary.by_tables import rotary_tables
 from posenc_native.rotary.rotary import Rotary
 
 from .forms import Form, NotServed, Tables
-from .functions import PIECES, in_pieces, rotary_function
+from .functions import PIECES, Replacement, TablesInUse, in_pieces, rotary_function
 from .groups import RotaryUses, computes_cosines, rotary_uses
 from .holders import gives_results_their_names, tells_its_module
-from .instances import Plan, rewrap, slot, with_functions
-from .normed.proof import RotaryCall, kinds_of_norms, names_norms, norms_put_off
+from .instances import Plan, slot, with_decorators_of, with_functions
+from .normed.proof import kinds_of_norms, names_norms, norms_put_off
 from .position_functions import position_function
 from .rotation import Rotation, probe_function
 from .signatures import (
@@ -94,8 +93,8 @@ class Planner:
             if tables.forward is not None:
                 held = itertools.chain(makers[name].buffers(), makers[name].parameters())
                 device = next(held).device
-                wrap = partial(_with_decorators_of, type(makers[name]).forward)
-                plan.methods["forward"] = wrap(tables.forward(orders, device))
+                forward = tables.forward(orders, device)
+                plan.methods["forward"] = with_decorators_of(type(makers[name]).forward, forward)
             elif any(order != tuple(range(len(order))) for order in orders.values()):
                 raise NotServed("its constant table is used in an unknown order")
         kinds: dict[Any, dict[str, nn.Module]] = {}
@@ -133,29 +132,27 @@ class Planner:
         key = (kind, norms, *widths.values())
         if key not in self._of_kind:
             uses, notes = rotary_uses(kind), []
-            replaced, in_use = {}, {}
-            for function in uses.functions():
-                if not takes_tables(function):
-                    continue
-                tables: dict[int, tuple[Form, tuple[int, ...], Rotation | None]] = {}
+            replaced = {}
+            for function in filter(takes_tables, uses.functions()):
+                tables = {}
                 for width, (form, order) in widths.items():
                     rotation = self._rotation(function, form)
                     if isinstance(rotation, str):
                         own = "rotated by the model's own function, with exact tables"
                         notes.append(f"{own}: {rotation}")
                     known = None if isinstance(rotation, str) else rotation
-                    tables[width] = form, order, known
-                turns = any(rotation is not None for _, _, rotation in tables.values())
+                    tables[width] = TablesInUse(form, order, known)
+                turns = any(use.rotation for use in tables.values())
                 inplace = turns and _where(self._inplace, kind, uses, function)
-                replaced[function] = rotary_function(function, tables, inplace=inplace)
-                in_use[function] = tables
+                ours = rotary_function(function, tables, inplace=inplace)
+                replaced[function] = Replacement(function, ours, tables)
             fused = {}
             if self._fuse_norm:
-                calls = {f: (f, ours, in_use[f]) for f, ours in replaced.items()}
-                fused = _with_norms_put_off(kind, uses, calls, modules, notes)
+                fused = _with_norms_put_off(kind, uses, replaced, modules, notes)
             self._of_kind[key] = _plan_with_functions(
-                kind, uses, replaced, "; ".join(dict.fromkeys(notes)), self._inplace is None, fused
-            )
+                kind, uses, {function: each.ours for function, each in replaced.items()},
+                "; ".join(dict.fromkeys(notes)), self._inplace is None, fused,
+            )  # fmt: skip
         return self._of_kind[key]
 
     def _without_tables(self, module: nn.Module) -> Plan:
@@ -200,7 +197,7 @@ def _plan_with_functions(
 def _with_norms_put_off(
     kind: type[nn.Module],
     uses: RotaryUses,
-    replaced: dict[Callable[..., Any], RotaryCall],
+    replaced: dict[Callable[..., Any], Replacement],
     modules: list[nn.Module],
     notes: list[str],
 ) -> dict[str, Callable[..., Any]]:
@@ -232,19 +229,12 @@ def _where(
     return None if alone else False
 
 
-def _with_decorators_of(
-    original: Callable[..., Any], forward: Callable[..., Any]
-) -> Callable[..., Any]:
-    """A forward with the decorators of the original around it."""
-    return rewrap(original, lambda _: forward)
-
-
 def _probe_maker(module: nn.Module) -> tuple[Tables, Plan]:
     """How a rotary-embedding module makes its tables, and its plan but for the forward."""
     exact = _buffers_before_casting(module)
     probe = copy.deepcopy(module).cpu()
     probe._buffers.update({name: buffer.cpu() for name, buffer in exact.items()})
-    tables = probe_tables(probe, partial(_with_decorators_of, type(module).forward))
+    tables = probe_tables(probe)
     guarded = tuple(name for name in module._buffers if name.endswith("inv_freq"))
     if not tables.buffers:
         return tables, Plan(buffers=exact, guarded=guarded, note=_note_on_configuration(probe))
@@ -342,10 +332,9 @@ def _plan_with_own_table(module: nn.Module, inplace: bool | None) -> Plan:
         rotation = probe_function(function, form)
         if rotation.order != order:
             raise NotServed(f"{kind.__name__} uses its table in an unknown order")
-        functions[function] = rotary_function(
-            function, {width // 2: (form, order, rotation)}, pieces=PIECES,
-            inplace=_where(inplace, kind, uses, function),
-        )  # fmt: skip
+        tables = {width // 2: TablesInUse(form, order, rotation)}
+        where = _where(inplace, kind, uses, function)
+        functions[function] = rotary_function(function, tables, inplace=where, pieces=PIECES)
     plan = _plan_with_functions(kind, uses, functions, telling=inplace is None)
     exact = torch.cat((in_pieces(sin), in_pieces(cos)), dim=1).to(table.device)
     plan.buffers, plan.guarded = {"embed_positions": exact}, ("embed_positions",)

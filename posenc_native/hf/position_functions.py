@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from posenc_native.rotary.by_tables import rotary_tables
 
 from .forms import NotServed, match_columns, table_dtype
+from .signatures import title_of
 
 __all__ = ["position_function"]
 
@@ -35,7 +36,7 @@ def position_function(original: Callable[..., Any], sizes: Sequence[int]) -> Cal
     Raises:
         NotServed: it is not a rotation of x by angles pos * frequency.
     """
-    title = getattr(original, "__name__", type(original).__name__)
+    title = title_of(original)
     found = {size: _probe_size(original, title, size) for size in sizes if size % 2 == 0}
 
     def rotary(x: Tensor, pos: Tensor) -> Tensor:

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from posenc_native.rotary.by_tables import rotary_tables
 
-from .forms import Columns, NotServed, Orders, Tables, Wrap, match_columns, packed, table_dtype
+from .forms import Columns, NotServed, Orders, Tables, match_columns, packed, table_dtype
+from .instances import with_decorators_of
 from .signatures import cos_and_sin, table_names, with_marked_frequencies, with_own_buffers
 
 __all__ = ["tables_of_positions"]
@@ -23,20 +24,13 @@ _TOKENS = torch.tensor([1, 2, 5, 13, 40, 111], device="cpu")  # whatever the def
 
 @dataclass(frozen=True)
 class _Call:
-    """A way to call a rotary-embedding module.
+    """A way to call a rotary-embedding module."""
 
-    Attributes:
-        name: what stands before ``inv_freq``.
-        where: which axis of position_ids chooses the coordinate, "first" or "last"; None if there
-            is no such axis.
-        axes: how many coordinates there are.
-        batch: whether the positions have an axis for it.
-    """
-
-    name: str
+    name: str  # what stands before ``inv_freq``
+    # Which axis of position_ids chooses the coordinate, "first" or "last"; None if there is none.
     where: str | None
-    axes: int
-    batch: bool = True
+    axes: int  # how many coordinates there are
+    batch: bool = True  # whether the positions have an axis for it
 
     def positions(self, tokens: Tensor) -> Tensor:
         """[axes, s] or [axes, b, s]; every coordinate has values of its own."""
@@ -74,8 +68,8 @@ def _ways_to_call(name: str) -> Iterator[list[_Call]]:
     yield [_Call(name, None, 1)]
 
 
-def tables_of_positions(module: nn.Module, wrap: Wrap) -> Tables:
-    """How a module makes tables of position_ids; `wrap` as in `probe_tables`.
+def tables_of_positions(module: nn.Module) -> Tables:
+    """How a module makes tables of position_ids.
 
     Raises:
         NotServed: in a way that is not known.
@@ -106,7 +100,7 @@ def tables_of_positions(module: nn.Module, wrap: Wrap) -> Tables:
         if any(name + buffer not in module._buffers for name in table_names(module)):
             continue
         make = _ExactForward(type(module).forward, found, buffer, own_scale)
-        exact = wrap(make(orders, torch.device("cpu")))
+        exact = with_decorators_of(type(module).forward, make(orders, torch.device("cpu")))
         if all(
             _agrees_beyond_trained_length(module, call, columns, exact)
             for call, columns in found.items()
@@ -193,18 +187,12 @@ def _agrees_beyond_trained_length(
 
 @dataclass
 class _ExactForward:
-    """The exact forward of a module that takes positions.
+    """The exact forward of a module that takes positions."""
 
-    Attributes:
-        original: its own forward, with decorators.
-        buffer: which of its buffers has the frequencies.
-        own_scale: whether the factor is what its own tables show at position 0.
-    """
-
-    original: Callable[..., Any]
+    original: Callable[..., Any]  # its own forward, with decorators
     columns: dict[_Call, Columns]
-    buffer: str
-    own_scale: bool
+    buffer: str  # which of its buffers has the frequencies
+    own_scale: bool  # whether the factor is what its own tables show at position 0
 
     def __call__(self, orders: Orders, device: torch.device) -> Callable[..., Any]:
         original, buffer, own_scale = self.original, self.buffer, self.own_scale

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from posenc_native.qkv.norm import norm_rotary_qk_tables
-from posenc_native.rotary.by_tables import apply_rotary_qk_tables, apply_rotary_tables
+from posenc_native.rotary.by_tables import apply_rotary_qk_tables
 
 from .forms import Form, NotServed
 from .normed.norms import PutOff, now, over
-from .signatures import RotaryArguments, rotary_arguments
+from .signatures import RotaryArguments, rotary_arguments, title_of
 
 if TYPE_CHECKING:
     from posenc_native.base.kinds import Pairing
@@ -97,7 +97,7 @@ class Rotation:
 
         norms: what is still to be done with them before.
         """
-        shape, table, pairing = heads[0].shape, cos.shape, self.pairing
+        shape, table = heads[0].shape, cos.shape
         if self.part == "whole" and shape[-1] != self.dims:
             raise ValueError(f"patched model: expected heads of size {self.dims}, got {shape[-1]}")
         if self.prefix and (extra := shape[layout.index("s")] - table[-2]) > 0:
@@ -107,89 +107,45 @@ class Rotation:
             cos, sin = cos[0], sin[0]  # the same positions for the whole batch
         if norms is not None:
             if self.keeps_pairs and None not in norms:
-                return self._normed(heads, cos, sin, layout, inplace, norms)  # type: ignore[arg-type]
-            heads = tuple(now(norm, x) for norm, x in zip(norms, heads, strict=True))
-        if pairing is None:
+                heads = tuple(map(_as_normed, heads, norms))
+            else:
+                heads, norms = tuple(map(now, norms, heads)), None
+        if self.pairing is None:
             return tuple(self._mix(x, cos, sin, layout) for x in heads)
-        over = [inplace and _may_be_overwritten(x) for x in heads]
-        if len(heads) == 2 and over[0] == over[1] and _alike(*heads):
+        norms = norms or (None, None)
+        written = tuple(map(_may_be_overwritten, heads, norms)) if inplace else (False, False)
+        if len(heads) == 2 and written[0] == written[1] and _alike(*heads, *norms):
             # In place, one tensor that is both q and k would be turned twice.
-            once = over[0] and heads[0] is not heads[1]
-            return self._rotate(heads, cos, sin, layout, pairing, once)
-        rotated = [
-            self._rotate((x,), cos, sin, layout, pairing, over_x)
-            for x, over_x in zip(heads, over, strict=True)
-        ]
-        return tuple(x for (x,) in rotated)
+            once = written[0] and heads[0] is not heads[1]
+            return self._turn(heads, norms, cos, sin, layout, once)
+        each = zip(heads, norms, written, strict=False)
+        return tuple(self._turn((x, None), (n, None), cos, sin, layout, w)[0] for x, n, w in each)
 
-    def _rotate(
+    def _turn(
         self,
-        heads: tuple[Tensor, ...],
+        heads: tuple[Any, ...],
+        norms: tuple[PutOff | None, ...],
         cos: Tensor,
         sin: Tensor,
         layout: str,
-        pairing: Pairing,
-        over: bool,
+        inplace: bool,
     ) -> tuple[Tensor, ...]:
-        start = heads[0].shape[-1] - self.dims if self.part == "trailing" else 0
-        if len(heads) == 2:
-            return apply_rotary_qk_tables(
-                *heads, cos, sin, layout=layout, pairing=pairing, rotary_start=start,
-                inverse=self.inverse, out_pairing=self.out_pairing, inplace=over,
+        """q and k (None: q alone) rotated in one call, which does their norms too if these wait."""
+        (q, k), (of_q, of_k) = heads, norms
+        start = q.shape[-1] - self.dims if self.part == "trailing" else 0
+        if of_q is None:
+            rotated: tuple[Tensor, ...] = apply_rotary_qk_tables(
+                q, k, cos, sin, layout=layout, pairing=self.pairing, rotary_start=start,
+                inverse=self.inverse, out_pairing=self.out_pairing, inplace=inplace,
             )  # fmt: skip
-        (x,) = heads
-        rotated = apply_rotary_tables(
-            x, cos, sin, layout=layout, pairing=pairing, rotary_start=start, inverse=self.inverse,
-            out_pairing=self.out_pairing, out=x if over else None,
+            return rotated
+        normed: tuple[Tensor, ...] = norm_rotary_qk_tables(
+            q, k, cos, -sin if self.inverse else sin, q_weight=of_q.weight,
+            k_weight=None if of_k is None else of_k.weight, eps=of_q.eps, norm_over=over(of_q, q),
+            weight_offset=of_q.offset, layout=layout, pairing=self.pairing, rotary_start=start,
+            inplace=inplace,
         )  # fmt: skip
-        return (rotated,)
-
-    def _normed(
-        self,
-        heads: tuple[Tensor, ...],
-        cos: Tensor,
-        sin: Tensor,
-        layout: str,
-        inplace: bool,
-        norms: tuple[PutOff, ...],
-    ) -> tuple[Tensor, ...]:
-        """Heads normed and rotated; in one call if they are normed alike."""
-        given = list(zip(heads, norms, strict=True))
-        free = inplace and not (len(heads) == 2 and heads[0] is heads[1])
-        free = free and all(_may_be_overwritten(x, norm.weight) for x, norm in given)
-        heads = tuple(_as_normed(x, norm) for x, norm in given)
-        options = [
-            (norm.eps, norm.offset, over(norm, x)) for x, norm in zip(heads, norms, strict=True)
-        ]
-        if len(heads) == 2 and _alike(*heads) and options[0] == options[1]:
-            weights = norms[0].weight, norms[1].weight
-            return self._norm_rotate(heads, weights, options[0], cos, sin, layout, free)
-        results = []
-        for x, norm, of_x in zip(heads, norms, options, strict=True):
-            pair = x, x.narrow(layout.index("h"), 0, 0)  # no head of k
-            weights = norm.weight, None
-            results.append(self._norm_rotate(pair, weights, of_x, cos, sin, layout, free)[0])
-        return tuple(results)
-
-    def _norm_rotate(
-        self,
-        heads: tuple[Tensor, ...],
-        weights: tuple[Tensor | None, ...],
-        options: tuple[float, float, Any],
-        cos: Tensor,
-        sin: Tensor,
-        layout: str,
-        inplace: bool,
-    ) -> tuple[Tensor, ...]:
-        eps, offset, norm_over = options
-        start = heads[0].shape[-1] - self.dims if self.part == "trailing" else 0
-        q, k = heads
-        results: tuple[Tensor, Tensor] = norm_rotary_qk_tables(
-            q, k, cos, -sin if self.inverse else sin, q_weight=weights[0], k_weight=weights[1],
-            eps=eps, norm_over=norm_over, weight_offset=offset, layout=layout,
-            pairing=self.pairing, rotary_start=start, inplace=inplace,
-        )  # fmt: skip
-        return results
+        return normed
 
     def _mix(self, x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
         """Dims whose cos and sin have angles of their own; rounded once."""
@@ -204,23 +160,33 @@ class Rotation:
         return torch.cat((before, turned.to(x.dtype), after), dim=-1)
 
 
-def _may_be_overwritten(x: Tensor, weight: Tensor | None = None) -> bool:
+def _may_be_overwritten(x: Tensor, norm: PutOff | None) -> bool:
     """Whether x may be written over: not if autograd may need it or if it shows a value twice."""
+    weight = None if norm is None else norm.weight
     wanted = x.requires_grad or (weight is not None and weight.requires_grad)
     return not (torch.is_grad_enabled() and wanted) and 0 not in x.stride()
 
 
-def _as_normed(x: Tensor, norm: PutOff) -> Tensor:
+def _as_normed(x: Tensor, norm: PutOff | None) -> Tensor:
     """x in the dtype that its norm gives."""
-    if norm.promotes and norm.weight is not None and norm.weight.dtype != x.dtype:
+    if (
+        norm is not None
+        and norm.promotes
+        and norm.weight is not None
+        and norm.weight.dtype != x.dtype
+    ):
         return x.to(torch.promote_types(x.dtype, norm.weight.dtype))
     return x
 
 
-def _alike(q: Tensor, k: Tensor) -> bool:
+def _alike(q: Tensor, k: Tensor, of_q: PutOff | None, of_k: PutOff | None) -> bool:
     """Whether they differ in heads alone, or in tokens, which is an error with one table."""
-    of_q, of_k = q.shape, k.shape
-    return q.dtype == k.dtype and of_q[0] == of_k[0] and of_q[-1] == of_k[-1]
+    if of_q is not None and of_k is not None:
+        options = (of_q.eps, of_q.offset, over(of_q, q)), (of_k.eps, of_k.offset, over(of_k, k))
+        if options[0] != options[1]:
+            return False
+    sizes, others = q.shape, k.shape
+    return q.dtype == k.dtype and sizes[0] == others[0] and sizes[-1] == others[-1]
 
 
 # --- probing --------------------------------------------------------------------------------------
@@ -239,7 +205,7 @@ def probe_function(original: Callable[..., Any], form: Form) -> Rotation:
     Raises:
         NotServed: it takes other arguments, or does something else.
     """
-    title = getattr(original, "__name__", type(original).__name__)
+    title = title_of(original)
     probe = _FunctionProbe(original, rotary_arguments(original), form)
     width, extra = len(form.columns), 6
     # Tables are as wide as what is rotated, or have one column a pair.
@@ -315,8 +281,7 @@ class _FunctionProbe:
 
         None if the function does not take such heads.
         """
-        title = getattr(self.original, "__name__", type(self.original).__name__)
-        width = len(self.form.columns)
+        title, width = title_of(self.original), len(self.form.columns)
         # Whole numbers that differ from each other, and from 1.
         cos = torch.arange(2, width + 2, dtype=torch.float32)
         sin = cos + width

@@ -5,6 +5,7 @@ Functions are told by the names of their arguments, modules by the names of thei
 
 from __future__ import annotations
 
+import ast
 import copy
 import inspect
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from .forms import NotServed
 __all__ = [
     "RotaryArguments", "constant_name", "cos_and_sin", "forward_arguments", "is_compiled",
     "is_table", "makes_tables", "may_take_tables", "rotary_arguments", "table_names",
-    "takes_positions", "takes_tables", "with_marked_frequencies", "with_own_buffers",
+    "takes_positions", "takes_tables", "title_of", "with_marked_frequencies", "with_own_buffers",
 ]  # fmt: skip
 
 # --- functions ------------------------------------------------------------------------------------
@@ -44,6 +45,11 @@ def takes_positions(function: Any) -> bool:
     return _argument_names(function) == ["x", "pos"]
 
 
+def title_of(function: Callable[..., Any]) -> str:
+    """What errors call a function."""
+    return getattr(function, "__name__", type(function).__name__)
+
+
 def _argument_names(function: Any) -> list[str]:
     """The names; none for what is not a function, or for a builtin that does not tell."""
     if not callable(function) or isinstance(function, type):
@@ -56,21 +62,23 @@ def _argument_names(function: Any) -> list[str]:
 
 @dataclass(frozen=True)
 class RotaryArguments:
-    """The arguments of a rotary function.
+    """The arguments of a rotary function."""
 
-    Attributes:
-        names: all of them, in order.
-        tables: (cos, sin), or the one with both.
-        heads: those that are rotated.
-        positions: those that must be there and say nothing that tables do not.
-        defaults: the others.
-    """
+    names: tuple[str, ...]  # all of them, in order
+    tables: tuple[str, ...]  # (cos, sin), or the one with both
+    heads: tuple[str, ...]  # those that are rotated
+    positions: tuple[str, ...]  # those that must be there and say nothing that tables do not
+    defaults: dict[str, Any]  # of the others
 
-    names: tuple[str, ...]
-    tables: tuple[str, ...]
-    heads: tuple[str, ...]
-    positions: tuple[str, ...]
-    defaults: dict[str, Any]
+    def given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of a call by name."""
+        return dict(zip(self.names, args, strict=False)) | kwargs
+
+    def heads_in(self, call: ast.Call) -> list[str]:
+        """The variables that a call in some source has for heads; "" for what is no variable."""
+        keywords = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
+        given = self.given(tuple(call.args), keywords)
+        return [getattr(given.get(head), "id", "") for head in self.heads]
 
 
 def rotary_arguments(function: Callable[..., Any]) -> RotaryArguments:
@@ -93,8 +101,7 @@ def rotary_arguments(function: Callable[..., Any]) -> RotaryArguments:
     first = [names.index(n) for n in (*heads, *tables)][: len(heads)]
     together = bool(heads) and first[-1] - first[0] == len(heads) - 1
     if len(heads) not in (1, 2) or not together:
-        title = getattr(function, "__name__", type(function).__name__)
-        raise NotServed(f"{title} has unknown arguments: {', '.join(names)}")
+        raise NotServed(f"{title_of(function)} has unknown arguments: {', '.join(names)}")
     used = {*tables, *heads, *positions}
     defaults = {n: p.default for n, p in parameters.items() if n not in used}
     return RotaryArguments(names, tables, heads, positions, defaults)
@@ -159,11 +166,8 @@ def forward_arguments(module: nn.Module) -> list[str]:
 def with_own_buffers(module: nn.Module) -> nn.Module:
     """A copy with buffers of its own; a call may change them. A configuration is not copied."""
     result = copy.copy(module)
-    buffers = {
-        name: buffer if buffer is None else buffer.clone()
-        for name, buffer in module._buffers.items()
-    }
-    result.__dict__["_buffers"] = buffers
+    own = {name: each if each is None else each.clone() for name, each in module._buffers.items()}
+    result.__dict__["_buffers"] = own
     return result
 
 
@@ -173,9 +177,8 @@ def with_marked_frequencies(module: nn.Module, name: str) -> nn.Module:
     for ending in ("inv_freq", "original_inv_freq"):
         buffer = result._buffers.get(name + ending)
         if buffer is not None:
-            count = len(buffer)
-            numbers = torch.arange(count, dtype=torch.float32)
-            buffer.copy_(0.05 + 0.9 * (numbers + 0.5) / count)
+            numbers = torch.arange(len(buffer), dtype=torch.float32)
+            buffer.copy_(0.05 + 0.9 * (numbers + 0.5) / len(buffer))
     return result
 
 

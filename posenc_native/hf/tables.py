@@ -10,6 +10,7 @@ or of a class. A module that does not answer like one of these forms raises `Not
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -18,27 +19,33 @@ from torch import Tensor, nn
 
 from posenc_native.rotary.by_tables import rotary_tables
 
-from .forms import Form, NotServed, Orders, Tables, Wrap, packed, table_dtype
-from .image_tables import tables_of_images
+from .forms import Form, NotServed, Orders, Tables, match_columns, packed, table_dtype
+from .instances import with_decorators_of
 from .position_tables import tables_of_positions
-from .signatures import constant_name, forward_arguments
+from .signatures import (
+    constant_name,
+    cos_and_sin,
+    forward_arguments,
+    table_names,
+    with_marked_frequencies,
+    with_own_buffers,
+)  # fmt: skip
 
 __all__ = ["probe_tables"]
 
 
-def probe_tables(module: nn.Module, wrap: Wrap) -> Tables:
+def probe_tables(module: nn.Module) -> Tables:
     """How a module makes its tables.
 
     Args:
         module: on the CPU, with float32 frequencies. It is left as it is.
-        wrap: puts the decorators of its forward around another one.
 
     Raises:
         NotServed: its columns are not cos(coordinate * frequency) * attention_scaling and so on.
     """
     kind, arguments = type(module).__name__, forward_arguments(module)
     if "input_ids_shape" in arguments:
-        return _sine_embedding(module, wrap)
+        return _sine_embedding(module)
     if name := constant_name(module):
         return _constant_table(module, name)
     if any(True for _ in module.parameters()) or not all(
@@ -46,16 +53,96 @@ def probe_tables(module: nn.Module, wrap: Wrap) -> Tables:
     ):
         raise NotServed(f"{kind} has parameters or other buffers")
     if "position_ids" in arguments:
-        return tables_of_positions(module, wrap)
+        return tables_of_positions(module)
     if "pixel_values" in arguments:
-        return tables_of_images(module, wrap)
+        return _image_tables(module)
     raise NotServed(f"{kind}.forward takes no position_ids")
+
+
+# --- tables of images -----------------------------------------------------------------------------
+
+
+def _patch_centres(height: int, width: int, device: torch.device) -> Tensor:
+    """Centres of height x width patches of a square of side 2 around 0, float64 [2, patches].
+
+    Source: Simeoni et al. 2025, "DINOv3".
+    """
+    axes = [
+        (2 * torch.arange(count, dtype=torch.float64, device=device) + 1) / count - 1
+        for count in (height, width)
+    ]
+    return torch.stack(torch.meshgrid(*axes, indexing="ij")).flatten(1)
+
+
+def _image_tables(module: nn.Module) -> Tables:
+    """A module that makes tables of the patches of an image, from their centres: DINOv3."""
+    kind, original = type(module).__name__, type(module).forward
+    patch = getattr(getattr(module, "config", None), "patch_size", None)
+    if patch is None or table_names(module) != ("",):
+        raise NotServed(f"{kind}.forward takes no position_ids")
+    patch_height, patch_width = (patch, patch) if isinstance(patch, int) else tuple(patch)
+    cpu = torch.device("cpu")
+
+    def image(height: int, width: int) -> Tensor:
+        shape = 1, 3, height * patch_height, width * patch_width
+        return torch.zeros(shape, dtype=torch.float32)
+
+    def own(probe: nn.Module, height: int, width: int) -> tuple[Tensor, Tensor]:
+        try:
+            result = original(probe.eval(), image(height, width))
+        except Exception as error:  # whatever a model may raise
+            raise NotServed(f"{kind} cannot be probed with an image: {error}") from error
+        return cos_and_sin(result, module)
+
+    marked = with_marked_frequencies(module, "")
+    coordinates = 2 * math.pi * _patch_centres(13, 5, cpu)
+    tables = own(marked, 13, 5)
+    columns = None
+    if tables[0].shape[:-1] == coordinates.shape[1:]:
+        frequencies = cast(Tensor, marked._buffers["inv_freq"])
+        columns = match_columns(tables, coordinates, frequencies, ranks=(2,))
+    if columns is None:
+        raise NotServed(f"{kind} makes tables of an unknown form")
+    form = columns.form
+
+    def make(orders: Orders, device: torch.device) -> Callable[..., Any]:
+        order = orders[form]
+        axis_map, index = (each.to(device) for each in columns.in_order(order))
+        first = torch.tensor([form.columns.index(angle) for angle in order], device=device)
+
+        def forward(self: Any, pixel_values: Tensor) -> tuple[Tensor, Tensor]:
+            device = pixel_values.device
+            exact = table_dtype(pixel_values)
+            if self.training:
+                # The module changes coordinates at random here, and goes on doing so; in float32.
+                shape = pixel_values.new_zeros((), dtype=exact).expand(pixel_values.shape)
+                cos, sin = original(self, shape)
+                return cos[..., first.to(device)], sin[..., first.to(device)]
+            height, width = pixel_values.shape[-2:]
+            coordinates = _patch_centres(height // patch_height, width // patch_width, device)
+            return rotary_tables(
+                coordinates,
+                2 * math.pi * self.inv_freq.to(device).double()[index.to(device)],
+                axis_map=axis_map.to(device),
+                dtype=exact,
+            )
+
+        return forward
+
+    exact = with_decorators_of(original, make({form: tuple(range(form.angles))}, cpu))
+    ours = exact(with_own_buffers(module).eval(), image(7, 9))
+    for a, b in zip(own(with_own_buffers(module), 7, 9), ours, strict=True):
+        # The module rounds a phase, of at most 2 pi times the largest frequency, three times.
+        bound = 2e-6 * max(1.0, float(module._buffers["inv_freq"].abs().max()))  # type: ignore[union-attr]
+        if float((a - b[..., torch.tensor(form.columns)]).abs().max()) > bound:
+            raise NotServed(f"{kind} computes its tables in its own way")
+    return Tables((form,), make)
 
 
 # --- tables that a model keeps --------------------------------------------------------------------
 
 
-def _sine_embedding(module: nn.Module, wrap: Wrap) -> Tables:
+def _sine_embedding(module: nn.Module) -> Tables:
     """An embedding whose rows are the sines and cosines of their number: RoFormer."""
     kind, weight = type(module).__name__, getattr(module, "weight", None)
     if not isinstance(weight, Tensor) or weight.ndim != 2 or weight.shape[1] % 2:

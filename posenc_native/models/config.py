@@ -20,7 +20,7 @@ from posenc_native.base import arguments
 from posenc_native.spectra.axes import axial_arguments, mrope_axis_map
 from posenc_native.spectra.scaling import ROTARY_SCALINGS, scaled_frequencies
 
-from .entries import HEAD_LIMIT, KIND_LIMIT, SIZES, config_key
+from .entries import HEAD_LIMIT, KIND_LIMIT, SIZES, named_type
 from .facts import facts_of, vision_models
 from .fields import BASES, by_layer_type, first_given
 from .layers import ConfigLayers, has_attention
@@ -206,7 +206,8 @@ class Configuration(ConfigLayers):
         """Whether it is the configuration, and not the class of the model, that has the base."""
         given = self._given()
         everywhere = [given, *by_layer_type(given).values()]
-        return any(base is not None for base in (*self._bases(), *map(_base_of, everywhere)))
+        named = (parameters.get("rope_theta") for parameters in everywhere)
+        return any(base is not None for base in (*self._bases(), *named))
 
     def _refuse(self) -> None:
         model_type = self.model_type
@@ -225,14 +226,13 @@ class Configuration(ConfigLayers):
         silent = silent and not {"rope_scaling", "rotary_dim"} & {*self.fields}
         if silent and not self.sees and self.facts.defaults is None:
             expected = f"an entry about a rotary encoding ({', '.join(_ROTARY)})"
-            arguments.wrong_value(self.function, "config", expected, self._parts())
+            self._wrong_argument("config", expected, self._parts())
 
     def _vision_arguments(self, layer_type: str | None, layer: int | None) -> dict[str, Any]:
         """Arguments of Rotary for a vision encoder, all of whose layers are alike."""
         if layer_type is not None or layer is not None:
-            arguments.wrong_value(
-                self.function, "layer_type, layer", "none for a vision encoder", layer_type or layer
-            )
+            expected, got = "none for a vision encoder", layer_type or layer
+            self._wrong_argument("layer_type, layer", expected, got)
         fields = self.fields
         head_dim = fields.get("head_dim")
         if head_dim is None and "memory_attention_hidden_size" in fields:
@@ -311,8 +311,7 @@ class Configuration(ConfigLayers):
         return {**result, **{key: value for key, value in given.items() if value is not None}}
 
     def _unknown(self, layer_type: str | None, known: Iterable[str | None]) -> NoReturn:
-        expected = f"one of {', '.join(map(str, known))}"
-        arguments.wrong_value(self.function, "layer_type", expected, layer_type)
+        self._wrong_argument("layer_type", f"one of {', '.join(map(str, known))}", layer_type)
 
     def _parts(self) -> str:
         """Why nothing was found, if perhaps it is in a part of the configuration."""
@@ -338,9 +337,7 @@ class Configuration(ConfigLayers):
                 continue
             own = self._of_layer(i)
             if found and own != found[0]:
-                arguments.wrong_value(
-                    self.function, "layer", "the number of a layer: they differ", None
-                )
+                self._wrong_argument("layer", "the number of a layer: they differ", None)
             found = [own]
         return found[0] if found else {}
 
@@ -405,10 +402,7 @@ class Configuration(ConfigLayers):
             named = first_given(fields, "partial_rotary_factor", "rotary_pct")
             share = share if named is None else named
             if named is None and not given and fields.get("rotary_dim"):
-                rotary_dim = arguments.size(
-                    self.function, config_key("rotary_dim"), fields["rotary_dim"]
-                )
-                return self._checked_rotary_dim(rotary_dim, head_dim)
+                return self._checked_rotary_dim(self._size(fields, "rotary_dim"), head_dim)
         share = self._positive("partial_rotary_factor", 1.0 if share is None else share)
         if head_dim * share > HEAD_LIMIT:
             self._wrong("partial_rotary_factor", "a share of the head", share)
@@ -452,15 +446,9 @@ class Configuration(ConfigLayers):
         if section is None:
             return None
         counts = [int(count) for count in section]
-        if order == "interleaved" and len(counts) == 3:
-            # An axis takes what there is of its pairs, and time what the others leave.
-            counts[1:] = [
-                min(count, len(range(axis, pairs, 3))) for axis, count in enumerate(counts[1:], 1)
-            ]
-            counts[0] = pairs - sum(counts[1:])
-        if len(counts) != 3 or sum(counts) != pairs:
+        if len(counts) != 3 or (order != "interleaved" and sum(counts) != pairs):
             self._wrong("mrope_section", f"3 numbers with the sum {pairs}", section)
-        return mrope_axis_map(counts, order=order)
+        return mrope_axis_map(counts, order=order, pairs=pairs)
 
     def _rope_type(self, parameters: Mapping[str, Any]) -> str:
         rope_type = named_rope_type(parameters)
@@ -473,15 +461,11 @@ class Configuration(ConfigLayers):
 
 def named_rope_type(parameters: Mapping[str, Any]) -> str:
     """The type of scaling that these parameters name, under its name of today."""
-    named = str(parameters.get("rope_type") or parameters.get("type") or "default")
+    named = named_type(parameters)
     rope_type = _OLD_ROPE_TYPES.get(named, named)
     if rope_type == "yarn" and "short_factor" in parameters:  # so the first Phi-3 files name it
         rope_type = "longrope"
     return rope_type
-
-
-def _base_of(parameters: Mapping[str, Any]) -> Any:
-    return parameters.get("rope_theta")
 
 
 def _beside_scaling(defaults: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -128,13 +128,14 @@ def _check_shape(
         if key in ROTARY_SCALINGS or "rope" in key:
             expected = "parameters such as rope_type and factor, or those of layer types by name"
             wrong_value(function, name, expected, f"parameters under {key[:NAME_LIMIT]!r}")
-    scaled = _named_type(own)
+    scaled = named_type(own)
     if nested and scaled != "default":
         got = f"both: rope_type {scaled} beside {next(iter(nested))[:NAME_LIMIT]!r}"
         wrong_value(function, name, "parameters, or those of layer types", got)
 
 
-def _named_type(parameters: Mapping[str, Any]) -> str:
+def named_type(parameters: Mapping[str, Any]) -> str:
+    """The type of scaling, under whatever name."""
     return str(parameters.get("rope_type") or parameters.get("type") or "default")
 
 
@@ -148,7 +149,7 @@ def _layers(function: str, name: str, value: Any) -> None:
         if not str(layer).isdecimal() or len(str(layer)) > len(str(LAYER_LIMIT)):
             wrong_value(function, name, "numbers of layers", repr(layer))
         check_names(function, name, entries)
-        _check(function, entries, {key: ENTRIES[key] for key in SIZES})
+        _check(function, entries, _SIZES)
 
 
 def check_names(function: str, name: str, value: Any) -> None:
@@ -167,66 +168,53 @@ def check_plain(function: str, name: str, value: Any) -> None:
 
 
 _HEAD, _WIDTH, _LAYER = (_count(n) for n in (HEAD_LIMIT, WIDTH_LIMIT, LAYER_LIMIT))
+_LENGTH = _number(LENGTH_LIMIT)
 
-_HEAD_SIZES = (
-    "head_dim", "attention_head_dim", "kv_channels", "qk_rope_head_dim", "global_head_dim",
-    "rotary_dim",
+
+def _table(*rows: tuple[str, _Kind]) -> dict[str, _Kind]:
+    """A kind for each name: a row has the names of one kind."""
+    return {name: kind for names, kind in rows for name in names.split()}
+
+
+# Those that a layer may have of its own.
+_SIZES = _table(
+    ("head_dim attention_head_dim kv_channels qk_rope_head_dim global_head_dim rotary_dim",
+     _listed_or(_HEAD)),
+    ("""hidden_size n_embd d_model embed_dim num_attention_heads n_head n_heads num_heads
+     encoder_num_attention_heads memory_attention_hidden_size memory_attention_num_attention_heads
+     memory_attention_downsample_rate""", _listed_or(_WIDTH)),
 )  # fmt: skip
-_WIDTHS = (
-    "hidden_size", "n_embd", "d_model", "embed_dim", "num_attention_heads", "n_head", "n_heads",
-    "num_heads", "encoder_num_attention_heads", "memory_attention_hidden_size",
-    "memory_attention_num_attention_heads", "memory_attention_downsample_rate",
+SIZES = (*_SIZES,)
+
+ENTRIES = _SIZES | _table(
+    ("model_type", _text()),
+    ("num_hidden_layers n_layer n_layers num_layers", _listed_or(_LAYER)),
+    ("layer_types mlp_layer_types", _list_of(_text(), LAYER_LIMIT)),
+    ("no_rope_layers", _list_of(_one_of({bool: _flag}, _number()), LAYER_LIMIT)),
+    ("layer_rope_theta compress_ratios", _list_of(_number(), LAYER_LIMIT)),
+    ("rope_scaling_layers", _list_of(_LAYER, LAYER_LIMIT)),
+    ("sliding_window_pattern global_attn_every_n_layers",
+     _one_of({str: _text(LAYER_LIMIT)}, _LAYER)),
+    ("no_rope_layer_interval prefix_dense_sliding_window_pattern", _LAYER),
+    ("per_layer_config", _layers),
+    ("""rope_theta global_rope_theta rotary_emb_base rope_local_base_freq local_rope_theta
+     partial_rotary_factor rotary_pct""", _number()),
+    ("max_position_embeddings original_max_position_embeddings", _LENGTH),
+    ("rope_parameters rope_scaling", _parameters),
+    ("rope_interleave", _flag),
 )  # fmt: skip
-
-SIZES = (*_HEAD_SIZES, *_WIDTHS)  # a layer may have its own
-
-ENTRIES: dict[str, _Kind] = {
-    "model_type": _text(),
-    **dict.fromkeys(_HEAD_SIZES, _listed_or(_HEAD)),
-    **dict.fromkeys(_WIDTHS, _listed_or(_WIDTH)),
-    **dict.fromkeys(
-        ("num_hidden_layers", "n_layer", "n_layers", "num_layers"), _listed_or(_LAYER)
-    ),
-    **dict.fromkeys(("layer_types", "mlp_layer_types"), _list_of(_text(), LAYER_LIMIT)),
-    "no_rope_layers": _list_of(_one_of({bool: _flag}, _number()), LAYER_LIMIT),
-    "layer_rope_theta": _list_of(_number(), LAYER_LIMIT),
-    "rope_scaling_layers": _list_of(_LAYER, LAYER_LIMIT),
-    "compress_ratios": _list_of(_number(), LAYER_LIMIT),
-    **dict.fromkeys(
-        ("sliding_window_pattern", "global_attn_every_n_layers"),
-        _one_of({str: _text(LAYER_LIMIT)}, _LAYER),
-    ),
-    "no_rope_layer_interval": _LAYER,
-    "prefix_dense_sliding_window_pattern": _LAYER,
-    "per_layer_config": _layers,
-    **dict.fromkeys(
-        ("rope_theta", "global_rope_theta", "rotary_emb_base", "rope_local_base_freq",
-         "local_rope_theta", "partial_rotary_factor", "rotary_pct"),
-        _number(),
-    ),
-    **dict.fromkeys(
-        ("max_position_embeddings", "original_max_position_embeddings"), _number(LENGTH_LIMIT)
-    ),
-    **dict.fromkeys(("rope_parameters", "rope_scaling"), _parameters),
-    "rope_interleave": _flag,
-}  # fmt: skip
 
 # Those of rope_parameters and rope_scaling.
-PARAMETERS: dict[str, _Kind] = {
-    **dict.fromkeys(("rope_type", "type"), _text()),
-    **dict.fromkeys(
-        ("rope_theta", "partial_rotary_factor", "factor", "alpha", "attention_factor", "beta_fast",
-         "beta_slow", "high_freq_factor", "llama_4_scaling_beta", "long_mscale", "low_freq_factor",
-         "mixed_b", "mscale", "mscale_all_dim", "short_mscale"),
-        _number(),
-    ),
-    **dict.fromkeys(
-        ("max_position_embeddings", "original_max_position_embeddings"), _number(LENGTH_LIMIT)
-    ),
-    **dict.fromkeys(("short_factor", "long_factor"), _list_of(_number(), HEAD_LIMIT // 2)),
-    "mrope_section": _list_of(_HEAD, AXIS_LIMIT),
-    **dict.fromkeys(("mrope_interleaved", "truncate"), _flag),
-}  # fmt: skip
+PARAMETERS = _table(
+    ("rope_type type", _text()),
+    ("""rope_theta partial_rotary_factor factor alpha attention_factor beta_fast beta_slow
+     high_freq_factor llama_4_scaling_beta long_mscale low_freq_factor mixed_b mscale
+     mscale_all_dim short_mscale""", _number()),
+    ("max_position_embeddings original_max_position_embeddings", _LENGTH),
+    ("short_factor long_factor", _list_of(_number(), HEAD_LIMIT // 2)),
+    ("mrope_section", _list_of(_HEAD, AXIS_LIMIT)),
+    ("mrope_interleaved truncate", _flag),
+)  # fmt: skip
 
 
 def check_entries(function: str, fields: Mapping[str, Any]) -> None:
@@ -234,7 +222,7 @@ def check_entries(function: str, fields: Mapping[str, Any]) -> None:
     check_names(function, "config", fields)
     _check(function, fields, ENTRIES)
     today, older = (fields.get(key) or {} for key in ("rope_parameters", "rope_scaling"))
-    types = [_named_type(each) for each in (today, older)]
+    types = [named_type(each) for each in (today, older)]
     if (
         today
         and types[1] != types[0] == "default"
@@ -243,9 +231,8 @@ def check_entries(function: str, fields: Mapping[str, Any]) -> None:
         expected = "the rope_type of rope_parameters (default), which counts"
         wrong_value(function, config_key("rope_scaling"), expected, types[1])
     if len({*(fields.get("layer_types") or ())}) > KIND_LIMIT:
-        wrong_value(
-            function, config_key("layer_types"), f"at most {KIND_LIMIT} types", "more of them"
-        )
+        expected = f"at most {KIND_LIMIT} types"
+        wrong_value(function, config_key("layer_types"), expected, "more of them")
 
 
 def _check(function: str, fields: Mapping[str, Any], kinds: Mapping[str, _Kind]) -> None:

@@ -67,7 +67,10 @@ class ConfigFields:
         return arguments.positive_number(self.function, config_key(key), value)
 
     def _wrong(self, key: str, expected: str, got: object) -> NoReturn:
-        arguments.wrong_value(self.function, config_key(key), expected, got)
+        self._wrong_argument(config_key(key), expected, got)
+
+    def _wrong_argument(self, argument: str, expected: str, got: object) -> NoReturn:
+        arguments.wrong_value(self.function, argument, expected, got)
 
 
 def read_fields(config: Any, function: str) -> Mapping[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from posenc_native.base import arguments
 
@@ -39,6 +39,9 @@ def read_configuration(path: str | os.PathLike[str], function: str) -> dict[str,
     import json  # here, because `import posenc_native` does not need it
     from pathlib import Path
 
+    def wrong(expected: str, got: str) -> NoReturn:
+        arguments.wrong_value(function, "config", expected, got)
+
     given = os.fspath(path)
     path = Path(path)
     try:
@@ -49,41 +52,38 @@ def read_configuration(path: str | os.PathLike[str], function: str) -> dict[str,
     except IsADirectoryError as error:
         raise IsADirectoryError(error.errno, "its config.json is a folder", given) from None
     if content is None:
-        expected, got = "a file, or a pipe into which something writes", "a pipe that stays silent"
-        arguments.wrong_value(function, "config", expected, got)
+        wrong("a file, or a pipe into which something writes", "a pipe that stays silent")
     if len(content) > MOST_BYTES:
-        expected = f"a file of at most {MOST_BYTES} bytes"
-        arguments.wrong_value(function, "config", expected, "a longer one")
+        wrong(f"a file of at most {MOST_BYTES} bytes", "a longer one")
     if not content.strip():
-        arguments.wrong_value(function, "config", "JSON", "an empty file")
+        wrong("JSON", "an empty file")
     if content.startswith(_BYTE_ORDERS):
-        arguments.wrong_value(function, "config", "UTF-8 text", "UTF-16 or UTF-32, by its mark")
+        wrong("UTF-8 text", "UTF-16 or UTF-32, by its mark")
 
     def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
             for key, value in pairs:
                 if value != found[key]:
-                    got = f"{key!r} twice, with different values"
-                    arguments.wrong_value(function, "config", "each name once", got)
+                    wrong("each name once", f"{key!r} twice, with different values")
         return found
 
     levels = f"JSON of at most {MOST_LEVELS} levels"
     try:
         found = json.loads(content.decode("utf-8-sig"), object_pairs_hook=mapping)
     except UnicodeDecodeError as error:
-        arguments.wrong_value(function, "config", "UTF-8 text", f"{error.reason} at {error.start}")
+        wrong("UTF-8 text", f"{error.reason} at {error.start}")
     except RecursionError:
-        arguments.wrong_value(function, "config", levels, "more")
+        wrong(levels, "more")
     except json.JSONDecodeError as error:
-        arguments.wrong_value(function, "config", "JSON", f"text that is none: {error}")
+        wrong("JSON", f"text that is none: {error}")
     except ValueError as error:
         if hasattr(error, "fault"):
             raise
         # Of int: Python reads no number of thousands of digits.
-        arguments.wrong_value(function, "config", "numbers of at most 4300 digits", "a longer one")
+        wrong("numbers of at most 4300 digits", "a longer one")
     if _is_deeper(found, MOST_LEVELS):
-        arguments.wrong_value(function, "config", levels, "more")
+        wrong(levels, "more")
     if not isinstance(found, dict):
         got = _KINDS.get(type(found), "a number")
         arguments.wrong_type(function, "config", "a JSON object, {...}", got)
@@ -139,15 +139,11 @@ def _what_is_missing(given: str, path: Path, said: str) -> str:
 
 def _is_deeper(value: Any, levels: int) -> bool:
     """Whether a mapping or a list lies in so many others. No recursion: that is the point."""
-    containers = [value]
-    for _ in range(levels):
-        inner = []
-        for container in containers:
-            if isinstance(container, dict):
-                inner += [each for each in container.values() if isinstance(each, (dict, list))]
-            elif isinstance(container, list):
-                inner += [each for each in container if isinstance(each, (dict, list))]
-        if not inner:
+    inside = [value]
+    for _ in range(levels + 1):
+        containers = [each for each in inside if isinstance(each, (dict, list))]
+        if not containers:
             return False
-        containers = inner
+        entries = (each.values() if isinstance(each, dict) else each for each in containers)
+        inside = [each for of_one in entries for each in of_one]
     return True

@@ -144,13 +144,11 @@ class ConfigLayers(ConfigFields):
         count = self.layer_count
         number = arguments.size(self.function, "layer", layer)
         if layer_type is not None:
-            arguments.wrong_value(
-                self.function, "layer", "no layer_type beside it", repr(layer_type)
-            )
+            self._wrong_argument("layer", "no layer_type beside it", repr(layer_type))
         if count is None:
             self._without_count()
         if number >= count:
-            arguments.wrong_value(self.function, "layer", f"a layer in 0 .. {count - 1}", number)
+            self._wrong_argument("layer", f"a layer in 0 .. {count - 1}", number)
         return self.layer_types[number] if self.layer_types else None
 
     def _without_count(self) -> NoReturn:
@@ -173,13 +171,8 @@ class ConfigLayers(ConfigFields):
         if layer_type is not None and not meant:
             without = self._type_is_without(layer_type)
         if without:
-            expected = "layers with a rotary encoding"
-            arguments.wrong_value(
-                self.function,
-                "layer_type" if layer is None else "layer",
-                expected,
-                f"{name} (NoPE)",
-            )
+            argument = "layer_type" if layer is None else "layer"
+            self._wrong_argument(argument, "layers with a rotary encoding", f"{name} (NoPE)")
 
     def _type_is_without(self, layer_type: str) -> bool:
         """Whether no layer of this type has a rotary encoding, by its type alone."""

@@ -9,21 +9,18 @@ None is found in the configurations of transformers but for a few that are indee
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from posenc_native.spectra.scaling import ROTARY_SCALINGS
+from posenc_native.spectra.scaling import KEYS_OF_EVERY_TYPE, ROTARY_SCALINGS
 
 from .config import Configuration, named_rope_type
 from .entries import ENTRIES, NAME_LIMIT, PARAMETERS
 from .facts import model_facts
+from .fields import by_layer_type
 
 _OUR_WORDS = re.compile(r"(^|_)(rope|mrope|rotary|yarn|ntk|theta)(_|$)|^rope|rotary")
-_OF_EVERY_TYPE = frozenset({
-    "rope_type", "type", "rope_theta", "partial_rotary_factor", "mrope_section",
-    "mrope_interleaved", "llama_4_scaling_beta", "original_max_position_embeddings",
-    "max_position_embeddings",
-})  # fmt: skip
+_OF_EVERY_TYPE = {*KEYS_OF_EVERY_TYPE, "llama_4_scaling_beta"} - {"seq_len"}
 _MOST = 32  # of them are listed: a file of 16 MiB could have a million
 
 
@@ -77,7 +74,7 @@ def _at_the_top(model: Configuration) -> Iterator[UnreadEntry]:
 def _parameters(model: Configuration) -> Iterator[UnreadEntry]:
     name = "rope_parameters" if model.fields.get("rope_parameters") else "rope_scaling"
     given = model.fields.get(name) or {}
-    nested = {key: each for key, each in given.items() if isinstance(each, Mapping)}
+    nested = by_layer_type(given)
     for label, entry in {"": given, **nested}.items():
         if label == "" and nested:
             continue

@@ -366,35 +366,24 @@ def _head_order(
     """For each dim of a head of pairing `to`, the dim of the pairing `source` that it is."""
     head_dim = arguments.size(function, "head_dim", head_dim)
     if head_dim > arguments.WIDTH_LIMIT:
-        expected = f"an int in 0 .. {arguments.WIDTH_LIMIT}"
-        arguments.wrong_value(function, "head_dim", expected, head_dim)
+        wrong_value(function, "head_dim", f"an int in 0 .. {arguments.WIDTH_LIMIT}", head_dim)
     start = arguments.size(function, "rotary_start", rotary_start)
-    width = arguments.even_size(
-        function, "rotary_dim", max(head_dim - start, 0) if rotary_dim is None else rotary_dim
-    )
+    rest = max(head_dim - start, 0)
+    width = arguments.even_size(function, "rotary_dim", rest if rotary_dim is None else rotary_dim)
     order = np.arange(head_dim)
     dims = {}
     for name, pairing in (("source", source), ("to", to)):
         try:
             view = rotary_view(
-                function,
-                (1, head_dim),
-                "sd",
-                pairing,
-                start,
-                width // 2,
-                "head_dim",
-                "rotary_dim",
+                function, (1, head_dim), "sd", pairing, start, width // 2, "head_dim", "rotary_dim"
             )
         except (ValueError, TypeError) as error:
             fault = fault_of(error)
             if fault is None or fault.argument != "pairing":
                 raise
             raise error_of(type(error), fault._replace(argument=name)) from None
-        # In order of the pairs: [P, 2].
-        dims[name] = start + np.arange(width).reshape(-1, 2, view.block // 2).swapaxes(
-            1, 2
-        ).reshape(-1, 2)
+        blocks = np.arange(width).reshape(-1, 2, view.block // 2)
+        dims[name] = start + blocks.swapaxes(1, 2).reshape(-1, 2)  # in order of the pairs
     order[dims["to"]] = dims["source"]
     return order
 

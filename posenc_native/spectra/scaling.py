@@ -199,8 +199,9 @@ class _Values:
             expected = f"one of {', '.join(ROTARY_SCALINGS)}"
             wrong_value(function, "scaling['rope_type']", expected, repr(self.rope_type))
         for key in scaling:
-            if key not in rule.keys and key not in _KEYS_OF_EVERY_TYPE:
-                expected = f"a key of rope_type {self.rope_type} ({_listed(rule.keys)})"
+            if key not in rule.keys and key not in KEYS_OF_EVERY_TYPE:
+                keys = ", ".join(rule.keys) or "it has none"
+                expected = f"a key of rope_type {self.rope_type} ({keys})"
                 wrong_value(function, "scaling", expected, repr(key))
         for key in self._given:
             if key in _POSITIVE or key in _NOT_NEGATIVE:
@@ -260,10 +261,6 @@ class _Values:
         return f"scaling[{key!r}]"
 
 
-def _listed(keys: tuple[str, ...]) -> str:
-    return ", ".join(keys) or "it has none"
-
-
 # A rule takes (dim, base, values) and gives (inv_freq, attention_factor).
 _Rule = Callable[[int, float, _Values], tuple[FloatArray, float]]
 
@@ -303,7 +300,7 @@ class RotaryScaling:
 
 
 # Keys that configurations of every type may have; most types read none of them.
-_KEYS_OF_EVERY_TYPE = (
+KEYS_OF_EVERY_TYPE = (
     "rope_type", "type", "rope_theta", "partial_rotary_factor", "max_position_embeddings",
     "original_max_position_embeddings", "mrope_section", "mrope_interleaved", "seq_len",
 )  # fmt: skip

@@ -81,15 +81,6 @@ def _one_position(argument: str, rotation: Any, tensors: dict[str, Any]) -> str:
     return f"for one token write [{positions.item() if plain else 'position'}]"
 
 
-def _tokens(layout: object, tensors: dict[str, Any]) -> int | None:
-    """How many tokens the first tensor has."""
-    shape = _shape(next(iter(tensors.values())))
-    if not isinstance(layout, str):  # also wrong, and not looked at yet
-        return None
-    at = max(layout.find("s"), layout.find("t"))
-    return shape[at] if shape and 0 <= at < len(shape) else None
-
-
 def _layout_hint(layout: object) -> str:
     """The layout that a name is but for capitals and spaces, or with n for heads."""
     if not isinstance(layout, str):

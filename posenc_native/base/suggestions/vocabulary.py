@@ -139,6 +139,12 @@ _BASE = _answers(
     ("", "Rotary(head_dim, base={value}) has it"),
 )
 _TABLES = "for tables write apply_rotary_tables or apply_rotary_qk_tables, with cos and sin"
+_CACHED_TABLES = _answers(
+    ("cos sin", "write cos=..., sin=..., each with a column a pair"),
+    ("inv_freq x", _TABLES),
+    ("inv_freq q", _TABLES),
+    ("q", _TABLES),
+)
 _NO_LENGTH = "leave out {word}: nothing is precomputed, every length will do"
 _LONGEST = _answers(
     ("positions dim", "write positions={value} for 0 .. {value} - 1"),
@@ -196,81 +202,45 @@ _HEADS = _answers(
 
 # Of transformers, flash-attn, vLLM, Liger, TransformerEngine, ONNX Runtime, torchtune,
 # x-transformers, diffusers, fairseq, Megatron and Meta's code.
-KEYWORDS: dict[str, tuple[Answer, ...]] = {
-    **dict.fromkeys(
-        ("dim", "head_dim", "rotary_dim", "head_size", "dim_head", "d_head", "rot_dim",
-         "rotary_embedding_dim", "d_model", "embed_dim", "embedding_dim", "hidden_size",
-         "num_pos_feats"),
-        _HEAD_DIM,
-    ),
-    **dict.fromkeys(
-        ("theta", "rope_theta", "rotary_base", "rotary_emb_base", "rope_base", "freqs_base",
-         "max_period", "temperature", "max_timescale", "max_wavelength"),
-        _BASE,
-    ),
-    **dict.fromkeys(
-        ("max_position_embeddings", "max_position", "max_positions", "max_seq_len", "max_seqlen",
-         "max_length", "max_len", "max_sequence_length", "max_seq_length", "num_positions",
-         "n_position", "num_embeddings", "init_size"),
-        _LONGEST,
-    ),
-    **dict.fromkeys(("seq_len", "seq_length", "seqlen", "length"), _LENGTH),
-    **dict.fromkeys(
-        ("position_ids", "input_pos", "cache_position", "position", "pos", "token_positions",
-         "pos_ids", "timesteps", "timestep", "position_id"),
-        _POSITIONS,
-    ),
-    **dict.fromkeys(
-        ("offset", "start_pos", "start", "seqlen_offset", "seqlen_offsets", "start_positions",
-         "past_key_values_length", "past_length", "seq_offset", "offsets"),
-        _OFFSET,
-    ),
-    **dict.fromkeys(("interleaved", "rotary_interleaved", "rope_interleave"), _INTERLEAVED),
-    **dict.fromkeys(("is_neox_style", "is_neox", "neox_style", "use_neox"), _NEOX),
-    **dict.fromkeys(("rope_scaling", "rope_parameters", "scaling_config"), _SCALING),
-    **dict.fromkeys(
-        ("scaling_factor", "seq_len_interpolation_factor", "interpolation_factor",
-         "interpolate_factor"),
-        _FACTOR,
-    ),
-    **dict.fromkeys(("partial_rotary_factor", "rotary_pct", "rotary_percent"), _SHARE),
-    "attention_factor": _answers(("scale", "write scale={value}")),
-    "attention_scaling": _answers(("scale", "write scale={value}")),
-    "rope_type": _SCALING,
-    "downscale_freq_shift": _answers(("shift", "write shift={value}")),
-    "flip_sin_to_cos": _answers(
-        ("layout dim", {True: 'write layout="cos_sin"', False: 'write layout="sin_cos"'})
-    ),
-    **dict.fromkeys(("in_place", "inplace"), _INPLACE),
-    "nope_first": _answers(("rotary_start", "write rotary_start=head_dim - rotary_dim")),
-    **dict.fromkeys(
-        ("cos_sin_cache", "cos_sin", "freqs_cis", "freqs", "rotary_cos", "rotary_sin", "cos_cache",
-         "sin_cache", "cos_cached", "sin_cached", "cos", "sin"),
-        _answers(
-            ("cos sin", "write cos=..., sin=..., each with a column a pair"),
-            ("inv_freq x", _TABLES),
-            ("inv_freq q", _TABLES),
-            ("q", _TABLES),
-        ),
-    ),
-    **dict.fromkeys(
-        ("cu_seqlens", "cu_seqlens_q"),
-        _answers(("positions", "write positions=packed_positions(...), with layout=\"thd\"")),
-    ),
-    **dict.fromkeys(
-        ("tensor_format", "qkv_format", "input_layout"),
-        _answers(("layout", 'write layout="bshd", "bhsd", "sbhd" or "thd"')),
-    ),
-    "unsqueeze_dim": _answers(
-        ("layout", 'write layout="bhsd" for unsqueeze_dim=1, layout="bshd" for unsqueeze_dim=2')
-    ),
-    "seq_dim": _answers(("layout", 'the layout says it: layout="bhsd" or "bshd"')),
-    **dict.fromkeys(
-        ("query", "query_states", "xq"), _answers(("q", "write q=..."), ("x", "write x=..."))
-    ),
-    **dict.fromkeys(("key", "key_states", "xk"), _answers(("k", "write k=..."))),
-    **dict.fromkeys(("num_heads", "n_heads", "num_attention_heads"), _HEADS),
-}  # fmt: skip
+_WORDS: tuple[tuple[str, tuple[Answer, ...]], ...] = (
+    ("""dim head_dim rotary_dim head_size dim_head d_head rot_dim rotary_embedding_dim d_model
+     embed_dim embedding_dim hidden_size num_pos_feats""", _HEAD_DIM),
+    ("""theta rope_theta rotary_base rotary_emb_base rope_base freqs_base max_period temperature
+     max_timescale max_wavelength""", _BASE),
+    ("""max_position_embeddings max_position max_positions max_seq_len max_seqlen max_length max_len
+     max_sequence_length max_seq_length num_positions n_position num_embeddings init_size""",
+     _LONGEST),
+    ("seq_len seq_length seqlen length", _LENGTH),
+    ("""position_ids input_pos cache_position position pos token_positions pos_ids timesteps
+     timestep position_id""", _POSITIONS),
+    ("""offset start_pos start seqlen_offset seqlen_offsets start_positions past_key_values_length
+     past_length seq_offset offsets""", _OFFSET),
+    ("interleaved rotary_interleaved rope_interleave", _INTERLEAVED),
+    ("is_neox_style is_neox neox_style use_neox", _NEOX),
+    ("rope_scaling rope_parameters scaling_config rope_type", _SCALING),
+    ("scaling_factor seq_len_interpolation_factor interpolation_factor interpolate_factor",
+     _FACTOR),
+    ("partial_rotary_factor rotary_pct rotary_percent", _SHARE),
+    ("attention_factor attention_scaling", _answers(("scale", "write scale={value}"))),
+    ("downscale_freq_shift", _answers(("shift", "write shift={value}"))),
+    ("flip_sin_to_cos", _answers(
+        ("layout dim", {True: 'write layout="cos_sin"', False: 'write layout="sin_cos"'}))),
+    ("in_place inplace", _INPLACE),
+    ("nope_first", _answers(("rotary_start", "write rotary_start=head_dim - rotary_dim"))),
+    ("""cos_sin_cache cos_sin freqs_cis freqs rotary_cos rotary_sin cos_cache sin_cache cos_cached
+     sin_cached cos sin""", _CACHED_TABLES),
+    ("cu_seqlens cu_seqlens_q", _answers(
+        ("positions", 'write positions=packed_positions(...), with layout="thd"'))),
+    ("tensor_format qkv_format input_layout", _answers(
+        ("layout", 'write layout="bshd", "bhsd", "sbhd" or "thd"'))),
+    ("unsqueeze_dim", _answers(
+        ("layout", 'write layout="bhsd" for unsqueeze_dim=1, layout="bshd" for unsqueeze_dim=2'))),
+    ("seq_dim", _answers(("layout", 'the layout says it: layout="bhsd" or "bshd"'))),
+    ("query query_states xq", _answers(("q", "write q=..."), ("x", "write x=..."))),
+    ("key key_states xk", _answers(("k", "write k=..."))),
+    ("num_heads n_heads num_attention_heads", _HEADS),
+)  # fmt: skip
+KEYWORDS = {word: answers for words, answers in _WORDS for word in words.split()}
 
 
 def name_hint(name: str) -> str:
@@ -282,47 +252,34 @@ _TURNS = (
     "posenc_native.apply_rotary_qk(q, k, positions, inv_freq) turns q and k; "
     "posenc_native.apply_rotary_qk_tables(q, k, cos, sin) does so by ready tables"
 )
-_TURNS_PAIRS = f'{_TURNS}; for neighbouring dims write pairing="interleaved"'
-_MODULE = "posenc_native.nn.RotaryEmbedding(head_dim, base=...) is the module"
-_MODULE_OF_PAIRS = (
-    'posenc_native.nn.RotaryEmbedding(head_dim, base=..., pairing="interleaved") is the module'
-)
-_TABLE = "posenc_native.rotary_tables(positions, inv_freq) makes cos and sin"
-_ALIBI = "posenc_native.alibi_slopes(num_heads) has the slopes"
-_GRID = 'posenc_native.sinusoidal_preset("mae", (height, width), dim) is the table'
+_A_PART = "it is a part of the rotation: posenc_native.apply_rotary(x, positions, inv_freq"
+_MODULE = "posenc_native.nn.RotaryEmbedding(head_dim, base=...{}) is the module"
 
-NAMES: dict[str, str] = {
-    **dict.fromkeys(
-        ("apply_rope", "apply_rotary_pos_emb", "apply_rotary_position_embeddings", "rope",
-         "liger_rotary_pos_emb", "LigerRopeFunction", "fused_apply_rotary_pos_emb"),
-        _TURNS,
-    ),
-    **dict.fromkeys(
-        ("apply_rotary_emb", "apply_rotary_emb_torch", "apply_rotary_embedding"), _TURNS_PAIRS
-    ),
-    "rotate_half": "it is a part of the rotation: posenc_native.apply_rotary(x, positions, "
-    'inv_freq), with pairing="half"',
-    "rotate_every_two": "it is a part of the rotation: posenc_native.apply_rotary(x, positions, "
-    'inv_freq, pairing="interleaved")',
-    **dict.fromkeys(
-        ("LlamaRotaryEmbedding", "RotaryPositionEmbedding", "get_rope", "RoPE"), _MODULE
-    ),
-    **dict.fromkeys(("RotaryPositionalEmbeddings", "Llama3ScaledRoPE"), _MODULE_OF_PAIRS),
-    **dict.fromkeys(("precompute_freqs_cis", "precompute_freqs", "get_cos_sin"), _TABLE),
-    **dict.fromkeys(
-        ("ROPE_INIT_FUNCTIONS", "rope_frequencies"),
-        "posenc_native.rotary_frequencies(rotary_dim, base, scaling) makes them",
-    ),
-    "yarn_get_mscale": "posenc_native.softmax_correction(scaling) is its factor of the scores",
-    "get_timestep_embedding": "posenc_native.sinusoidal_preset("
-    '"diffusers_timestep", timesteps, dim) is the table',
-    **dict.fromkeys(
-        ("positional_encoding", "SinusoidalPositionalEmbedding"),
-        "posenc_native.sinusoidal(positions, dim) is the table, "
-        "posenc_native.nn.SinusoidalPositionalEncoding the module",
-    ),
-    "get_2d_sincos_pos_embed": _GRID,
-    **dict.fromkeys(("get_slopes", "get_alibi_slopes", "build_alibi_tensor"), _ALIBI),
-    "AlibiPositionalBias": "posenc_native.nn.ALiBi(num_heads) is the module",
-    "RelativePositionBias": "posenc_native.nn.T5RelativeBias is the module",
-}  # fmt: skip
+_NAMES = (
+    ("""apply_rope apply_rotary_pos_emb apply_rotary_position_embeddings rope liger_rotary_pos_emb
+     LigerRopeFunction fused_apply_rotary_pos_emb""", _TURNS),
+    ("apply_rotary_emb apply_rotary_emb_torch apply_rotary_embedding",
+     f'{_TURNS}; for neighbouring dims write pairing="interleaved"'),
+    ("rotate_half", f'{_A_PART}), with pairing="half"'),
+    ("rotate_every_two", f'{_A_PART}, pairing="interleaved")'),
+    ("LlamaRotaryEmbedding RotaryPositionEmbedding get_rope RoPE", _MODULE.format("")),
+    ("RotaryPositionalEmbeddings Llama3ScaledRoPE", _MODULE.format(', pairing="interleaved"')),
+    ("precompute_freqs_cis precompute_freqs get_cos_sin",
+     "posenc_native.rotary_tables(positions, inv_freq) makes cos and sin"),
+    ("ROPE_INIT_FUNCTIONS rope_frequencies",
+     "posenc_native.rotary_frequencies(rotary_dim, base, scaling) makes them"),
+    ("yarn_get_mscale",
+     "posenc_native.softmax_correction(scaling) is its factor of the scores"),
+    ("get_timestep_embedding",
+     'posenc_native.sinusoidal_preset("diffusers_timestep", timesteps, dim) is the table'),
+    ("positional_encoding SinusoidalPositionalEmbedding",
+     ("posenc_native.sinusoidal(positions, dim) is the table, "
+      "posenc_native.nn.SinusoidalPositionalEncoding the module")),
+    ("get_2d_sincos_pos_embed",
+     'posenc_native.sinusoidal_preset("mae", (height, width), dim) is the table'),
+    ("get_slopes get_alibi_slopes build_alibi_tensor",
+     "posenc_native.alibi_slopes(num_heads) has the slopes"),
+    ("AlibiPositionalBias", "posenc_native.nn.ALiBi(num_heads) is the module"),
+    ("RelativePositionBias", "posenc_native.nn.T5RelativeBias is the module"),
+)  # fmt: skip
+NAMES = {name: text for names, text in _NAMES for name in names.split()}

@@ -6,7 +6,7 @@ import collections
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,25 +25,17 @@ _GLOBAL_HOOKS = tuple(f"_global{name}" for name in _HOOKS)
 
 
 class PutOff(NamedTuple):
-    """A norm that is still to be done.
+    """A norm that is still to be done; eps and offset are as in `posenc_native.norm_rotary_qk`."""
 
-    Attributes:
-        module: whose norm it is.
-        weight: ``[D]`` or, of all heads in a row, ``[H * D]``; None for none.
-        eps, offset: as in `posenc_native.norm_rotary_qk`.
-        promotes: whether the result has the dtype of x and the weight together, not that of x.
-        heads_axis: which axis of x has the heads when x is rotated.
-    """
-
-    module: nn.Module
-    weight: Tensor | None
+    module: nn.Module  # whose norm it is
+    weight: Tensor | None  # ``[D]`` or, of all heads in a row, ``[H * D]``; None for none
     eps: float
     offset: float
-    promotes: bool
-    heads_axis: int
+    promotes: bool  # whether the result has the dtype of x and the weight together, not that of x
+    heads_axis: int  # which axis of x has the heads when x is rotated
 
 
-def over(norm: PutOff, x: Tensor) -> str:
+def over(norm: PutOff, x: Tensor) -> Literal["head", "token"]:
     """What the mean is over, as `posenc_native.norm_rotary_qk` calls it."""
     weight = norm.weight
     return "head" if weight is None or weight.shape[-1] == x.shape[-1] else "token"
@@ -69,21 +61,14 @@ def unless(norm: PutOff | None, module: nn.Module, x: Tensor) -> Tensor:
 
 @dataclass
 class NormProbe:
-    """What the modules of one class compute, and whether one of them may be put off.
+    """What the modules of one class compute, and whether one of them may be put off."""
 
-    Attributes:
-        kind: the class, whose forward was probed.
-        weight: the name of the parameter; None for a norm without weights.
-        eps: the name of the attribute.
-        offset, promotes, heads_axis: as in `PutOff`; heads_axis is found where it is used.
-    """
-
-    kind: type[nn.Module]
-    weight: str | None
-    eps: str
-    offset: float
+    kind: type[nn.Module]  # the class, whose forward was probed
+    weight: str | None  # the name of the parameter; None for a norm without weights
+    eps: str  # the name of the attribute
+    offset: float  # this and what follows as in `PutOff`
     promotes: bool
-    heads_axis: int = 1
+    heads_axis: int = 1  # found where the norm is used
 
     def __post_init__(self) -> None:
         self._forward = self.kind.forward

@@ -5,47 +5,36 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from posenc_native.hf.forms import Form, NotServed, packed
+from posenc_native.hf.forms import NotServed, packed
+from posenc_native.hf.functions import Replacement
 from posenc_native.hf.instances import with_functions
-from posenc_native.hf.rotation import Rotation
 from posenc_native.hf.signatures import RotaryArguments, rotary_arguments
 
 from .norms import NormProbe, at_once, now, probe_norm, unless, with_own_weight
-from .source import AT_ONCE, NORMS, NOW, PUT_OFF, UNLESS, called_children, rewritten
+from .source import AT_ONCE, NORMS, NOW, PUT_OFF, UNLESS, Fusion, called_children, rewritten
 
-__all__ = ["RotaryCall", "kinds_of_norms", "names_norms", "norms_put_off"]
+__all__ = ["kinds_of_norms", "names_norms", "norms_put_off"]
 
 # Of a rotary function: its name, positional arguments, keywords.
 _Call = tuple[str, tuple[Any, ...], dict[str, Any]]
-
-# For each number of columns of a table: its form, the angle of every column, what is done with it.
-Tables = dict[int, tuple[Form, tuple[int, ...], Rotation | None]]
-
-
-# A rotary function of the model, the one in its place, its tables.
-RotaryCall = tuple[Callable[..., Any], Callable[..., Any], Tables]
 
 
 def kinds_of_norms(module: nn.Module) -> tuple[Any, ...]:
     """What the norms of an attention module may differ in from those of another, hashable."""
     norms = ((n, child) for n, child in module.named_children() if "norm" in n.lower())
-    return tuple(
-        (
-            name,
-            type(child),
-            tuple(n for n, _ in child._parameters.items()),
-            tuple(_plain_attributes(child)),
-        )
-        for name, child in norms
-    )
+    return tuple((name, type(child), *_plain_attributes(child)) for name, child in norms)
 
 
-def _plain_attributes(module: nn.Module) -> Iterable[tuple[str, Any]]:
+def _plain_attributes(module: nn.Module) -> Iterable[Any]:
+    """Names of parameters; names and values of attributes that are numbers or names."""
+    yield tuple(name for name, _ in module._parameters.items())
     for name, value in sorted(vars(module).items()):
         if name != "training" and isinstance(value, (bool, int, float, str)):
             yield name, value
@@ -60,7 +49,7 @@ def names_norms(method: Callable[..., Any], module: nn.Module) -> bool:
 
 def norms_put_off(
     method: Callable[..., Any],
-    functions: dict[str, RotaryCall],
+    functions: dict[str, Replacement],
     modules: Iterable[nn.Module],
 ) -> Callable[..., Any]:
     """A method of attention modules that norms q and k in the pass that rotates them.
@@ -86,7 +75,7 @@ def norms_put_off(
                 reasons.append(str(reason))
     if not probes:
         raise NotServed(reasons[0] if reasons else "no part of it is a norm of one tensor")
-    arguments = {name: rotary_arguments(own) for name, (own, _, _) in functions.items()}
+    arguments = {name: rotary_arguments(each.own) for name, each in functions.items()}
     try:
         fusion = rewritten(inner, probes, arguments)
     except NotServed as reason:
@@ -96,15 +85,15 @@ def norms_put_off(
     # The first of them whose call comes to every rotation: in some layers nothing is rotated.
     failed: NotServed | None = None
     for module in modules:
-        proof = _Proof(inner, functions, arguments, module, fusion.norms)
+        own = _on_its_own(module, fusion.norms)
         try:
-            proof.compare(scope, fusion.code, fusion.calls, probes.values())
+            _Proof(inner, functions, arguments, own, fusion).compare(scope, probes.values())
             break
         except NotServed as reason:
             failed = failed or reason
     else:
         raise failed or NotServed("no module of the class is there")
-    replaced = {name: ours for name, (_, ours, _) in functions.items()}
+    replaced = {name: each.ours for name, each in functions.items()}
     return with_functions(method, scope | replaced, fusion.code)
 
 
@@ -112,35 +101,26 @@ class _Reached(Exception):
     """Everything that was to be seen has been."""
 
 
+@dataclass
 class _Proof:
     """Calls of a method with small inputs, up to its rotary functions."""
 
-    def __init__(
-        self,
-        inner: types.FunctionType,
-        functions: dict[str, RotaryCall],
-        arguments: dict[str, RotaryArguments],
-        module: nn.Module,
-        norms: tuple[str, ...],
-    ) -> None:
-        self.inner = inner
-        self.functions = functions
-        self.arguments = arguments
-        self.module = _on_its_own(module, norms)
+    inner: types.FunctionType
+    functions: dict[str, Replacement]
+    arguments: dict[str, RotaryArguments]
+    module: nn.Module  # with small parts
+    fusion: Fusion
 
-    def compare(
-        self,
-        scope: dict[str, Callable[..., Any]],
-        code: types.CodeType,
-        count: int,
-        probes: Iterable[NormProbe],
-    ) -> None:
-        """Raise NotServed unless both give the same q and k; fill in `NormProbe.heads_axis`."""
+    def compare(self, scope: dict[str, Callable[..., Any]], probes: Iterable[NormProbe]) -> None:
+        """Raise NotServed unless both give the same q and k; fill in `NormProbe.heads_axis`.
+
+        scope: what the fused method calls by name.
+        """
         reasons = []
         for inputs in self.inputs():
             try:
-                theirs = self.calls(inputs, {}, None, count)
-                ours = self.calls(inputs, scope, code, count)
+                theirs = self.calls(inputs, {}, None)
+                ours = self.calls(inputs, scope, self.fusion.code)
                 pairs = [
                     pair
                     for their, our in zip(theirs, ours, strict=True)
@@ -164,13 +144,14 @@ class _Proof:
         (name, args, kwargs), (_, new_args, new_kwargs) = their, our
         _, rotary, tables = self.functions[name]
         known = self.arguments[name]
-        given = dict(zip(known.names, new_args, strict=False)) | new_kwargs
+        given = known.given(new_args, new_kwargs)
         if any(norm is None for norm in given.get(NORMS, (None,))):
             raise NotServed("q or k comes to it without its norm")
         dim = given.get("unsqueeze_dim", known.defaults.get("unsqueeze_dim"))
         heads, table = tuple(given[head] for head in known.heads), given[known.tables[0]]
-        form, _, rotation = tables[table.shape[-1]]
-        for axis in form.inserted[::-1]:
+        use = tables[table.shape[-1]]
+        rotation = use.rotation
+        for axis in use.inserted:
             table = table.squeeze(axis)
         layout = None if rotation is None else rotation.layout(heads, table.shape, dim)
         if rotation is None or layout is None or not rotation.keeps_pairs:
@@ -187,30 +168,26 @@ class _Proof:
         inputs: dict[str, Any],
         scope: dict[str, Callable[..., Any]],
         code: types.CodeType | None,
-        count: int,
     ) -> list[_Call]:
-        """The calls of rotary functions that a call of the method makes, which must be `count`."""
+        """The calls of rotary functions that a call of the method makes: as many as are fused."""
         made: list[_Call] = []
-        seen = {name: self.seen(name, made, count) for name in self.functions}
+
+        def kept(name: str, *args: Any, **kwargs: Any) -> Any:
+            """In place of a rotary function, it keeps the arguments."""
+            made.append((name, args, kwargs))
+            if len(made) == self.fusion.calls:
+                raise _Reached
+            known = self.arguments[name]
+            given = known.given(args, kwargs)
+            results = tuple(given[head] for head in known.heads)
+            return results if len(results) > 1 else results[0]
+
+        seen = {name: partial(kept, name) for name in self.functions}
         try:
             with_functions(self.inner, scope | seen, code)(self.module, **inputs)
         except _Reached:
             return made
-        raise NotServed(f"it makes {len(made)} of {count} calls of a rotary function")
-
-    def seen(self, name: str, made: list[_Call], count: int) -> Callable[..., Any]:
-        """A function in place of a rotary one, which keeps its arguments."""
-        heads = self.arguments[name].heads
-
-        def capture(*args: Any, **kwargs: Any) -> Any:
-            made.append((name, args, kwargs))
-            if len(made) == count:
-                raise _Reached
-            given = dict(zip(self.arguments[name].names, args, strict=False)) | kwargs
-            results = tuple(given[head] for head in heads)
-            return results if len(results) > 1 else results[0]
-
-        return capture
+        raise NotServed(f"it makes {len(made)} of {self.fusion.calls} calls of a rotary function")
 
     def inputs(self) -> Iterable[dict[str, Any]]:
         """Arguments for the method, in the shapes that attention has."""
@@ -218,18 +195,17 @@ class _Proof:
         width = next(
             (p.in_features for p in self.module.children() if isinstance(p, _Projection)), 64
         )
-        tables = [each for _, _, tables in self.functions.values() for each in tables.items()]
+        tables = [item for each in self.functions.values() for item in each.tables.items()]
         random = torch.Generator("cpu").manual_seed(2)
-        for columns, (form, _, _) in tables:
+        for columns, use in tables:
             for batch in ((1,), ()):
                 x = torch.randn(*batch, 5, width, generator=random, dtype=torch.float32)
                 angles = torch.randn(*batch, 5, columns, generator=random, dtype=torch.float32)
-                cos, sin = angles.cos(), angles.sin()
-                for axis in form.inserted:
-                    cos, sin = cos.unsqueeze(axis), sin.unsqueeze(axis)
-                pair = (cos, sin) if form.packing == "cos, sin" else packed(cos, sin, form)
-                known = {"cos": cos, "sin": sin, "position_embeddings": pair}
+                pair = packed(angles.cos(), angles.sin(), use.form)
+                known = {"position_embeddings": pair}
                 known["position_ids"] = torch.arange(5).reshape(*batch, 5)
+                if use.form.packing == "cos, sin":
+                    known["cos"], known["sin"] = pair
                 yield {
                     p.name: known.get(p.name, x if i == 0 else None)
                     for i, p in enumerate(parameters)

@@ -49,17 +49,11 @@ class _Site:
 
 @dataclass
 class Fusion:
-    """A method with norms put off.
-
-    Attributes:
-        code: of the function.
-        norms: the children of the module whose norms they are.
-        calls: of rotary functions that get norms.
-    """
+    """A method with norms put off."""
 
     code: types.CodeType
-    norms: tuple[str, ...]
-    calls: int
+    norms: tuple[str, ...]  # the children of the module whose norms they are
+    calls: int  # of rotary functions that get norms
 
 
 def called_children(function: types.FunctionType, children: Container[str]) -> list[str]:
@@ -180,10 +174,7 @@ def _names(node: ast.AST, name: str | None) -> bool:
 def _heads(site: _Site, rotary: dict[str, RotaryArguments]) -> list[str]:
     """The variables that the rotary function of a site gets for heads; "" for no variable."""
     call = cast(ast.Call, site.rotary)
-    known = rotary[cast(ast.Name, call.func).id]
-    given = dict(zip(known.names, call.args, strict=False))
-    given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
-    return [getattr(given.get(head), "id", "") for head in known.heads]
+    return rotary[cast(ast.Name, call.func).id].heads_in(call)
 
 
 def _follow(
