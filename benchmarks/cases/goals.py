@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from . import decode, gathers, qkv, rotary, sinusoidal, toeplitz
+from . import decode, gathers, patched, qkv, rotary, sinusoidal, toeplitz
 
 RULES = (
     *rotary.GOALS,
     *sinusoidal.GOALS,
     *decode.GOALS,
+    *patched.GOALS,
     *qkv.GOALS,
     *toeplitz.GOALS,
     *gathers.GOALS,

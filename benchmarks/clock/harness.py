@@ -78,6 +78,8 @@ class Contestant:
     warmups: int = 1
     calls: int = 1  # how many calls of `run` are timed as one sample
     repeats: int = 1  # how often one call of `run` does the work
+    # A run that times only a part of what it does returns the seconds of that.
+    tells_seconds: bool = False
     # Entered before a sample is timed and left after it.
     context: Callable[[], AbstractContextManager[object]] = nullcontext
 
@@ -294,10 +296,13 @@ def _sample(contestant: Contestant, buffers: Buffers, pause: float) -> float:
         while time.perf_counter() < resume:  # busy: a sleeping core would start slowly
             pass
         start = time.perf_counter_ns()
-        for _ in calls:
-            run(buffers)
-        nanoseconds = time.perf_counter_ns() - start
-    return nanoseconds * 1e-9 / (contestant.calls * contestant.repeats)
+        if contestant.tells_seconds:
+            seconds = sum(run(buffers) for _ in calls)  # type: ignore[misc]
+        else:
+            for _ in calls:
+                run(buffers)
+            seconds = (time.perf_counter_ns() - start) * 1e-9
+    return seconds / (contestant.calls * contestant.repeats)
 
 
 def measure(

@@ -46,7 +46,8 @@ class RotaryKernel {
   HWY_ATTR void run_piece(const RotaryArgs& args, const Piece& piece, int64_t begin, int64_t end,
                           bool copy_rest) {
     angles_.enter(args, piece);
-    const int64_t block_tokens = angles_.tokens();
+    const bool shared = args.tensor_count > 1 || args.tensors[0].heads > 1;
+    const int64_t block_tokens = angles_.tokens(shared);
     while (begin < end) {
       const int64_t batch = begin / args.tokens, token = begin % args.tokens;
       const int64_t count = std::min({block_tokens, end - begin, args.tokens - token});

@@ -87,14 +87,20 @@ class RotaryAngles {
       std::fill(fraction_, fraction_ + padded_, uint64_t{1});
       std::fill(whole_, whole_ + padded_, uint64_t{0});
     }
+    for (size_t lane = 0; lane < hn::Lanes(d); ++lane) {
+      pairs_of_lanes_[lane] =
+          static_cast<hn::TFromD<hn::RebindToSigned<D>>>(pair_of_lane(d, kOrder, lane));
+    }
   }
 
   // Of one token.
   size_t numbers() const { return padded_ * kCopies; }
 
-  // As many as there is room for.
-  int64_t tokens() const {
-    const size_t most = kScratch<Number> / std::max<size_t>(numbers(), 1);
+  // As many as there is room for. Angles that no other head shares are read once: they stay in the
+  // first-level cache then.
+  int64_t tokens(bool shared = true) const {
+    const size_t room = shared ? kScratch<Number> : kScratch<Number> / 8;
+    const size_t most = room / std::max<size_t>(numbers(), 1);
     return std::clamp<int64_t>(static_cast<int64_t>(most), 1, kMaxBlockTokens);
   }
 
@@ -102,6 +108,7 @@ class RotaryAngles {
   // copy.
   HWY_ATTR HWY_NOINLINE void compute(const RotaryArgs& args, const Piece& piece, int64_t batch,
                                      int64_t token, int64_t count) {
+    if (args.cosine != nullptr && from_whole_rows<void>(args, piece, batch, token, count)) return;
     for (int64_t i = 0; i < count; ++i) {
       const size_t at = static_cast<size_t>(i) * numbers();
       if (args.cosine != nullptr) {
@@ -116,6 +123,7 @@ class RotaryAngles {
   template <typename Format>
   HWY_ATTR HWY_NOINLINE void compute_as_written(const RotaryArgs& args, const Piece& piece,
                                                 int64_t batch, int64_t token, int64_t count) {
+    if (args.cosine != nullptr && from_whole_rows<Format>(args, piece, batch, token, count)) return;
     for (int64_t i = 0; i < count; ++i) {
       const size_t at = static_cast<size_t>(i) * numbers();
       if (args.cosine != nullptr) {
@@ -244,60 +252,92 @@ class RotaryAngles {
     }
   }
 
-  // A row of a table as Numbers, one NaN for all: see round_bfloat16. offset(i): of its i-th
-  // number.
+  // `count` numbers of a table as Numbers. offset(i): of the i-th.
   template <typename Value, typename Offset>
-  static void read_row(const void* table, int64_t at, const Offset& offset, size_t count,
-                       Number* row) {
-    const Value* const values = static_cast<const Value*>(table) + at;
+  static void read_row(const Value* values, const Offset& offset, size_t count, Number* row) {
     for (size_t i = 0; i < count; ++i) {
-      Number value;
+      const Value value = values[offset(static_cast<int64_t>(i))];
       if constexpr (std::is_same_v<Value, double>) {
-        value = static_cast<Number>(values[offset(static_cast<int64_t>(i))]);
+        row[i] = static_cast<Number>(value);
       } else {
-        value = to_float(values[offset(static_cast<int64_t>(i))]);
+        row[i] = to_float(value);
       }
-      row[i] = value == value ? value : std::numeric_limits<Number>::quiet_NaN();
     }
   }
 
-  template <typename Offset>
-  static void read_row(const void* table, Dtype dtype, int64_t at, const Offset& offset,
-                       size_t count, Number* row) {
-    switch (dtype) {
-      case Dtype::kFloat16:
-        return read_row<Float16>(table, at, offset, count, row);
-      case Dtype::kBFloat16:
-        return read_row<BFloat16>(table, at, offset, count, row);
-      case Dtype::kFloat32:
-        return read_row<float>(table, at, offset, count, row);
-      default:
-        return read_row<double>(table, at, offset, count, row);
+  // Neighbours, by vectors where there is a conversion of these.
+  template <typename Value>
+  static HWY_ATTR void read_neighbours(const Value* values, size_t count, Number* row) {
+    const D d;
+    size_t i = 0;
+    if constexpr (std::is_same_v<Value, Number> ||
+                  (std::is_same_v<Number, float> && sizeof(Value) == 2)) {
+      for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) {
+        hn::StoreU(load(d, values + i), d, row + i);
+      }
     }
+    read_row(values + i, [](int64_t j) { return j; }, count - i, row + i);
   }
 
-  // The pairs of one block of the piece, read in the order of the scratch and padded to groups.
-  void arrange_row(const RotaryArgs& args, const void* table, const TableStrides& strides,
-                   int64_t at, int64_t first, size_t count, size_t padded, Number* arranged) {
-    Number* const row = kOrder == PairOrder::kNatural ? arranged : table_row_;
+  // What a table has for the pairs of one block of the piece, in their order and padded to groups:
+  // in the table itself or, where something has to be done to it, in `copy`.
+  template <typename Value>
+  HWY_ATTR HWY_INLINE const Number* row_of(const RotaryArgs& args, const Value* table,
+                                           const TableStrides& strides, int64_t first, size_t count,
+                                           size_t padded, Number* copy) const {
     const int64_t step = strides.pair;
-    at += first * step;
-    if (args.axis_map.data == nullptr) {
-      read_row(table, args.table_dtype, at, [step](int64_t i) { return i * step; }, count, row);
-    } else {
+    const Value* const values = table + first * step;
+    if (args.axis_map.data != nullptr) {
       const auto by_axis = [&](int64_t i) {
         return i * step + args.axis_map.clamped(first + i) * strides.axis;
       };
-      read_row(table, args.table_dtype, at, by_axis, count, row);
-    }
-    std::fill(row + count, row + padded, Number(0));
-    if constexpr (kOrder != PairOrder::kNatural) {
-      const D d;
-      const size_t group = group_size(d, kOrder);
-      for (size_t lane = 0; lane < group; ++lane) {
-        const size_t pair = pair_of_lane(d, kOrder, lane);
-        for (size_t i = 0; i < padded; i += group) arranged[i + lane] = row[i + pair];
+      read_row(values, by_axis, count, copy);
+    } else if (step != 1) {
+      read_row(values, [step](int64_t i) { return i * step; }, count, copy);
+    } else {
+      if constexpr (std::is_same_v<Value, Number>) {
+        if (count == padded) return values;
       }
+      read_neighbours(values, count, copy);
+    }
+    std::fill(copy + count, copy + padded, Number(0));
+    return copy;
+  }
+
+  HWY_ATTR HWY_INLINE const Number* row_of(const RotaryArgs& args, const void* table,
+                                           const TableStrides& strides, int64_t at, int64_t first,
+                                           size_t count, size_t padded, Number* copy) const {
+    const auto of = [&](auto type) HWY_ATTR {
+      const auto* const values = static_cast<const decltype(type)*>(table) + at;
+      return row_of(args, values, strides, first, count, padded, copy);
+    };
+    switch (args.table_dtype) {
+      case Dtype::kFloat16:
+        return of(Float16());
+      case Dtype::kBFloat16:
+        return of(BFloat16());
+      case Dtype::kFloat32:
+        return of(float());
+      default:
+        return of(double());
+    }
+  }
+
+  static constexpr size_t kVectors = group_size(D(), kOrder) / hn::MaxLanes(D());
+
+  // A group of a row in the order of the scratch, one NaN for all: see round_bfloat16.
+  HWY_ATTR HWY_INLINE void load_group(D d, const Number* row, hn::Vec<D>* group) const {
+    for (size_t i = 0; i < kVectors; ++i) {
+      const auto v = hn::LoadU(d, row + i * hn::Lanes(d));
+      const auto nan = hn::Set(d, std::numeric_limits<Number>::quiet_NaN());
+      group[i] = hn::IfThenElse(hn::IsNaN(v), nan, v);
+    }
+    if constexpr (kOrder == PairOrder::kInterleave) {
+      group[0] = hn::TableLookupLanes(group[0], hn::SetTableIndices(d, pairs_of_lanes_));
+    } else if constexpr (kOrder == PairOrder::kEvenOdd) {
+      const auto low = group[0], high = group[1];
+      group[0] = hn::ConcatEven(d, high, low);
+      group[1] = hn::ConcatOdd(d, high, low);
     }
   }
 
@@ -315,20 +355,67 @@ class RotaryAngles {
     const size_t padded = padded_ / static_cast<size_t>(std::max<int64_t>(piece.blocks, 1));
     for (int64_t block = 0; block < piece.blocks; ++block) {
       const int64_t pair = piece.first_pair(args, block);
-      arrange_row(args, args.cosine, args.cosine_strides, cosine_at, pair, count, padded,
-                  arranged_cosine_);
-      arrange_row(args, args.sine, args.sine_strides, sine_at, pair, count, padded, arranged_sine_);
+      const Number* const cosines = row_of(args, args.cosine, args.cosine_strides, cosine_at, pair,
+                                           count, padded, cosine_row_);
+      const Number* const sines =
+          row_of(args, args.sine, args.sine_strides, sine_at, pair, count, padded, sine_row_);
       const size_t first = static_cast<size_t>(block) * padded;
-      for (size_t i = 0; i < padded; i += hn::Lanes(d)) {
-        auto c = hn::Mul(hn::Load(d, arranged_cosine_ + i), scale);
-        auto s = hn::Mul(hn::Load(d, arranged_sine_ + i), sine_scale);
+      put_row<Format>(cosines, sines, padded, scale, sine_scale, cosine + first * kCopies,
+                      sine + first * kCopies);
+    }
+  }
+
+  // Numbers of a row in the order of the pairs, in whole groups -> scratch.
+  template <typename Format>
+  HWY_ATTR HWY_INLINE void put_row(const Number* cosines, const Number* sines, size_t padded,
+                                   hn::Vec<D> scale, hn::Vec<D> sine_scale, Number* cosine,
+                                   Number* sine) const {
+    const D d;
+    for (size_t i = 0; i < padded; i += kVectors * hn::Lanes(d)) {
+      hn::Vec<D> c[kVectors], s[kVectors];
+      load_group(d, cosines + i, c);
+      load_group(d, sines + i, s);
+      for (size_t j = 0; j < kVectors; ++j) {
+        c[j] = hn::Mul(c[j], scale);
+        s[j] = hn::Mul(s[j], sine_scale);
         if constexpr (!std::is_void_v<Format>) {
-          c = rounded<Format>(d, c);
-          s = rounded<Format>(d, s);
+          c[j] = rounded<Format>(d, c[j]);
+          s[j] = rounded<Format>(d, s[j]);
         }
-        put(d, c, s, first + i, cosine, sine);
+        put(d, c[j], s[j], i + j * hn::Lanes(d), cosine, sine);
       }
     }
+  }
+
+  // The block of tokens where rows of both tables lie in whole groups of Numbers: nothing is asked
+  // row by row. False where they do not.
+  template <typename Format>
+  HWY_ATTR HWY_INLINE bool from_whole_rows(const RotaryArgs& args, const Piece& piece,
+                                           int64_t batch, int64_t token, int64_t count) {
+    constexpr Dtype kOwn = sizeof(Number) == 4 ? Dtype::kFloat32 : Dtype::kFloat64;
+    const TableStrides& of_cosine = args.cosine_strides;
+    const TableStrides& of_sine = args.sine_strides;
+    if (args.table_dtype != kOwn || args.axis_map.data != nullptr ||
+        args.table_rows.numbers.data != nullptr || piece.blocks != 1 ||
+        static_cast<size_t>(piece.length) != padded_ || of_cosine.pair != 1 || of_sine.pair != 1) {
+      return false;
+    }
+    const D d;
+    const auto scale = hn::Set(d, static_cast<Number>(args.scale));
+    const auto sine_scale =
+        hn::Set(d, static_cast<Number>(args.inverse ? -args.scale : args.scale));
+    const int64_t pair = piece.first_pair(args, 0);
+    const Number* cosines = static_cast<const Number*>(args.cosine) + batch * of_cosine.batch +
+                            token * of_cosine.token + pair;
+    const Number* sines = static_cast<const Number*>(args.sine) + batch * of_sine.batch +
+                          token * of_sine.token + pair;
+    for (int64_t i = 0; i < count; ++i) {
+      const size_t at = static_cast<size_t>(i) * numbers();
+      put_row<Format>(cosines, sines, padded_, scale, sine_scale, cosine_ + at, sine_ + at);
+      cosines += of_cosine.token;
+      sines += of_sine.token;
+    }
+    return true;
   }
 
   // Frequencies of the piece and, for multi-axis rotary, the positions of one token; then the
@@ -341,9 +428,10 @@ class RotaryAngles {
   HWY_ALIGN uint64_t pair_fraction_[kMaxPairs];
   HWY_ALIGN uint64_t sums_[kMaxPairs];
   // One row of the tables instead.
-  HWY_ALIGN Number table_row_[kMaxPairs];
-  HWY_ALIGN Number arranged_cosine_[kMaxPairs];
-  HWY_ALIGN Number arranged_sine_[kMaxPairs];
+  HWY_ALIGN Number cosine_row_[kMaxPairs];
+  HWY_ALIGN Number sine_row_[kMaxPairs];
+  // Of one vector, where the order of the scratch is not that of the pairs.
+  HWY_ALIGN hn::TFromD<hn::RebindToSigned<D>> pairs_of_lanes_[hn::MaxLanes(D())];
   size_t padded_ = 0;
 };
 

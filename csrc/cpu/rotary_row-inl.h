@@ -47,15 +47,16 @@ struct TwoVectors {
         sine2(hn::Load(d, s + hn::Lanes(d))) {}
 };
 
-// One group of pairs in a row. Members:
-//   kNeighboursIn, kNeighboursOut   whether partners are neighbours where they are read, and
-//   written kStreams   whether it can be written past the cache kOrder     how the group's angles
-//   lie in the scratch kVectors   registers that a group of one row takes kCopies    scratch
-//   numbers per pair: 2 where cosine and sine are written for both partners Angles     the group's
-//   cosines and sines in registers Group      its numbers as they are read; `far` are the second
-//   partners, unused where they are
-//              neighbours
-//   rotate     a Group -> out
+// One group of pairs in a row. Its members:
+//
+//   - kNeighboursIn, kNeighboursOut: whether partners are neighbours where they are read, written
+//   - kStreams: whether it can be written past the cache
+//   - kOrder: how the group's angles lie in the scratch
+//   - kVectors: registers that a group of one row takes
+//   - kCopies: scratch numbers per pair, 2 where cosine and sine are written for both partners
+//   - Angles: the group's cosines and sines in registers
+//   - Group: its numbers as they are read; `far` are the second partners, unused for neighbours
+//   - rotate: a Group -> out
 
 template <bool kIn, bool kOut, bool kMayStream = true>
 struct Partners {

@@ -58,8 +58,9 @@ class Tables:
         forms: the forms that they may have: several where kinds of layer differ in the width of a
             head, or where the module takes positions with any number of coordinates.
         forward: a function of the orders of these forms and of the module's device, which makes a
-            forward that gives exact tables in float32, every angle once: (cos, sin), or both side
-            by side where they are one tensor. None if the module's own does, from `buffers`.
+            forward, with the decorators of the module's own, that gives exact tables in float32,
+            every angle once: (cos, sin), or both side by side where they are one tensor. None if
+            the module's own does, from `buffers`.
         buffers: what takes the place of buffers of the module.
     """
 

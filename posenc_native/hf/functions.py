@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from posenc_native.engines import backend, late
+
 from .forms import Form
 from .holders import nobody_else_sees
 from .normed.norms import PutOff, now
@@ -86,12 +88,34 @@ def rotary_function(
     usual = len(of_heads) + len(cos_and_sin)
     if not known or {*names[:usual]} != {*of_heads, *cos_and_sin}:
         usual = -1
+    settled: tuple[Callable[..., Any], ...] = ()
+    settled_norms: tuple[Callable[..., Any], ...] = ()
+    if whole and names[:usual] == (*of_heads, *cos_and_sin):
+        settled = settled_rotations(uses, default_dim, len(of_heads), bool(inplace))
+        # Others may have q and k from before a norm: they are never overwritten.
+        settled_norms = settled_rotations(uses, default_dim, len(of_heads), False, norms=True)
+    two = len(of_heads) == 2
     first_head = names.index(of_heads[0]) if known else 0
     last_head = first_head + len(of_heads)
     places = [names.index(name) for name in cos_and_sin]
     first_tensor = next(name for name in names if name not in of_tables)
 
     def rotary(*args: Any, norms_: tuple[PutOff | None, ...] | None = None, **kwargs: Any) -> Any:
+        if len(args) == usual and not kwargs:
+            if norms_ is None:
+                for bound in settled:
+                    rotated = backend.door.call_bound(bound, *args)
+                    if rotated is not NotImplemented:
+                        return rotated if two else rotated[0]
+            elif settled_norms:
+                of_q, of_k = norms_
+                if of_q and of_k and of_q[2:5] == of_k[2:5]:
+                    for bound in settled_norms:
+                        rotated = backend.door.call_bound(
+                            bound, *args, of_q.weight, of_k.weight, *of_q[2:5]
+                        )
+                        if rotated is not NotImplemented:
+                            return rotated
         if len(args) == usual and not kwargs:
             heads, dim, plain = args[first_head:last_head], default_dim, True
             cos, sin = args[places[0]], args[places[-1]]
@@ -137,6 +161,40 @@ def rotary_function(
 
     rotary.__name__ = title_of(original)
     return rotary
+
+
+def settled_rotations(
+    uses: dict[int, TablesInUse], dim: Any, heads: int, inplace: bool, norms: bool = False
+) -> tuple[Callable[..., Any], ...]:
+    """Native calls for plain small tensors on the CPU, in the usual order of arguments.
+
+    What is the same in every layer and every step is settled here. Each answers NotImplemented to
+    what it is not made for, and nothing has been written then.
+    """
+    if backend.implementation is not backend.native or (norms and heads != 2):
+        return ()
+    late.torch_operations()  # without it no tensor is read
+    settled = []
+    for columns, use in uses.items():
+        rotation = use.rotation
+        if rotation is None or rotation.pairing is None or use.picked is not None or use.inserted:
+            continue
+        if norms and (rotation.inverse or not rotation.keeps_pairs):
+            continue
+        layouts: dict[str, int] = {}
+        for (_, rank, of_dim), layout in rotation.layouts.items():
+            # A table without a batch has its axes where the layout has none, too.
+            if of_dim == dim and rank == 2 + ("b" in layout):
+                layouts[layout] = layouts.get(layout, 0) | 1 << rank
+        settled += [
+            backend.native.bind_tables(
+                heads, layout, ranks, columns, rotation.dims if rotation.part == "whole" else -1,
+                rotation.part == "trailing", rotation.pairing, rotation.inverse,
+                rotation.out_pairing, inplace, norms,
+            )
+            for layout, ranks in layouts.items()
+        ]  # fmt: skip
+    return tuple(settled)
 
 
 def _is_default(value: Any, default: Any) -> bool:

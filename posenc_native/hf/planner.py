@@ -17,7 +17,7 @@ from .forms import Form, NotServed, Tables
 from .functions import PIECES, Replacement, TablesInUse, in_pieces, rotary_function
 from .groups import RotaryUses, computes_cosines, rotary_uses
 from .holders import gives_results_their_names, tells_its_module
-from .instances import Plan, slot, with_decorators_of, with_functions
+from .instances import Plan, slot, with_functions
 from .normed.proof import kinds_of_norms, names_norms, norms_put_off
 from .position_functions import position_function
 from .rotation import Rotation, probe_function
@@ -93,8 +93,7 @@ class Planner:
             if tables.forward is not None:
                 held = itertools.chain(makers[name].buffers(), makers[name].parameters())
                 device = next(held).device
-                forward = tables.forward(orders, device)
-                plan.methods["forward"] = with_decorators_of(type(makers[name]).forward, forward)
+                plan.methods["forward"] = tables.forward(orders, device)
             elif any(order != tuple(range(len(order))) for order in orders.values()):
                 raise NotServed("its constant table is used in an unknown order")
         kinds: dict[Any, dict[str, nn.Module]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from posenc_native.engines import backend, late
 from posenc_native.rotary.by_tables import rotary_tables
 
 from .forms import Columns, NotServed, Orders, Tables, match_columns, packed, table_dtype
@@ -17,6 +19,8 @@ from .instances import with_decorators_of
 from .signatures import cos_and_sin, table_names, with_marked_frequencies, with_own_buffers
 
 __all__ = ["tables_of_positions"]
+
+_SCALE = "attention_scaling"  # the attribute with the factor of cos and sin
 
 # Small enough for float32 phases that are good to 1e-4, far enough to tell close frequencies apart.
 _TOKENS = torch.tensor([1, 2, 5, 13, 40, 111], device="cpu")  # whatever the default
@@ -99,13 +103,15 @@ def tables_of_positions(module: nn.Module) -> Tables:
     for buffer, own_scale in itertools.product(("inv_freq", "original_inv_freq"), (False, True)):
         if any(name + buffer not in module._buffers for name in table_names(module)):
             continue
-        make = _ExactForward(type(module).forward, found, buffer, own_scale)
-        exact = with_decorators_of(type(module).forward, make(orders, torch.device("cpu")))
-        if all(
-            _agrees_beyond_trained_length(module, call, columns, exact)
-            for call, columns in found.items()
-        ):
-            return Tables(forms, make)
+        keeps = not own_scale and all(_keeps_frequencies(module, call) for call in found)
+        for at_once in (True, False) if keeps else (False,):
+            make = _ExactForward(type(module).forward, found, buffer, own_scale, at_once)
+            exact = make(orders, torch.device("cpu"))
+            if all(
+                _agrees_beyond_trained_length(module, call, columns, exact)
+                for call, columns in found.items()
+            ):
+                return Tables(forms, make)
     raise NotServed(f"{kind} computes its tables in its own way")
 
 
@@ -156,6 +162,30 @@ def _takes_fewer(module: nn.Module, call: _Call) -> bool:
     return True
 
 
+def _beyond_trained_length(module: nn.Module) -> int:
+    return 2 * int(getattr(module, "max_seq_len_cached", 0)) + 3
+
+
+def _keeps_frequencies(module: nn.Module, call: _Call) -> bool:
+    """Whether calls leave the module as it is, also beyond the trained length.
+
+    Then what its decorators do, which follow the length, need not be done.
+    """
+    for last in (1, _beyond_trained_length(module)):
+        probe = with_own_buffers(module)
+        call(type(module).forward, probe, call.positions(torch.tensor([0, last])))
+        own, left = vars(module), vars(probe)
+        if own.keys() != left.keys() or module._buffers.keys() != probe._buffers.keys():
+            return False
+        if any(left[name] is not own[name] for name in own if name != "_buffers"):
+            return False
+        for name, buffer in module._buffers.items():
+            after = probe._buffers[name]
+            if buffer is not None and (after is None or not torch.equal(buffer, after)):
+                return False
+    return True
+
+
 def _agrees_beyond_trained_length(
     module: nn.Module, call: _Call, columns: Columns, exact_forward: Callable[..., Any]
 ) -> bool:
@@ -164,8 +194,7 @@ def _agrees_beyond_trained_length(
     There some scalings change frequencies.
     """
     form = columns.form
-    beyond = 2 * int(getattr(module, "max_seq_len_cached", 0)) + 3
-    for last in (40, beyond):
+    for last in (40, _beyond_trained_length(module)):
         frequencies = cast(Tensor, module._buffers[call.name + "inv_freq"])
         # The module's error in radians. Each further coordinate is up to twice as far and 7 more.
         phase_error = (last * (2 * call.axes - 1) + 14) * float(frequencies.abs().max()) * 2.0**-23
@@ -187,16 +216,21 @@ def _agrees_beyond_trained_length(
 
 @dataclass
 class _ExactForward:
-    """The exact forward of a module that takes positions."""
+    """The exact forward of a module that takes positions.
+
+    Where it can, a small call on the CPU goes to native code at once, past what the decorators of
+    the module's own forward do.
+    """
 
     original: Callable[..., Any]  # its own forward, with decorators
     columns: dict[_Call, Columns]
     buffer: str  # which of its buffers has the frequencies
     own_scale: bool  # whether the factor is what its own tables show at position 0
+    at_once: bool  # whether small calls may go without what decorators do
 
     def __call__(self, orders: Orders, device: torch.device) -> Callable[..., Any]:
         original, buffer, own_scale = self.original, self.buffer, self.own_scale
-        first = next(iter(self.columns))
+        found, first = self.columns, next(iter(self.columns))
         where = first.where
         form = self.columns[first].form
         count = first.axes if where == "first" else None
@@ -217,7 +251,7 @@ class _ExactForward:
             name = first.name if layer_type is None or not first.name else f"{layer_type}_"
             device = position_ids.device
             dtype = table_dtype(x)
-            scale = 1.0 if own_scale else getattr(self, name + "attention_scaling", 1.0)
+            scale = 1.0 if own_scale else getattr(self, name + _SCALE, 1.0)
             tokens = position_ids
             if tokens.dtype in (torch.float16, torch.bfloat16):  # a buffer that has been cast
                 tokens = tokens.float()
@@ -241,4 +275,29 @@ class _ExactForward:
                 cos, sin = cos * factor, sin * factor
             return packed(cos, sin, form)
 
-        return forward
+        decorated = with_decorators_of(original, forward)
+        plain = where is None and form.packing == "cos, sin" and not form.inserted
+        if not (plain and self.at_once) or any(index is not None for _, index in chosen.values()):
+            return decorated
+        late.torch_operations()  # without it the door takes no tensors
+        # By the kind of layer: the names of what a call needs.
+        named = {call.name[:-1] or None: (call.name + buffer, call.name + _SCALE) for call in found}
+
+        @functools.wraps(decorated)
+        def settled(
+            self: Any, x: Tensor, position_ids: Tensor, layer_type: str | None = None
+        ) -> Any:
+            if x.dtype is not torch.float64 and layer_type in named:
+                name, of_scale = named[layer_type]
+                tables = backend.door.rotary_tables(
+                    position_ids, self._buffers[name], None, getattr(self, of_scale, 1.0), None
+                )
+                if tables is not NotImplemented:
+                    return tables
+            return decorated(self, x, position_ids=position_ids, **_given(layer_type))
+
+        return settled
+
+
+def _given(layer_type: str | None) -> dict[str, str]:
+    return {} if layer_type is None else {"layer_type": layer_type}

@@ -127,9 +127,9 @@ def _image_tables(module: nn.Module) -> Tables:
                 dtype=exact,
             )
 
-        return forward
+        return with_decorators_of(original, forward)
 
-    exact = with_decorators_of(original, make({form: tuple(range(form.angles))}, cpu))
+    exact = make({form: tuple(range(form.angles))}, cpu)
     ours = exact(with_own_buffers(module).eval(), image(7, 9))
     for a, b in zip(own(with_own_buffers(module), 7, 9), ours, strict=True):
         # The module rounds a phase, of at most 2 pi times the largest frequency, three times.
@@ -173,7 +173,7 @@ def _sine_embedding(module: nn.Module) -> Tables:
             cos, sin = rotary_tables(position_ids, chosen.to(position_ids.device), dtype=exact)
             return torch.cat((sin, cos), dim=-1)
 
-        return forward
+        return with_decorators_of(type(module).forward, forward)
 
     return Tables((form,), make)
 

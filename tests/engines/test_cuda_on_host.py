@@ -26,6 +26,9 @@ from places import CSRC
 from rotations import frequencies
 from targets import CUDA_ON_HOST, NATIVE, NEEDS_CUDA_ON_HOST, NEEDS_NATIVE, TARGETS
 
+from posenc_native.base.norms import Norm
+from posenc_native.base.rotation import Rotation
+
 pytestmark = [NEEDS_NATIVE, NEEDS_CUDA_ON_HOST]
 FUSED = [target for target in TARGETS if target not in ("SSE2", "SSSE3", "SSE4")]
 
@@ -259,6 +262,20 @@ def test_many_rows_and_many_repetitions(dtype):
     options = (1.0, 1.0, 1e4, "sin_cos", 0.0, 1.0, None)
     assert_agree("add_sinusoidal", numbers(dtype, 301, 1, 32), None, *options)
     assert_agree("add_sinusoidal", numbers(dtype, 2, 1, 301, 16), None, *options)
+
+
+@pytest.mark.parametrize("tokens", [9, 4099])
+def test_an_append_ends_with_the_last_token(tokens):
+    """Beyond it lie the tokens of another batch, with slots of their own."""
+    q, k, v = (numbers("float32", 2, tokens, 3, 8)[:1] for _ in range(3))
+    slots = np.arange(2 * tokens).reshape(2, tokens)[:1]
+    caches = [[np.full((2, 2 * tokens, 3, 8), 7, np.float32) for _ in "kv"] for _ in "ab"]
+    for module, (keys, values) in zip((CUDA_ON_HOST, NATIVE), caches, strict=True):
+        rotation = Rotation(None, frequencies(4), "bshd")
+        cache = keys, values, slots, "pshd", False
+        module.rotary_append(q, k, v, *rotation, "float32", *Norm(), *cache, False)
+    for ours, theirs in zip(*caches, strict=True):
+        assert_same_bits(ours, theirs)
 
 
 # Relative encodings

@@ -4,7 +4,7 @@ write to the arguments, memory that stays behind. Each in a process of its own."
 from __future__ import annotations
 
 import pytest
-from interpreters import watched
+from interpreters import output_of, watched
 from targets import NEEDS_NATIVE, NOT_SANITIZED
 
 pytestmark = NEEDS_NATIVE
@@ -35,6 +35,20 @@ def test_the_interpreter_exits_while_daemon_threads_are_in_calls():
         while sum(calls) < 6:
             time.sleep(0.01)
     """)
+
+
+def test_numpy_is_found_before_the_first_call():
+    """pybind11 gives the interpreter up to find it: a daemon thread may then meet its end."""
+    assert output_of("""
+        import sys
+        import numpy as np
+        from posenc_native.engines import backend
+
+        positions = np.arange(3)
+        sys.modules["numpy"] = None  # who asks for it now gets an error
+        options = (10000.0, "interleaved", 0.0, 1.0, None, None)
+        print(backend.door.sinusoidal(positions, 8, *options).shape)
+    """) == "(3, 8)\n"  # fmt: skip
 
 
 def test_the_first_calls_of_several_threads():

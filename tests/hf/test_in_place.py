@@ -251,6 +251,15 @@ def test_a_projection_that_keeps_its_result(what: str, inference: bool, in_place
     assert in_place == [nobody, True]
 
 
+def test_a_weak_reference_to_what_is_no_view() -> None:
+    """Queries that a kernel has made. A view is held to be alone by the tensor that it shows."""
+    x = torch.ones(3)
+    assert holders._is_alone(x)
+    reference = weakref.ref(x)
+    assert not holders._is_alone(x)
+    assert reference() is x
+
+
 def test_the_same_result_again_and_again(in_place: Any) -> None:
     """A projection that computes once: its result must not turn further in every call."""
     model = build("Llama")

@@ -148,6 +148,7 @@ WRONG: dict[str, Callable[[Any, Any], tuple[Any, Any, Any]]] = {
     "one array for both": lambda q, k: (q, q, np.array([7])),
     "views that overlap": lambda q, k: (q, q[::-1], np.array([7])),
     "positions in q": lambda q, k: (q, k, q.view(np.int64)[:, 0, :, 0]),
+    "positions in k": lambda q, k: (q, k, k.view(np.int64)[:, 0, :, 0]),
     "a row shown twice": lambda q, k: (np.broadcast_to(q[:1], q.shape), k, np.array([7])),
 }
 

@@ -1,21 +1,18 @@
-// A rotation of q and k whose options, shapes and strides were checked once. A call looks only at
-// what may differ from call to call, and answers NotImplemented where anything does: its caller
-// then takes the ordinary way, which serves the call or says what is wrong with it.
+// A rotation of q and k, like those that were bound, at positions that come with each call.
 
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
-
-// Not before Python.h.
-#include <structmember.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bindings/numpy/arguments.h"
+#include "bindings/numpy/bound.h"
 #include "bindings/numpy/methods.h"
 #include "bindings/numpy/run.h"
 #include "core/rotary.h"
@@ -24,26 +21,6 @@
 
 namespace posenc::numpy {
 namespace {
-
-// The bytes of a view, from its lowest address to the end of its highest element.
-struct Bytes {
-  const char* begin;
-  const char* end;
-
-  bool meet(const Bytes& other) const { return begin < other.end && other.begin < end; }
-};
-
-Bytes bytes_of(const void* data, Dtype dtype, int rank, const int64_t* shape,
-               const int64_t* stride) {
-  const int64_t size = item_size(dtype);
-  const auto* const first = static_cast<const char*>(data);
-  Bytes bytes{first, first + size};
-  for (int i = 0; i < rank; ++i) {
-    const int64_t far = (shape[i] - 1) * stride[i] * size;
-    (far < 0 ? bytes.begin : bytes.end) += far;
-  }
-  return bytes;
-}
 
 // q or k as it was when the rotation was bound.
 class Kind {
@@ -82,6 +59,7 @@ class Kind {
     return x->data;
   }
 
+  const Array& array() const { return array_; }
   Bytes bytes(const void* data) const {
     return bytes_of(data, array_.dtype, array_.rank, array_.shape, array_.stride);
   }
@@ -91,7 +69,7 @@ class Kind {
   py::dtype dtype_;
 };
 
-class BoundRotation {
+class BoundRotation final : public BoundCall {
  public:
   // The arguments are those of apply_rotary_qk, without positions.
   BoundRotation(py::handle q, py::handle k, py::handle inv_freq, py::handle layout,
@@ -119,7 +97,7 @@ class BoundRotation {
       call.in[i] = call.out[i] = &in[i].array();
       if (!in[i] || in[i].array().empty()) return;
       if (in_place_) continue;
-      out[i] = result(in[i].object());
+      out[i] = result(in[i].object(), in[i].array());
       if (!out[i]) return;
       out_[i] = Kind(out[i], of_tensors_);
       call.out[i] = &out[i].array();
@@ -141,7 +119,9 @@ class BoundRotation {
   // False where ordinary calls serve q and k.
   bool is_bound() const { return is_bound_; }
 
-  py::object operator()(py::handle q, py::handle k, py::handle position) const {
+  py::object operator()(PyObject* const* arguments, size_t count) override {
+    if (count != 3) throw py::type_error("expected q, k and position, by place");
+    const py::handle q = arguments[0], k = arguments[1], position = arguments[2];
     const tensors::Library& library = tensors::Library::get();
     bool records = false;
     if (of_tensors_) {
@@ -175,7 +155,7 @@ class BoundRotation {
       }
       return pair(q, k);
     }
-    const ArrayArgument out[2] = {result(q), result(k)};
+    const ArrayArgument out[2] = {result(q, in_[0].array()), result(k, in_[1].array())};
     for (int i = 0; i < 2; ++i) {
       args.tensors[i].out = out_[i].data(out[i]);
       if (args.tensors[i].out == nullptr) return not_mine();
@@ -203,8 +183,10 @@ class BoundRotation {
     return ArrayArgument::of_tensor(py::reinterpret_borrow<py::object>(object));
   }
 
-  ArrayArgument result(py::handle like) const {
-    if (of_tensors_) return ArrayArgument::of_tensor(tensors::Library::get().empty_like(like));
+  ArrayArgument result(py::handle like, const Array& array) const {
+    if (of_tensors_) {
+      return ArrayArgument::of_tensor(tensors::Library::get().empty_like(like, array));
+    }
     return {"", "", empty_like(py::reinterpret_borrow<py::object>(like))};
   }
 
@@ -250,61 +232,12 @@ class BoundRotation {
   RotaryArgs args_;  // without addresses of q, k and positions
 };
 
-// --- As an object that the interpreter calls without keywords and without a tuple
-
-struct Bound {
-  PyObject_HEAD vectorcallfunc call;
-  BoundRotation* rotation;
-};
-
-PyObject* call_bound(PyObject* self, PyObject* const* args, size_t flags, PyObject* names) {
-  const Py_ssize_t count = PyVectorcall_NARGS(flags);
-  if (count != 3 || (names != nullptr && PyTuple_GET_SIZE(names) != 0)) {
-    PyErr_SetString(PyExc_TypeError, "expected q, k and position, by place");
-    return nullptr;
-  }
-  const BoundRotation& rotation = *reinterpret_cast<Bound*>(self)->rotation;
-  return guarded<true>([&] { return rotation(args[0], args[1], args[2]).release().ptr(); });
-}
-
-void delete_bound(PyObject* self) {
-  PyTypeObject* const type = Py_TYPE(self);
-  delete reinterpret_cast<Bound*>(self)->rotation;
-  type->tp_free(self);
-  Py_DECREF(type);
-}
-
-// Made when the module is: what the interpreter does meanwhile may let other threads run.
-PyTypeObject* bound_type() {
-  static PyTypeObject* const type = [] {
-    static PyMemberDef members[] = {
-        {"__vectorcalloffset__", T_PYSSIZET, offsetof(Bound, call), READONLY, nullptr},
-        {nullptr, 0, 0, 0, nullptr}};
-    static PyType_Slot slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(&delete_bound)},
-                                  {Py_tp_call, reinterpret_cast<void*>(&PyVectorcall_Call)},
-                                  {Py_tp_members, members},
-                                  {0, nullptr}};
-    static PyType_Spec spec = {"posenc_native._core.BoundRotation", sizeof(Bound), 0,
-                               Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL, slots};
-    return reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
-  }();
-  if (type == nullptr) throw py::error_already_set();
-  return type;
-}
-
 py::object bind_rotary_qk(py::handle q, py::handle k, py::handle inv_freq, py::handle layout,
                           py::handle pairing, py::handle start, py::handle scale,
                           py::handle inverse, py::handle inplace) {
   auto rotation = std::make_unique<BoundRotation>(q, k, inv_freq, layout, pairing, start, scale,
                                                   inverse, inplace);
-  if (!rotation->is_bound()) return not_mine();
-  PyTypeObject* const type = bound_type();
-  PyObject* const object = type->tp_alloc(type, 0);
-  if (object == nullptr) throw py::error_already_set();
-  auto* const bound = reinterpret_cast<Bound*>(object);
-  bound->call = &call_bound;
-  bound->rotation = rotation.release();
-  return py::reinterpret_steal<py::object>(object);
+  return rotation->is_bound() ? bound(std::move(rotation)) : not_mine();
 }
 
 }  // namespace
@@ -312,7 +245,6 @@ py::object bind_rotary_qk(py::handle q, py::handle k, py::handle inv_freq, py::h
 void define_bound_rotary(py::module_& m) {
   static PyMethodDef methods[] = {method<&bind_rotary_qk>("bind_rotary_qk"),
                                   {nullptr, nullptr, 0, nullptr}};
-  bound_type();
   add_methods(m, methods);
 }
 

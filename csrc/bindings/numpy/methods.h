@@ -136,7 +136,9 @@ inline void add_methods(py::module_& m, PyMethodDef* methods) {
 void define_sinusoidal(py::module_& m, py::module_& door);
 void define_rotary(py::module_& m, py::module_& door);
 void define_norm_rotary(py::module_& m, py::module_& door);
+void define_bound(py::module_& door);  // the type of bound calls, made when the module is
 void define_bound_rotary(py::module_& m);
+void define_bound_tables(py::module_& m);
 void define_relative(py::module_& m);
 void define_relative_door(py::module_& door);
 void define_cuda_on_host(py::module_& m);  // where its kernels are those

@@ -23,6 +23,9 @@ PYBIND11_MODULE(unguarded, m, pybind11::mod_gil_not_used()) {
     throw py::import_error("it was built for a newer processor (POSENC_TARGETS)");
   }
   empty_like.load();
+  // pybind11 finds NumPy in its first use, without the interpreter lock: a daemon thread whose
+  // first call the end of the interpreter meets there would abort the process.
+  py::detail::npy_api::get();
   cpu::set_non_temporal_bytes(0);  // reads a file: not by the first call, beside which one may fork
   py::module_ door = m.def_submodule("door");
   define_sinusoidal(m, door);
@@ -30,7 +33,9 @@ PYBIND11_MODULE(unguarded, m, pybind11::mod_gil_not_used()) {
   define_norm_rotary(m, door);
   define_relative(m);
   define_relative_door(door);
+  define_bound(door);
   define_bound_rotary(m);
+  define_bound_tables(m);
 #if defined(POSENC_CUDA_ON_HOST)
   define_cuda_on_host(m);
 #endif

@@ -136,7 +136,7 @@ class CallArguments {
     if (bytes_of(shape, rank, dtype) >= static_cast<double>(kTensorBytes)) all_read_ = false;
     if (!all_read_) return {};
     return checked(ArrayArgument::of_tensor(
-        tensors::Library::get().new_empty(like.object(), shape, rank, of_float32)));
+        tensors::Library::get().new_empty(like.object(), shape, rank, dtype, of_float32)));
   }
 
   // A new one like it.
@@ -144,7 +144,8 @@ class CallArguments {
     if (!of_tensors_) return {function_, "out", empty_like(like.object())};
     if (is_large(like.array())) all_read_ = false;
     if (!all_read_) return {};
-    return checked(ArrayArgument::of_tensor(tensors::Library::get().empty_like(like.object())));
+    return checked(
+        ArrayArgument::of_tensor(tensors::Library::get().empty_like(like.object(), like.array())));
   }
 
   // Whether a tensor has so much memory that several threads should write it.

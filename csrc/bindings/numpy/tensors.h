@@ -7,6 +7,7 @@
 
 #include <pybind11/pybind11.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -66,9 +67,14 @@ struct Questions {
   // Of the stable ABI. `tensor` is at::Tensor*; they return 0 unless they fail.
   int32_t (*storage_size)(void* tensor, int64_t* bytes) = nullptr;
   int32_t (*storage_offset)(void* tensor, int64_t* elements) = nullptr;
-  // Those that a version of torch may lack; Python answers then. Both take const at::Tensor&.
+  int32_t (*empty_strided)(int64_t rank, const int64_t* shape, const int64_t* strides,
+                           int32_t dtype, int32_t device_type, int32_t device_id,
+                           void** tensor) = nullptr;
+  int32_t (*delete_tensor)(void* tensor) = nullptr;
+  // Those that a version of torch may lack; Python answers then. All take const at::Tensor&.
   bool (*is_negated)(const void* tensor) = nullptr;
   void (*bump_version)(const void* tensor) = nullptr;
+  PyObject* (*wrap)(const void* tensor) = nullptr;
 };
 
 // --- Tensors
@@ -151,8 +157,11 @@ class Library {
     look_up(questions_.is_grad_enabled);
     look_up(questions_.storage_size);
     look_up(questions_.storage_offset);
+    look_up(questions_.empty_strided);
+    look_up(questions_.delete_tensor);
     look_up(questions_.is_negated);
     look_up(questions_.bump_version);
+    look_up(questions_.wrap);
     key_count_ = 0;
     for (const py::handle key : keys) {
       if (key_count_ == kMaxKeys) return false;
@@ -275,14 +284,29 @@ class Library {
     Py_DECREF(result);
   }
 
-  py::object empty_like(py::handle tensor) const {
+  // A new tensor with the shape and, where they leave no gaps, the strides of another one, as
+  // torch.empty_like makes it.
+  py::object empty_like(py::handle tensor, const Array& like) const {
+    if (is_dense(like)) {
+      if (py::object made = empty(like.shape, like.stride, like.rank, like.dtype)) return made;
+    }
     PyObject* const result = PyObject_CallOneArg(empty_like_.ptr(), tensor.ptr());
     if (result == nullptr) throw py::error_already_set();
     return py::reinterpret_steal<py::object>(result);
   }
 
   // A new tensor of this shape, of the dtype of another one or of float32.
-  py::object new_empty(py::handle like, const int64_t* shape, int rank, bool of_float32) const {
+  py::object new_empty(py::handle like, const int64_t* shape, int rank, Dtype dtype,
+                       bool of_float32) const {
+    int64_t strides[kMaxRank];
+    if (rank <= kMaxRank) {
+      int64_t stride = 1;
+      for (int i = rank - 1; i >= 0; --i) {
+        strides[i] = stride;
+        stride *= std::max(shape[i], int64_t{1});
+      }
+      if (py::object made = empty(shape, strides, rank, dtype)) return made;
+    }
     py::tuple sizes(static_cast<size_t>(rank));
     for (int i = 0; i < rank; ++i) {
       PyTuple_SET_ITEM(sizes.ptr(), i, py::int_(shape[i]).release().ptr());
@@ -325,6 +349,49 @@ class Library {
       default:
         return Dtype::kOther;
     }
+  }
+
+  // Past Python's parser of arguments, which takes longer than the memory does; nothing where this
+  // torch has no such way, or fails: Python's then says why.
+  py::object empty(const int64_t* shape, const int64_t* strides, int rank, Dtype dtype) const {
+    const int32_t number = scalar_type(dtype);
+    if (questions_.wrap == nullptr || number < 0) return {};
+    void* made = nullptr;
+    if (questions_.empty_strided(rank, shape, strides, number, 0, 0, &made) != 0) return {};
+    PyObject* const wrapped = questions_.wrap(made);
+    questions_.delete_tensor(made);  // the reference, not the tensor
+    if (wrapped == nullptr) throw py::error_already_set();
+    return py::reinterpret_steal<py::object>(wrapped);
+  }
+
+  // The number of a dtype in torch's stable ABI; -1: not one of results.
+  static int32_t scalar_type(Dtype dtype) {
+    switch (dtype) {
+      case Dtype::kFloat16:
+        return 5;
+      case Dtype::kFloat32:
+        return 6;
+      case Dtype::kFloat64:
+        return 7;
+      case Dtype::kBFloat16:
+        return 15;
+      default:
+        return -1;
+    }
+  }
+
+  // Whether elements lie side by side without gaps, in any order of the axes.
+  static bool is_dense(const Array& array) {
+    int64_t count = 1;
+    for (int i = 0; i < array.rank; ++i) count *= array.shape[i];
+    int64_t stride = 1;
+    // The axis that continues the ones before, until all elements are counted.
+    for (int axis = 0; stride < count && axis < array.rank;) {
+      const bool next = array.shape[axis] != 1 && array.stride[axis] == stride;
+      if (next) stride *= array.shape[axis];
+      axis = next ? 0 : axis + 1;
+    }
+    return count != 0 && stride == count;
   }
 
   // Its at::Tensor.

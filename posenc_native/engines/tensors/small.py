@@ -46,12 +46,16 @@ _QUESTIONS = (
     "_ZN3c108GradMode10is_enabledEv",  # bool c10::GradMode::is_enabled()
     "aoti_torch_get_storage_size",  # of the stable ABI
     "aoti_torch_get_storage_offset",
+    "aoti_torch_empty_strided",
+    "aoti_torch_delete_tensor_object",
 )
 # Likewise, where this torch has them under these names; else Python answers.
 _QUICKER = (
     "_ZN2at6native6is_negERKNS_6TensorE",  # bool at::native::is_neg(const at::Tensor&)
     # void torch::autograd::impl::bump_version(const at::Tensor&)
     "_ZN5torch8autograd4impl12bump_versionERKN2at6TensorE",
+    # PyObject* THPVariable_Wrap(const at::TensorBase&)
+    "_Z16THPVariable_WrapRKN2at10TensorBaseE",
 )
 # Dispatch keys that are included on a thread while somebody follows operators there.
 _FOLLOWERS = (

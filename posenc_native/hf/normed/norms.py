@@ -21,7 +21,6 @@ __all__ = [
 ]  # fmt: skip
 
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-_GLOBAL_HOOKS = tuple(f"_global{name}" for name in _HOOKS)
 
 
 class PutOff(NamedTuple):
@@ -75,16 +74,26 @@ class NormProbe:
 
     def put_off(self, module: nn.Module) -> PutOff | None:
         """What is to be done later; None if calling the module is more than what was probed."""
-        if type(module) is not self.kind or self.kind.forward is not self._forward:
-            return None
+        # In every layer of every step: written out, and past nn.Module.__getattr__.
         own = module.__dict__
-        if "forward" in own or any(own[name] for name in _HOOKS):
+        if (
+            type(module) is not self.kind
+            or self.kind.forward is not self._forward
+            or "forward" in own
+            or own["_forward_pre_hooks"]
+            or own["_forward_hooks"]
+            or own["_backward_pre_hooks"]
+            or own["_backward_hooks"]
+            or every_module._global_forward_pre_hooks
+            or every_module._global_forward_hooks
+            or every_module._global_backward_pre_hooks
+            or every_module._global_backward_hooks
+        ):
             return None
-        if any(getattr(every_module, name) for name in _GLOBAL_HOOKS):
-            return None
-        weight = None if self.weight is None else getattr(module, self.weight)
-        eps = getattr(module, self.eps)
-        return PutOff(module, weight, eps, self.offset, self.promotes, self.heads_axis)
+        weight = own["_parameters"].get(self.weight)
+        if weight is None and self.weight is not None:  # parametrized, say
+            weight = getattr(module, self.weight)
+        return PutOff(module, weight, own[self.eps], self.offset, self.promotes, self.heads_axis)
 
 
 def probe_norm(module: nn.Module, title: str) -> NormProbe:

@@ -37,6 +37,23 @@ INV_FREQ = torch.tensor([1.0, 0.1, 0.01, 0.001])
 COS, SIN = pn.rotary_tables(torch.arange(3), INV_FREQ)
 DIAGONALS, INDEX = random((2, 10), seed=2), torch.arange(10) % 4
 
+# As a patched model binds the rotation of its layers; tables of two axes.
+BOUND, BOUND_IN_PLACE = (
+    small.backend.native
+    and small.backend.native.bind_tables(
+        2, "bhsd", 1 << 2, 4, 8, False, "half", False, "same", inplace, False
+    )
+    for inplace in (False, True)
+)
+
+
+def bound(call, q, k, inplace=False):
+    rotated = pn.engines.backend.door.call_bound(call, q, k, COS, SIN)
+    if rotated is not NotImplemented:
+        return rotated
+    return pn.apply_rotary_qk_tables(q, k, COS, SIN, inplace=inplace)
+
+
 # Calls on q [1, 2, 3, 8] and k [1, 1, 3, 8].
 CALLS: dict[str, Callable[..., Any]] = {
     "new": lambda q, k: pn.apply_rotary_qk(q, k, None, INV_FREQ),
@@ -44,6 +61,8 @@ CALLS: dict[str, Callable[..., Any]] = {
     "one, out": lambda q, k: (pn.apply_rotary(q, None, INV_FREQ, out=torch.empty_like(q)),),
     "one, in place": lambda q, k: (pn.apply_rotary(q, None, INV_FREQ, out=q),),
     "tables": lambda q, k: pn.apply_rotary_qk_tables(q, k, COS, SIN),
+    "bound": lambda q, k: bound(BOUND, q, k),
+    "bound, in place": lambda q, k: bound(BOUND_IN_PLACE, q, k, inplace=True),
     "sinusoid": lambda q, k: (pn.sinusoidal(q, 4),),
     "rotary tables": lambda q, k: pn.rotary_tables(q, INV_FREQ),
     "added in place": lambda q, k: (pn.add_sinusoidal(q, 5, out=q),),
@@ -55,7 +74,8 @@ each_call = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 NEW = CALLS["new"]
 # The operators that these calls stand for.
 OPERATORS = (
-    "rotary_qk", "rotary_qk_", "rotary_out", "rotary_", "rotary_qk_from_tables", "rotary_tables",
+    "rotary_qk", "rotary_qk_", "rotary_out", "rotary_", "rotary_qk_from_tables",
+    "rotary_qk_from_tables_", "rotary_tables",
     "sinusoidal", "add_sinusoidal_", "toeplitz_bias", "add_toeplitz_bias", "relative_gather",
 )  # fmt: skip
 

@@ -72,13 +72,13 @@ def table_sample(name, dtype=torch.float32, tensors=1, view=lambda x: x, out=Fal
     return make
 
 
-def pair_sample(sample):
-    """The sample of q and k with memory for both results."""
+def pair_sample(sample, return_k=True):
+    """The sample of q and k with memory for both results, or for q alone."""
 
     def make(device, requires_grad):
         args, _ = sample(device, requires_grad)
         q, k = (torch.empty_like(x).detach() for x in args[:2])
-        return args, {"out_q": q, "out_k": k}
+        return args, {"out_q": q, "out_k": k if return_k else None}
 
     return make
 
@@ -114,7 +114,8 @@ def norm_sample(tables=False, tensors=2, dtype=torch.float32, append=False, over
         cache = [torch.zeros(*k.shape[:2], 9, k.shape[3], dtype=dtype, device=device)] * 2
         slots = torch.arange(k.shape[2], device=device)
         values = [c.clone() for c in cache]
-        return (q, k, k.detach().clone(), *options, *values, slots, "bhsd", True), {}
+        return_k = over == "head"
+        return (q, k, k.detach().clone(), *options, *values, slots, "bhsd", return_k), {}
 
     return make
 
@@ -134,7 +135,9 @@ NORM_SAMPLES = {
     )
 }
 NORM_SAMPLES |= {
-    f"{name}_out": [(of, pair_sample(sample)) for of, sample in samples]
+    f"{name}_out": [
+        (of, pair_sample(sample, name.startswith("norm") or of == "head")) for of, sample in samples
+    ]
     for name, samples in NORM_SAMPLES.items()
     if not name.endswith(("_", "_backward"))
 }

@@ -1,0 +1,58 @@
+// What is bound: calls whose options, shapes and strides were checked once, as objects that the
+// interpreter calls without keywords and without a tuple. A call looks only at what may differ from
+// call to call, and answers NotImplemented where anything does: its caller then takes the ordinary
+// way, which serves the call or says what is wrong with it.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "core/view.h"
+
+namespace posenc::numpy {
+
+namespace py = pybind11;
+
+// The bytes of a view, from its lowest address to the end of its highest element.
+struct Bytes {
+  const char* begin;
+  const char* end;
+
+  bool meet(const Bytes& other) const { return begin < other.end && other.begin < end; }
+};
+
+inline Bytes bytes_of(const void* data, Dtype dtype, int rank, const int64_t* shape,
+                      const int64_t* stride) {
+  const int64_t size = item_size(dtype);
+  const auto* const first = static_cast<const char*>(data);
+  Bytes bytes{first, first + size};
+  for (int i = 0; i < rank; ++i) {
+    const int64_t far = (shape[i] - 1) * stride[i] * size;
+    (far < 0 ? bytes.begin : bytes.end) += far;
+  }
+  return bytes;
+}
+
+inline Bytes bytes_of(const Array& x) {
+  return bytes_of(x.data, x.dtype, x.rank, x.shape, x.stride);
+}
+
+// What is called.
+class BoundCall {
+ public:
+  BoundCall() = default;
+  BoundCall(const BoundCall&) = delete;
+  BoundCall& operator=(const BoundCall&) = delete;
+  virtual ~BoundCall() = default;
+
+  // Arguments by place.
+  virtual py::object operator()(PyObject* const* args, size_t count) = 0;
+};
+
+// As an object of the interpreter.
+py::object bound(std::unique_ptr<BoundCall> call);
+
+}  // namespace posenc::numpy
