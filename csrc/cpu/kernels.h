@@ -56,8 +56,8 @@ std::string current_target();
 // Chooses one of available_targets(); "" is the best. False if there is no such target.
 bool set_target(std::string_view name);
 
-// Outputs of at least this many bytes are written past the cache: half of the last level,
-// since what is read passes through it as well. Settable for tests; 0 restores the default.
+// Outputs of at least this many bytes are written past the cache: a quarter of the last level, and
+// 8 MiB at most. Settable for tests; 0 restores the default.
 int64_t non_temporal_bytes();
 void set_non_temporal_bytes(int64_t bytes);
 

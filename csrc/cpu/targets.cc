@@ -1,10 +1,10 @@
 #include "cpu/targets.h"
 
-#include <unistd.h>
 #if defined(__x86_64__) || defined(__i386__)
 #include <cpuid.h>
 #endif
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -110,20 +110,20 @@ State& state() {
   return chosen;
 }
 
+// A quarter of the last level: then results and what they are made of fill half of it. All of it
+// counts, not a core's share, since a core whose neighbours rest fills what it likes, and others
+// may work on the same call. But a virtual machine of two cores may tell of the cache of sixty:
+// hence the bound. Both were measured, on buffers in the cache and on others:
+// benchmarks/studies/past_cache.py.
 int64_t default_non_temporal_bytes() {
-  int64_t cache = 0;
-#ifdef _SC_LEVEL3_CACHE_SIZE
-  cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
-#endif
-  // glibc 2.36 takes that of all cores of an AMD machine together, or in a virtual one ten times
-  // that of a core: what Linux has found is the part that a core can fill.
+  constexpr int64_t kMost = int64_t{8} << 20;
+  int kib = 0;
+  // Not by sysconf: glibc 2.36 takes the caches of all cores of an AMD machine together.
   if (std::FILE* file = std::fopen("/sys/devices/system/cpu/cpu0/cache/index3/size", "r")) {
-    int kib = 0;
-    if (std::fscanf(file, "%dK", &kib) == 1 && kib > 0) cache = int64_t{kib} << 10;
+    if (std::fscanf(file, "%dK", &kib) != 1) kib = 0;
     std::fclose(file);
   }
-  // Where the system does not tell, or has no third level: 32 MiB, a common size.
-  return (cache > 0 ? cache : int64_t{32} << 20) / 2;
+  return kib > 0 ? std::min((int64_t{kib} << 10) / 4, kMost) : kMost;
 }
 
 std::atomic<int64_t>& non_temporal() {
