@@ -8,6 +8,8 @@ from .engines import Engine
 # What a finding says, and why engines differ there.
 EXPLAINED = {
     "expected aligned memory": "kernels refuse unaligned arrays, which the reference reads",
+    "no memory for the result": "of what is too large each library has an error of its own",
+    "array is too big": "of what is too large each library has an error of its own",
 }
 
 

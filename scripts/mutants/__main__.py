@@ -19,6 +19,7 @@ other one nor what of it a test reached. Everything is in build/mutants.
 from __future__ import annotations
 
 import argparse
+import ast
 import concurrent.futures
 import contextlib
 import json
@@ -53,6 +54,8 @@ PATIENCE, LONGER = 90.0, 6.0
 # The seconds of tests, as they were watched, after which a mutant is a survivor to be looked at.
 ENOUGH = 100.0
 FUZZ_SECONDS = 20
+# What the ranks of a DTensor run, which tests start.
+RANKS = "posenc_native/engines/tensors/sharded/"
 
 
 def build(mutants: list[Mutant], modules: list[str]) -> list[Mutant]:
@@ -189,7 +192,12 @@ def reached(tree: Path, mutants: list[Mutant]) -> tuple[dict[str, list[str]], di
     if not tests:
         sys.exit(f"mutants: no test was watched: {folder / 'log'}")
     failed = sorted(name for name, test in tests.items() if test["failed"])
-    seconds = {name: test["seconds"] for name, test in tests.items() if not test["failed"]}
+    seconds = {
+        name: test["seconds"]
+        for name, test in tests.items()
+        # Those of the mutants themselves look for the sources as they were.
+        if not test["failed"] and not name.startswith("tests/packaging/test_mutants.py")
+    }
     print(
         f"{len(seconds)} functions of tests; left out, since they fail when watched:",
         *failed,
@@ -221,9 +229,30 @@ def reached(tree: Path, mutants: list[Mutant]) -> tuple[dict[str, list[str]], di
             for line in range(first, first + len(m.before.splitlines())):
                 contexts |= {part for text in by_line.get(line, ()) for part in text.split("|")}
         near = contexts & set(seconds)
+        if RANKS in m.file:  # other processes run it, of which no line was noted
+            near |= {name for name in seconds if name.startswith("tests/distributed/")}
         # What runs on import is there for every test, and so may be what no test was seen at.
-        known[m.name] = sorted(near) if near else sorted(seconds)
+        known[m.name] = sorted(near) if near and in_function(file, m) else sorted(seconds)
     return known, seconds
+
+
+def in_function(file: Path, m: Mutant) -> bool:
+    """Whether the mutant is in a function of Python. Else it runs once, when it is imported."""
+    text = file.read_text(encoding="utf-8")
+    line = m.line(text) + 1
+    return any(
+        node.body[0].lineno <= line <= node.end_lineno
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef)
+    )
+
+
+def _words(path: str) -> set[str]:
+    """Words of a path by which files and their tests are alike."""
+    words = set(re.split(r"[^a-z0-9]+", path.lower()))
+    if "sharded" in words:  # tests that start ranks have a folder of their own
+        words.add("distributed")
+    return words - {"posenc", "native", "csrc", "core", "tests", "test", "py", "cc", "h", "engines"}
 
 
 class Runner:
@@ -236,11 +265,10 @@ class Runner:
     def kill(self, m: Mutant, tests: list[str]) -> Found:
         """The first of these tests that notices the mutant."""
         begun = time.monotonic()
-        room = Path(m.file).stem.split("-")[0].split("_")[0]
-        words = {room, *Path(m.file).parts}
+        words = _words(m.file)
 
         def cost(name: str) -> float:
-            near = any(word in name for word in words if len(word) > 4)
+            near = words & _words(name.partition("::")[0])
             return (self.seconds[name] + 0.05) * (0.3 if near else 1.0)
 
         left = sorted(tests, key=cost)
@@ -307,13 +335,16 @@ class Runner:
 
     def fuzz(self, m: Mutant) -> str:
         """The word fuzz if a random call notices what no test does, else nothing."""
-        said = self._fuzz(m, "--seconds", str(FUZZ_SECONDS), "--until-found")
-        # Seldom a call finds something without a mutant too: numbers at the ends of their range.
-        seeds = re.findall(r"^# \w+, seed (\d+):", said, re.MULTILINE)
-        by_mutant = any("\n# [" not in self._fuzz(None, "--seed", seed) for seed in seeds)
+        found = self._fuzz(m, "--seconds", str(FUZZ_SECONDS), "--until-found").stdout
+        # Seldom a call finds something without a mutant too, or never again.
+        seeds = re.findall(r"^# \w+, seed (\d+):", found, re.MULTILINE)
+        by_mutant = any(self._finds(m, seed) and not self._finds(None, seed) for seed in seeds)
         return "fuzz" if by_mutant else ""
 
-    def _fuzz(self, m: Mutant | None, *arguments: str) -> str:
+    def _finds(self, m: Mutant | None, seed: str) -> bool:
+        return self._fuzz(m, "--seed", seed).returncode != 0
+
+    def _fuzz(self, m: Mutant | None, *arguments: str) -> subprocess.CompletedProcess[str]:
         more = {"POSENC_MUTANT": str(m.number)} if m and m.native else {}
         python = self.tree.parent / "venv" / "bin" / "python"
         return subprocess.run(
@@ -323,7 +354,7 @@ class Runner:
             capture_output=True,
             text=True,
             check=False,
-        ).stdout
+        )
 
 
 def run_all(mutants: list[Mutant], jobs: int, again: bool) -> None:

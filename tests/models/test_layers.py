@@ -194,6 +194,7 @@ def test_layers_have_bases_of_their_own():
         (ValueError, "layer: expected a layer in 0 .. 3, got 4", {"layer": 4}),
         (TypeError, "layer: expected an int", {"layer": 1.0}),
         (ValueError, "layer: expected no layer_type", {"layer": 1, "layer_type": "x"}),
+        (TypeError, "layer_type: expected a str, got int", {"layer_type": 3}),
     ],
 )
 def test_bad_layers(error, match, options):

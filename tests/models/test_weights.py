@@ -438,6 +438,17 @@ def test_guess_of_an_untrained_model(seed):
         assert pn.guess_pairing(weights_, 64).pairing is None
 
 
+def test_layers_of_both_pairings_are_no_evidence():
+    q = normal(3, 16, 40)
+    first, second = np.split(q, 2, axis=1)
+    half = np.concatenate([-second, first], 1)
+    interleaved = np.stack([-q[:, 1::2], q[:, ::2]], 2)
+    layers = [(q.reshape(48, 40), k.reshape(48, 40)) for k in (half, interleaved)]
+    evidence = pn.guess_pairing(layers, 16)
+    assert min(evidence.scores.values()) > 3
+    assert evidence.pairing is None
+
+
 def test_what_a_guess_counts():
     # Keys that are queries, turned by a quarter in each pair: the links of partners are large.
     rows = normal(3, 16, 40)

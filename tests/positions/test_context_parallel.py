@@ -233,6 +233,12 @@ def test_compiled_and_exported(order):
             assert torch.equal(ours, theirs)
 
 
+def test_integers_of_numpy_become_ints():
+    part = pn.ContextParallel(np.int64(1), np.int32(2))
+    assert (type(part.rank), type(part.ranks)) == (int, int)
+    assert part == pn.ContextParallel(1, 2)
+
+
 def errors():
     part = pn.ContextParallel(0, 2)
     x = np.zeros(6)

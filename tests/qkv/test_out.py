@@ -178,3 +178,14 @@ def test_no_gradient(name: str) -> None:
         BOTH[name](i, out=(i.q_out, i.k_out))
     with torch.no_grad():
         BOTH[name](i, out=(i.q_out, i.k_out))
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_out_requires_no_gradient(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    i = Inputs(tensors(torch))
+    i.k_out.requires_grad_()
+    expected = r"out\[1\]: expected a tensor that requires no gradient"
+    with pytest.raises(ValueError, match=expected):
+        BOTH[name](i, out=(i.q_out, i.k_out))
+    assert (i.q_out == -7).all()

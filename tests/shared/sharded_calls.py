@@ -66,6 +66,8 @@ def append(q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, **more
     results = pn.rotary_append(
         q, k, v, None, INV_FREQ, keys, values, slots, return_k=q is not None, **more
     )
+    if not torch.compiler.is_compiling():
+        assert (keys._version, values._version) == (1, 1), "autograd knows that they were written"
     return (*(results if isinstance(results, tuple) else ()), keys, values)
 
 

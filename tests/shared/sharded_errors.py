@@ -116,6 +116,10 @@ ERRORS: dict[str, tuple[int, Callable[[Inputs], Any], type[Exception], str]] = {
         1, lambda x: _append(x, K, torch.arange(2 * S) + 15), ValueError,
         r"rotary_append: slots: expected -1, or slots 0 .. 19, got",
     ),
+    "an out where a gradient is required": (
+        2, lambda x: pn.apply_rotary(x.q.requires_grad_(), None, INV_FREQ, out=x.cut(x.plain["q"])),
+        ValueError, r"apply_rotary: out: expected no out where a gradient is required",
+    ),
     "a gradient in place, of a norm": (
         2, lambda x: pn.norm_rotary_qk(x.q.requires_grad_(), x.k, None, INV_FREQ, inplace=True),
         ValueError, r"norm_rotary_qk: inplace: expected False where a gradient is required",
