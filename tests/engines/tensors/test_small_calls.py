@@ -179,8 +179,9 @@ def test_derivatives_are_followed(name, asked):
     torch.testing.assert_close(tangent, call(torch.ones_like(q), k)[0], rtol=0, atol=1e-6)
     (mapped,) = torch.func.vmap(lambda q: call(q, k)[:1])(torch.stack((q, q)))
     assert_same_bits(mapped[1], call(q, k)[0])
-    refused = [answer for answer in asked if answer is NotImplemented]
-    assert len(refused) >= len(asked) - 2  # the plain calls to compare with
+    taken = [answer for answer in asked if answer is not NotImplemented]
+    # The plain calls to compare with, and inside of the Functions that autograd follows.
+    assert len(taken) == 2 + (2 if "qk" in name else 1)
 
 
 def test_frequencies_and_positions_that_are_learned_are_followed():
@@ -216,7 +217,7 @@ def test_large_calls_have_the_threads_of_torch(asked):
     x = torch.ones(1, 4, 1024, 256)
     pn.apply_rotary(x, None, torch.ones(128))
     pn.apply_rotary(x, None, torch.ones(128), out=x)
-    assert asked == [NotImplemented, NotImplemented]
+    assert asked == [NotImplemented] * 3  # of a new tensor again, before the operator is called
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ CPU and CUDA agree to the bit on the gradient of x only.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -48,7 +49,7 @@ class _Learned(Differentiable):
     def keeps(self, *args: Any) -> tuple[Any, ...]:
         return args
 
-    def backward(self, kept: list[Any], wanted: tuple[bool, ...], *grads: Tensor) -> Any:
+    def backward(self, kept: list[Any], wanted: Sequence[bool], *grads: Tensor) -> Any:
         """Gradients of x, or of q and k, positions and frequencies."""
         count = self.inputs
         inputs, rotation = kept[:count], Rotation(*kept[count:])

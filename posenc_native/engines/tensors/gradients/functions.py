@@ -14,6 +14,7 @@ counts, which have no public name, leave out memory shared by NumPy, DLPack or p
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -47,7 +48,7 @@ class Differentiable:
         """What the backward gets, as `kept`."""
         return args[self.inputs :]
 
-    def backward(self, kept: list[Any], wanted: tuple[bool, ...], *grads: Tensor) -> Any:
+    def backward(self, kept: list[Any], wanted: Sequence[bool], *grads: Tensor) -> Any:
         """Gradients of the first arguments, from those of the results; others have none.
 
         wanted: for each argument, whether it needs one.
@@ -62,8 +63,9 @@ class Differentiable:
 
     def followed(self, *args: Any) -> Any:
         """The results, which autograd follows."""
-        function = _Traced if tracing() else _Eager
-        return function.apply(self.key, *args)  # type: ignore[no-untyped-call]
+        if tracing():
+            return _Traced.apply(self.key, *args)  # type: ignore[no-untyped-call]
+        return _eagerly(_Eager, self, args)
 
     def in_place(self, *args: Any) -> Any:
         """The operator over its inputs, of which some require a gradient."""
@@ -73,7 +75,7 @@ class Differentiable:
             # A Function over views may have one output only.
             one = self.inputs == 1 and _may_be_written(args[0])
             if one or all(x._base is None for x in tensors):
-                return _InPlace.apply(self.key, *args)  # type: ignore[no-untyped-call]
+                return _eagerly(_InPlace, self, args)
         # torch's own copy refuses before it writes, where a Function finds out when it has written.
         results = self(*args)
         if self.inputs == 1:
@@ -84,23 +86,25 @@ class Differentiable:
 _KNOWN: dict[str, Differentiable] = {}
 
 
-def _keep(ctx: Any, key: str, *args: Any) -> None:
-    options = _KNOWN[key].keeps(*args)
+def _places(args: tuple[Any, ...]) -> list[int]:
+    """Which arguments are tensors."""
+    return [i for i, arg in enumerate(args) if isinstance(arg, Tensor)]
+
+
+def _keep(ctx: Any, options: tuple[Any, ...]) -> None:
+    ctx.places = _places(options)
     # Saved as torch saves tensors: it notices if positions are overwritten before the backward.
-    ctx.save_for_backward(*[o for o in options if isinstance(o, Tensor)])
-    ctx.is_tensor = [isinstance(o, Tensor) for o in options]
-    ctx.others = [None if isinstance(o, Tensor) else o for o in options]
-    ctx.key, ctx.count = key, len(args)
+    ctx.save_for_backward(*[options[i] for i in ctx.places])
+    ctx.others = list(options)
+    for i in ctx.places:
+        ctx.others[i] = None
 
 
-def _backward(ctx: Any, *grads: Tensor) -> Any:
-    tensors = list(ctx.saved_tensors)
-    kept = [
-        tensors.pop(0) if is_tensor else other
-        for is_tensor, other in zip(ctx.is_tensor, ctx.others, strict=True)
-    ]
-    found = _KNOWN[ctx.key].backward(kept, ctx.needs_input_grad[1:], *grads)
-    return None, *found, *[None] * (ctx.count - len(found))
+def _kept(ctx: Any) -> list[Any]:
+    options = list(ctx.others)
+    for i, tensor in zip(ctx.places, ctx.saved_tensors, strict=True):
+        options[i] = tensor
+    return options
 
 
 class _Traced(torch.autograd.Function):
@@ -114,18 +118,48 @@ class _Traced(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        _keep(ctx, *inputs)
+        key, *args = inputs
+        ctx.key, ctx.count = key, len(args)
+        _keep(ctx, _KNOWN[key].keeps(*args))
 
-    backward = staticmethod(_backward)
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        found = _KNOWN[ctx.key].backward(_kept(ctx), ctx.needs_input_grad[1:], *grads)
+        return None, *found, *[None] * (ctx.count - len(found))
+
+
+# torch looks at every argument of a Function, which takes longer than to find the tensors here. So
+# the eager ones get the operator, all of its arguments in one, and the tensors among them.
+
+
+def _eagerly(function: Any, operator: Differentiable, args: tuple[Any, ...]) -> Any:
+    places = _places(args)
+    return function.apply(operator, args, places, *[args[i] for i in places])
+
+
+def _backward(ctx: Any, *grads: Tensor) -> Any:
+    places = ctx.of_args
+    wanted = [False] * ctx.count
+    for i, need in zip(places, ctx.needs_input_grad[3:], strict=True):
+        wanted[i] = need
+    found = ctx.operator.backward(_kept(ctx), wanted, *grads)
+    return None, None, None, *[found[i] if i < len(found) else None for i in places]
 
 
 class _Eager(torch.autograd.Function):
     """For ordinary training."""
 
     @staticmethod
-    def forward(ctx: Any, key: str, *args: Any) -> Any:
-        _keep(ctx, key, *args)
-        return _KNOWN[key].forward(*args)
+    def forward(
+        ctx: Any,
+        operator: Differentiable,
+        args: tuple[Any, ...],
+        places: list[int],
+        *tensors: Tensor,
+    ) -> Any:
+        ctx.operator, ctx.of_args, ctx.count = operator, places, len(args)
+        _keep(ctx, operator.keeps(*args))
+        return operator.forward(*args)
 
     backward = staticmethod(_backward)
 
@@ -134,12 +168,19 @@ class _InPlace(torch.autograd.Function):
     """For inputs that require a gradient and are not leaves."""
 
     @staticmethod
-    def forward(ctx: Any, key: str, *args: Any) -> Any:
-        _keep(ctx, key, *args)
-        inputs = _KNOWN[key].inputs
-        call(_KNOWN[key].bare[1], *args)
-        ctx.mark_dirty(*args[:inputs])
-        return args[0] if inputs == 1 else args[:inputs]
+    def forward(
+        ctx: Any,
+        operator: Differentiable,
+        args: tuple[Any, ...],
+        places: list[int],
+        *tensors: Tensor,
+    ) -> Any:
+        ctx.operator, ctx.of_args, ctx.count = operator, places, len(args)
+        _keep(ctx, operator.keeps(*args))
+        inputs = args[: operator.inputs]
+        call(operator.bare[1], *args)
+        ctx.mark_dirty(*inputs)
+        return inputs[0] if operator.inputs == 1 else inputs
 
     backward = staticmethod(_backward)
 

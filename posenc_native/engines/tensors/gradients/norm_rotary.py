@@ -12,6 +12,7 @@ gradient is that of float32.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -47,7 +48,7 @@ class _NormRotary(Differentiable):
             once.append(arg.view_as(arg) if again else arg)
         return super().followed(*once)
 
-    def backward(self, kept: list[Any], wanted: tuple[bool, ...], *grads: Tensor) -> Any:
+    def backward(self, kept: list[Any], wanted: Sequence[bool], *grads: Tensor) -> Any:
         if torch.is_grad_enabled() or forward_mode():  # for a second derivative
             found = self._by_composition(kept, grads)
         else:

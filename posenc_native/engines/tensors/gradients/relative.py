@@ -7,6 +7,7 @@ backward reads lengths from its tensors, because torch.compile would lose kept o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -33,14 +34,14 @@ class _Toeplitz(Differentiable):
     def keeps(self, diagonals: Tensor, shape: Any, dtype: Any, *grid: Any) -> tuple[Any, ...]:
         return shape_of(diagonals), *grid
 
-    def backward(self, kept: list[Any], wanted: tuple[bool, ...], *grads: Tensor) -> Any:
+    def backward(self, kept: list[Any], wanted: Sequence[bool], *grads: Tensor) -> Any:
         return (_sums_like(grads[0], *kept),)
 
 
 class _AddToeplitz(Differentiable):
     """Scores and a bias: scores, diagonals and a grid."""
 
-    def backward(self, kept: list[Any], wanted: tuple[bool, ...], *grads: Tensor) -> Any:
+    def backward(self, kept: list[Any], wanted: Sequence[bool], *grads: Tensor) -> Any:
         return (
             grads[0] if wanted[0] else None,
             _sums_like(grads[0], *kept) if wanted[1] else None,
@@ -66,7 +67,7 @@ class _DiagonalSums(Differentiable):
     def keeps(self, grad: Tensor, shape: Any, *grid: Any) -> tuple[Any, ...]:
         return shape_of(grad), *grid
 
-    def backward(self, kept: list[Any], wanted: tuple[bool, ...], *grads: Tensor) -> Any:
+    def backward(self, kept: list[Any], wanted: Sequence[bool], *grads: Tensor) -> Any:
         matrices, *grid = kept
         (grad,) = grads
         leading, q_offset = matrices.shape[:-2], grid[3]
@@ -99,7 +100,7 @@ class _Gather(Differentiable):
     def keeps(self, x: Tensor, content: Any, k_len: int, *columns: Any) -> tuple[Any, ...]:
         return shape_of(x), *columns
 
-    def backward(self, kept: list[Any], wanted: tuple[bool, ...], *grads: Tensor) -> Any:
+    def backward(self, kept: list[Any], wanted: Sequence[bool], *grads: Tensor) -> Any:
         by_column, *columns = kept
         (grad,) = grads
         x = content = None
@@ -125,7 +126,7 @@ class _Scatter(Differentiable):
     def keeps(self, grad: Tensor, width: int, *columns: Any) -> tuple[Any, ...]:
         return shape_of(grad), *columns
 
-    def backward(self, kept: list[Any], wanted: tuple[bool, ...], *grads: Tensor) -> Any:
+    def backward(self, kept: list[Any], wanted: Sequence[bool], *grads: Tensor) -> Any:
         by_key, *columns = kept
         return (RELATIVE_GATHER(grads[0], None, by_key.shape[-1], *columns),)
 

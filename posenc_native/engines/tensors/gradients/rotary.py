@@ -6,13 +6,15 @@ gets gradients with tangents.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 
 from posenc_native.base.rotation import Rotation, TableRotation
+from posenc_native.engines import backend
 from posenc_native.engines.tensors.composed import rotary as composed
-from posenc_native.engines.tensors.following import forward_mode, needs_function, tracing
+from posenc_native.engines.tensors.following import forward_mode, needs_grad, tracing, transformed
 from posenc_native.engines.tensors.library import call
 
 from .functions import Differentiable
@@ -31,21 +33,30 @@ class Turn(Differentiable):
     def __call__(self, *args: Any) -> Any:
         """X, or q and k, turned."""
         inputs = args[: self.inputs]
-        if not needs_function(*inputs):
-            return call(self.bare[0], *args)
+        if not transformed():
+            return (self.followed if needs_grad(*inputs) else self.forward)(*args)
         if forward_mode():
             compose: Any = composed.apply_rotary
             if self.kind is TableRotation:
                 compose = composed.apply_rotary_tables
             results = compose(self.function, inputs, self.kind(*args[self.inputs :]))
             return results[0] if self.alone is None else results
-        if self.alone is not None and inputs[0] is inputs[1] and tracing():
-            # torch.compile allows no Function one tensor twice
-            rotated = self.alone(inputs[0], *args[2:])
-            return rotated, rotated
         return self.followed(*args)
 
-    def backward(self, kept: list[Any], wanted: tuple[bool, ...], *grads: Tensor) -> Any:
+    def followed(self, *args: Any) -> Any:
+        """The results, which autograd or a transform follows."""
+        if self.alone is not None and args[0] is args[1] and tracing():
+            # torch.compile allows no Function one tensor twice
+            rotated = self.alone(args[0], *args[2:])
+            return rotated, rotated
+        return super().followed(*args)
+
+    def forward(self, *args: Any) -> Any:
+        """The same where nothing follows it: past torch's dispatcher, if it is small."""
+        rotated = getattr(backend.door, self.function)(*args, None if self.alone is None else False)
+        return call(self.bare[0], *args) if rotated is NotImplemented else rotated
+
+    def backward(self, kept: list[Any], wanted: Sequence[bool], *grads: Tensor) -> Any:
         """The gradients turned back."""
         results = self(*grads, *self.kind(*kept).turned_back())
         return (results,) if self.alone is None else results

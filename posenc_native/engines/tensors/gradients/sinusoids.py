@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ class _Sinusoidal(Differentiable):
     def keeps(self, *args: Any) -> tuple[Any, ...]:
         return args
 
-    def backward(self, kept: list[Any], wanted: tuple[bool, ...], *grads: Tensor) -> Any:
+    def backward(self, kept: list[Any], wanted: Sequence[bool], *grads: Tensor) -> Any:
         positions, *spec, _dtype = kept
         return (_position_gradient(in_sum_precision(grads[0]), positions, *spec),)
 
@@ -36,7 +37,7 @@ class _AddSinusoidal(Differentiable):
             return self.followed(x, positions, *options)
         return self.forward(x, positions, *options)
 
-    def backward(self, kept: list[Any], wanted: tuple[bool, ...], *grads: Tensor) -> Any:
+    def backward(self, kept: list[Any], wanted: Sequence[bool], *grads: Tensor) -> Any:
         positions, x_scale, alpha, *spec = kept
         (grad,) = grads
         x = by_position = None
