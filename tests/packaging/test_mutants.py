@@ -8,6 +8,7 @@ from places import ROOT
 pytest.importorskip("tomllib", reason="runs with Python 3.11 or newer")
 
 from mutants import mutant, switches
+from mutants.plugin import function
 
 
 def test_every_mutant_is_in_the_sources():
@@ -26,12 +27,15 @@ def test_every_mutant_is_in_the_sources():
                 compile(one.written(text), file, "exec")
 
 
-def test_rows_of_the_matrix_are_of_mutants_and_say_why_one_lives():
+def test_rows_of_the_matrix_are_of_mutants_and_of_tests_and_say_why_one_lives():
     rows = mutant.load_found()
     files = {one.name: one.file for one in mutant.load()}
     for row in rows.values():
         assert row.file == files[row.name]
         assert row.killed_by or row.judgement, row.name
+        if row.by_a_test:  # it may have another name by now
+            file, _, test = function(row.killed_by).partition("::")
+            assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8"), row.name
 
 
 @pytest.mark.parametrize(
