@@ -18,4 +18,6 @@ def explained(case: Case, engine: Engine, text: str) -> str | None:
     del engine
     if "not the bits" in text and case.arguments.get("scale") == 0:
         return "signs of zeros: in half precision an engine turns a scaled angle by another"
+    if "wrong results" in text and "nan" in text and case.arguments.get("scale") == 0:
+        return "0 times what was beyond the numbers of the engine"
     return next((why for words, why in EXPLAINED.items() if words in text), None)

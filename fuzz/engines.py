@@ -150,10 +150,10 @@ def arguments_of(case: Case, arrays: dict[int, Any], tensors: bool = False) -> d
 
 def run(case: Case, engine: Engine, arrays: dict[int, Any], twin: bool = False) -> Outcome:
     """Calls the function; results are copies, of what was returned and then of what was written."""
-    arguments = arguments_of(case, arrays, engine.of_tensors) | (case.twin if twin else {})
     with prepared(engine), np.errstate(all="ignore"):
         try:
-            results = function_of(case)(**arguments)
+            arguments = arguments_of(case, arrays, engine.of_tensors)
+            results = function_of(case)(**(arguments | (case.twin if twin else {})))
         except Exception as error:
             return Outcome(error=error)
     several = _several(results)

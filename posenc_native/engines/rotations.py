@@ -235,8 +235,9 @@ def _by_head(rotation: Any) -> bool:
     axes = len(getattr(table, "shape", ()))
     if isinstance(rotation, Rotation):
         return axes > 1 and table.shape[-2] != 1
-    shared = 2 + ("b" in rotation.layout) + (rotation.axis_map is not None)
-    return isinstance(rotation.layout, str) and axes > shared
+    if not isinstance(rotation.layout, str):
+        return False
+    return axes > 2 + ("b" in rotation.layout) + (rotation.axis_map is not None)
 
 
 def _no_heads(function: str, name: str, x: Any, layout: Any) -> Any:

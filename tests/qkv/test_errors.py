@@ -83,6 +83,7 @@ BAD = [
          k_weight=np.ones(3)),
     norm("k alone, memory for q", T, "out[0]: expected None, as q is", q=None, out=(x(), x())),
     append("no keys", T, "k: expected keys to be written", k=None),
+    APPENDS[1]("keys alone, a layout of no text", T, "layout", q=None, layout=True),
     append("keys alone, memory for q", T, "out: expected None, as q is", q=None, out=x()),
     append("slots for all rows of a pool", V, "slots", cache_layout="shd", keys=x(30, 3, 8),
            values=x(30, 3, 8)),

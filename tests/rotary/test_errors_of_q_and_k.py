@@ -113,6 +113,8 @@ BAD = [
               positions=PLACES_IN_Q[0, 0, :, 0], inplace=True),
     rotate_qk_by("of q and k: cos of None", T, "cos", cos=None),
     rotate_qk_by("of q and k: sin of None", T, "sin", sin=None),
+    rotate_qk_by("q alone of two starts, narrow tables", V, "cos", k=None, rotary_start=(4, 0),
+                 cos=x(5, 8), sin=x(5, 4)),
     rotate_qk_by("of q and k: cos of int64", T, "cos", cos=steps(5, 2)),
     rotate_qk_by("of q and k: cos of [3, s, P]", V, "cos", cos=x(3, 5, 2), sin=x(3, 5, 2)),
     rotate_qk_by("of q and k: a scalar cos", V, "cos", cos=np.array(1.0), sin=np.array(0.0)),

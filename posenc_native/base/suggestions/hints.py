@@ -23,8 +23,8 @@ from posenc_native.base.views import (
 def hint_at(error: BaseException, rotation: Rotation | TableRotation, **tensors: Any) -> None:
     """Add to the error of a rotation of these tensors what may have been meant, if it shows."""
     fault = fault_of(error)
-    if fault is None or fault.hint:
-        return
+    if fault is None or fault.hint or type(rotation.rotary_start) is tuple:
+        return  # the call of one of two, with a start of its own, has looked already
     hint = ""
     if fault.argument in ("pairing", "out_pairing"):
         hint = pairing_hint(getattr(rotation, fault.argument))
