@@ -316,7 +316,12 @@ def _rotated(arguments: dict[str, Any], name: str) -> Rotated:
     off = roundings(count) * unit
     if not first:  # a root of what is off itself, by more where terms cancel
         off = off + computed * np.sqrt(np.square(terms).sum(axis=over, keepdims=True) / count) * r
-    normed, magnitude, lost = y * r * factor, terms * r * largest, least * (1 + largest)
+    # Products are no smaller than the least number, which a table may make large again.
+    smallest = 2.0**-1074 if x.dtype == np.float64 else 2.0**-149
+    normed, magnitude = y * r * factor, terms * r * largest
+    lost = max(least, smallest) * (1 + largest)
+    if x.dtype != np.float64:  # 0 times what float32 cannot hold is NaN there
+        magnitude[np.maximum(magnitude, largest) > LARGEST_FLOAT32] = np.nan
     if not first:
         lost = lost + _underflow(wide, options, x.dtype, least) * r * largest
         return Rotated(normed, magnitude, magnitude * (computed + off + steps) + lost)

@@ -64,7 +64,7 @@ def interrupt():
     sent.append(time.perf_counter())
     signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
-while len(whole) < wanted and attempts < 200:
+while len(whole) < wanted and attempts < 600:
     attempts += 1
     begun.clear()
     sender = threading.Thread(target=interrupt)
@@ -87,9 +87,10 @@ while len(whole) < wanted and attempts < 200:
     sender.join()
     assert interrupted
     # The interrupt is raised as soon as the call is over, hence long after it was sent.
-    if not called and begin < sent[-1] < end - 0.01:
+    # On a busy machine it may come before the call, which then has written no 1.
+    if not called and begin < sent[-1] < end - 0.01 and out[0, 1] == 1:
         assert np.array_equal(out[-1], pn.sinusoidal([attempts], dim, dtype=np.float64)[0])
-        assert np.array_equal(out[0], out[rows // 2]) and out[0, 1] == 1
+        assert np.array_equal(out[0], out[rows // 2])
         whole.append(True)
         out = positions = None
         memory.append(status("VmRSS"))
