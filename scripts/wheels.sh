@@ -139,6 +139,8 @@ run_tests() {
   mkdir "$copy"
   git ls-files -z --cached --others --exclude-standard -- . ':!posenc_native' |
     xargs -0 cp --parents --target-directory "$copy"
+  # Some tests read the sources of the package: those that are installed, where they are looked for.
+  ln -s "$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/posenc_native" "$copy"
   pip_install "$python" -r requirements/torch.txt
   pip_install "$python" -r requirements/test.txt
   (

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command_line import commands, output_of, refusal, run
+from places import ROOT
 
 import posenc_native
 import posenc_native as pn
@@ -105,6 +106,7 @@ def test_examples_run(
     monkeypatch.setattr(demo.measure, "measure", lambda *given: run_with.append(given))
     monkeypatch.setattr(demo.picture, "draw", lambda *given: None)
     monkeypatch.setattr(demo.show, "text_of", str)
+    monkeypatch.setattr(bench, "repository", lambda: ROOT)  # whatever is installed
     monkeypatch.setattr(bench, "_missing_packages", lambda path: [])
     monkeypatch.setattr(bench.subprocess, "run", lambda *given, **how: run_with.append(given) or NO)
     # The other 67 MB are not for tests, nor are fine pictures.
