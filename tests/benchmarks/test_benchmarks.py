@@ -121,6 +121,7 @@ def test_a_quick_run_fills_in_every_row(tmp_path, run_benchmarks):
         "sinusoidal table",
         "add sinusoidal",
         "decode",
+        "decode in a model",
         "rotary: by tables",
         "rotary: learned for all heads",
         "rotary: learned for each head",

@@ -158,6 +158,8 @@ def limit(kind, value):
 def used():  # bytes of addresses
     return status("VmSize") * 1024
 
+for name in pn.__all__:
+    getattr(pn, name)  # a function is imported when it is first asked for
 AS = resource.RLIMIT_AS
 hard = resource.getrlimit(AS)[1]
 native = pn.engines.backend.native
