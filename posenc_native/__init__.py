@@ -226,7 +226,8 @@ _PLACES = {
 }
 _MODULES = {name: module for module, names in _PLACES.items() for name in names.split()}
 
-# Now, and not at the first call: inside torch.compile that might be too late.
+# Now, or when a function is first asked for, and not at its first call: inside torch.compile that
+# is too late.
 if "torch" in sys.modules:
     late.torch_operations()
 
@@ -239,6 +240,8 @@ if not TYPE_CHECKING:
 
     def __getattr__(name):
         if name in _MODULES:
+            if "torch" in sys.modules:
+                late.torch_operations()
             found = getattr(importlib.import_module(f".{_MODULES[name]}", __name__), name)
             globals()[name] = found  # the next time Python finds it without asking here
             return found

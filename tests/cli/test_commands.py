@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -108,7 +109,8 @@ def test_examples_run(
     monkeypatch.setattr(demo.show, "text_of", str)
     monkeypatch.setattr(bench, "repository", lambda: ROOT)  # whatever is installed
     monkeypatch.setattr(bench, "_missing_packages", lambda path: [])
-    monkeypatch.setattr(bench.subprocess, "run", lambda *given, **how: run_with.append(given) or NO)
+    process = SimpleNamespace(run=lambda *given, **how: run_with.append(given) or NO)
+    monkeypatch.setattr(bench, "subprocess", process)
     # The other 67 MB are not for tests, nor are fine pictures.
     example = example.replace("0:131072", "0:1311").replace("--positions 30", "--positions 3")
     monkeypatch.setattr(plot, "DPI", 30)

@@ -158,7 +158,7 @@ def limit(kind, value):
 def used():  # bytes of addresses
     return status("VmSize") * 1024
 
-for name in pn.__all__:
+for name in pn._MODULES:
     getattr(pn, name)  # a function is imported when it is first asked for
 AS = resource.RLIMIT_AS
 hard = resource.getrlimit(AS)[1]

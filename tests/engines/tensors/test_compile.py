@@ -464,16 +464,7 @@ def test_a_rotary_made_while_tracing_is_as_good_as_any():
     ("setup", "call"),
     [
         pytest.param("rope = pn.Rotary(8)", "rope(x, x * 2)[1]", marks=pytest.mark.slow),
-        pytest.param(
-            "",
-            "pn.add_sinusoidal(x)",
-            marks=[
-                pytest.mark.slow,
-                pytest.mark.xfail(
-                    reason="imported before torch, a function first called inside it is late"
-                ),
-            ],
-        ),
+        ("", "pn.add_sinusoidal(x)"),
         ("from posenc_native import nn; rope = nn.RotaryEmbedding(8)", "rope(x, x * 2)[1]"),
     ],
     ids=["Rotary", "add_sinusoidal", "nn.RotaryEmbedding"],
