@@ -371,6 +371,37 @@ print(failed > 0, wrong, more_threads())
     assert watched(code, OPENBLAS_NUM_THREADS="1").split() == ["True", "0", "0"]
 
 
+def test_without_memory_on_one_of_several_threads_there_is_a_memory_error():
+    """Each of the threads needs a row of its own: some have it, and one has not."""
+    code = (
+        LIMITS
+        + """
+dims = 17 << 20  # 68 MiB: more than glibc sets aside for the threads of another arena
+q = np.ones((1, 1, 3, dims), np.float32)
+weight = np.arange(dims, dtype=np.float32) / dims
+out = np.zeros_like(q), None
+def call():
+    return pn.norm_rotary_qk(q, None, None, inv_freq[:2], q_weight=weight, out=out)
+
+wanted = call()[0].copy()
+pn.set_num_threads(3)
+failed = wrong = 0
+for room in range(0, 640 << 20, 64 << 20):
+    out[0][:] = -7
+    limit(AS, used() + room)
+    try:
+        call()
+    except MemoryError:
+        failed += 1
+    else:
+        wrong += not np.array_equal(out[0], wanted)
+    limit(AS, hard)
+print(failed > 1, wrong)
+"""
+    )
+    assert watched(code, OPENBLAS_NUM_THREADS="1").split() == ["True", "0"]
+
+
 def test_a_stack_of_512_kib_is_enough():
     """As macOS gives to threads that are not the first one. Rotations of float64 need the most."""
     code = (
