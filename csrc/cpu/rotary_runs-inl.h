@@ -258,7 +258,7 @@ class RotaryRuns {
   bool fills_lines() const {
     const bool rotated = piece_.blocks * piece_.length == args_.pairs;
     const bool copied = copy_rest_ || 2 * args_.pairs == args_.head_dim;
-    const int64_t parts = args_.start | args_.head_dim |
+    const int64_t parts = args_.start | 2 * args_.half_block | args_.head_dim |
                           (Row::kNeighboursOut ? 2 * args_.pairs : args_.half_block);
     const HeadStrides& strides = tensor_.out_strides;
     const int64_t target = reinterpret_cast<int64_t>(tensor_.out) |
