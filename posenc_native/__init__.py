@@ -226,10 +226,7 @@ _PLACES = {
 }
 _MODULES = {name: module for module, names in _PLACES.items() for name in names.split()}
 
-# Now, or when a function is first asked for, and not at its first call: inside torch.compile that
-# is too late.
-if "torch" in sys.modules:
-    late.torch_operations()
+late.torch_is_there()  # and again when a function is first asked for
 
 # These import torch or matplotlib, so they are imported when somebody asks for them.
 _OPTIONAL = ("flex", "hf", "nn", "plot")
@@ -240,8 +237,7 @@ if not TYPE_CHECKING:
 
     def __getattr__(name):
         if name in _MODULES:
-            if "torch" in sys.modules:
-                late.torch_operations()
+            late.torch_is_there()
             found = getattr(importlib.import_module(f".{_MODULES[name]}", __name__), name)
             globals()[name] = found  # the next time Python finds it without asking here
             return found

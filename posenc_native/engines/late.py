@@ -6,6 +6,7 @@ Nothing here imports torch before a caller has a tensor.
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable
 from types import ModuleType
 
@@ -20,6 +21,17 @@ def torch_operations() -> ModuleType:
     if _torch_operations is None:
         _torch_operations = importlib.import_module(".tensors", __package__)
     return _torch_operations
+
+
+def torch_is_there() -> bool:
+    """Whether torch is imported. Then the operations are, too.
+
+    Asked outside of calls: a first one inside torch.compile cannot import them.
+    """
+    if sys.modules.get("torch") is None:
+        return False
+    torch_operations()
+    return True
 
 
 def operations_on(value: object) -> ModuleType | None:

@@ -168,8 +168,7 @@ class Rotary(Verbs):
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
-        if "torch" in sys.modules:
-            late.torch_operations()
+        if late.torch_is_there():
             self._make_tensors()
 
     @classmethod
