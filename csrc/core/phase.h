@@ -51,9 +51,10 @@ struct Position {
 //   sin(2 pi t) = t * (tau_high + (tau_low + y * S(y)))      cos(2 pi t) = 1 + y * C(y)
 // tau is split in two, because its rounding error would be the largest of all.
 //
-// float32 is within 7.4e-8. What is left is the rounding of t (1.7e-8), of y (1.8e-8) and of the sum
-// with 1 (3e-8). With t in two parts and what y lost added to the cosine before its 1, 5.3e-8 were
-// measured, and a table took 1.25 times as long; without y's part 6.0e-8 and 1.16 (AVX-512, Zen 5).
+// float32 is within 7.4e-8. What is left is the rounding of t (1.7e-8), of y (1.8e-8) and of the
+// sum with 1 (3e-8). With t in two parts and what y lost added to the cosine before its 1, 5.3e-8
+// were measured, and a table took 1.25 times as long; without y's part 6.0e-8 and 1.16 (AVX-512,
+// Zen 5).
 
 template <typename Real>
 struct SinCosCoefficients;
