@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import decode, gathers, patched, qkv, rotary, sinusoidal, toeplitz
+from . import decode, gathers, patched, qkv, rotary, rotary_variants, sinusoidal, toeplitz
 
 RULES = (
     *rotary.GOALS,
@@ -10,6 +10,7 @@ RULES = (
     *decode.GOALS,
     *patched.GOALS,
     *qkv.GOALS,
+    *rotary_variants.GOALS,
     *toeplitz.GOALS,
     *gathers.GOALS,
     *rotary.TWO_THREADS,

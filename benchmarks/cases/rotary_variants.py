@@ -1,15 +1,19 @@
-"""What is timed for variants of rotary: rounding as written, learned frequencies, moved keys."""
+"""What is timed for variants of rotary: rounding as written, tables of each head and of the whole
+width, learned frequencies, moved keys."""
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 
 import posenc_native as pn
 from benchmarks.clock.harness import Case, Contestant, Job
+from benchmarks.figures.judging import AtMost, Rule
 from benchmarks.peers.contestants import (
     BASE,
     HEAD_DIM,
@@ -17,12 +21,20 @@ from benchmarks.peers.contestants import (
     Options,
     QueryKey,
     Row,
+    address,
     compile_row,
     label,
+    normal,
     ours,
     tolerance,
 )
+from benchmarks.peers.packages import timm_positions
 from benchmarks.peers.rotary import transformers_rotary
+
+GOALS = (
+    Rule("^rotary: tables of each head.* 1 thread$", "in place", (AtMost(1.3),)),
+    Rule("^rotary: tables of the whole width.* 1 thread$", "in place", (AtMost(1.5),)),
+)
 
 # Shapes of learned frequencies, and what has frequencies of its own there.
 KINDS = {"[P]": "all heads", "[H, P]": "each head", "[A, H, P]": "each head and axis"}
@@ -50,6 +62,62 @@ def _as_written(options: Options, seq: int, dtype: torch.dtype, threads: int, na
         tolerance(dtype, positions.numpy()),
     )
     return Case(name, threads, sets, rows, job=job)
+
+
+class _WithTables:
+    """x [b, h, s, d] or [b, s, d], its result, and tables [.., P] that are as cold as x is.
+
+    The memory limits read and write x and half of the tables' bytes: as many bytes as x read and
+    written and the tables read.
+    """
+
+    def __init__(
+        self, shape: tuple[int, ...], table: tuple[int, ...], dtype: Any, table_dtype: Any
+    ) -> None:
+        count, angles = math.prod(shape), torch.rand(table) * (2 * math.pi)
+        self.cos, self.sin = angles.cos().to(table_dtype), angles.sin().to(table_dtype)
+        whole = [normal(count + self.cos.nbytes // dtype.itemsize, dtype) for _ in range(2)]
+        self.x, self.result = (one[:count].reshape(shape) for one in whole)
+        self.work, self.out, self.nbytes = address(whole[0]), address(whole[1]), whole[0].nbytes
+
+
+def _tables_of_each(
+    options: Options, shape: tuple[int, ...], table: tuple[int, ...], pairing: str,
+    dtype: torch.dtype, threads: int, name: str,
+) -> Case:  # fmt: skip
+    sets = options.make_sets(lambda: _WithTables(shape, table, dtype, torch.float32))
+    # Without heads, a rotation of the whole width is that of one head.
+    whole = len(shape) == 3
+
+    def rotate(b: _WithTables, out: torch.Tensor | None) -> Any:
+        x = b.x[:, :, None] if whole else b.x
+        if out is not None and whole:
+            out = out[:, :, None]
+        layout = "bshd" if whole else "bhsd"
+        return pn.apply_rotary_tables(x, b.cos, b.sin, layout=layout, pairing=pairing, out=out)
+
+    def eager(b: _WithTables) -> torch.Tensor:
+        return _as_timm(b.x, b.sin, b.cos, pairing == "half")
+
+    rows: list[Row] = [
+        ours("apply_rotary_tables", "in place", lambda b: rotate(b, b.x)),
+        ours("apply_rotary_tables", "out=", lambda b: rotate(b, b.result)),
+        ours("apply_rotary_tables", "fresh", lambda b: rotate(b, None)),
+        Contestant("timm", "fresh", eager, "copy"),
+    ]
+    job = Job(
+        lambda b: rotate(b, None).reshape(shape),
+        lambda b: b.x,
+        lambda b: b.result,
+        tolerance(dtype, np.zeros(1)),
+    )
+    return Case(name, threads, sets, rows, job=job)
+
+
+def _as_timm(x: torch.Tensor, sin: torch.Tensor, cos: torch.Tensor, half: bool) -> torch.Tensor:
+    """timm's rotation, which takes sines and cosines of the full width in one table."""
+    both = [torch.cat((t, t), -1) if half else t.repeat_interleave(2, -1) for t in (sin, cos)]
+    return timm_positions().apply_rot_embed_cat(x, torch.cat(both, -1), half=half)  # type: ignore[no-any-return]
 
 
 def _composed(x: torch.Tensor, positions: torch.Tensor, inv_freq: torch.Tensor) -> torch.Tensor:
@@ -121,6 +189,30 @@ def cases(options: Options, threads: int) -> Iterator[tuple[str, Callable[[], Ca
         size = f"q 32 + k 8 heads x {seq} x {HEAD_DIM}"
         name = f"rotary: by tables, {size}, {label(dtype)}, {suffix}"
         yield name, functools.partial(_as_written, options, seq, dtype, threads, name)
+    batch, width = options.size(4, 1), options.size(2048, 64)
+    for dtype in (torch.float32, torch.bfloat16):
+        for pairing in ("interleaved", "half"):
+            shape = (batch, 12, 196, 64)
+            for rows, of in ((1, "each head"), (batch, "each head and row")):
+                size = " x ".join(map(str, shape))
+                name = f"rotary: tables of {of}, {size}, {label(dtype)}, {pairing}, {suffix}"
+                table = (rows, 12, 196, 32)
+                yield (
+                    name,
+                    functools.partial(
+                        _tables_of_each, options, shape, table, pairing, dtype, threads, name
+                    ),
+                )
+        flat = (1, options.size(4096, 64), width)
+        size = " x ".join(map(str, flat))
+        name = f"rotary: tables of the whole width, {size}, {label(dtype)}, interleaved, {suffix}"
+        table = (*flat[:2], width // 2)
+        yield (
+            name,
+            functools.partial(
+                _tables_of_each, options, flat, table, "interleaved", dtype, threads, name
+            ),
+        )
     for kind, whose in KINDS.items():
         both_ways = "forward and backward"
         for dtype in (torch.float32, torch.bfloat16):

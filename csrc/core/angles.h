@@ -67,6 +67,12 @@ struct Positions {
 
   POSENC_HD Position at(int64_t offset) const { return visit(ReadOne{offset}); }
 
+  // The integer as an index: uint64 of 2^63 and more, which at() reads as negative, is INT64_MAX.
+  POSENC_HD int64_t index_at(int64_t offset) const {
+    const int64_t value = at(offset).integer;
+    return value < 0 && data != nullptr && dtype == Dtype::kUInt64 ? INT64_MAX : value;
+  }
+
   // The same as a number, for sums. Phases do not mind that uint64 is read as int64, numbers do.
   // By its magnitude: near 0 a negative one would lose its digits.
   template <typename Number>

@@ -72,7 +72,7 @@ struct RelativeArgs {
   POSENC_HD int64_t origin_at(int64_t offset) const {
     if (q_offset.data == nullptr) return origin;
     const bool bounded = index.data != nullptr;  // else beyond these no column is there
-    return clamped_origin(origin, q_offset.at(offset).integer, bounded ? queries - 1 : -keys,
+    return clamped_origin(origin, q_offset.index_at(offset), bounded ? queries - 1 : -keys,
                           bounded ? entries - keys : width + queries);
   }
 };

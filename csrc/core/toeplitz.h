@@ -51,7 +51,7 @@ struct ToeplitzArgs {
   // The entry of query 0 and key 0 in the plane whose q_offset lies at `offset` (in elements).
   POSENC_HD int64_t origin_at(int64_t offset) const {
     if (q_offset.data == nullptr) return origin[0];
-    return clamped_origin(origin[0], q_offset.at(offset).integer, queries[0] - 1,
+    return clamped_origin(origin[0], q_offset.index_at(offset), queries[0] - 1,
                           entries[0] - keys[0]);
   }
 

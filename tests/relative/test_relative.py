@@ -160,6 +160,18 @@ def test_look_ups_by_plain_loops(target, dtype, missing):
         assert_sums(result, scattered, magnitude, keys)
 
 
+def test_offsets_that_int64_has_none_of(target):
+    """uint64 of 2^63 and more is far after all keys: not the negative number with the same bits."""
+    x = numbers(np.random.default_rng(2), (3, 2, 4), np.dtype(np.float32))
+    offsets = np.array([2**64 - 1, 2**63, 1], np.uint64)
+    gathered = pn.relative_gather(x, None, 5, origin=2, q_offset=offsets)
+    np.testing.assert_array_equal(gathered[:2], 0)
+    assert_same_bits(gathered[2], pn.relative_gather(x[2], None, 5, origin=1))
+    grad = numbers(np.random.default_rng(3), (3, 2, 5), np.dtype(np.float32))
+    scattered = pn.relative_scatter(grad, None, 4, origin=2, q_offset=offsets)
+    np.testing.assert_array_equal(scattered[:2], 0)
+
+
 LENGTHS = st.sampled_from([0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 64, 65, 100, 257, 300])
 
 
