@@ -102,7 +102,7 @@ def _tables_of_each(
     rows: list[Row] = [
         ours("apply_rotary_tables", "in place", lambda b: rotate(b, b.x)),
         ours("apply_rotary_tables", "out=", lambda b: rotate(b, b.result)),
-        ours("apply_rotary_tables", "fresh", lambda b: rotate(b, None)),
+        ours("apply_rotary_tables", "fresh", lambda b: rotate(b, None).reshape(shape)),
         Contestant("timm", "fresh", eager, "copy"),
     ]
     job = Job(

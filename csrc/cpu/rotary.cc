@@ -47,7 +47,7 @@ class RotaryKernel {
                           bool copy_rest) {
     angles_.enter(args, piece);
     const bool shared = args.tensor_count > 1 || args.tensors[0].heads > 1;
-    const int64_t block_tokens = angles_.tokens(shared);
+    const int64_t block_tokens = angles_.tokens(shared, args.cosine != nullptr);
     while (begin < end) {
       const int64_t batch = begin / args.tokens, token = begin % args.tokens;
       const int64_t count = std::min({block_tokens, end - begin, args.tokens - token});

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "core/rotary.h"
+#include "cpu/elements-inl.h"
 #include "cpu/numbers-inl.h"
 #include "cpu/sincos-inl.h"
 #include "hwy/highway.h"
@@ -24,6 +25,8 @@ template <typename Number>
 constexpr size_t kScratch = 65536 / sizeof(Number);
 // A block never spans more tokens than this.
 constexpr int64_t kMaxBlockTokens = 256;
+// How far ahead of a row of a table memory is requested, in bytes.
+constexpr size_t kTableAheadBytes = 8192;
 
 // A piece of the rotated slice: `blocks` blocks of the pairing, of each the pairs
 // first .. first + length - 1 (all of them, but where a block is too long for the scratch).
@@ -43,6 +46,8 @@ struct Piece {
 template <typename Number, PairOrder kOrder, size_t kCopies>
 class RotaryAngles {
   using D = hn::ScalableTag<Number>;
+  static constexpr size_t kLineNumbers = static_cast<size_t>(kLineBytes) / sizeof(Number);
+  static constexpr size_t kTableAhead = kTableAheadBytes / sizeof(Number);
 
  public:
   // Calls visit(piece) for each piece that there is room for. Neighbouring pairs are one run of P
@@ -98,8 +103,11 @@ class RotaryAngles {
 
   // As many as there is room for. Angles that no other head shares are read once: they stay in the
   // first-level cache then.
-  int64_t tokens(bool shared = true) const {
-    const size_t room = shared ? kScratch<Number> : kScratch<Number> / 8;
+  // From tables they are few at a time: what is read of tables and what is rotated take turns, and
+  // short turns keep both on the way from memory.
+  int64_t tokens(bool shared = true, bool of_tables = false) const {
+    const size_t part = shared ? 1 : of_tables ? 32 : 8;
+    const size_t room = kScratch<Number> / part;
     const size_t most = room / std::max<size_t>(numbers(), 1);
     return std::clamp<int64_t>(static_cast<int64_t>(most), 1, kMaxBlockTokens);
   }
@@ -411,6 +419,10 @@ class RotaryAngles {
                           token * of_sine.token + pair;
     for (int64_t i = 0; i < count; ++i) {
       const size_t at = static_cast<size_t>(i) * numbers();
+      for (size_t j = 0; j < padded_; j += kLineNumbers) {
+        prefetch_later(cosines + j + kTableAhead);
+        prefetch_later(sines + j + kTableAhead);
+      }
       put_row<Format>(cosines, sines, padded_, scale, sine_scale, cosine_ + at, sine_ + at);
       cosines += of_cosine.token;
       sines += of_sine.token;

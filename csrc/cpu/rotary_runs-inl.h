@@ -171,7 +171,9 @@ class RotaryRuns {
     run.out_step = out.token;
     run.angle_step = per_token_;
     run.count = tokens_.count;
-    look_ahead(run, kCount, kCount * in.head);
+    // Behind the last heads come the next tokens.
+    const bool last_heads = tensor_.heads <= kCount;
+    look_ahead(run, kCount, last_heads ? run.count * in.token : kCount * in.head);
     Writers<kWay, kCount> writers(by_lines_ ? lines_ : nullptr, row_bytes());
     for (int64_t head = first; head < last; head += kCount) {
       rotate_run<kWay, kWay != Way::kStrided, false>(run, writers);
