@@ -25,8 +25,10 @@ template <typename Number>
 constexpr size_t kScratch = 65536 / sizeof(Number);
 // A block never spans more tokens than this.
 constexpr int64_t kMaxBlockTokens = 256;
-// How far ahead of a row of a table memory is requested, in bytes.
+// How far ahead of a row of a table memory is requested, in bytes; of rows that are longer than
+// kLongRowBytes nothing is: the processor's own requests follow them.
 constexpr size_t kTableAheadBytes = 8192;
+constexpr size_t kLongRowBytes = 1024;
 
 // A piece of the rotated slice: `blocks` blocks of the pairing, of each the pairs
 // first .. first + length - 1 (all of them, but where a block is too long for the scratch).
@@ -417,9 +419,10 @@ class RotaryAngles {
                             token * of_cosine.token + pair;
     const Number* sines = static_cast<const Number*>(args.sine) + batch * of_sine.batch +
                           token * of_sine.token + pair;
+    const size_t requested = padded_ * sizeof(Number) <= kLongRowBytes ? padded_ : 0;
     for (int64_t i = 0; i < count; ++i) {
       const size_t at = static_cast<size_t>(i) * numbers();
-      for (size_t j = 0; j < padded_; j += kLineNumbers) {
+      for (size_t j = 0; j < requested; j += kLineNumbers) {
         prefetch_later(cosines + j + kTableAhead);
         prefetch_later(sines + j + kTableAhead);
       }
