@@ -166,6 +166,8 @@ LIMITS = [
     ),
     # Positions, tables and weights of any dtype, read where they are needed: long, and mostly not
     # gone through.
+    # Two words of each of two heads at once. Half of the code is of angles, once a token.
+    Limits(r"NormRotaryWarp<", 4200, lambda _: 4),
     Limits(r"NormRotary<", 10250),
     Limits(r"NormGradient<", 11800),
     # One number for each column, in float64 whatever the parts are in.

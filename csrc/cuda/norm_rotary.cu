@@ -3,6 +3,7 @@
 #include "cuda/kernels.h"
 #include "cuda/launch.cuh"
 #include "cuda/norm_rotary.cuh"
+#include "cuda/norm_rotary_warp.cuh"
 
 namespace posenc::cuda {
 namespace {
@@ -47,9 +48,40 @@ __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocksPerProcessor)
   });
 }
 
+template <typename Thread>
+__global__ void __launch_bounds__(Policy::kThreads, Policy::kWarpBlocksPerProcessor)
+    norm_rotary_warp_kernel(const __grid_constant__ NormRotaryParameters parameters) {
+  extern __shared__ __align__(128) char shared[];
+  Thread thread(parameters, shared, threadIdx.x, threadIdx.y);
+  for_each_piece(parameters.plan, [&](int64_t x, int64_t y) {
+    thread.begin(x, y);
+    thread.request_first();
+    thread.angles_and_weights();
+    __syncwarp();
+    for (int step = 0; step < thread.steps(); ++step) {
+      thread.read(step);
+      if (parameters.args.norm) {
+        thread.sum();
+        add_lanes<Thread::kLanesOfHead, Thread::kAllSums>(thread.sums());
+        thread.finish_sums();
+      }
+      thread.write();
+    }
+    thread.append_values();
+  });
+}
+
 }  // namespace
 
 cudaError_t norm_rotary(const NormRotaryArgs& args, Queue queue) {
+  if (takes_warps(args)) {
+    return visit_norm_rotary_warp_thread(args, [&](auto* type) {
+      using Thread = std::remove_pointer_t<decltype(type)>;
+      return launch<Thread>(norm_rotary_warp_kernel<Thread>, queue, [&](const Room& room) {
+        return NormRotaryParameters{args, plan_norm_rotary_warps<Thread>(args, room)};
+      });
+    });
+  }
   return visit_norm_rotary_thread(args, [&](auto* type) {
     using Thread = std::remove_pointer_t<decltype(type)>;
     return launch<Thread>(norm_rotary_kernel<Thread>, queue, [&](const Room& room) {

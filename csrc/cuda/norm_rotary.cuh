@@ -1,4 +1,5 @@
-// What stands before attention on a GPU: what one thread does, and how a launch covers a call.
+// What stands before attention on a GPU: what one thread does, and how a launch covers a call. This
+// is for calls of any kind; those that most models make are norm_rotary_warp.cuh's.
 // Plain C++ as well, which tests run on the host (on_host/).
 //
 //   block     some tokens, whose angles are in shared memory; a warp (y) for each head, one after
@@ -90,8 +91,10 @@ class NormRotaryBlock {
       const int64_t token = divide(i, pairs), pair = i - token * pairs;
       if (first_row + token >= rotary_.rows()) continue;
       const Turns* const kept = turns();
-      const SinCos<Number> angle = angle_of(
-          first_row + token, 0, pair, [&](int64_t term) { return kept[term * pairs + pair]; });
+      const int64_t row = first_row + token, batch = divide(row, rotary_.tokens);
+      const SinCos<Number> angle =
+          angle_of(batch, row - batch * rotary_.tokens, 0, pair,
+                   [&](int64_t term) { return kept[term * pairs + pair]; });
       cosines()[i] = angle.cosine;
       sines()[i] = angle.sine;
     }
@@ -225,6 +228,13 @@ class NormRotaryBlock {
            static_cast<Number>(args_.weight_offset);
   }
 
+  POSENC_HD Number scaled(Number x, Number r, Number factor, bool round_first) const {
+    Number y = x * r;
+    if (round_first) y = rounded(y);
+    y = y * factor;
+    return as_written_ ? rounded(y) : y;
+  }
+
   // kBack: the transpose. Every pair is turned by one lane.
   template <bool kBack>
   POSENC_HD void turn_row(const Head& at, Number* row) const {
@@ -234,7 +244,7 @@ class NormRotaryBlock {
       const int64_t a = rotary_.start + 2 * half * block + (pair - block * half), b = a + half;
       Number c, s;
       if (plan_.own_angles) {
-        const SinCos<Number> angle = angle_of(at.row, at.head, pair, [&](int64_t term) {
+        const SinCos<Number> angle = angle_of(at.batch, at.token, at.head, pair, [&](int64_t term) {
           const int64_t own = rotary_.inv_freq.heads == 1 ? 0 : at.head;
           return rotary_.inv_freq.turns(term, own, pair);
         });
@@ -245,22 +255,25 @@ class NormRotaryBlock {
         s = sines()[at.local_token * rotary_.pairs + pair];
       }
       if (kBack) s = -s;
-      const Number x = row[a], y = row[b];
-      if (as_written_) {
-        row[a] = rounded(rounded(x * c) - rounded(y * s));
-        row[b] = rounded(rounded(y * c) + rounded(x * s));
-      } else {
-        row[a] = multiply_add(x, c, -(y * s));
-        row[b] = multiply_add(y, c, x * s);
-      }
+      turn_pair(row[a], row[b], c, s);
+    }
+  }
+
+  POSENC_HD void turn_pair(Number& a, Number& b, Number c, Number s) const {
+    const Number x = a, y = b;
+    if (as_written_) {
+      a = rounded(rounded(x * c) - rounded(y * s));
+      b = rounded(rounded(y * c) + rounded(x * s));
+    } else {
+      a = multiply_add(x, c, -(y * s));
+      b = multiply_add(y, c, x * s);
     }
   }
 
   // Cosine and sine of a pair, as they are multiplied; turns(term) are those of its frequencies.
   template <typename TurnsOf>
-  POSENC_HD SinCos<Number> angle_of(int64_t row, int64_t head, int64_t pair,
+  POSENC_HD SinCos<Number> angle_of(int64_t batch, int64_t token, int64_t head, int64_t pair,
                                     const TurnsOf& turns) const {
-    const int64_t batch = divide(row, rotary_.tokens), token = row - batch * rotary_.tokens;
     SinCos<Number> angle;
     if (rotary_.cosine != nullptr) {
       angle.cosine = table(rotary_.cosine, rotary_.cosine_strides, batch, token, head, pair);
@@ -268,16 +281,14 @@ class NormRotaryBlock {
     } else {
       const int64_t offset =
           batch * rotary_.position_batch_stride + token * rotary_.position_token_stride;
-      const auto along = [&](int64_t axis) {
-        return rotary_.positions.at(offset + axis * rotary_.positions.axis_stride);
-      };
+      const int64_t axes = rotary_.inv_freq.axes;
       uint64_t turned = 0;
-      if (rotary_.inv_freq.axes > 0) {
-        for (int64_t axis = 0; axis < rotary_.inv_freq.axes; ++axis) {
-          turned += phase(along(axis), turns(axis));
-        }
-      } else {
-        turned = phase(along(rotary_.axis_map.clamped(pair)), turns(0));
+      // One place that reads positions: they may be of any dtype.
+      for (int64_t term = 0; term < (axes > 0 ? axes : 1); ++term) {
+        const int64_t axis = axes > 0 ? term : rotary_.axis_map.clamped(pair);
+        const Position position =
+            rotary_.positions.at(offset + axis * rotary_.positions.axis_stride);
+        turned += phase(position, turns(term));
       }
       angle = sincos<Number>(turned);
     }
@@ -382,10 +393,8 @@ class NormRotaryThread : public NormRotaryBlock<T, kVector> {
     const bool round_first = args_.rounded_before_weight[at_.tensor];
     Block::for_own_dims([&](int dim, int count) {
       for (int i = 0; i < count; ++i) {
-        Number y = row[dim + i] * r;
-        if (round_first) y = Block::rounded(y);
-        y = y * Block::factor(at_.tensor, at_.head, dim + i);
-        row[dim + i] = as_written_ ? Block::rounded(y) : y;
+        const Number factor = Block::factor(at_.tensor, at_.head, dim + i);
+        row[dim + i] = Block::scaled(row[dim + i], r, factor, round_first);
       }
     });
   }

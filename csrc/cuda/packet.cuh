@@ -159,6 +159,16 @@ POSENC_HD inline void write_packet(const Packet<T, kCount>& packet, T* to) {
 #endif
 }
 
+// Asks for what is read from there soon, and takes no register for it.
+template <typename T>
+POSENC_HD inline void request(const T* from) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(from)));
+#else
+  global_address("request", from);
+#endif
+}
+
 // Of global memory, when and how the compiler likes.
 template <typename T>
 POSENC_HD inline const T& read_number(const T* from) {

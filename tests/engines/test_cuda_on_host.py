@@ -27,7 +27,7 @@ from rotations import frequencies
 from targets import CUDA_ON_HOST, NATIVE, NEEDS_CUDA_ON_HOST, NEEDS_NATIVE, TARGETS
 
 from posenc_native.base.norms import Norm
-from posenc_native.base.rotation import Rotation
+from posenc_native.base.rotation import Rotation, TableRotation
 
 pytestmark = [NEEDS_NATIVE, NEEDS_CUDA_ON_HOST]
 FUSED = [target for target in TARGETS if target not in ("SSE2", "SSSE3", "SSE4")]
@@ -276,6 +276,89 @@ def test_an_append_ends_with_the_last_token(tokens):
         module.rotary_append(q, k, v, *rotation, "float32", *Norm(), *cache, False)
     for ours, theirs in zip(*caches, strict=True):
         assert_same_bits(ours, theirs)
+
+
+@pytest.fixture
+def kernels_of() -> Any:
+    """The kernels that a call launches."""
+
+    def kernels(call: Any) -> list[str]:
+        CUDA_ON_HOST.simulate(run="nothing")
+        CUDA_ON_HOST.launches()
+        call()
+        return [launch["kernel"] for launch in CUDA_ON_HOST.launches()]
+
+    yield kernels
+    CUDA_ON_HOST.simulate()
+
+
+@pairwise(
+    dim=[64, 128], dtype=["float16", "bfloat16", "float32"], layout=["bshd", "bhsd"],
+    heads=[(1, 1), (3, 0), (8, 2), (32, 8), (33, 5)], tokens=[1, 7, 8, 61],
+    norm=[Norm(), Norm(norm=False), Norm(weight_offset=1.0, eps=1e-3)],
+    weights=[None, "float32", "bfloat16"], seed=[0, 5],
+)  # fmt: skip
+def test_a_warp_for_each_token(dim, dtype, layout, heads, tokens, norm, weights, seed):
+    """Norm, rotation and append of whole heads in two halves; by positions, and by tables as
+    written.
+    """
+    CUDA_ON_HOST.simulate(seed=seed)
+
+    def tensor(count: int, at: int) -> np.ndarray:
+        shape = (2, tokens, count, dim) if layout == "bshd" else (2, count, tokens, dim)
+        array = aligned(shape, np.dtype(DTYPES[dtype]), 0)
+        array[...] = np.random.default_rng(at).standard_normal(shape).astype(array.dtype)
+        return array
+
+    q, k, v = tensor(heads[0], 0), tensor(heads[1], 1), tensor(max(heads[1], 1), 2)
+    if weights is not None and norm.norm:
+        norm = norm._replace(q_weight=numbers(weights, dim), k_weight=numbers(weights, dim)[::-1])
+    positions = np.arange(2 * tokens).reshape(2, tokens) * 1001 - 5
+    rotation = Rotation(positions, frequencies(dim // 2), layout, scale=0.5, inverse=bool(seed))
+    cos, sin = NATIVE.rotary_tables(
+        positions, frequencies(dim // 2), None, 1.0, np.dtype(np.float32)
+    )
+    tables = TableRotation(cos, sin, layout, compute="as_written")
+    if norm.norm:
+        assert_agree("norm_rotary_qk", q, k, *rotation, "float32", *norm, False)
+        assert_agree("norm_rotary_qk_tables", q, k, *tables, *norm, False)
+    slots = np.random.default_rng(3).permutation(tokens + 3)[:tokens]
+    slots[tokens // 2] = -1
+    if heads[1]:
+        cache = (2, heads[1], tokens + 3, dim)
+        results = []
+        for module in (CUDA_ON_HOST, NATIVE):
+            kv = [aligned(cache, q.dtype, 0) for _ in range(2)]
+            for one in kv:
+                one[...] = 7
+            given = (q, k, v, *rotation, "float32", *norm, *kv, slots, "bhsd", True)
+            results.append((*module.rotary_append(*given, False), *kv))
+        for ours, theirs in zip(*results, strict=True):
+            assert_same_bits(ours, theirs)
+
+
+def test_which_calls_take_warps(kernels_of):
+    """What is not aligned, not in two halves or of other widths goes by blocks, alike."""
+
+    def kernel(*shape: int, before: int = 0, dtype: str = "bfloat16", **options: Any) -> str:
+        itemsize = np.dtype(DTYPES[dtype]).itemsize
+        q = aligned(shape, np.dtype(DTYPES[dtype]), before * itemsize)
+        rotation = {"positions": None, "inv_freq": frequencies(shape[-1] // 2), "layout": "bshd"}
+        rotation |= {name: o for name, o in options.items() if name in Rotation._fields}
+        norm = Norm(**{name: o for name, o in options.items() if name in Norm._fields})
+        call = (q, q.copy(), *Rotation(**rotation), "float32", *norm, True)
+        (name,) = kernels_of(lambda: CUDA_ON_HOST.norm_rotary_qk(*call))
+        return name.partition("Thread")[0]
+
+    assert kernel(1, 5, 3, 128) == "NormRotaryWarp"
+    assert kernel(1, 5, 3, 64, dtype="float32", weight_offset=1.0) == "NormRotaryWarp"
+    for options in (
+        {"pairing": "interleaved"}, {"norm_first": False}, {"norm_over": "token"},
+        {"before": 1}, {"dtype": "float64"}, {"inv_freq": frequencies(32)},
+        {"q_weight": np.ones((3, 128))},
+    ):  # fmt: skip
+        assert kernel(1, 5, 3, 128, **options) == "NormRotary", options
+    assert kernel(1, 5, 3, 96) == "NormRotary"
 
 
 # Relative encodings

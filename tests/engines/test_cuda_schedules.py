@@ -21,6 +21,9 @@ from oracle import DTYPES
 from rotations import frequencies
 from targets import CUDA_ON_HOST, NEEDS_CUDA_ON_HOST, NOT_SANITIZED
 
+from posenc_native.base.norms import Norm
+from posenc_native.base.rotation import Rotation
+
 pytestmark = NEEDS_CUDA_ON_HOST
 
 AT_WORK = 0.85  # of all places, from the first block to the end of the last
@@ -130,6 +133,12 @@ def rotation(
     return lambda: CUDA_ON_HOST.apply_rotary_qk(q, k, np.arange(tokens), frequencies(64), *options)
 
 
+def norm(batch: int, tokens: int, dtype: str) -> Callable[[], object]:
+    q, k = (empty(dtype, batch, tokens, heads, 128) for heads in (32, 8))
+    options = (*Rotation(np.arange(tokens), frequencies(64), "bshd"), "float32", *Norm(), True)
+    return lambda: CUDA_ON_HOST.norm_rotary_qk(q, k, *options)
+
+
 def backward(batch: int, tokens: int) -> Callable[[], object]:
     tensors = [empty("bfloat16", batch, tokens, heads, 128) for heads in (32, 8, 32, 8)]
     options = ("bshd", "half", 0, None, 1.0, False, False)
@@ -223,6 +232,12 @@ def timed() -> Iterator[Any]:
     ):
         arguments = (batch, tokens, heads, dtype, layout, pairing)
         yield pytest.param(rotation, arguments, id="rotation-" + "-".join(map(str, arguments)))
+    for batch, tokens, dtype in (
+        (4, 4096, "bfloat16"),
+        (16, 8192, "bfloat16"),
+        (4, 4096, "float32"),
+    ):
+        yield pytest.param(norm, (batch, tokens, dtype), id=f"norm-{batch}-{tokens}-{dtype}")
     yield pytest.param(backward, (4, 4096), id="backward")
     for dtype in ("float32", "bfloat16"):
         for make in (table, sum_with_table, bias):

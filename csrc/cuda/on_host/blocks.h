@@ -145,6 +145,24 @@ class Block {
     }
   }
 
+  // As add_lanes of launch.cuh: values(thread) are the kCount numbers of a thread. Every lane reads
+  // what the others had before the step, in whatever order they take it.
+  template <int kWidth, int kCount, typename Values>
+  void add_lanes(const Values& values) {
+    static_assert(kWidth <= 32 && (kWidth & (kWidth - 1)) == 0);
+    using Number = std::remove_pointer_t<std::invoke_result_t<Values, Thread&>>;
+    std::vector<Number> before(threads_.size() * kCount);
+    for (int offset = kWidth / 2; offset > 0; offset /= 2) {
+      each([&](Thread& thread, int i) {
+        std::copy_n(values(thread), kCount, before.data() + static_cast<size_t>(i) * kCount);
+      });
+      each([&](Thread& thread, int i) {
+        const Number* const theirs = before.data() + static_cast<size_t>(i ^ offset) * kCount;
+        for (int j = 0; j < kCount; ++j) values(thread)[j] = values(thread)[j] + theirs[j];
+      });
+    }
+  }
+
   template <typename RunPiece>
   void run(const RunPiece& run_piece, int64_t x, int64_t y) {
     accesses.use_shared(memory_.data(), shared_bytes_, memory_.guard() + memory_.kGuardBytes);

@@ -3,12 +3,45 @@
 #include <type_traits>
 
 #include "cpu/kernels.h"
+#include "cuda/norm_rotary_warp.cuh"
 #include "cuda/on_host/blocks.h"
 
 namespace posenc::cuda::on_host {
 namespace {
 
+void run_norm_rotary_warps(const NormRotaryArgs& args) {
+  visit_norm_rotary_warp_thread(args, [&](auto* type) {
+    using Thread = std::remove_pointer_t<decltype(type)>;
+    const auto plan = [&](const Room& room) {
+      return NormRotaryParameters{args, plan_norm_rotary_warps<Thread>(args, room)};
+    };
+    launch<Thread>(plan, [&](Block<Thread>& block, int64_t x, int64_t y) {
+      block.each([&](Thread& thread) {
+        thread.begin(x, y);
+        thread.request_first();
+        thread.angles_and_weights();
+      });
+      for (int step = 0; step < block.one().steps(); ++step) {
+        block.each([&](Thread& thread) {
+          thread.read(step);
+          if (args.norm) thread.sum();
+        });
+        if (args.norm) {
+          block.template add_lanes<Thread::kLanesOfHead, Thread::kAllSums>(
+              [](Thread& thread) { return thread.sums(); });
+        }
+        block.each([&](Thread& thread) {
+          if (args.norm) thread.finish_sums();
+          thread.write();
+        });
+      }
+      block.each([](Thread& thread) { thread.append_values(); });
+    });
+  });
+}
+
 void run_norm_rotary(const NormRotaryArgs& args) {
+  if (takes_warps(args)) return run_norm_rotary_warps(args);
   visit_norm_rotary_thread(args, [&](auto* type) {
     using Thread = std::remove_pointer_t<decltype(type)>;
     const auto plan = [&](const Room& room) {
