@@ -48,6 +48,8 @@ class PlantedThread {
     if (mistake_ == "pieces") shared_[x_] = sum_ += shared_[x_];
   }
 
+  float* sum() { return &sum_; }
+
   void write() {
     if (mistake_ == "twice") write_packet<float, 1>({{float(x_)}}, numbers);
     write_packet<float, 1>({{shared_[x_]}}, numbers + at_);
@@ -86,8 +88,11 @@ int main(int /*count*/, char** arguments) {
   try {
     on_host::launch<PlantedThread>(
         [&](const Room& /*room*/) { return parameters; },
-        [](on_host::Block<PlantedThread>& block, int64_t x, int64_t /*y*/) {
+        [&](on_host::Block<PlantedThread>& block, int64_t x, int64_t /*y*/) {
           block.each([&](PlantedThread& thread) { thread.read(x); });
+          if (parameters.mistake == "no warps") {
+            block.add_lanes<8, 1>([](PlantedThread& thread) { return thread.sum(); });
+          }
           block.each([](PlantedThread& thread) { thread.write(); });
         });
   } catch (const std::exception& error) {

@@ -96,6 +96,8 @@ def test_threads_go_on_from_piece_to_piece(planted):
         " of shared memory that the plan has, got byte 32",
         "shared memory, less than 16 bytes on": "PlantedThread: expected threads to write the 28"
         " bytes of shared memory that the plan has, got some that write behind them",
+        "no warps": "PlantedThread: add_lanes: expected rows of threads to be warps of 32,"
+        " got rows of 8",
         "threads along z": "threads of a block along z: expected 1 .. 64, got 65",
         "threads of a block": "threads of a block: expected 1 .. 256, got 272",
         "shared memory": "bytes of shared memory: expected 0 .. 49152, got 49153",

@@ -279,7 +279,14 @@ def test_an_append_ends_with_the_last_token(tokens):
 
 
 @pytest.fixture
-def kernels_of() -> Any:
+def as_before() -> Any:
+    """Launches are run as in the beginning again."""
+    yield
+    CUDA_ON_HOST.simulate()
+
+
+@pytest.fixture
+def kernels_of(as_before) -> Any:
     """The kernels that a call launches."""
 
     def kernels(call: Any) -> list[str]:
@@ -288,8 +295,7 @@ def kernels_of() -> Any:
         call()
         return [launch["kernel"] for launch in CUDA_ON_HOST.launches()]
 
-    yield kernels
-    CUDA_ON_HOST.simulate()
+    return kernels
 
 
 @pairwise(
@@ -298,11 +304,11 @@ def kernels_of() -> Any:
     norm=[Norm(), Norm(norm=False), Norm(weight_offset=1.0, eps=1e-3)],
     weights=[None, "float32", "bfloat16"], seed=[0, 5],
 )  # fmt: skip
-def test_a_warp_for_each_token(dim, dtype, layout, heads, tokens, norm, weights, seed):
+def test_a_warp_for_each_token(as_before, dim, dtype, layout, heads, tokens, norm, weights, seed):
     """Norm, rotation and append of whole heads in two halves; by positions, and by tables as
     written.
     """
-    CUDA_ON_HOST.simulate(seed=seed)
+    CUDA_ON_HOST.simulate(seed=seed, writes_at_the_end=seed > 0)
 
     def tensor(count: int, at: int) -> np.ndarray:
         shape = (2, tokens, count, dim) if layout == "bshd" else (2, count, tokens, dim)
@@ -320,7 +326,8 @@ def test_a_warp_for_each_token(dim, dtype, layout, heads, tokens, norm, weights,
     )
     tables = TableRotation(cos, sin, layout, compute="as_written")
     if norm.norm:
-        assert_agree("norm_rotary_qk", q, k, *rotation, "float32", *norm, False)
+        for inplace in (False, True):
+            assert_agree("norm_rotary_qk", q, k, *rotation, "float32", *norm, inplace)
         assert_agree("norm_rotary_qk_tables", q, k, *tables, *norm, False)
     slots = np.random.default_rng(3).permutation(tokens + 3)[:tokens]
     slots[tokens // 2] = -1

@@ -105,7 +105,10 @@ class Block {
  public:
   template <typename Parameters>
   Block(const Parameters& parameters, Random* random)
-      : shared_bytes_(parameters.plan.shared_bytes), memory_(shared_bytes_), random_(random) {
+      : shared_bytes_(parameters.plan.shared_bytes),
+        lanes_(parameters.plan.threads_x),
+        memory_(shared_bytes_),
+        random_(random) {
     std::memset(memory_.data(), kPoison, memory_.guard() - memory_.data());
     const LaunchPlan& plan = parameters.plan;
     threads_.reserve(static_cast<size_t>(plan.threads()));
@@ -150,6 +153,10 @@ class Block {
   template <int kWidth, int kCount, typename Values>
   void add_lanes(const Values& values) {
     static_assert(kWidth <= 32 && (kWidth & (kWidth - 1)) == 0);
+    if (lanes_ != 32) {
+      accesses.fail("add_lanes: expected rows of threads to be warps of 32, got rows of " +
+                    std::to_string(lanes_));
+    }
     using Number = std::remove_pointer_t<std::invoke_result_t<Values, Thread&>>;
     std::vector<Number> before(threads_.size() * kCount);
     for (int offset = kWidth / 2; offset > 0; offset /= 2) {
@@ -176,6 +183,7 @@ class Block {
 
  private:
   const size_t shared_bytes_;
+  const int lanes_;
   const GuardedMemory memory_;
   Random* const random_;
   std::vector<Thread> threads_;
