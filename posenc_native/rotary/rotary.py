@@ -14,7 +14,7 @@ from posenc_native.base.calls import call_arguments
 from posenc_native.base.constants import constant
 from posenc_native.base.suggestions.vocabulary import MISSING, takes_words, unknown_keywords
 from posenc_native.base.views import check_layout, rotary_view
-from posenc_native.engines import late
+from posenc_native.engines import backend, late
 from posenc_native.models.config import rotary_arguments
 from posenc_native.models.presets import rotary_preset
 from posenc_native.spectra.scaling import rotary_frequencies
@@ -81,8 +81,8 @@ class Rotary(Verbs):
         (5, 32)
     """
 
-    __slots__ = ("_elsewhere", "_given", "_tensors", "axis_map", "base", "head_dim", "inv_freq",
-                 "layout", "pairing", "rotary_start", "scale", "scaling")  # fmt: skip
+    __slots__ = ("_elsewhere", "_given", "_remembered", "_tensors", "axis_map", "base", "head_dim",
+                 "inv_freq", "layout", "pairing", "rotary_start", "scale", "scaling")  # fmt: skip
 
     head_dim: int
     base: float
@@ -165,11 +165,17 @@ class Rotary(Verbs):
             },
             "_tensors": None,
             "_elsewhere": {},
+            "_remembered": None,
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
         if late.torch_is_there():
             self._make_tensors()
+        if backend.native is not None and axis_map is None and not late.is_compiling()():
+            remembered = backend.native.remember_rotation(
+                inv_freq, self.pairing, rotary_start, attention_factor, head_dim
+            )
+            object.__setattr__(self, "_remembered", remembered)
 
     @classmethod
     def from_config(

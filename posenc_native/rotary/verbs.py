@@ -51,6 +51,8 @@ class Verbs:
     pairing: Pairing
     rotary_start: int
     scale: float
+    # Checks calls like the last ones no more than a bound rotation does; None without native code.
+    _remembered: Any
 
     def __rotary__(self) -> Any:
         """Itself: what is taken in place of frequencies (base/descriptions.py)."""
@@ -116,10 +118,15 @@ class Verbs:
             ValueError, TypeError: as in `apply_rotary_qk`; heads of another width.
         """
         if not contiguous:
+            place = self.layout if layout is None else layout
+            rotated = backend.door.call_bound(
+                self._remembered, q, k, positions, place, inverse, inplace
+            )
+            if rotated is not NotImplemented:
+                return rotated  # type: ignore[no-any-return]
             rotated = backend.door.rotate_heads(
-                q, k, positions, self.inv_freq, self.layout if layout is None else layout,
-                self.pairing, self.rotary_start, self.axis_map, self.scale, inverse, None, None,
-                "same", self.head_dim, inplace,
+                q, k, positions, self.inv_freq, place, self.pairing, self.rotary_start,
+                self.axis_map, self.scale, inverse, None, None, "same", self.head_dim, inplace,
             )  # fmt: skip
             if rotated is not NotImplemented:
                 return rotated  # type: ignore[no-any-return]

@@ -1,11 +1,15 @@
-// A rotation of q and k, like those that were bound, at positions that come with each call.
+// A rotation of q and k, like those that were bound, at positions that come with each call; and one
+// that binds itself when calls are alike.
 
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <memory>
 #include <string>
 #include <utility>
@@ -13,6 +17,7 @@
 
 #include "bindings/numpy/arguments.h"
 #include "bindings/numpy/bound.h"
+#include "bindings/numpy/door.h"
 #include "bindings/numpy/methods.h"
 #include "bindings/numpy/run.h"
 #include "core/rotary.h"
@@ -118,6 +123,8 @@ class BoundRotation final : public BoundCall {
 
   // False where ordinary calls serve q and k.
   bool is_bound() const { return is_bound_; }
+
+  int64_t head_dim() const { return args_.head_dim; }
 
   py::object operator()(PyObject* const* arguments, size_t count) override {
     if (count != 3) throw py::type_error("expected q, k and position, by place");
@@ -232,6 +239,89 @@ class BoundRotation final : public BoundCall {
   RotaryArgs args_;  // without addresses of q, k and positions
 };
 
+// The rotation of a description: calls like the last ones go by a rotation that is bound to these.
+// NotImplemented, before anything has been written, for all others.
+class RememberedRotation final : public BoundCall {
+ public:
+  RememberedRotation(py::handle inv_freq, py::handle pairing, py::handle start, py::handle scale,
+                     py::handle head_dim)
+      : inv_freq_(kept(inv_freq)),
+        pairing_(kept(pairing)),
+        start_(kept(start)),
+        scale_(kept(scale)),
+        head_dim_(integer("Rotary", "head_dim", head_dim)) {}
+
+  // q, k, positions, layout, inverse, inplace. Options are the same if they are the same objects.
+  py::object operator()(PyObject* const* arguments, size_t count) override {
+    if (count != 6) throw py::type_error("expected q, k, positions, layout, inverse and inplace");
+    if (arguments[0] == Py_None || arguments[1] == Py_None || arguments[2] == Py_None) {
+      return not_mine();
+    }
+    if (const std::shared_ptr<Bound> bound = std::atomic_load(&bound_)) {
+      if (bound->is_for(arguments)) {
+        py::object rotated = bound->rotation(arguments, 3);
+        if (rotated.ptr() != Py_NotImplemented) {
+          const int wait = wait_.load(std::memory_order_relaxed);
+          if (wait > 1) wait_.store(wait - 1, std::memory_order_relaxed);
+          return rotated;
+        }
+      }
+    }
+    return bind_and_rotate(arguments);
+  }
+
+ private:
+  struct Bound {
+    BoundRotation rotation;
+    py::object layout, inverse, inplace;
+
+    Bound(const RememberedRotation& of, PyObject* const* arguments)
+        : rotation(arguments[0], arguments[1], of.inv_freq_, arguments[3], of.pairing_, of.start_,
+                   of.scale_, arguments[4], arguments[5]),
+          layout(kept(arguments[3])),
+          inverse(kept(arguments[4])),
+          inplace(kept(arguments[5])) {}
+
+    bool is_for(PyObject* const* arguments) const {
+      return layout.ptr() == arguments[3] && inverse.ptr() == arguments[4] &&
+             inplace.ptr() == arguments[5];
+    }
+  };
+
+  static py::object kept(py::handle object) { return py::reinterpret_borrow<py::object>(object); }
+
+  // To bind takes longer than a call. Where calls that follow are not alike it would do so in vain:
+  // after each time it waits for twice as many such calls, less one for each that was alike.
+  py::object bind_and_rotate(PyObject* const* arguments) {
+    if (calls_to_wait_.fetch_sub(1, std::memory_order_relaxed) > 0) return not_mine();
+    const int wait = std::min(2 * wait_.load(std::memory_order_relaxed), kLongestWait);
+    wait_.store(wait, std::memory_order_relaxed);
+    calls_to_wait_.store(wait, std::memory_order_relaxed);
+    if (!may_enter(arguments, 2)) return not_mine();
+    std::shared_ptr<Bound> bound;
+    try {
+      bound = std::make_shared<Bound>(*this, arguments);
+    } catch (const std::exception&) {  // the ordinary way says what is wrong
+      return not_mine();
+    }
+    if (!bound->rotation.is_bound() || bound->rotation.head_dim() != head_dim_) return not_mine();
+    std::atomic_store(&bound_, bound);
+    return bound->rotation(arguments, 3);
+  }
+
+  static constexpr int kLongestWait = 1 << 16;
+
+  const py::object inv_freq_, pairing_, start_, scale_;
+  const int64_t head_dim_;
+  std::shared_ptr<Bound> bound_;
+  std::atomic<int> calls_to_wait_{0}, wait_{1};
+};
+
+py::object remember_rotation(py::handle inv_freq, py::handle pairing, py::handle start,
+                             py::handle scale, py::handle head_dim) {
+  return bound(std::make_unique<RememberedRotation>(inv_freq, pairing, start, scale, head_dim));
+}
+
 py::object bind_rotary_qk(py::handle q, py::handle k, py::handle inv_freq, py::handle layout,
                           py::handle pairing, py::handle start, py::handle scale,
                           py::handle inverse, py::handle inplace) {
@@ -244,6 +334,7 @@ py::object bind_rotary_qk(py::handle q, py::handle k, py::handle inv_freq, py::h
 
 void define_bound_rotary(py::module_& m) {
   static PyMethodDef methods[] = {method<&bind_rotary_qk>("bind_rotary_qk"),
+                                  method<&remember_rotation>("remember_rotation"),
                                   {nullptr, nullptr, 0, nullptr}};
   add_methods(m, methods);
 }
