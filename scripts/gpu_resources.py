@@ -169,6 +169,7 @@ LIMITS = [
     # Two words of each of two heads at once. Half of the code is of angles, once a token.
     Limits(r"NormRotaryWarp<", 4200, lambda _: 4),
     Limits(r"NormRotary<", 10250),
+    Limits(r"NormGradientWarp<", 3050, lambda _: 4),  # x and the gradient of out, near and far
     Limits(r"NormGradient<", 11800),
     # One number for each column, in float64 whatever the parts are in.
     Limits(r"ColumnSums<", 310),

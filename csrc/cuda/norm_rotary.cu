@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(Policy::kThreads, Policy::kWarpBlocksPerProces
 
 cudaError_t norm_rotary(const NormRotaryArgs& args, Queue queue) {
   if (takes_warps(args)) {
-    return visit_norm_rotary_warp_thread(args, [&](auto* type) {
+    return visit_warp_thread<NormRotaryWarpThread>(args.rotary, [&](auto* type) {
       using Thread = std::remove_pointer_t<decltype(type)>;
       return launch<Thread>(norm_rotary_warp_kernel<Thread>, queue, [&](const Room& room) {
         return NormRotaryParameters{args, plan_norm_rotary_warps<Thread>(args, room)};

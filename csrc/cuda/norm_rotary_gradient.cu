@@ -3,6 +3,7 @@
 #include "cuda/kernels.h"
 #include "cuda/launch.cuh"
 #include "cuda/norm_rotary_gradient.cuh"
+#include "cuda/norm_rotary_warp_gradient.cuh"
 
 namespace posenc::cuda {
 namespace {
@@ -43,15 +44,45 @@ __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocksPerProcessor)
   });
 }
 
+template <typename Thread>
+__global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocksPerProcessor)
+    norm_gradient_warp_kernel(const __grid_constant__ NormGradientParameters parameters) {
+  extern __shared__ __align__(128) char shared[];
+  Thread thread(parameters, shared, threadIdx.x, threadIdx.y);
+  for_each_piece(parameters.plan, [&](int64_t x, int64_t y) {
+    thread.begin(x, y);
+    for (int64_t token = 0; token < thread.tokens(); ++token) {
+      __syncwarp();
+      thread.request(token + 1);
+      thread.angles(token);
+      __syncwarp();
+      thread.read(token);
+      thread.sum();
+      add_lanes<Thread::kLanesOfHead, Thread::kAllSums>(thread.sums());
+      thread.finish(token);
+    }
+    thread.write_weights();
+  });
+}
+
+template <typename T, int kVector>
+auto kernel_of(const NormGradientThread<T, kVector>* /*thread*/) {
+  return norm_gradient_kernel<NormGradientThread<T, kVector>>;
+}
+template <typename T, int kVector, int kDims>
+auto kernel_of(const NormGradientWarpThread<T, kVector, kDims>* /*thread*/) {
+  return norm_gradient_warp_kernel<NormGradientWarpThread<T, kVector, kDims>>;
+}
+
 }  // namespace
 
 cudaError_t norm_rotary_gradient(const NormRotaryGradientArgs& args, Queue queue) {
-  return visit_norm_gradient_thread(args, [&](auto* type) {
+  return visit_norm_gradient(args, {}, [&](auto* type, const NormGradientPlan& plan) {
     using Thread = std::remove_pointer_t<decltype(type)>;
-    NormGradientParameters parameters{args, plan_norm_gradient<Thread>(args)};
+    NormGradientParameters parameters{args, plan};
     const auto run = [&](bool sums_only) {
       parameters.plan.sums_only = sums_only;
-      return launch<Thread>(norm_gradient_kernel<Thread>, queue,
+      return launch<Thread>(kernel_of(type), queue,
                             [&](const Room& /*room*/) { return parameters; });
     };
     if (args.forward.over_token) {
@@ -66,9 +97,8 @@ cudaError_t norm_rotary_gradient(const NormRotaryGradientArgs& args, Queue queue
 }
 
 int64_t norm_gradient_workspace(const NormRotaryGradientArgs& args) {
-  return visit_norm_gradient_thread(args, [&](auto* type) {
-    using Thread = std::remove_pointer_t<decltype(type)>;
-    return workspace_bytes(args, plan_norm_gradient<Thread>(args));
+  return visit_norm_gradient(args, {}, [&](auto* /*type*/, const NormGradientPlan& plan) {
+    return workspace_bytes(args, plan);
   });
 }
 

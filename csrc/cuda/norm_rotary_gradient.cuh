@@ -1,4 +1,5 @@
-// Gradients of norm and rotation on a GPU: with respect to x and to the weights. Formulas:
+// Gradients of norm and rotation on a GPU: with respect to x and to the weights. This is for calls
+// of any kind; those that most models make are norm_rotary_warp_gradient.cuh's. Formulas:
 // csrc/cpu/norm_rotary_gradient.cc.
 //
 //   block     a piece of tokens (x), a head for each warp (y): the same for all its tokens

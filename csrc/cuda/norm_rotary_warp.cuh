@@ -26,29 +26,101 @@
 
 namespace posenc::cuda {
 
+// How a warp has the dims of heads, and what its lanes keep for each other.
 template <typename T, int kVector, int kDims>
-class NormRotaryWarpThread : public NormRotaryBlock<T, 2> {
+class NormRotaryWarp : public NormRotaryBlock<T, 2> {
   using Block = NormRotaryBlock<T, 2>;
-  using Block::args_, Block::rotary_, Block::plan_, Block::as_written_, Block::x_, Block::y_;
-
-  static constexpr int kHalf = kDims / 2;
-  static constexpr int kSums = kVector / 2;  // partial sums of a lane
-  static constexpr int kPairs = 4;           // that are turned at once
 
  public:
   using typename Block::Number;
 
+  static constexpr int kHalf = kDims / 2;
   static constexpr int kLanesOfHead = kHalf / kVector;
   static constexpr int kHeads = kLanes / kLanesOfHead;
+  static constexpr int kSums = kVector / 2;  // partial sums of a lane
+
+  // Of a warp: cosines, sines, and the weights of q and of k.
+  static constexpr int kNumbersOfWarp = 2 * kHalf + 2 * kDims;
+
+ protected:
+  using Block::args_, Block::rotary_, Block::x_, Block::y_;
+  using Block::NormRotaryBlock;
+
+  POSENC_HD Number* cosines() const {
+    return reinterpret_cast<Number*>(Block::shared_) + y_ * kNumbersOfWarp;
+  }
+  POSENC_HD Number* sines() const { return cosines() + kHalf; }
+  POSENC_HD Number* weights(int tensor) const { return cosines() + 2 * kHalf + tensor * kDims; }
+
+  // First dim of the lane.
+  POSENC_HD int dim() const { return x_ % kLanesOfHead * kVector; }
+
+  // Every lane computes some of the angles of a token, for all of the warp.
+  POSENC_HD void keep_angles(int64_t batch, int64_t token) const {
+#pragma unroll 1
+    for (int pair = x_; pair < kHalf; pair += kLanes) {
+      const SinCos<Number> angle = Block::angle_of(batch, token, 0, pair, [&](int64_t term) {
+        return rotary_.inv_freq.turns(term, 0, pair);
+      });
+      cosines()[pair] = angle.cosine;
+      sines()[pair] = angle.sine;
+    }
+  }
+
+  POSENC_HD void keep_weights() const {
+    if (!args_.norm) return;
+#pragma unroll 1
+    for (int dim = x_; dim < kDims; dim += kLanes) {
+#pragma unroll 1
+      for (int tensor = 0; tensor < 2; ++tensor) {
+        weights(tensor)[dim] = Block::factor(tensor, 0, dim);
+      }
+    }
+  }
+
+  // Of product(j) and far_product(j), of the lane's j-th dim and of its partner: q[i] of
+  // core/norm_rotary.h, of a head of 64 dims already with q[i + 16], which is half a head away.
+  template <typename Product, typename FarProduct>
+  static POSENC_HD void partial_sums(const Product& product, const FarProduct& far_product,
+                                     Number* sums) {
+#pragma unroll
+    for (int j = 0; j < kSums; ++j) {
+      const Number even = product(2 * j), odd = product(2 * j + 1);
+      const Number far_even = far_product(2 * j), far_odd = far_product(2 * j + 1);
+      if constexpr (kDims == kPartialSums) {
+        sums[j] = (even + odd) + (far_even + far_odd);
+      } else {
+        static_assert(kDims == 2 * kPartialSums);
+        sums[j] = (even + far_even) + (odd + far_odd);
+      }
+    }
+  }
+
+  // Once they have been added across lanes.
+  static POSENC_HD Number total(Number* sums) {
+    Block::template add_halves<kSums / 2>(sums);
+    return sums[0];
+  }
+};
+
+template <typename T, int kVector, int kDims>
+class NormRotaryWarpThread : public NormRotaryWarp<T, kVector, kDims> {
+  using Warp = NormRotaryWarp<T, kVector, kDims>;
+  using Warp::args_, Warp::rotary_, Warp::plan_, Warp::as_written_, Warp::x_, Warp::y_;
+  using Warp::kHalf, Warp::kSums, Warp::dim;
+
+  static constexpr int kPairs = 4;  // that are turned at once
+
+ public:
+  using typename Warp::Number;
+  using Warp::kHeads, Warp::kLanesOfHead;
+
   static constexpr int kAhead = 2;
   static constexpr int kStepHeads = kHeads * kAhead;
   static constexpr int kAllSums = kAhead * kSums;
 
   POSENC_HD NormRotaryWarpThread(const NormRotaryParameters& parameters, char* shared, int x, int y)
-      : Block(parameters.args, parameters.plan, parameters.args.rotary.as_written, shared, x, y) {}
-
-  // Of a warp: cosines, sines, and the weights of q and of k.
-  static constexpr int kNumbersOfWarp = 2 * kHalf + 2 * kDims;
+      : Warp(parameters.args, parameters.plan, parameters.args.rotary.as_written, shared, x, y) {}
 
   static int64_t steps(int64_t heads) { return divide_up(heads, kStepHeads); }
 
@@ -96,43 +168,17 @@ class NormRotaryWarpThread : public NormRotaryBlock<T, 2> {
     key_at_ = NormRotaryArgs::kNowhere;
     if (!there_) return;
     if (args_.appends()) key_at_ = args_.place(args_.keys, batch_, token_);
-#pragma unroll 1
-    for (int pair = x_; pair < kHalf; pair += kLanes) {
-      const SinCos<Number> angle = Block::angle_of(batch_, token_, 0, pair, [&](int64_t term) {
-        return rotary_.inv_freq.turns(term, 0, pair);
-      });
-      of_warp()[pair] = angle.cosine;
-      of_warp()[kHalf + pair] = angle.sine;
-    }
-    if (!args_.norm) return;
-#pragma unroll 1
-    for (int dim = x_; dim < kDims; dim += kLanes) {
-#pragma unroll 1
-      for (int tensor = 0; tensor < 2; ++tensor) {
-        of_warp()[2 * kHalf + tensor * kDims + dim] = Block::factor(tensor, 0, dim);
-      }
-    }
+    Warp::keep_angles(batch_, token_);
+    Warp::keep_weights();
   }
 
-  // Of the squares of the lane's dims: q[i] of core/norm_rotary.h, of a head of 64 dims already
-  // with q[i + 16], which is half a head away.
   POSENC_HD void sum() {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       const Packet<T, kVector> near = unpack<T, kVector>(near_[i]);
       const Packet<T, kVector> far = unpack<T, kVector>(far_[i]);
-#pragma unroll
-      for (int j = 0; j < kSums; ++j) {
-        Number even = square(near.numbers[2 * j]), odd = square(near.numbers[2 * j + 1]);
-        const Number far_even = square(far.numbers[2 * j]);
-        const Number far_odd = square(far.numbers[2 * j + 1]);
-        if constexpr (kDims == kPartialSums) {
-          sums_[i * kSums + j] = (even + odd) + (far_even + far_odd);
-        } else {
-          static_assert(kDims == 2 * kPartialSums);
-          sums_[i * kSums + j] = (even + far_even) + (odd + far_odd);
-        }
-      }
+      Warp::partial_sums([&](int j) { return square(near.numbers[j]); },
+                         [&](int j) { return square(far.numbers[j]); }, sums_ + i * kSums);
     }
   }
 
@@ -142,8 +188,7 @@ class NormRotaryWarpThread : public NormRotaryBlock<T, 2> {
   POSENC_HD void finish_sums() {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-      Block::template add_halves<kSums / 2>(sums_ + i * kSums);
-      roots_[i] = Block::inverse_root(sums_[i * kSums], kDims);
+      roots_[i] = Warp::inverse_root(Warp::total(sums_ + i * kSums), kDims);
     }
   }
 
@@ -189,11 +234,6 @@ class NormRotaryWarpThread : public NormRotaryBlock<T, 2> {
   }
 
  private:
-  POSENC_HD Number* of_warp() const {
-    return reinterpret_cast<Number*>(Block::shared_) + y_ * kNumbersOfWarp;
-  }
-  // First dim of the lane.
-  POSENC_HD int dim() const { return x_ % kLanesOfHead * kVector; }
   POSENC_HD bool has(int i) const {
     return there_ && head_ + i * kHeads < rotary_.tensors[tensor_].heads;
   }
@@ -219,8 +259,9 @@ class NormRotaryWarpThread : public NormRotaryBlock<T, 2> {
   // Some pairs at a time, for the sake of registers.
   POSENC_HD void turn(Number r, Packet<T, kVector>& near, Packet<T, kVector>& far) const {
     static_assert(kVector % kPairs == 0);
-    const Number* const angles = of_warp() + dim();
-    const Number* const weights = of_warp() + 2 * kHalf + tensor_ * kDims + dim();
+    const Number* const cosines = Warp::cosines() + dim();
+    const Number* const sines = Warp::sines() + dim();
+    const Number* const weights = Warp::weights(tensor_) + dim();
 #pragma unroll
     for (int first = 0; first < kVector; first += kPairs) {
       Number a[kPairs], b[kPairs];
@@ -233,11 +274,11 @@ class NormRotaryWarpThread : public NormRotaryBlock<T, 2> {
         scale(a, r, weights + first);
         scale(b, r, weights + kHalf + first);
       }
-      const auto cosines = kept_packet<Number, kPairs>(angles + first);
-      const auto sines = kept_packet<Number, kPairs>(angles + kHalf + first);
+      const auto c = kept_packet<Number, kPairs>(cosines + first);
+      const auto s = kept_packet<Number, kPairs>(sines + first);
 #pragma unroll
       for (int j = 0; j < kPairs; ++j) {
-        Block::turn_pair(a[j], b[j], cosines.numbers[j], sines.numbers[j]);
+        Warp::turn_pair(a[j], b[j], c.numbers[j], s.numbers[j]);
       }
       put(round_packet<T, kPairs>(a), near.numbers + first);
       put(round_packet<T, kPairs>(b), far.numbers + first);
@@ -254,7 +295,7 @@ class NormRotaryWarpThread : public NormRotaryBlock<T, 2> {
     const auto factors = kept_packet<Number, kPairs>(weights);
 #pragma unroll
     for (int j = 0; j < kPairs; ++j) {
-      x[j] = Block::scaled(x[j], r, factors.numbers[j], round_first);
+      x[j] = Warp::scaled(x[j], r, factors.numbers[j], round_first);
     }
   }
 
@@ -297,15 +338,15 @@ inline bool takes_warps(const NormRotaryArgs& args) {
 }
 
 // Of calls that take warps.
-template <typename Visit>
-auto visit_norm_rotary_warp_thread(const NormRotaryArgs& args, const Visit& visit) {
-  return visit_type(args.rotary.dtype, [&](auto type) {
+template <template <typename, int, int> class Thread, typename Visit>
+auto visit_warp_thread(const RotaryArgs& rotary, const Visit& visit) {
+  return visit_type(rotary.dtype, [&](auto type) {
     using T = std::conditional_t<sizeof(type) == 8, float, decltype(type)>;
     constexpr int kVector = 16 / static_cast<int>(sizeof(T));
-    if (args.rotary.head_dim == kPartialSums) {
-      return visit(static_cast<NormRotaryWarpThread<T, kVector, kPartialSums>*>(nullptr));
+    if (rotary.head_dim == kPartialSums) {
+      return visit(static_cast<Thread<T, kVector, kPartialSums>*>(nullptr));
     }
-    return visit(static_cast<NormRotaryWarpThread<T, kVector, 2 * kPartialSums>*>(nullptr));
+    return visit(static_cast<Thread<T, kVector, 2 * kPartialSums>*>(nullptr));
   });
 }
 

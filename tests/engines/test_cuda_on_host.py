@@ -344,6 +344,44 @@ def test_a_warp_for_each_token(as_before, dim, dtype, layout, heads, tokens, nor
             assert_same_bits(ours, theirs)
 
 
+@pairwise(
+    dim=[64, 128], dtype=["float16", "bfloat16", "float32"], layout=["bshd", "bhsd"],
+    heads=[(1, 1), (3, 2), (8, 2), (33, 5)], tokens=[1, 7, 61, 5000],
+    weights=[None, "float32", "bfloat16"], seed=[0, 5],
+)  # fmt: skip
+def test_gradients_by_warps(as_before, dim, dtype, layout, heads, tokens, weights, seed):
+    """The same pieces of tokens as by blocks: the same bits of dx and of the weights' sums."""
+    if tokens == 5000:
+        heads = (2, 1)  # several rounds of 32 tokens in a piece
+    CUDA_ON_HOST.simulate(seed=seed, writes_at_the_end=seed > 0)
+    tensors = []
+    for at, count in enumerate((*heads, *heads)):
+        shape = (2, tokens, count, dim) if layout == "bshd" else (2, count, tokens, dim)
+        array = aligned(shape, np.dtype(DTYPES[dtype]), 0)
+        array[...] = np.random.default_rng(at).standard_normal(shape).astype(array.dtype)
+        array[:, :1] = 0  # sums of zeros have a sign
+        tensors.append(array)
+    norm = Norm(weight_offset=0.5)
+    if weights is not None:
+        norm = norm._replace(q_weight=numbers(weights, dim), k_weight=numbers(weights, dim)[::-1])
+    positions = np.arange(2 * tokens).reshape(2, tokens) * 1001 - 5
+    rotation = Rotation(positions, frequencies(dim // 2), layout, scale=0.5, inverse=bool(seed))
+    options = (*rotation, "float32", *norm)
+    ours = CUDA_ON_HOST.norm_rotary_backward(*tensors, *options)
+    by_blocks = []
+    for one in tensors:
+        by_blocks.append(aligned(one.shape, one.dtype, one.itemsize))
+        by_blocks[-1][...] = one
+    theirs = CUDA_ON_HOST.norm_rotary_backward(*by_blocks, *options)
+    on_cpu = NATIVE.norm_rotary_backward(*tensors, *options)
+    for a, b, of_cpu in zip(ours, theirs, on_cpu, strict=True):
+        assert (a is None) == (b is None) == (of_cpu is None)
+        if a is not None:
+            assert_same_bits(a, b)
+            if a.shape == of_cpu.shape and a.ndim == 4:  # sums over pieces have another order there
+                assert_same_bits(a, of_cpu)
+
+
 def test_which_calls_take_warps(kernels_of):
     """What is not aligned, not in two halves or of other widths goes by blocks, alike."""
 

@@ -10,7 +10,7 @@ namespace posenc::cuda::on_host {
 namespace {
 
 void run_norm_rotary_warps(const NormRotaryArgs& args) {
-  visit_norm_rotary_warp_thread(args, [&](auto* type) {
+  visit_warp_thread<NormRotaryWarpThread>(args.rotary, [&](auto* type) {
     using Thread = std::remove_pointer_t<decltype(type)>;
     const auto plan = [&](const Room& room) {
       return NormRotaryParameters{args, plan_norm_rotary_warps<Thread>(args, room)};

@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "cpu/kernels.h"
+#include "cuda/norm_rotary_warp_gradient.cuh"
 #include "cuda/on_host/blocks.h"
 
 namespace posenc::cuda::on_host {
@@ -29,10 +30,41 @@ void run_tokens(Block<Thread>& block, int64_t round) {
   }
 }
 
+template <typename T, int kVector>
+void run_piece(Block<NormGradientThread<T, kVector>>& block, int64_t x, int64_t y) {
+  using Thread = NormGradientThread<T, kVector>;
+  block.each([&](Thread& thread) {
+    thread.begin(x, y);
+    thread.frequencies();
+  });
+  for (int64_t round = 0; round < block.one().rounds(); ++round) run_tokens(block, round);
+  if (block.one().sums_only()) return;
+  block.each([](Thread& thread) { thread.write_weights(); });
+}
+
+template <typename T, int kVector, int kDims>
+void run_piece(Block<NormGradientWarpThread<T, kVector, kDims>>& block, int64_t x, int64_t y) {
+  using Thread = NormGradientWarpThread<T, kVector, kDims>;
+  block.each([&](Thread& thread) { thread.begin(x, y); });
+  for (int64_t token = 0; token < block.one().tokens(); ++token) {
+    block.each([&](Thread& thread) {
+      thread.request(token + 1);
+      thread.angles(token);
+    });
+    block.each([&](Thread& thread) {
+      thread.read(token);
+      thread.sum();
+    });
+    block.template add_lanes<Thread::kLanesOfHead, Thread::kAllSums>(
+        [](Thread& thread) { return thread.sums(); });
+    block.each([&](Thread& thread) { thread.finish(token); });
+  }
+  block.each([](Thread& thread) { thread.write_weights(); });
+}
+
 void run_norm_gradient(NormRotaryGradientArgs args) {
-  visit_norm_gradient_thread(args, [&](auto* type) {
+  visit_norm_gradient(args, simulation.room.limit, [&](auto* type, NormGradientPlan plan) {
     using Thread = std::remove_pointer_t<decltype(type)>;
-    NormGradientPlan plan = plan_norm_gradient<Thread>(args, simulation.room.limit);
     const Workspace workspace(workspace_bytes(args, plan));
     args.workspace = workspace.data();
     for (int pass = args.forward.over_token ? 0 : 1; pass < 2; ++pass) {
@@ -40,16 +72,8 @@ void run_norm_gradient(NormRotaryGradientArgs args) {
       const auto parameters = [&](const Room& /*room*/) {
         return NormGradientParameters{args, plan};
       };
-      launch<Thread>(parameters, [](Block<Thread>& block, int64_t x, int64_t y) {
-        block.each([&](Thread& thread) {
-          thread.begin(x, y);
-          thread.frequencies();
-        });
-        for (int64_t round = 0; round < block.one().rounds(); ++round) run_tokens(block, round);
-        if (!block.one().sums_only()) {
-          block.each([](Thread& thread) { thread.write_weights(); });
-        }
-      });
+      launch<Thread>(parameters,
+                     [](Block<Thread>& block, int64_t x, int64_t y) { run_piece(block, x, y); });
     }
     using Sums = ColumnSumsThread<double, 1, typename Thread::Partial>;
     launch_column_sums<Sums>([&](const Room& room) { return weight_sums(args, plan, room.limit); });
