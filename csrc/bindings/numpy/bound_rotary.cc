@@ -96,6 +96,8 @@ class BoundRotation final : public BoundCall {
     call.inverse = boolean(inverse);
     call.tensor_count = 2;
     ArrayArgument in[2] = {argument(function, "q", q), argument(function, "k", k)};
+    // In every call, as large ones are; before memory for results is taken.
+    if (of_tensors_ && 2 * (bytes(in[0]) + bytes(in[1])) >= kTensorBytes) return;
     ArrayArgument out[2];
     for (int i = 0; i < 2; ++i) {
       in_[i] = Kind(in[i], of_tensors_);
@@ -108,8 +110,6 @@ class BoundRotation final : public BoundCall {
       call.out[i] = &out[i].array();
     }
     args_ = check_rotary_parts(call).first;  // options that could be pairs are none here
-    const int64_t bytes = cpu::result_bytes(args_);
-    if (of_tensors_ && 2 * bytes >= kTensorBytes) return;  // in every call
     // Of each head or of several axes: every call looks them up.
     if (args_.inv_freq.heads != 1 || args_.inv_freq.terms() != 1) return;
     has_batch_ = call.layout.find('b') != std::string_view::npos;
@@ -181,6 +181,14 @@ class BoundRotation final : public BoundCall {
   ArrayArgument argument(const char* function, const char* name, py::handle object) const {
     if (of_tensors_) return tensor(object, false);
     return {function, name, require_array(function, name, object)};
+  }
+
+  static int64_t bytes(const ArrayArgument& argument) {
+    if (!argument) return 0;
+    const Array& x = argument.array();
+    int64_t size = item_size(x.dtype);
+    for (int i = 0; i < x.rank; ++i) size *= x.shape[i];
+    return size;
   }
 
   // Nothing where it cannot be read here.
