@@ -62,7 +62,7 @@ PY
 
 if (($# == 0)); then
   set -- engines/test_{threads,many_callers,faults,properties}.py base/test_errors.py \
-    sinusoids/test_errors.py relative/test_errors.py rotary/test_{errors,same_bits}.py
+    sinusoids/test_errors.py relative/test_errors.py rotary/test_{errors,remembered,same_bits}.py
 fi
 say "Running tests without the lock"
 # Whatever else is imported: what is found must not be hidden by a lock that comes back.
