@@ -147,6 +147,32 @@ struct RotaryArgs {
     return one;
   }
 
+  // Whether one head is turned, by the same angles in every row of the batch.
+  bool batch_shares_angles() const {
+    for (int i = 0; i < tensor_count; ++i) {
+      if (tensors[i].heads != 1) return false;
+    }
+    if (cosine == nullptr) return position_batch_stride == 0;
+    return cosine_strides.batch == 0 && sine_strides.batch == 0 &&
+           (table_rows.numbers.data == nullptr || table_rows.batch_stride == 0);
+  }
+
+  // `count` rows of the batch, from the i-th on, as heads of one row: what shares angles is turned
+  // side by side, as heads are. Where batch_shares_angles().
+  RotaryArgs batch_as_heads(int64_t i, int64_t count) const {
+    RotaryArgs one = *this;
+    one.batch = 1;
+    for (int t = 0; t < tensor_count; ++t) {
+      RotaryTensor& x = one.tensors[t];
+      x.in = static_cast<const char*>(x.in) + i * x.in_strides.batch * item_size(dtype);
+      x.out = static_cast<char*>(x.out) + i * x.out_strides.batch * item_size(dtype);
+      x.heads = count;
+      x.in_strides = {0, x.in_strides.token, x.in_strides.batch, x.in_strides.dim};
+      x.out_strides = {0, x.out_strides.token, x.out_strides.batch, x.out_strides.dim};
+    }
+    return one;
+  }
+
   // Whether pairs are written to dims that are still to be read: a copy has to be read instead.
   bool overwrites_itself() const {
     bool in_place = false;

@@ -67,7 +67,16 @@ void rotary(const RotaryArgs& args, int64_t begin, int64_t end) {
   if (args.overwrites_itself() || (args.rearranged() && !turned_and_rearranged(args, false))) {
     return rotary_rearranged(args, begin, end);
   }
-  args.for_each_frequencies([&](const RotaryArgs& part) { kernels().rotary(part, begin, end); });
+  // Whole rows of the batch.
+  const bool whole = begin % args.tokens == 0 && end % args.tokens == 0;
+  const int64_t rows = whole ? (end - begin) / args.tokens : 0;
+  args.for_each_frequencies([&](const RotaryArgs& part) {
+    if (rows > 1 && part.batch_shares_angles()) {
+      kernels().rotary(part.batch_as_heads(begin / args.tokens, rows), 0, args.tokens);
+    } else {
+      kernels().rotary(part, begin, end);
+    }
+  });
 }
 
 void rotary_gradient(const RotaryGradientArgs& args, int64_t begin, int64_t end) {

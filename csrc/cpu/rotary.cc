@@ -46,11 +46,19 @@ class RotaryKernel {
   HWY_ATTR void run_piece(const RotaryArgs& args, const Piece& piece, int64_t begin, int64_t end,
                           bool copy_rest) {
     angles_.enter(args, piece);
+    const bool by_tables = Runs::reads_tables(args) && angles_.whole_rows(args, piece);
     const bool shared = args.tensor_count > 1 || args.tensors[0].heads > 1;
-    const int64_t block_tokens = angles_.tokens(shared, args.cosine != nullptr);
+    const int64_t block_tokens =
+        by_tables ? args.tokens : angles_.tokens(shared, args.cosine != nullptr);
     while (begin < end) {
       const int64_t batch = begin / args.tokens, token = begin % args.tokens;
       const int64_t count = std::min({block_tokens, end - begin, args.tokens - token});
+      if (by_tables) {
+        Runs(args, args.tensors[0], piece, {batch, token, count}, angles_, copy_rest, lines_)
+            .rotate_by_tables();
+        begin += count;
+        continue;
+      }
       if constexpr (kRounding == Rounding::kAsWritten) {
         angles_.template compute_as_written<T>(args, piece, batch, token, count);
       } else {

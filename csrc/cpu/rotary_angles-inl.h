@@ -27,7 +27,9 @@ constexpr size_t kScratch = 65536 / sizeof(Number);
 constexpr int64_t kMaxBlockTokens = 256;
 // How far ahead of a row of a table memory is requested, in bytes; of rows that are longer than
 // kLongRowBytes nothing is: the processor's own requests follow them.
-constexpr size_t kTableAheadBytes = 8192;
+constexpr size_t kTableAheadBytes = 4096;
+template <typename Number>
+constexpr size_t kTableAhead = kTableAheadBytes / sizeof(Number);
 constexpr size_t kLongRowBytes = 1024;
 
 // A piece of the rotated slice: `blocks` blocks of the pairing, of each the pairs
@@ -49,7 +51,6 @@ template <typename Number, PairOrder kOrder, size_t kCopies>
 class RotaryAngles {
   using D = hn::ScalableTag<Number>;
   static constexpr size_t kLineNumbers = static_cast<size_t>(kLineBytes) / sizeof(Number);
-  static constexpr size_t kTableAhead = kTableAheadBytes / sizeof(Number);
 
  public:
   // Calls visit(piece) for each piece that there is room for. Neighbouring pairs are one run of P
@@ -118,7 +119,7 @@ class RotaryAngles {
   // copy.
   HWY_ATTR HWY_NOINLINE void compute(const RotaryArgs& args, const Piece& piece, int64_t batch,
                                      int64_t token, int64_t count) {
-    if (args.cosine != nullptr && from_whole_rows<void>(args, piece, batch, token, count)) return;
+    if (whole_rows(args, piece)) return from_whole_rows<void>(args, piece, batch, token, count);
     for (int64_t i = 0; i < count; ++i) {
       const size_t at = static_cast<size_t>(i) * numbers();
       if (args.cosine != nullptr) {
@@ -133,7 +134,7 @@ class RotaryAngles {
   template <typename Format>
   HWY_ATTR HWY_NOINLINE void compute_as_written(const RotaryArgs& args, const Piece& piece,
                                                 int64_t batch, int64_t token, int64_t count) {
-    if (args.cosine != nullptr && from_whole_rows<Format>(args, piece, batch, token, count)) return;
+    if (whole_rows(args, piece)) return from_whole_rows<Format>(args, piece, batch, token, count);
     for (int64_t i = 0; i < count; ++i) {
       const size_t at = static_cast<size_t>(i) * numbers();
       if (args.cosine != nullptr) {
@@ -152,18 +153,85 @@ class RotaryAngles {
   const Number* cosine() const { return cosine_; }
   const Number* sine() const { return sine_; }
 
+  // Where both tables have the angles of a token, and how far it is to those of the next one.
+  struct Rows {
+    const Number* cosine;
+    int64_t cosine_step;
+    const Number* sine;
+    int64_t sine_step;
+  };
+
+  // Whether rows of both tables lie in whole groups of Numbers. Nothing is asked row by row then,
+  // and whoever needs them once reads them where they are.
+  bool whole_rows(const RotaryArgs& args, const Piece& piece) const {
+    constexpr Dtype kOwn = sizeof(Number) == 4 ? Dtype::kFloat32 : Dtype::kFloat64;
+    return args.cosine != nullptr && args.table_dtype == kOwn && args.axis_map.data == nullptr &&
+           args.table_rows.numbers.data == nullptr && piece.blocks == 1 &&
+           static_cast<size_t>(piece.length) == padded_ && args.cosine_strides.pair == 1 &&
+           args.sine_strides.pair == 1;
+  }
+
+  static Rows rows(const RotaryArgs& args, const Piece& piece, int64_t batch, int64_t token) {
+    const auto at = [&](const void* table, const TableStrides& strides) {
+      return static_cast<const Number*>(table) + batch * strides.batch + token * strides.token +
+             piece.first_pair(args, 0);
+    };
+    return {at(args.cosine, args.cosine_strides), args.cosine_strides.token,
+            at(args.sine, args.sine_strides), args.sine_strides.token};
+  }
+
+  // What is done to numbers of tables before they turn anything.
+  struct Scales {
+    hn::Vec<D> cosine, sine;
+    explicit Scales(const RotaryArgs& args)
+        : cosine(hn::Set(D(), static_cast<Number>(args.scale))),
+          sine(hn::Set(D(), static_cast<Number>(args.inverse ? -args.scale : args.scale))) {}
+  };
+
+  // A group of a row of both tables, as the scratch has it. Format: what cosines and sines are
+  // rounded to, or void.
+  template <typename Format>
+  HWY_ATTR HWY_INLINE void read_group(D d, const Number* cosines, const Number* sines,
+                                      const Scales& scales, hn::Vec<D>* cosine,
+                                      hn::Vec<D>* sine) const {
+    hn::Vec<D> c[kVectors], s[kVectors];
+    load_group(d, cosines, c);
+    load_group(d, sines, s);
+    for (size_t i = 0; i < kVectors; ++i) {
+      c[i] = hn::Mul(c[i], scales.cosine);
+      s[i] = hn::Mul(s[i], scales.sine);
+      if constexpr (!std::is_void_v<Format>) {
+        c[i] = rounded<Format>(d, c[i]);
+        s[i] = rounded<Format>(d, s[i]);
+      }
+      copy_each(d, c[i], s[i], cosine + i * kCopies, sine + i * kCopies);
+    }
+  }
+
  private:
-  static HWY_ATTR void put(D d, hn::Vec<D> c, hn::Vec<D> s, size_t i, Number* cosine,
-                           Number* sine) {
+  static constexpr size_t kVectors = group_size(D(), kOrder) / hn::MaxLanes(D());
+
+  // Cosine and sine of each pair for both partners, where the row reads them so.
+  static HWY_ATTR HWY_INLINE void copy_each(D d, hn::Vec<D> c, hn::Vec<D> s, hn::Vec<D>* cosine,
+                                            hn::Vec<D>* sine) {
     if constexpr (kCopies == 2) {
       const auto minus = hn::Neg(s);
-      hn::Store(hn::InterleaveLower(d, c, c), d, cosine + 2 * i);
-      hn::Store(hn::InterleaveUpper(d, c, c), d, cosine + 2 * i + hn::Lanes(d));
-      hn::Store(hn::InterleaveLower(d, minus, s), d, sine + 2 * i);
-      hn::Store(hn::InterleaveUpper(d, minus, s), d, sine + 2 * i + hn::Lanes(d));
+      cosine[0] = hn::InterleaveLower(d, c, c);
+      cosine[1] = hn::InterleaveUpper(d, c, c);
+      sine[0] = hn::InterleaveLower(d, minus, s);
+      sine[1] = hn::InterleaveUpper(d, minus, s);
     } else {
-      hn::Store(c, d, cosine + i);
-      hn::Store(s, d, sine + i);
+      cosine[0] = c;
+      sine[0] = s;
+    }
+  }
+
+  template <size_t kCount>
+  static HWY_ATTR HWY_INLINE void put(D d, const hn::Vec<D> (&c)[kCount],
+                                      const hn::Vec<D> (&s)[kCount], Number* cosine, Number* sine) {
+    for (size_t i = 0; i < kCount; ++i) {
+      hn::Store(c[i], d, cosine + i * hn::Lanes(d));
+      hn::Store(s[i], d, sine + i * hn::Lanes(d));
     }
   }
 
@@ -172,13 +240,13 @@ class RotaryAngles {
                                       const TokenPosition<kPerPair>& position, Number* cosine,
                                       Number* sine) {
     const D d;
-    const auto scale = hn::Set(d, static_cast<Number>(args.scale));
-    const auto sine_scale =
-        hn::Set(d, static_cast<Number>(args.inverse ? -args.scale : args.scale));
+    const Scales scales(args);
     for (size_t i = 0; i < padded_; i += hn::Lanes(d)) {
       hn::Vec<D> s, c;
       sincos<kPerPair, kFraction>(d, position, {fraction_, whole_}, i, s, c);
-      put(d, hn::Mul(c, scale), hn::Mul(s, sine_scale), i, cosine, sine);
+      hn::Vec<D> cosines[kCopies], sines[kCopies];
+      copy_each(d, hn::Mul(c, scales.cosine), hn::Mul(s, scales.sine), cosines, sines);
+      put(d, cosines, sines, cosine + i * kCopies, sine + i * kCopies);
     }
   }
 
@@ -333,8 +401,6 @@ class RotaryAngles {
     }
   }
 
-  static constexpr size_t kVectors = group_size(D(), kOrder) / hn::MaxLanes(D());
-
   // A group of a row in the order of the scratch, one NaN for all: see round_bfloat16.
   HWY_ATTR HWY_INLINE void load_group(D d, const Number* row, hn::Vec<D>* group) const {
     for (size_t i = 0; i < kVectors; ++i) {
@@ -351,16 +417,12 @@ class RotaryAngles {
     }
   }
 
-  // Format: what cosines and sines are rounded to, or void.
   template <typename Format>
   HWY_ATTR HWY_INLINE void from_tables(const RotaryArgs& args, const Piece& piece, int64_t batch,
                                        int64_t token, Number* cosine, Number* sine) {
-    const D d;
     const int64_t cosine_at = args.table_rows.offset(batch, token, args.cosine_strides);
     const int64_t sine_at = args.table_rows.offset(batch, token, args.sine_strides);
-    const auto scale = hn::Set(d, static_cast<Number>(args.scale));
-    const auto sine_scale =
-        hn::Set(d, static_cast<Number>(args.inverse ? -args.scale : args.scale));
+    const Scales scales(args);
     const size_t count = static_cast<size_t>(piece.length);
     const size_t padded = padded_ / static_cast<size_t>(std::max<int64_t>(piece.blocks, 1));
     for (int64_t block = 0; block < piece.blocks; ++block) {
@@ -370,7 +432,7 @@ class RotaryAngles {
       const Number* const sines =
           row_of(args, args.sine, args.sine_strides, sine_at, pair, count, padded, sine_row_);
       const size_t first = static_cast<size_t>(block) * padded;
-      put_row<Format>(cosines, sines, padded, scale, sine_scale, cosine + first * kCopies,
+      put_row<Format>(cosines, sines, padded, scales, cosine + first * kCopies,
                       sine + first * kCopies);
     }
   }
@@ -378,59 +440,32 @@ class RotaryAngles {
   // Numbers of a row in the order of the pairs, in whole groups -> scratch.
   template <typename Format>
   HWY_ATTR HWY_INLINE void put_row(const Number* cosines, const Number* sines, size_t padded,
-                                   hn::Vec<D> scale, hn::Vec<D> sine_scale, Number* cosine,
-                                   Number* sine) const {
+                                   const Scales& scales, Number* cosine, Number* sine) const {
     const D d;
     for (size_t i = 0; i < padded; i += kVectors * hn::Lanes(d)) {
-      hn::Vec<D> c[kVectors], s[kVectors];
-      load_group(d, cosines + i, c);
-      load_group(d, sines + i, s);
-      for (size_t j = 0; j < kVectors; ++j) {
-        c[j] = hn::Mul(c[j], scale);
-        s[j] = hn::Mul(s[j], sine_scale);
-        if constexpr (!std::is_void_v<Format>) {
-          c[j] = rounded<Format>(d, c[j]);
-          s[j] = rounded<Format>(d, s[j]);
-        }
-        put(d, c[j], s[j], i + j * hn::Lanes(d), cosine, sine);
-      }
+      hn::Vec<D> c[kVectors * kCopies], s[kVectors * kCopies];
+      read_group<Format>(d, cosines + i, sines + i, scales, c, s);
+      put(d, c, s, cosine + i * kCopies, sine + i * kCopies);
     }
   }
 
-  // The block of tokens where rows of both tables lie in whole groups of Numbers: nothing is asked
-  // row by row. False where they do not.
+  // The block of tokens, of whole rows.
   template <typename Format>
-  HWY_ATTR HWY_INLINE bool from_whole_rows(const RotaryArgs& args, const Piece& piece,
+  HWY_ATTR HWY_INLINE void from_whole_rows(const RotaryArgs& args, const Piece& piece,
                                            int64_t batch, int64_t token, int64_t count) {
-    constexpr Dtype kOwn = sizeof(Number) == 4 ? Dtype::kFloat32 : Dtype::kFloat64;
-    const TableStrides& of_cosine = args.cosine_strides;
-    const TableStrides& of_sine = args.sine_strides;
-    if (args.table_dtype != kOwn || args.axis_map.data != nullptr ||
-        args.table_rows.numbers.data != nullptr || piece.blocks != 1 ||
-        static_cast<size_t>(piece.length) != padded_ || of_cosine.pair != 1 || of_sine.pair != 1) {
-      return false;
-    }
-    const D d;
-    const auto scale = hn::Set(d, static_cast<Number>(args.scale));
-    const auto sine_scale =
-        hn::Set(d, static_cast<Number>(args.inverse ? -args.scale : args.scale));
-    const int64_t pair = piece.first_pair(args, 0);
-    const Number* cosines = static_cast<const Number*>(args.cosine) + batch * of_cosine.batch +
-                            token * of_cosine.token + pair;
-    const Number* sines = static_cast<const Number*>(args.sine) + batch * of_sine.batch +
-                          token * of_sine.token + pair;
+    const Scales scales(args);
+    Rows row = rows(args, piece, batch, token);
     const size_t requested = padded_ * sizeof(Number) <= kLongRowBytes ? padded_ : 0;
     for (int64_t i = 0; i < count; ++i) {
       const size_t at = static_cast<size_t>(i) * numbers();
       for (size_t j = 0; j < requested; j += kLineNumbers) {
-        prefetch_later(cosines + j + kTableAhead);
-        prefetch_later(sines + j + kTableAhead);
+        prefetch_later(row.cosine + j + kTableAhead<Number>);
+        prefetch_later(row.sine + j + kTableAhead<Number>);
       }
-      put_row<Format>(cosines, sines, padded_, scale, sine_scale, cosine_ + at, sine_ + at);
-      cosines += of_cosine.token;
-      sines += of_sine.token;
+      put_row<Format>(row.cosine, row.sine, padded_, scales, cosine_ + at, sine_ + at);
+      row.cosine += row.cosine_step;
+      row.sine += row.sine_step;
     }
-    return true;
   }
 
   // Frequencies of the piece and, for multi-axis rotary, the positions of one token; then the

@@ -34,17 +34,22 @@ HWY_INLINE void turn(D d, V& a, V& b, V c, V s) {
 template <class D>
 struct OneVector {
   hn::Vec<D> cosine, sine;
+  static constexpr int kVectors = 1;
   HWY_INLINE OneVector(D d, const hn::TFromD<D>* c, const hn::TFromD<D>* s)
       : cosine(hn::Load(d, c)), sine(hn::Load(d, s)) {}
+  HWY_INLINE OneVector(const hn::Vec<D>* c, const hn::Vec<D>* s) : cosine(c[0]), sine(s[0]) {}
 };
 template <class D>
 struct TwoVectors {
+  static constexpr int kVectors = 2;
   hn::Vec<D> cosine1, cosine2, sine1, sine2;
   HWY_INLINE TwoVectors(D d, const hn::TFromD<D>* c, const hn::TFromD<D>* s)
       : cosine1(hn::Load(d, c)),
         cosine2(hn::Load(d, c + hn::Lanes(d))),
         sine1(hn::Load(d, s)),
         sine2(hn::Load(d, s + hn::Lanes(d))) {}
+  HWY_INLINE TwoVectors(const hn::Vec<D>* c, const hn::Vec<D>* s)
+      : cosine1(c[0]), cosine2(c[1]), sine1(s[0]), sine2(s[1]) {}
 };
 
 // One group of pairs in a row. Its members:

@@ -68,7 +68,12 @@ class RotaryRuns {
   // copy_rest: of what is not rotated, if it is to be anywhere else. lines: kLineBuffer bytes.
   RotaryRuns(const RotaryArgs& args, const RotaryTensor& tensor, const Piece& piece,
              const Tokens& tokens, const Angles& angles, bool copy_rest, char* lines)
-      : args_(args), tensor_(tensor), piece_(piece), tokens_(tokens), lines_(lines) {
+      : args_(args),
+        tensor_(tensor),
+        piece_(piece),
+        tokens_(tokens),
+        angles_(angles),
+        lines_(lines) {
     const int64_t batch = tokens.batch, token = tokens.first;
     in_ = static_cast<const T*>(tensor.in) + batch * tensor.in_strides.batch +
           token * tensor.in_strides.token;
@@ -109,9 +114,30 @@ class RotaryRuns {
     }
   }
 
+  // One head, all of whose angles are its own: rows of the tables are read where they are.
+  static bool reads_tables(const RotaryArgs& args) {
+    const RotaryTensor& x = args.tensors[0];
+    return args.tensor_count == 1 && x.heads == 1 && x.in_strides.dim == 1 &&
+           x.out_strides.dim == 1;
+  }
+  HWY_ATTR void rotate_by_tables() const {
+    switch (way_) {
+      case Way::kStrided:
+        break;
+      case Way::kInPlace:
+        if constexpr (!kRearranges) return by_tables<Way::kInPlace>();
+        break;
+      case Way::kStream:
+        return by_tables<kStreams && Row::kStreams ? Way::kStream : Way::kOrdinary>();
+      default:
+        return by_tables<Way::kOrdinary>();
+    }
+  }
+
  private:
   static constexpr bool kStreams = HWY_ARCH_X86 != 0;
   static constexpr int64_t kSize = static_cast<int64_t>(sizeof(T));
+  static constexpr int64_t kLineNumbers = kLineBytes / static_cast<int64_t>(sizeof(Number));
   // Then all dims are neighbours, and written elsewhere: the caller sees to it.
   static constexpr bool kRearranges = Row::kNeighboursIn != Row::kNeighboursOut;
 
@@ -122,8 +148,10 @@ class RotaryRuns {
 
   // Rows one after the other, and beside each some more:
   //
-  //   of the tokens of a head, beside each the same token of other heads
-  //   of the heads of a token, beside each the same head of other tokens (kOwnAngles)
+  //   of the tokens of a head, beside each the same token of other heads   (kShared)
+  //   of the heads of a token, beside each the same head of other tokens   (kOwn)
+  //   of the tokens of the only head, by rows of the tables                (kOfTables)
+  enum class AnglesOf { kShared, kOwn, kOfTables };
   struct Run {
     const T* in;
     int64_t in_beside, in_step;  // to the row beside, to the next row
@@ -131,7 +159,7 @@ class RotaryRuns {
     int64_t out_beside, out_step;
     const Number* cosine;
     const Number* sine;
-    int64_t angle_beside, angle_step;
+    int64_t angle_beside, cosine_step, sine_step;
     int64_t count;
     // From a row to one that comes soon: of the run, or (from row `turn` on) of a later one.
     int64_t ahead, turn, ahead_later;
@@ -169,14 +197,14 @@ class RotaryRuns {
     run.out_beside = out.head;
     run.in_step = in.token;
     run.out_step = out.token;
-    run.angle_step = per_token_;
+    run.cosine_step = run.sine_step = per_token_;
     run.count = tokens_.count;
     // Behind the last heads come the next tokens.
     const bool last_heads = tensor_.heads <= kCount;
     look_ahead(run, kCount, last_heads ? run.count * in.token : kCount * in.head);
     Writers<kWay, kCount> writers(by_lines_ ? lines_ : nullptr, row_bytes());
     for (int64_t head = first; head < last; head += kCount) {
-      rotate_run<kWay, kWay != Way::kStrided, false>(run, writers);
+      rotate_run<kWay, kWay != Way::kStrided, AnglesOf::kShared>(run, writers);
       run.in += kCount * in.head;
       run.out += kCount * out.head;
     }
@@ -201,7 +229,8 @@ class RotaryRuns {
     look_ahead(run, kCount, kCount * in.token);
     Writers<kWay, kCount> writers(by_lines_ ? lines_ : nullptr, row_bytes());
     for (int64_t token = first; token < last; token += kCount) {
-      rotate_run<kWay, (kCount > 1), (kCount > 1)>(run, writers);
+      rotate_run<kWay, (kCount > 1), kCount == 1 ? AnglesOf::kShared : AnglesOf::kOwn>(run,
+                                                                                       writers);
       run.in += kCount * in.token;
       run.out += kCount * out.token;
       run.cosine += kCount * per_token_;
@@ -209,6 +238,23 @@ class RotaryRuns {
     }
     writers.finish();
     return last;
+  }
+
+  template <Way kWay>
+  HWY_ATTR void by_tables() const {
+    const typename Angles::Rows rows = Angles::rows(args_, piece_, tokens_.batch, tokens_.first);
+    Run run = start(0, 0);
+    run.in_step = tensor_.in_strides.token;
+    run.out_step = tensor_.out_strides.token;
+    run.cosine = rows.cosine;
+    run.sine = rows.sine;
+    run.cosine_step = rows.cosine_step;
+    run.sine_step = rows.sine_step;
+    run.count = tokens_.count;
+    look_ahead(run, 1, run.count * run.in_step);
+    Writers<kWay, 1> writers(by_lines_ ? lines_ : nullptr, row_bytes());
+    rotate_run<kWay, true, AnglesOf::kOfTables>(run, writers);
+    writers.finish();
   }
 
   HWY_INLINE Run start(int64_t token, int64_t head) const {
@@ -334,7 +380,7 @@ class RotaryRuns {
     return args_.in_half_block;
   }
 
-  template <Way kWay, bool kAhead, bool kOwnAngles, int kCount>
+  template <Way kWay, bool kAhead, AnglesOf kAngles, int kCount>
   HWY_ATTR HWY_INLINE void rotate_run(const Run& given, Writers<kWay, kCount>& writers) const {
     // Copies: what is written might be members of anything.
     const Run run = given;
@@ -362,8 +408,8 @@ class RotaryRuns {
       } else {
         constexpr Store kStore = kWay == Way::kStream ? Store::kStream : Store::kOrdinary;
         const int64_t ahead = i < run.turn ? run.ahead : run.ahead_later;
-        rotate_rows<kStore, kAhead, kOwnAngles, kCount>(pairs, from, out, cosine, sine,
-                                                        run.angle_beside, ahead);
+        rotate_rows<kStore, kAhead, kAngles, kCount>(pairs, from, out, cosine, sine,
+                                                     run.angle_beside, ahead);
       }
       if constexpr (kWay != Way::kInPlace) {
         if (copy_rest) {
@@ -373,8 +419,8 @@ class RotaryRuns {
       }
       in += run.in_step;
       to += run.out_step;
-      cosine += run.angle_step;
-      sine += run.angle_step;
+      cosine += run.cosine_step;
+      sine += run.sine_step;
     }
   }
 
@@ -388,16 +434,42 @@ class RotaryRuns {
     }
   }
 
-  template <Store kStore, bool kAhead, bool kOwnAngles, int kCount>
+  // Cosines and sines of a group, at hand or of the tables.
+  template <AnglesOf kAngles>
+  HWY_ATTR HWY_INLINE typename Row::template Angles<D> angles_at(
+      D d, const Number* cosine, const Number* sine,
+      [[maybe_unused]] const typename Angles::Scales& scales) const {
+    using Vectors = typename Row::template Angles<D>;
+    if constexpr (kAngles == AnglesOf::kOfTables) {
+      using Format = std::conditional_t<kRounding == Rounding::kAsWritten, T, void>;
+      hn::Vec<D> c[Vectors::kVectors], s[Vectors::kVectors];
+      angles_.template read_group<Format>(d, cosine, sine, scales, c, s);
+      return Vectors(c, s);
+    } else {
+      return Vectors(d, cosine, sine);
+    }
+  }
+
+  template <Store kStore, bool kAhead, AnglesOf kAngles, int kCount>
   HWY_ATTR HWY_INLINE void rotate_rows(const Pairs& pairs, const T* const* in, T* const* out,
                                        const Number* cosine, const Number* sine,
                                        int64_t angle_beside, [[maybe_unused]] int64_t ahead) const {
     const D d;
+    const typename Angles::Scales scales(args_);
+    // Of a group, where they are read.
+    constexpr int64_t kAnglesOfGroup =
+        kGroup * (kAngles == AnglesOf::kOfTables ? 1 : static_cast<int64_t>(Row::kCopies));
     int64_t first = pairs.first;
     for (int64_t block = 0; block < pairs.blocks; ++block) {
       int64_t dim = first;
       for (const int64_t end = first + pairs.groups_dims; dim < end; dim += kGroupDims) {
-        const typename Row::template Angles<D> shared(d, cosine, sine);
+        if constexpr (kAngles == AnglesOf::kOfTables) {
+          for (int64_t at = 0; at < kGroup; at += kLineNumbers) {
+            prefetch_later(cosine + at + kTableAhead<Number>);
+            prefetch_later(sine + at + kTableAhead<Number>);
+          }
+        }
+        const auto shared = angles_at<kAngles>(d, cosine, sine, scales);
         // All reads before all writes: rows are often a multiple of 4 KiB apart, and processors
         // take a read at such a distance from a fresh write for a read of it.
         typename Row::template Group<D> numbers[kCount];
@@ -410,22 +482,23 @@ class RotaryRuns {
         });
         unrolled<kCount>([&](auto j) POSENC_INLINED {
           T* const to = out[j] + dim;
-          const int64_t own = kOwnAngles ? j * angle_beside : 0;
-          const typename Row::template Angles<D> angles =
-              kOwnAngles ? typename Row::template Angles<D>(d, cosine + own, sine + own) : shared;
+          const int64_t own = j * angle_beside;
+          const auto angles = kAngles == AnglesOf::kOwn
+                                  ? angles_at<kAngles>(d, cosine + own, sine + own, scales)
+                                  : shared;
           Row::template rotate<kStore, kRounding>(d, numbers[j], to, to + pairs.far, angles);
         });
-        cosine += kGroup * static_cast<int64_t>(Row::kCopies);
-        sine += kGroup * static_cast<int64_t>(Row::kCopies);
+        cosine += kAnglesOfGroup;
+        sine += kAnglesOfGroup;
       }
-      if (pairs.rest != 0) {
+      if (kAngles != AnglesOf::kOfTables && pairs.rest != 0) {
         for (int j = 0; j < kCount; ++j) {
-          const int64_t own = kOwnAngles ? j * angle_beside : 0;
+          const int64_t own = kAngles == AnglesOf::kOwn ? j * angle_beside : 0;
           rotate_part(in[j] + in_dim(pairs, first, dim), 1, in_far(pairs), out[j] + dim, 1,
                       pairs.far, pairs.rest, cosine + own, sine + own);
         }
-        cosine += kGroup * static_cast<int64_t>(Row::kCopies);
-        sine += kGroup * static_cast<int64_t>(Row::kCopies);
+        cosine += kAnglesOfGroup;
+        sine += kAnglesOfGroup;
       }
       first += pairs.block_dims;
     }
@@ -511,6 +584,7 @@ class RotaryRuns {
   const RotaryTensor& tensor_;
   const Piece& piece_;
   const Tokens tokens_;
+  const Angles& angles_;
   // Of the first head of the first token.
   const T* in_;
   T* out_;

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 
 import numpy as np
 import pytest
 from arrays import aligned, unsigned
+from matrices import pairwise
 from oracle import DTYPES, HALF_DTYPES, assert_same_bits
 from rotations import assert_rotated, frequencies, interleave
-from targets import LARGE, NEEDS_NATIVE
+from targets import LARGE, NEEDS_NATIVE, written_past_the_cache
 
 import posenc_native as pn
 
@@ -58,6 +60,47 @@ def test_tables_rotate_to_the_same_bits(target, dtype):
             x, positions, frequencies(40), layout="hsd", pairing=pairing, scale=1.2
         )
         assert_same_bits(by_tables, by_phase)
+
+
+@pairwise(
+    dtype=DTYPES,
+    pairing=["half", "interleaved", 64],
+    head_dim=[64, 128, 8192],
+    place=["in place", "out", "past the cache"],
+    compute=["float32", "as_written"],
+    inverse=[False, True],
+    batch_of_tables=[1, 3],
+)
+def test_tables_of_one_head_are_read_where_they_are(
+    target, dtype, pairing, head_dim, place, compute, inverse, batch_of_tables
+):
+    """Rows of neighbours are, rows of numbers with gaps cannot be. NaNs have payloads and signs."""
+    rng = np.random.default_rng(16)
+    table_dtype = np.float64 if dtype == "float64" else np.float32
+    x = aligned((3, 2, 7, head_dim), DTYPES[dtype])
+    x[...] = rng.standard_normal(x.shape)
+    tables = rng.standard_normal((2, batch_of_tables, 2, 7, head_dim // 2)).astype(table_dtype)
+    bits = unsigned(tables).reshape(-1)
+    nans = unsigned(np.array([np.nan, -np.nan], table_dtype)).repeat(20)
+    bits[rng.integers(0, bits.size, 40)] = nans + rng.integers(0, 1000, 40).astype(bits.dtype)
+    cos, with_gaps = tables[0], np.zeros((*tables.shape, 2), table_dtype)
+    with_gaps[..., 0] = tables
+    sin = np.zeros((batch_of_tables, 2, 7, head_dim), table_dtype)[..., : head_dim // 2]
+    sin[...] = tables[1]
+    options = {"layout": "bhsd", "pairing": pairing, "inverse": inverse, "compute": compute}
+    expected = np.concatenate(
+        [
+            pn.apply_rotary_tables(row[None], *(t[None, ..., 0] for t in tables_of_row), **options)
+            for row, tables_of_row in zip(
+                x, itertools.cycle(with_gaps.swapaxes(0, 1)), strict=False
+            )
+        ]
+    )
+    out = x.copy() if place == "in place" else np.empty_like(x)
+    with contextlib.nullcontext() if place != "past the cache" else written_past_the_cache():
+        pn.apply_rotary_tables(out if place == "in place" else x, cos, sin, out=out, **options)
+    assert np.array_equal(unsigned(out), unsigned(expected))
+    assert np.isnan(out.astype(np.float64)).any()
 
 
 def test_axes_of_one_kind_are_no_axes(target):
