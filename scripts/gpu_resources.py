@@ -87,7 +87,7 @@ class Kernel:
     def faults(self, policy: dict[str, int]) -> Iterator[str]:
         """What is wrong with it: what, then what was expected and what came."""
         name = self.name.replace("Thread<", "<")
-        match = re.fullmatch(r"\w+<(\w+), (\d+)(?:, (\w+))?(?:, (\w+))?>", name)
+        match = re.fullmatch(r"\w+<(\w+), (\d+)(?:, (\w+))?(?:, (\w+))?(?:, \w+)*>", name)
         limits = next((one for one in LIMITS if re.match(one.names, name)), None)
         if match is None or limits is None:
             yield "limits: expected some in LIMITS of scripts/gpu_resources.py, got none"
@@ -182,7 +182,7 @@ LIMITS = [
     Limits(r"DiagonalSums<\w+, 1, true>", 4750, _of_diagonals, wide_stores=False),
     Limits(r"DiagonalSums<", 2600, _of_diagonals, wide_stores=False),
     Limits(r"BlockTotals<", 1650, lambda _: 8),  # of an entry, at once
-    Limits(r"Gather<", 2650, lambda v: v.policy["kTileRows"]),  # of content
+    Limits(r"Gather<", 3030, lambda v: v.policy["kTileRows"]),  # of content
     # Numbers one by one: several entries for 8 rows, in four places.
     Limits(r"Scatter<", 6250),
     Limits(

@@ -69,9 +69,9 @@ template <typename T, int kVector>
 auto kernel_of(const NormGradientThread<T, kVector>* /*thread*/) {
   return norm_gradient_kernel<NormGradientThread<T, kVector>>;
 }
-template <typename T, int kVector, int kDims>
-auto kernel_of(const NormGradientWarpThread<T, kVector, kDims>* /*thread*/) {
-  return norm_gradient_warp_kernel<NormGradientWarpThread<T, kVector, kDims>>;
+template <typename T, int kVector, int kDims, int kPairs, bool kInterleaved>
+auto kernel_of(const NormGradientWarpThread<T, kVector, kDims, kPairs, kInterleaved>* /*thread*/) {
+  return norm_gradient_warp_kernel<NormGradientWarpThread<T, kVector, kDims, kPairs, kInterleaved>>;
 }
 
 }  // namespace

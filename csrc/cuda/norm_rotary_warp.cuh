@@ -1,20 +1,23 @@
 // What stands before attention on a GPU, for the heads that most models have: a norm over the head
-// that comes first (or none), heads of 64 or 128 dims in two halves, 16-byte accesses, one
-// rotation and one weight for all heads of q, and of k. All else is done by norm_rotary.cuh.
+// that comes first (or none), heads of 64, 128 or 256 dims of which the first ones are turned, in
+// two halves or as neighbours (WarpShape), aligned accesses, one rotation and one weight for all
+// heads of q, and of k. All else is done by norm_rotary.cuh.
 // Plain C++ as well, which tests run on the host (on_host/).
 //
 //   block     a warp for each token
 //   warp      the heads of a token, some at a time: kHeads side by side, kAhead after them
-//   lane      of a head, kVector neighbouring dims and their partners half a head away:
+//   lane      of a head, kVector neighbouring dims of every kUnit, so that it has both partners of
+//             its pairs:
 //
 //             dims of a head   0 ...... 7 | 8 ...... 15 | ...  64 .... 71 | 72 .... 79 | ...
 //             lane                  0           1                  0            1
+//             word                  0           0                  1            1
 //
 //   1. once a token, every lane computes some of the angles and weights, for all of the warp;
 //      meanwhile the words of the first kAhead * kHeads heads are on their way
 //   2. the sum of the squares: within the lane, then across lanes, in the order of
 //      core/norm_rotary.h. Addition commutes: all lanes of a head end with the same bits.
-//   3. x r w; a lane has both partners of its pairs; rounded, written: out, a cache, or both
+//   3. x r w; pairs are turned; rounded, written: out, a cache, or both
 //
 // Nothing waits for another warp.
 #pragma once
@@ -26,21 +29,25 @@
 
 namespace posenc::cuda {
 
-// How a warp has the dims of heads, and what its lanes keep for each other.
-template <typename T, int kVector, int kDims>
+// How a warp has the dims of heads, and what its lanes keep for each other. kPairs: those that are
+// turned, of the first dims of a head.
+template <typename T, int kVector, int kDims, int kPairs, bool kInterleaved>
 class NormRotaryWarp : public NormRotaryBlock<T, 2> {
   using Block = NormRotaryBlock<T, 2>;
 
  public:
   using typename Block::Number;
 
-  static constexpr int kHalf = kDims / 2;
-  static constexpr int kLanesOfHead = kHalf / kVector;
+  static constexpr int kUnit = kPairs < kPartialSums ? kPartialSums / 2 : kPartialSums;
+  static constexpr int kWords = kDims / kUnit;             // of a lane and head
+  static constexpr int kTurnedWords = 2 * kPairs / kUnit;  // the first ones
+  static constexpr int kLanesOfHead = kUnit / kVector;
   static constexpr int kHeads = kLanes / kLanesOfHead;
   static constexpr int kSums = kVector / 2;  // partial sums of a lane
+  static_assert(kWords * kUnit == kDims && kTurnedWords * kUnit == 2 * kPairs);
 
   // Of a warp: cosines, sines, and the weights of q and of k.
-  static constexpr int kNumbersOfWarp = 2 * kHalf + 2 * kDims;
+  static constexpr int kNumbersOfWarp = 2 * kPairs + 2 * kDims;
 
  protected:
   using Block::args_, Block::rotary_, Block::x_, Block::y_;
@@ -49,16 +56,16 @@ class NormRotaryWarp : public NormRotaryBlock<T, 2> {
   POSENC_HD Number* cosines() const {
     return reinterpret_cast<Number*>(Block::shared_) + y_ * kNumbersOfWarp;
   }
-  POSENC_HD Number* sines() const { return cosines() + kHalf; }
-  POSENC_HD Number* weights(int tensor) const { return cosines() + 2 * kHalf + tensor * kDims; }
+  POSENC_HD Number* sines() const { return cosines() + kPairs; }
+  POSENC_HD Number* weights(int tensor) const { return cosines() + 2 * kPairs + tensor * kDims; }
 
-  // First dim of the lane.
+  // First dim of the lane in each kUnit.
   POSENC_HD int dim() const { return x_ % kLanesOfHead * kVector; }
 
   // Every lane computes some of the angles of a token, for all of the warp.
   POSENC_HD void keep_angles(int64_t batch, int64_t token) const {
 #pragma unroll 1
-    for (int pair = x_; pair < kHalf; pair += kLanes) {
+    for (int pair = x_; pair < kPairs; pair += kLanes) {
       const SinCos<Number> angle = Block::angle_of(batch, token, 0, pair, [&](int64_t term) {
         return rotary_.inv_freq.turns(term, 0, pair);
       });
@@ -78,44 +85,62 @@ class NormRotaryWarp : public NormRotaryBlock<T, 2> {
     }
   }
 
-  // Of product(j) and far_product(j), of the lane's j-th dim and of its partner: q[i] of
-  // core/norm_rotary.h, of a head of 64 dims already with q[i + 16], which is half a head away.
-  template <typename Product, typename FarProduct>
-  static POSENC_HD void partial_sums(const Product& product, const FarProduct& far_product,
-                                     Number* sums) {
+  // Of product(word, j), of the lane's j-th dim in a word: q[i] of core/norm_rotary.h, where kUnit
+  // is half of kPartialSums already with q[i + 16], which is in every second word.
+  template <typename Product>
+  static POSENC_HD void partial_sums(const Product& product, Number* sums) {
+    constexpr int kStep = kPartialSums / kUnit;  // words from a dim to that of its partial sum
 #pragma unroll
     for (int j = 0; j < kSums; ++j) {
-      const Number even = product(2 * j), odd = product(2 * j + 1);
-      const Number far_even = far_product(2 * j), far_odd = far_product(2 * j + 1);
-      if constexpr (kDims == kPartialSums) {
-        sums[j] = (even + odd) + (far_even + far_odd);
-      } else {
-        static_assert(kDims == 2 * kPartialSums);
-        sums[j] = (even + far_even) + (odd + far_odd);
+      Number q[kStep];
+#pragma unroll
+      for (int first = 0; first < kStep; ++first) {
+        Number even = product(first, 2 * j), odd = product(first, 2 * j + 1);
+#pragma unroll
+        for (int word = first + kStep; word < kWords; word += kStep) {
+          even = even + product(word, 2 * j);
+          odd = odd + product(word, 2 * j + 1);
+        }
+        q[first] = even + odd;
       }
+      sums[j] = kStep == 1 ? q[0] : q[0] + q[kStep - 1];
     }
   }
 
   // Once they have been added across lanes.
   static POSENC_HD Number total(Number* sums) {
-    Block::template add_halves<kSums / 2>(sums);
+    if constexpr (kSums > 1) Block::template add_halves<kSums / 2>(sums);
     return sums[0];
+  }
+
+  // visit(word, partner's word, first of their pairs) for the words that are turned: a word beside
+  // its partners, or a word of neighbours.
+  template <typename Visit>
+  POSENC_HD void for_turned_words(const Visit& visit) const {
+    constexpr int kPartner = kInterleaved ? 0 : kTurnedWords / 2;
+#pragma unroll
+    for (int word = 0; word < kTurnedWords - kPartner; ++word) {
+      const int first = word * kUnit + dim();
+      visit(word, word + kPartner, kInterleaved ? first / 2 : first);
+    }
   }
 };
 
-template <typename T, int kVector, int kDims>
-class NormRotaryWarpThread : public NormRotaryWarp<T, kVector, kDims> {
-  using Warp = NormRotaryWarp<T, kVector, kDims>;
+template <typename T, int kVector, int kDims, int kPairs, bool kInterleaved>
+class NormRotaryWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, kInterleaved> {
+  using Warp = NormRotaryWarp<T, kVector, kDims, kPairs, kInterleaved>;
   using Warp::args_, Warp::rotary_, Warp::plan_, Warp::as_written_, Warp::x_, Warp::y_;
-  using Warp::kHalf, Warp::kSums, Warp::dim;
+  using Warp::kUnit, Warp::kWords, Warp::kTurnedWords, Warp::kSums, Warp::dim;
 
-  static constexpr int kPairs = 4;  // that are turned at once
+  static constexpr int kNumbers = kVector < 4 ? kVector : 4;  // of a word, that are turned at once
 
  public:
   using typename Warp::Number;
   using Warp::kHeads, Warp::kLanesOfHead;
 
-  static constexpr int kAhead = 2;
+  // Of a head, that a lane has at most: there are no registers for more.
+  static constexpr int kMostNumbers = 64 / static_cast<int>(sizeof(T));
+  static constexpr int kAhead = kWords < 4 ? 4 / kWords : 1;
   static constexpr int kStepHeads = kHeads * kAhead;
   static constexpr int kAllSums = kAhead * kSums;
 
@@ -149,18 +174,13 @@ class NormRotaryWarpThread : public NormRotaryWarp<T, kVector, kDims> {
   POSENC_HD void request_first() {
     if (steps_ == 0) return;
     take(0);
-    for_each_head([&](int /*i*/, const T* from) {
-      request(from);
-      request(from + kHalf);
-    });
+    for_each_word([&](int /*i*/, int /*word*/, const T* from) { request(from); });
   }
 
   POSENC_HD void read(int step) {
     take(step);
-    for_each_head([&](int i, const T* from) {
-      near_[i] = read_word<T, kVector>(from);
-      far_[i] = read_word<T, kVector>(from + kHalf);
-    });
+    for_each_word(
+        [&](int i, int word, const T* from) { words_[i][word] = read_word<T, kVector>(from); });
   }
 
   // Once a token.
@@ -175,10 +195,12 @@ class NormRotaryWarpThread : public NormRotaryWarp<T, kVector, kDims> {
   POSENC_HD void sum() {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-      const Packet<T, kVector> near = unpack<T, kVector>(near_[i]);
-      const Packet<T, kVector> far = unpack<T, kVector>(far_[i]);
-      Warp::partial_sums([&](int j) { return square(near.numbers[j]); },
-                         [&](int j) { return square(far.numbers[j]); }, sums_ + i * kSums);
+      Warp::partial_sums(
+          [&](int word, int j) {
+            const Number x = to_real(unpack<T, kVector>(words_[i][word]).numbers[j]);
+            return x * x;
+          },
+          sums_ + i * kSums);
     }
   }
 
@@ -202,17 +224,31 @@ class NormRotaryWarpThread : public NormRotaryWarp<T, kVector, kDims> {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       if (!has(i)) continue;
-      Packet<T, kVector> near = unpack<T, kVector>(near_[i]);
-      Packet<T, kVector> far = unpack<T, kVector>(far_[i]);
-      turn(roots_[i], near, far);
       const int64_t head = head_ + i * kHeads;
-      if (to != nullptr) {
-        write_packet<T, kVector>(near, to + head * x.out_strides.head);
-        write_packet<T, kVector>(far, to + head * x.out_strides.head + kHalf);
-      }
-      if (key != nullptr) {
-        write_packet<T, kVector>(near, key + head * args_.keys.head_stride);
-        write_packet<T, kVector>(far, key + head * args_.keys.head_stride + kHalf);
+      const auto put = [&](const Packet<T, kVector>& packet, int word) {
+        if (to != nullptr) {
+          write_packet<T, kVector>(packet, to + head * x.out_strides.head + word * kUnit);
+        }
+        if (key != nullptr) {
+          write_packet<T, kVector>(packet, key + head * args_.keys.head_stride + word * kUnit);
+        }
+      };
+      Warp::for_turned_words([&](int word, int partner, int pair) {
+        Packet<T, kVector> one = unpack<T, kVector>(words_[i][word]);
+        if constexpr (kInterleaved) {
+          turn_neighbours(roots_[i], one, word, pair);
+        } else {
+          Packet<T, kVector> other = unpack<T, kVector>(words_[i][partner]);
+          turn_partners(roots_[i], one, other, word, partner, pair);
+          put(other, partner);
+        }
+        put(one, word);
+      });
+#pragma unroll
+      for (int word = kTurnedWords; word < kWords; ++word) {
+        Packet<T, kVector> one = unpack<T, kVector>(words_[i][word]);
+        if (args_.norm) scale_word(roots_[i], one, word);
+        put(one, word);
       }
     }
   }
@@ -237,77 +273,129 @@ class NormRotaryWarpThread : public NormRotaryWarp<T, kVector, kDims> {
   POSENC_HD bool has(int i) const {
     return there_ && head_ + i * kHeads < rotary_.tensors[tensor_].heads;
   }
-  // visit(i, where the lane's dims of the i-th head of the step are).
+  // visit(i, word, where it is), of the lane's words of the i-th head of the step.
   template <typename Visit>
-  POSENC_HD void for_each_head(const Visit& visit) const {
+  POSENC_HD void for_each_word(const Visit& visit) const {
     const RotaryTensor& x = rotary_.tensors[tensor_];
     const T* const from = static_cast<const T*>(x.in) + place(x.in_strides) + dim();
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-      if (has(i)) visit(i, from + (head_ + i * kHeads) * x.in_strides.head);
+      if (!has(i)) continue;
+      const T* const head = from + (head_ + i * kHeads) * x.in_strides.head;
+#pragma unroll
+      for (int word = 0; word < kWords; ++word) visit(i, word, head + word * kUnit);
     }
   }
   POSENC_HD int64_t place(const HeadStrides& strides) const {
     return batch_ * strides.batch + token_ * strides.token;
   }
 
-  static POSENC_HD Number square(T x) {
-    const Number real = to_real(x);
-    return real * real;
+  // Some numbers of a word, and back, for the sake of registers; scaled where there is a norm.
+  POSENC_HD void take(const Packet<T, kVector>& packet, int first, Number r, int word,
+                      Number (&x)[kNumbers]) const {
+#pragma unroll
+    for (int j = 0; j < kNumbers; ++j) x[j] = to_real(packet.numbers[first + j]);
+    if (!args_.norm) return;
+    const auto factors =
+        kept_packet<Number, kNumbers>(Warp::weights(tensor_) + word * kUnit + dim() + first);
+    const bool round_first = args_.rounded_before_weight[tensor_];
+#pragma unroll
+    for (int j = 0; j < kNumbers; ++j) {
+      x[j] = Warp::scaled(x[j], r, factors.numbers[j], round_first);
+    }
+  }
+  static POSENC_HD void put_back(const Number (&x)[kNumbers], int first,
+                                 Packet<T, kVector>& packet) {
+    const Packet<T, kNumbers> some = round_packet<T, kNumbers>(x);
+#pragma unroll
+    for (int j = 0; j < kNumbers; ++j) packet.numbers[first + j] = some.numbers[j];
   }
 
-  // Some pairs at a time, for the sake of registers.
-  POSENC_HD void turn(Number r, Packet<T, kVector>& near, Packet<T, kVector>& far) const {
-    static_assert(kVector % kPairs == 0);
-    const Number* const cosines = Warp::cosines() + dim();
-    const Number* const sines = Warp::sines() + dim();
-    const Number* const weights = Warp::weights(tensor_) + dim();
+  POSENC_HD void scale_word(Number r, Packet<T, kVector>& packet, int word) const {
 #pragma unroll
-    for (int first = 0; first < kVector; first += kPairs) {
-      Number a[kPairs], b[kPairs];
-#pragma unroll
-      for (int j = 0; j < kPairs; ++j) {
-        a[j] = to_real(near.numbers[first + j]);
-        b[j] = to_real(far.numbers[first + j]);
-      }
-      if (args_.norm) {
-        scale(a, r, weights + first);
-        scale(b, r, weights + kHalf + first);
-      }
-      const auto c = kept_packet<Number, kPairs>(cosines + first);
-      const auto s = kept_packet<Number, kPairs>(sines + first);
-#pragma unroll
-      for (int j = 0; j < kPairs; ++j) {
-        Warp::turn_pair(a[j], b[j], c.numbers[j], s.numbers[j]);
-      }
-      put(round_packet<T, kPairs>(a), near.numbers + first);
-      put(round_packet<T, kPairs>(b), far.numbers + first);
+    for (int first = 0; first < kVector; first += kNumbers) {
+      Number x[kNumbers];
+      take(packet, first, r, word, x);
+      put_back(x, first, packet);
     }
   }
 
-  static POSENC_HD void put(const Packet<T, kPairs>& packet, T* to) {
+  POSENC_HD void turn_partners(Number r, Packet<T, kVector>& one, Packet<T, kVector>& other,
+                               int word, int partner, int pair) const {
 #pragma unroll
-    for (int j = 0; j < kPairs; ++j) to[j] = packet.numbers[j];
+    for (int first = 0; first < kVector; first += kNumbers) {
+      Number a[kNumbers], b[kNumbers];
+      take(one, first, r, word, a);
+      take(other, first, r, partner, b);
+      const auto c = kept_packet<Number, kNumbers>(Warp::cosines() + pair + first);
+      const auto s = kept_packet<Number, kNumbers>(Warp::sines() + pair + first);
+#pragma unroll
+      for (int j = 0; j < kNumbers; ++j) {
+        Warp::turn_pair(a[j], b[j], c.numbers[j], s.numbers[j]);
+      }
+      put_back(a, first, one);
+      put_back(b, first, other);
+    }
   }
 
-  POSENC_HD void scale(Number (&x)[kPairs], Number r, const Number* weights) const {
-    const bool round_first = args_.rounded_before_weight[tensor_];
-    const auto factors = kept_packet<Number, kPairs>(weights);
+  POSENC_HD void turn_neighbours(Number r, Packet<T, kVector>& packet, int word, int pair) const {
+    constexpr int kHalf = kNumbers / 2;
 #pragma unroll
-    for (int j = 0; j < kPairs; ++j) {
-      x[j] = Warp::scaled(x[j], r, factors.numbers[j], round_first);
+    for (int first = 0; first < kVector; first += kNumbers) {
+      Number x[kNumbers];
+      take(packet, first, r, word, x);
+      const auto c = kept_packet<Number, kHalf>(Warp::cosines() + pair + first / 2);
+      const auto s = kept_packet<Number, kHalf>(Warp::sines() + pair + first / 2);
+#pragma unroll
+      for (int j = 0; j < kHalf; ++j) {
+        Warp::turn_pair(x[2 * j], x[2 * j + 1], c.numbers[j], s.numbers[j]);
+      }
+      put_back(x, first, packet);
     }
   }
 
   int64_t batch_, token_, key_at_;
   int first_step_, steps_, head_ = 0, tensor_ = 0;
   bool there_, appends_values_;
-  WordOf<T, kVector> near_[kAhead], far_[kAhead];
+  WordOf<T, kVector> words_[kAhead][kWords];
   Number sums_[kAllSums], roots_[kAhead] = {};
 };
 
 // ---------------------------------------------------------------------------------------------
 // On the host: which calls, how many warps
+
+// Heads that warps take: `pairs` of the first dims are turned.
+struct WarpShape {
+  int dims, pairs;
+  bool interleaved;
+};
+
+constexpr WarpShape kWarpShapes[] = {
+    {64, 32, false},  {128, 64, false}, {256, 128, false},  // whole, in two halves
+    {128, 32, false}, {256, 32, false},                     // the first 64 dims of them
+    {64, 32, true},   {128, 64, true},                      // whole, of neighbours
+};
+constexpr int kWarpShapeCount = sizeof(kWarpShapes) / sizeof(kWarpShapes[0]);
+
+// Neighbours that a lane has in a word: 16 bytes, or as many as leave it `most` numbers of a head.
+template <typename T>
+constexpr int warp_vector(const WarpShape& shape, int most) {
+  const int unit = shape.pairs < kPartialSums ? kPartialSums / 2 : kPartialSums;
+  return std::min(16 / static_cast<int>(sizeof(T)), most / (shape.dims / unit));
+}
+
+// Index of the shape of a call, or -1.
+inline int warp_shape(const RotaryArgs& rotary) {
+  if (rotary.rearranged() || rotary.start != 0) return -1;
+  for (int i = 0; i < kWarpShapeCount; ++i) {
+    const WarpShape& shape = kWarpShapes[i];
+    if (shape.dims == rotary.head_dim && shape.pairs == rotary.pairs &&
+        rotary.half_block == (shape.interleaved ? 1 : shape.pairs)) {
+      return i;
+    }
+  }
+  return -1;
+}
 
 // Whether heads are words of 16 bytes everywhere in a tensor.
 inline bool fits_words(const void* data, const HeadStrides& strides, int64_t size) {
@@ -318,11 +406,9 @@ inline bool fits_words(const void* data, const HeadStrides& strides, int64_t siz
 
 inline bool takes_warps(const NormRotaryArgs& args) {
   const RotaryArgs& rotary = args.rotary;
-  const int64_t size = item_size(rotary.dtype), dims = rotary.head_dim;
-  bool fits = size <= 4 && (dims == kPartialSums || dims == 2 * kPartialSums) &&
-              2 * rotary.half_block == dims && 2 * rotary.pairs == dims && !rotary.rearranged() &&
-              rotary.angle_heads() == 1 && (!args.norm || (args.norm_first && !args.over_token)) &&
-              args.v_dim * size % 16 == 0;
+  const int64_t size = item_size(rotary.dtype);
+  bool fits = size <= 4 && warp_shape(rotary) >= 0 && rotary.angle_heads() == 1 &&
+              (!args.norm || (args.norm_first && !args.over_token)) && args.v_dim * size % 16 == 0;
   for (int i = 0; i < 2; ++i) {
     const RotaryTensor& x = rotary.tensors[i];
     fits = fits && x.heads < Policy::kNarrow && fits_words(x.in, x.in_strides, size) &&
@@ -337,16 +423,19 @@ inline bool takes_warps(const NormRotaryArgs& args) {
   return fits;
 }
 
-// Of calls that take warps.
-template <template <typename, int, int> class Thread, typename Visit>
+// Calls visit(type of the thread), of calls that take warps.
+template <template <typename, int, int, int, bool> class Thread, int kShape = 0, typename Visit>
 auto visit_warp_thread(const RotaryArgs& rotary, const Visit& visit) {
+  if constexpr (kShape + 1 < kWarpShapeCount) {
+    if (warp_shape(rotary) != kShape) {
+      return visit_warp_thread<Thread, kShape + 1>(rotary, visit);
+    }
+  }
   return visit_type(rotary.dtype, [&](auto type) {
     using T = std::conditional_t<sizeof(type) == 8, float, decltype(type)>;
-    constexpr int kVector = 16 / static_cast<int>(sizeof(T));
-    if (rotary.head_dim == kPartialSums) {
-      return visit(static_cast<Thread<T, kVector, kPartialSums>*>(nullptr));
-    }
-    return visit(static_cast<Thread<T, kVector, 2 * kPartialSums>*>(nullptr));
+    constexpr WarpShape kOf = kWarpShapes[kShape];
+    constexpr int kVector = warp_vector<T>(kOf, Thread<T, 4, 64, 32, false>::kMostNumbers);
+    return visit(static_cast<Thread<T, kVector, kOf.dims, kOf.pairs, kOf.interleaved>*>(nullptr));
   });
 }
 

@@ -18,17 +18,19 @@
 
 namespace posenc::cuda {
 
-template <typename T, int kVector, int kDims>
-class NormGradientWarpThread : public NormRotaryWarp<T, kVector, kDims> {
-  using Warp = NormRotaryWarp<T, kVector, kDims>;
+template <typename T, int kVector, int kDims, int kPairs, bool kInterleaved>
+class NormGradientWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, kInterleaved> {
+  using Warp = NormRotaryWarp<T, kVector, kDims, kPairs, kInterleaved>;
   using Warp::args_, Warp::rotary_, Warp::plan_, Warp::x_, Warp::y_;
-  using Warp::kHalf, Warp::kSums, Warp::dim;
+  using Warp::kUnit, Warp::kWords, Warp::kSums, Warp::dim;
 
  public:
   using typename Warp::Number;
   using Partial = Number;
   using Warp::kHeads, Warp::kLanesOfHead;
 
+  // Of a head, that a lane has at most: there are no registers for more.
+  static constexpr int kMostNumbers = 16;
   static constexpr int kAllSums = 2 * kSums;
 
   POSENC_HD NormGradientWarpThread(const NormGradientParameters& parameters, char* shared, int x,
@@ -48,19 +50,16 @@ class NormGradientWarpThread : public NormRotaryWarp<T, kVector, kDims> {
     tensor_ = group < q_groups ? 0 : 1;
     head_ = (tensor_ == 0 ? group : group - q_groups) * kHeads + x_ / kLanesOfHead;
     is_head_ = head_ < rotary_.tensors[tensor_].heads;
-#pragma unroll
-    for (int j = 0; j < kVector; ++j) near_weights_[j] = far_weights_[j] = 0;
+    for_each_number([&](int word, int j) { weights_[word][j] = 0; });
     Warp::keep_weights();
     request(0);
   }
 
   // What the next read() takes, if there is such a token.
   POSENC_HD void request(int64_t token) const {
-    for_words(token, [&](const T* x, const T* g) {
+    for_words(token, [&](int /*word*/, const T* x, const T* g) {
       cuda::request(x);
-      cuda::request(x + kHalf);
       cuda::request(g);
-      cuda::request(g + kHalf);
     });
   }
 
@@ -73,33 +72,31 @@ class NormGradientWarpThread : public NormRotaryWarp<T, kVector, kDims> {
 
   POSENC_HD void read(int64_t token) {
     there_ = false;
-    for_words(token, [&](const T* x, const T* g) {
+    for_words(token, [&](int word, const T* x, const T* g) {
       there_ = true;
-      near_x_ = read_word<T, kVector>(x);
-      far_x_ = read_word<T, kVector>(x + kHalf);
-      near_ = read_word<T, kVector>(g);
-      far_ = read_word<T, kVector>(g + kHalf);
+      x_words_[word] = read_word<T, kVector>(x);
+      g_words_[word] = read_word<T, kVector>(g);
     });
   }
 
   // h in the place of g; of x x, and of u x.
   POSENC_HD void sum() {
-    const Packet<T, kVector> near_g = unpack<T, kVector>(near_), far_g = unpack<T, kVector>(far_);
-    const Packet<T, kVector> near_x = unpack<T, kVector>(near_x_);
-    const Packet<T, kVector> far_x = unpack<T, kVector>(far_x_);
+    for_each_number([&](int word, int j) {
+      h_[word][j] = to_real(unpack<T, kVector>(g_words_[word]).numbers[j]);
+    });
+    Warp::for_turned_words([&](int word, int partner, int pair) {
+      constexpr int kTurned = kInterleaved ? kVector / 2 : kVector;
 #pragma unroll
-    for (int j = 0; j < kVector; ++j) {
-      near_h_[j] = to_real(near_g.numbers[j]);
-      far_h_[j] = to_real(far_g.numbers[j]);
-      Warp::turn_pair(near_h_[j], far_h_[j], *kept(Warp::cosines() + dim() + j),
-                      -*kept(Warp::sines() + dim() + j));
-    }
-    Warp::partial_sums([&](int j) { return square(near_x.numbers[j]); },
-                       [&](int j) { return square(far_x.numbers[j]); }, sums_);
+      for (int j = 0; j < kTurned; ++j) {
+        Warp::turn_pair(h_[word][kInterleaved ? 2 * j : j],
+                        h_[partner][kInterleaved ? 2 * j + 1 : j],
+                        *kept(Warp::cosines() + pair + j), -*kept(Warp::sines() + pair + j));
+      }
+    });
+    Warp::partial_sums([&](int word, int j) { return x(word, j) * x(word, j); }, sums_);
     // From 0, so that no sum is a negative zero.
     Warp::partial_sums(
-        [&](int j) { return 0 + near_h_[j] * factor(j) * to_real(near_x.numbers[j]); },
-        [&](int j) { return 0 + far_h_[j] * factor(kHalf + j) * to_real(far_x.numbers[j]); },
+        [&](int word, int j) { return 0 + h_[word][j] * factor(word, j) * x(word, j); },
         sums_ + kSums);
   }
 
@@ -111,19 +108,17 @@ class NormGradientWarpThread : public NormRotaryWarp<T, kVector, kDims> {
     const Number r = Warp::inverse_root(Warp::total(sums_), kDims);
     const Number pull = r * r * (Warp::total(sums_ + kSums) / static_cast<Number>(kDims));
     if (!there_) return;
-    const Packet<T, kVector> near_x = unpack<T, kVector>(near_x_);
-    const Packet<T, kVector> far_x = unpack<T, kVector>(far_x_);
-#pragma unroll
-    for (int j = 0; j < kVector; ++j) {
-      near_h_[j] =
-          gradient(to_real(near_x.numbers[j]), near_h_[j], factor(j), r, pull, near_weights_[j]);
-      far_h_[j] = gradient(to_real(far_x.numbers[j]), far_h_[j], factor(kHalf + j), r, pull,
-                           far_weights_[j]);
-    }
+    for_each_number([&](int word, int j) {
+      const Number h = h_[word][j];
+      weights_[word][j] = multiply_add(h, x(word, j) * r, weights_[word][j]);
+      h_[word][j] = r * multiply_add(x(word, j), -pull, h * factor(word, j));
+    });
     const RotaryTensor& x = rotary_.tensors[tensor_];
     T* const to = static_cast<T*>(x.out) + place(x.out_strides, token) + dim();
-    write_packet<T, kVector>(round_packet<T, kVector>(near_h_), to);
-    write_packet<T, kVector>(round_packet<T, kVector>(far_h_), to + kHalf);
+#pragma unroll
+    for (int word = 0; word < kWords; ++word) {
+      write_packet<T, kVector>(round_packet<T, kVector>(h_[word]), to + word * kUnit);
+    }
   }
 
   // The sums of a head over the tokens of the piece.
@@ -132,34 +127,39 @@ class NormGradientWarpThread : public NormRotaryWarp<T, kVector, kDims> {
     const int64_t before = tensor_ == 0 ? 0 : rotary_.tensors[0].heads;
     const int64_t row = plan_.pieces_x * before + piece_ * rotary_.tensors[tensor_].heads + head_;
     Number* const to = static_cast<Number*>(gradient_.workspace) + row * kDims + dim();
+    constexpr int kAtOnce = kVector < 4 ? kVector : 4;
 #pragma unroll
-    for (int j = 0; j < kVector; j += 4) {
-      write_packet<Number, 4>(four(near_weights_ + j), to + j);
-      write_packet<Number, 4>(four(far_weights_ + j), to + kHalf + j);
+    for (int word = 0; word < kWords; ++word) {
+#pragma unroll
+      for (int j = 0; j < kVector; j += kAtOnce) {
+        Packet<Number, kAtOnce> some;
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) some.numbers[i] = weights_[word][j + i];
+        write_packet<Number, kAtOnce>(some, to + word * kUnit + j);
+      }
     }
   }
 
  private:
-  static POSENC_HD Number square(T x) {
-    const Number real = to_real(x);
-    return real * real;
-  }
-
   static POSENC_HD const Number* kept(const Number* number) {
     return shared_address("kept", number);
   }
 
-  static POSENC_HD Packet<Number, 4> four(const Number* numbers) {
-    return {{numbers[0], numbers[1], numbers[2], numbers[3]}};
+  // visit(word, j) for each of the lane's numbers of a head.
+  template <typename Visit>
+  static POSENC_HD void for_each_number(const Visit& visit) {
+#pragma unroll
+    for (int word = 0; word < kWords; ++word) {
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) visit(word, j);
+    }
   }
 
-  // Of the lane's j-th dim.
-  POSENC_HD Number factor(int j) const { return *kept(Warp::weights(tensor_) + dim() + j); }
-
-  static POSENC_HD Number gradient(Number x, Number h, Number factor, Number r, Number pull,
-                                   Number& weight) {
-    weight = multiply_add(h, x * r, weight);
-    return r * multiply_add(x, -pull, h * factor);
+  POSENC_HD Number x(int word, int j) const {
+    return to_real(unpack<T, kVector>(x_words_[word]).numbers[j]);
+  }
+  POSENC_HD Number factor(int word, int j) const {
+    return *kept(Warp::weights(tensor_) + word * kUnit + dim() + j);
   }
 
   POSENC_HD int64_t place(const HeadStrides& strides, int64_t token) const {
@@ -168,14 +168,18 @@ class NormGradientWarpThread : public NormRotaryWarp<T, kVector, kDims> {
            head_ * strides.head;
   }
 
-  // visit(x, g), of the lane's dims of a token.
+  // visit(word, x, g), of the lane's words of a token.
   template <typename Visit>
   POSENC_HD void for_words(int64_t token, const Visit& visit) const {
     if (!is_head_ || token >= tokens_ || piece_ * tokens_ + token >= rotary_.rows()) return;
     const RotaryTensor& x = rotary_.tensors[tensor_];
-    visit(static_cast<const T*>(x.in) + place(x.in_strides, token) + dim(),
-          static_cast<const T*>(gradient_.grads[tensor_]) +
-              place(gradient_.grad_strides[tensor_], token) + dim());
+    const T* const x_at = static_cast<const T*>(x.in) + place(x.in_strides, token) + dim();
+    const T* const g_at = static_cast<const T*>(gradient_.grads[tensor_]) +
+                          place(gradient_.grad_strides[tensor_], token) + dim();
+#pragma unroll
+    for (int word = 0; word < kWords; ++word) {
+      visit(word, x_at + word * kUnit, g_at + word * kUnit);
+    }
   }
 
   const NormRotaryGradientArgs& gradient_;
@@ -183,8 +187,8 @@ class NormGradientWarpThread : public NormRotaryWarp<T, kVector, kDims> {
   int64_t piece_ = 0;
   int tensor_ = 0, head_ = 0;
   bool is_head_ = false, there_ = false;
-  WordOf<T, kVector> near_x_, far_x_, near_, far_;
-  Number near_h_[kVector], far_h_[kVector], near_weights_[kVector], far_weights_[kVector];
+  WordOf<T, kVector> x_words_[kWords], g_words_[kWords];
+  Number h_[kWords][kVector], weights_[kWords][kVector];
   Number sums_[kAllSums];
 };
 

@@ -298,33 +298,39 @@ def kernels_of(as_before) -> Any:
     return kernels
 
 
+# Dims of a head, pairs and how these lie, as kWarpShapes of norm_rotary_warp.cuh.
+WARP_SHAPES = [
+    (64, 32, "half"), (128, 64, "half"), (256, 128, "half"), (128, 32, "half"), (256, 32, "half"),
+    (64, 32, "interleaved"), (128, 64, "interleaved"),
+]  # fmt: skip
+
+
 @pairwise(
-    dim=[64, 128], dtype=["float16", "bfloat16", "float32"], layout=["bshd", "bhsd"],
+    shape=WARP_SHAPES, dtype=["float16", "bfloat16", "float32"], layout=["bshd", "bhsd"],
     heads=[(1, 1), (3, 0), (8, 2), (32, 8), (33, 5)], tokens=[1, 7, 8, 61],
     norm=[Norm(), Norm(norm=False), Norm(weight_offset=1.0, eps=1e-3)],
     weights=[None, "float32", "bfloat16"], seed=[0, 5],
 )  # fmt: skip
-def test_a_warp_for_each_token(as_before, dim, dtype, layout, heads, tokens, norm, weights, seed):
-    """Norm, rotation and append of whole heads in two halves; by positions, and by tables as
-    written.
-    """
+def test_a_warp_for_each_token(as_before, shape, dtype, layout, heads, tokens, norm, weights, seed):
+    """Norm, rotation and append; by positions, and by tables as written."""
+    dim, pairs, pairing = shape
     CUDA_ON_HOST.simulate(seed=seed, writes_at_the_end=seed > 0)
 
     def tensor(count: int, at: int) -> np.ndarray:
-        shape = (2, tokens, count, dim) if layout == "bshd" else (2, count, tokens, dim)
-        array = aligned(shape, np.dtype(DTYPES[dtype]), 0)
-        array[...] = np.random.default_rng(at).standard_normal(shape).astype(array.dtype)
+        sizes = (2, tokens, count, dim) if layout == "bshd" else (2, count, tokens, dim)
+        array = aligned(sizes, np.dtype(DTYPES[dtype]), 0)
+        array[...] = np.random.default_rng(at).standard_normal(sizes).astype(array.dtype)
         return array
 
     q, k, v = tensor(heads[0], 0), tensor(heads[1], 1), tensor(max(heads[1], 1), 2)
     if weights is not None and norm.norm:
         norm = norm._replace(q_weight=numbers(weights, dim), k_weight=numbers(weights, dim)[::-1])
     positions = np.arange(2 * tokens).reshape(2, tokens) * 1001 - 5
-    rotation = Rotation(positions, frequencies(dim // 2), layout, scale=0.5, inverse=bool(seed))
-    cos, sin = NATIVE.rotary_tables(
-        positions, frequencies(dim // 2), None, 1.0, np.dtype(np.float32)
+    rotation = Rotation(
+        positions, frequencies(pairs), layout, pairing, scale=0.5, inverse=bool(seed)
     )
-    tables = TableRotation(cos, sin, layout, compute="as_written")
+    cos, sin = NATIVE.rotary_tables(positions, frequencies(pairs), None, 1.0, np.dtype(np.float32))
+    tables = TableRotation(cos, sin, layout, pairing, compute="as_written")
     if norm.norm:
         for inplace in (False, True):
             assert_agree("norm_rotary_qk", q, k, *rotation, "float32", *norm, inplace)
@@ -345,27 +351,30 @@ def test_a_warp_for_each_token(as_before, dim, dtype, layout, heads, tokens, nor
 
 
 @pairwise(
-    dim=[64, 128], dtype=["float16", "bfloat16", "float32"], layout=["bshd", "bhsd"],
+    shape=WARP_SHAPES, dtype=["float16", "bfloat16", "float32"], layout=["bshd", "bhsd"],
     heads=[(1, 1), (3, 2), (8, 2), (33, 5)], tokens=[1, 7, 61, 5000],
     weights=[None, "float32", "bfloat16"], seed=[0, 5],
 )  # fmt: skip
-def test_gradients_by_warps(as_before, dim, dtype, layout, heads, tokens, weights, seed):
+def test_gradients_by_warps(as_before, shape, dtype, layout, heads, tokens, weights, seed):
     """The same pieces of tokens as by blocks: the same bits of dx and of the weights' sums."""
+    dim, pairs, pairing = shape
     if tokens == 5000:
         heads = (2, 1)  # several rounds of 32 tokens in a piece
     CUDA_ON_HOST.simulate(seed=seed, writes_at_the_end=seed > 0)
     tensors = []
     for at, count in enumerate((*heads, *heads)):
-        shape = (2, tokens, count, dim) if layout == "bshd" else (2, count, tokens, dim)
-        array = aligned(shape, np.dtype(DTYPES[dtype]), 0)
-        array[...] = np.random.default_rng(at).standard_normal(shape).astype(array.dtype)
+        sizes = (2, tokens, count, dim) if layout == "bshd" else (2, count, tokens, dim)
+        array = aligned(sizes, np.dtype(DTYPES[dtype]), 0)
+        array[...] = np.random.default_rng(at).standard_normal(sizes).astype(array.dtype)
         array[:, :1] = 0  # sums of zeros have a sign
         tensors.append(array)
     norm = Norm(weight_offset=0.5)
     if weights is not None:
         norm = norm._replace(q_weight=numbers(weights, dim), k_weight=numbers(weights, dim)[::-1])
     positions = np.arange(2 * tokens).reshape(2, tokens) * 1001 - 5
-    rotation = Rotation(positions, frequencies(dim // 2), layout, scale=0.5, inverse=bool(seed))
+    rotation = Rotation(
+        positions, frequencies(pairs), layout, pairing, scale=0.5, inverse=bool(seed)
+    )
     options = (*rotation, "float32", *norm)
     ours = CUDA_ON_HOST.norm_rotary_backward(*tensors, *options)
     by_blocks = []
@@ -383,7 +392,7 @@ def test_gradients_by_warps(as_before, dim, dtype, layout, heads, tokens, weight
 
 
 def test_which_calls_take_warps(kernels_of):
-    """What is not aligned, not in two halves or of other widths goes by blocks, alike."""
+    """What is not aligned or of other widths goes by blocks, alike."""
 
     def kernel(*shape: int, before: int = 0, dtype: str = "bfloat16", **options: Any) -> str:
         itemsize = np.dtype(DTYPES[dtype]).itemsize
@@ -397,9 +406,13 @@ def test_which_calls_take_warps(kernels_of):
 
     assert kernel(1, 5, 3, 128) == "NormRotaryWarp"
     assert kernel(1, 5, 3, 64, dtype="float32", weight_offset=1.0) == "NormRotaryWarp"
+    for dims, pairs, pairing in WARP_SHAPES:
+        options = {"inv_freq": frequencies(pairs), "pairing": pairing}
+        assert kernel(1, 5, 3, dims, **options) == "NormRotaryWarp"
     for options in (
-        {"pairing": "interleaved"}, {"norm_first": False}, {"norm_over": "token"},
-        {"before": 1}, {"dtype": "float64"}, {"inv_freq": frequencies(32)},
+        {"pairing": 32}, {"norm_first": False}, {"norm_over": "token"},
+        {"inv_freq": frequencies(32), "rotary_start": 64},
+        {"before": 1}, {"dtype": "float64"}, {"inv_freq": frequencies(48)},
         {"q_weight": np.ones((3, 128))},
     ):  # fmt: skip
         assert kernel(1, 5, 3, 128, **options) == "NormRotary", options
@@ -593,6 +606,27 @@ def test_gather_and_shift_sizes(keys, width, queries, dtype):
             assert_agree("relative_gather", x, columns, keys, start, *options)
         options = (None, width, queries - 1, None, None, scale, None)
         assert_agree("relative_scatter", content, *options)
+
+
+@pairwise(
+    dtype=DTYPES, keys=[64, 72, 200], width=[1, 9, 33, 129, 400], queries=[1, 8, 9, 41],
+    before=[0, 1, 5], kind=["clipped", "down", "far", "none", "steps"], scale=[1.0, 0.3],
+)  # fmt: skip
+def test_windows_of_one_column_and_of_neighbours(dtype, keys, width, queries, before, kind, scale):
+    """Read by a number or by a word for each row, of rows that begin at any place; or not."""
+    distance = np.arange(queries + keys - 1) - (queries + keys - 1) // 2
+    index = {
+        "clipped": np.clip(distance + width // 2, 0, width - 1),
+        "down": np.clip(width // 2 - distance, 0, width - 1),
+        "far": np.where(distance < 0, width - 1, -1),
+        "none": np.full(len(distance), -1),
+        "steps": np.clip(distance // 20 + width // 2, 0, width - 1),
+    }[kind]
+    x = placed((2, queries, width), np.dtype(DTYPES[dtype]), 0, before)
+    x.array[...] = numbers(dtype, 2, queries, width)
+    for content in (None, numbers(dtype, 2, queries, keys)):
+        options = (queries - 1, None, -1, content, scale, None)
+        assert_agree("relative_gather", x.array, index, keys, *options)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

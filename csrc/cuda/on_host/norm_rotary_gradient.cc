@@ -42,9 +42,10 @@ void run_piece(Block<NormGradientThread<T, kVector>>& block, int64_t x, int64_t 
   block.each([](Thread& thread) { thread.write_weights(); });
 }
 
-template <typename T, int kVector, int kDims>
-void run_piece(Block<NormGradientWarpThread<T, kVector, kDims>>& block, int64_t x, int64_t y) {
-  using Thread = NormGradientWarpThread<T, kVector, kDims>;
+template <typename T, int kVector, int kDims, int kPairs, bool kInterleaved>
+void run_piece(Block<NormGradientWarpThread<T, kVector, kDims, kPairs, kInterleaved>>& block,
+               int64_t x, int64_t y) {
+  using Thread = NormGradientWarpThread<T, kVector, kDims, kPairs, kInterleaved>;
   block.each([&](Thread& thread) { thread.begin(x, y); });
   for (int64_t token = 0; token < block.one().tokens(); ++token) {
     block.each([&](Thread& thread) {
