@@ -1,7 +1,10 @@
 // Gather with an index on a GPU: what one thread does, and how a launch covers a call.
 //
 //   GatherThread   8 rows of a vector's columns at a time. They read kVector + 7 columns of the
-//                  index: from row to row the window moves by one, so they stay in registers
+//                  index: from row to row the window moves by one, so they stay in registers.
+//
+// An index of distances is mostly one column, for all that are too far away, or one column after
+// the other. A window that is reads a number, or a word, for each row instead of kVector numbers.
 #pragma once
 
 #include <type_traits>
@@ -25,6 +28,7 @@ class GatherThread : RelativeThread<T, kVector> {
   static constexpr int kWidth = kVector;
   static constexpr int kBlocks = Policy::kBlocksPerProcessor;
   static constexpr int kRows = Policy::kTileRows;
+  static constexpr int64_t kWaves = Policy::kGatherWaves;
   static_assert(kRows % kVector == 0, "windows of tiles are aligned in shared memory");
 
   POSENC_HD GatherThread(const RelativeParameters& parameters, char* shared, int x, int y, int z)
@@ -53,8 +57,15 @@ class GatherThread : RelativeThread<T, kVector> {
       const int64_t row = block_row_ + (tile * plan_.threads_y + this->y_) * kRows;
       if (row >= plan_.rows) return;
       read_window(row);
+      const Window window = this->window();
+      const Column first = window_[0];
       for (int64_t i = this->first_repetition_; i < plan_.repetitions; i += plan_.repetition_step) {
-        copy(this->place(i, args_.by_column, args_.by_key), row);
+        const Place place = this->place(i, args_.by_column, args_.by_key);
+        if (window == Window::kAny) {
+          copy(place, row);
+        } else {
+          copy_run(place, row, first, window);
+        }
       }
     }
   }
@@ -80,6 +91,20 @@ class GatherThread : RelativeThread<T, kVector> {
     }
   }
 
+  enum class Window { kAny, kOne, kNeighbours };
+
+  // Of what rows need of it: all but the last column.
+  POSENC_HD Window window() const {
+    if constexpr (kVector == 1) return Window::kAny;
+    bool one = true, neighbours = window_[0] >= 0;
+#pragma unroll
+    for (int i = 1; i < kWindow - 1; ++i) {
+      one = one && window_[i] == window_[0];
+      neighbours = neighbours && window_[i] == window_[0] + i;
+    }
+    return one ? Window::kOne : neighbours ? Window::kNeighbours : Window::kAny;
+  }
+
   POSENC_HD Column column(int i) const {
     if constexpr (kVector == 1) {
       return index_[window_at_ + i];
@@ -91,7 +116,7 @@ class GatherThread : RelativeThread<T, kVector> {
   POSENC_HD void copy(const Place& place, int64_t row) const {
     constexpr int kAtOnce = kVector == 1 ? kRows : Policy::kGatherRows;
     const int64_t step = Base::column_stride(args_.by_column);
-    const int count = plan_.rows - row < kRows ? static_cast<int>(plan_.rows - row) : kRows;
+    const int count = rows_from(row);
 #pragma unroll
     for (int first = 0; first < kRows; first += kAtOnce) {
       Packet<T, kVector> x[kAtOnce];
@@ -107,18 +132,55 @@ class GatherThread : RelativeThread<T, kVector> {
           x[i].numbers[j] = T{};
           if (column >= 0) x[i].numbers[j] = read_number(from + column * step);
         }
-        if (args_.content.data != nullptr) {
-          content[i] = read_word<T, kVector>(place.content + (row + r) * args_.content.row_stride);
-        }
+        read_content(place, row + r, content[i]);
       }
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        const int r = first + i;
-        if (r >= count) continue;
-        write_scaled<T, kVector>(parameters_, x[i], content[i],
-                                 place.to + (row + r) * args_.by_key.row_stride);
+        if (first + i < count) put(place, row + first + i, x[i], content[i]);
       }
     }
+  }
+
+  // Of a window that begins with a column, and is nothing but it or goes on with the next ones.
+  POSENC_HD void copy_run(const Place& place, int64_t row, Column first, Window window) const {
+    constexpr int kAtOnce = Policy::kGatherRows;
+    const int count = rows_from(row);
+#pragma unroll 1
+    for (int r = 0; r < count; r += kAtOnce) {
+      AnyWord<T, kVector> x[kAtOnce];
+      WordOf<T, kVector> content[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (r + i >= count) continue;
+        const T* const from = place.from + (row + r + i) * args_.by_column.row_stride;
+        if (window == Window::kOne) {
+          const T number = first < 0 ? T{} : read_number(from + first);
+          x[i].take([&](int /*j*/) { return number; });
+        } else {
+          const Column column = first + kRows - 1 - r - i;
+          if (!x[i].read(from, column, args_.width)) {
+            x[i].take([&](int j) { return read_number(from + column + j); });
+          }
+        }
+        read_content(place, row + r + i, content[i]);
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (r + i < count) put(place, row + r + i, x[i].numbers(), content[i]);
+      }
+    }
+  }
+
+  POSENC_HD int rows_from(int64_t row) const {
+    return plan_.rows - row < kRows ? static_cast<int>(plan_.rows - row) : kRows;
+  }
+  POSENC_HD void read_content(const Place& place, int64_t row, WordOf<T, kVector>& word) const {
+    if (args_.content.data == nullptr) return;
+    word = read_word<T, kVector>(place.content + row * args_.content.row_stride);
+  }
+  POSENC_HD void put(const Place& place, int64_t row, const Packet<T, kVector>& x,
+                     const WordOf<T, kVector>& content) const {
+    write_scaled<T, kVector>(parameters_, x, content, place.to + row * args_.by_key.row_stride);
   }
 
   Column* const index_;

@@ -39,6 +39,71 @@ POSENC_HD inline void write_scaled(const RelativeParameters& parameters,
   write_packet<T, kVector>(round_packet<T, kVector>(values), to);
 }
 
+// kVector neighbouring numbers of a row, wherever they begin: the one or two words that they are
+// in.
+template <typename T, int kVector>
+class AnyWord {
+ public:
+  // Those of a row of `size` numbers from a column on. False if their words have numbers that are
+  // not the row's: nothing else is read.
+  POSENC_HD bool read(const T* row, int64_t column, int64_t size) {
+    shift_ = 0;
+    if constexpr (kVector == 1) return false;
+    if (column < 0 || column + kVector > size) return false;
+    const int byte = static_cast<int>(reinterpret_cast<uint64_t>(row + column) & 15);
+    const int before = byte / static_cast<int>(sizeof(T));
+    if (before == 0) {
+      low_ = high_ = read_word<T, kVector>(row + column);
+      return true;
+    }
+    const int64_t first = column - before;
+    if (first < 0 || first + 2 * kVector > size) return false;
+    low_ = read_word<T, kVector>(row + first);
+    high_ = read_word<T, kVector>(row + first + kVector);
+    shift_ = byte;
+    return true;
+  }
+
+  // Otherwise, number(i) for each.
+  template <typename NumberOf>
+  POSENC_HD void take(const NumberOf& number) {
+    Packet<T, kVector> packet;
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) packet.numbers[i] = number(i);
+    memcpy(&low_, packet.numbers, sizeof low_);
+    high_ = low_;
+  }
+
+  POSENC_HD Packet<T, kVector> numbers() const {
+    if constexpr (kVector == 1) {
+      return unpack<T, 1>(low_);
+    } else {
+      uint32_t parts[8];
+      memcpy(parts, &low_, 16);
+      memcpy(parts + 4, &high_, 16);
+#pragma unroll
+      for (int i = 0; i < 6; ++i) parts[i] = (shift_ & 8) != 0 ? parts[i + 2] : parts[i];
+      if constexpr (sizeof(T) <= 4) {
+#pragma unroll
+        for (int i = 0; i < 5; ++i) parts[i] = (shift_ & 4) != 0 ? parts[i + 1] : parts[i];
+      }
+      if constexpr (sizeof(T) == 2) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          parts[i] = (shift_ & 2) != 0 ? (parts[i] >> 16) | (parts[i + 1] << 16) : parts[i];
+        }
+      }
+      Packet<T, kVector> packet;
+      memcpy(packet.numbers, parts, 16);
+      return packet;
+    }
+  }
+
+ private:
+  WordOf<T, kVector> low_, high_;
+  int shift_;  // bytes of the first word that are not wanted
+};
+
 // What gather and shift have of a piece.
 template <typename T, int kVector>
 class RelativeThread {
@@ -138,7 +203,7 @@ TilePlan plan_relative(const RelativeParameters& parameters, const Room& room = 
   const int64_t columns = parameters.scatter ? args.width : args.keys;
   TilePlan plan = plan_tiles(columns / Thread::kWidth, args.queries, Thread::kRows,
                              planes.count(0, parameters.kept),
-                             planes.count(parameters.kept, planes.rank), room);
+                             planes.count(parameters.kept, planes.rank), room, Thread::kWaves);
   plan.shared_bytes = Thread::shared_bytes(plan);
   return plan;
 }

@@ -64,6 +64,8 @@ struct Policy {
   static constexpr int kShiftRows = 4;
   // Likewise of a gather by vectors, of 8 numbers each.
   static constexpr int kGatherRows = 2;
+  // Its pieces for every place, at least: those of far distances read little.
+  static constexpr int64_t kGatherWaves = 2;
   // Rows of diagonal sums that a thread reads at once, of two words each; a divisor of 8.
   static constexpr int kSumsRows = 4;
   // Bytes that neighbouring threads read side by side, at least.

@@ -84,8 +84,10 @@ inline bool aligned(const Matrices& matrices, const Planes& planes, int64_t rows
          reinterpret_cast<int64_t>(matrices.data) % (width * item_size(dtype)) == 0;
 }
 
+// waves: pieces for every place, at least, as far as there are repetitions: pieces that do not take
+// the same time need some.
 inline TilePlan plan_tiles(int64_t vectors, int64_t rows, int tile_rows, int64_t kept,
-                           int64_t repetitions, const Room& room) {
+                           int64_t repetitions, const Room& room, int64_t waves = 0) {
   TilePlan plan;
   plan.vectors = vectors;
   plan.rows = rows;
@@ -112,7 +114,9 @@ inline TilePlan plan_tiles(int64_t vectors, int64_t rows, int tile_rows, int64_t
       units_of_piece(plan.column_blocks * kept, row_tiles, Policy::kTiles, places));
   const int64_t pieces_x = divide_up(row_tiles, plan.tiles) * plan.column_blocks;
   const int64_t turns = divide_up(repetitions, plan.threads_z);
-  plan.repetition_blocks = divide_up(turns, units_of_piece(pieces_x * kept, turns, turns, places));
+  const int64_t most =
+      waves == 0 ? turns : std::max<int64_t>(turns * pieces_x * kept / (waves * places), 1);
+  plan.repetition_blocks = divide_up(turns, units_of_piece(pieces_x * kept, turns, most, places));
   plan.repetition_step = plan.repetition_blocks * plan.threads_z;
   plan.take_pieces(pieces_x, kept * plan.repetition_blocks, room.limit);
   return plan;
