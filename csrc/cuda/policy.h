@@ -15,6 +15,8 @@ struct Policy {
   // Likewise of threads whose warps wait for nobody: up to 80 registers. A warp has 2 KiB of reads
   // in flight, so that 24 of them have 48.
   static constexpr int kWarpBlocksPerProcessor = 3;
+  // Likewise of threads that write tables, which wait for arithmetic alone.
+  static constexpr int kTableBlocksPerProcessor = 3;
   // Vectors of a row that one block takes, at most; fewer where they need more shared memory.
   static constexpr int kRowVectors = 128;
   static constexpr size_t kSharedBytes = 49152;

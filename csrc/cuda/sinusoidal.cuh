@@ -61,6 +61,8 @@ class SinusoidalThread {
   using Number = Real<T>;
 
  public:
+  static constexpr int kBlocks =
+      kAdd ? Policy::kBlocksPerProcessor : Policy::kTableBlocksPerProcessor;
   static constexpr int kPairs = kInterleaved ? kVector / 2 : kVector;
   static constexpr bool kHalf = !std::is_same_v<T, Number>;
 
@@ -424,8 +426,11 @@ auto visit_sinusoidal_thread(const SinusoidalArgs& args, const Visit& visit) {
   if (fits(args, kWide, true)) {
     return visit(static_cast<SinusoidalThread<T, kWide, true, kAdd>*>(nullptr));
   }
-  if (fits(args, kWide, false)) {
-    return visit(static_cast<SinusoidalThread<T, kWide, false, kAdd>*>(nullptr));
+  // A vector has twice the pairs where they are apart: of 16 bits alone, half a word leaves room
+  // for more threads.
+  constexpr int kApart = kAdd ? kWide : std::min(kWide, 4);
+  if (fits(args, kApart, false)) {
+    return visit(static_cast<SinusoidalThread<T, kApart, false, kAdd>*>(nullptr));
   }
   return visit(static_cast<SinusoidalThread<T, 1, false, kAdd>*>(nullptr));
 }
