@@ -61,9 +61,9 @@ class RotaryBlock {
   static constexpr int kWidth = kVector;
   static constexpr int kPairs = kInterleaved ? kVector / 2 : kVector;
 
-  static size_t shared_bytes(int64_t vectors, int64_t terms, const RotaryPlan& plan) {
+  static size_t shared_bytes(const RotaryArgs& args, int64_t vectors, const RotaryPlan& plan) {
     return static_cast<size_t>(vectors * kPairs) *
-           (static_cast<size_t>(terms) * sizeof(Turns) +
+           (static_cast<size_t>(args.inv_freq.terms()) * sizeof(Turns) +
             2 * sizeof(Number) * static_cast<size_t>(plan.threads_y));
   }
 
@@ -148,12 +148,12 @@ class RotaryBlock {
 
   // Of the token of this y, shared out over x and z. kTables: whether they may come from tables.
   template <bool kTables>
-  POSENC_HD void angles(Position position) {
+  POSENC_HD void angles(Position position, int buffer = 0) {
     if (!in_range_) return;
     const Number scale = static_cast<Number>(args_.scale);
     const Number sine_scale = args_.inverse ? -scale : scale;
-    Number* const cosine = cosines() + y_ * block_pairs_;
-    Number* const sine = sines() + y_ * block_pairs_;
+    Number* const cosine = cosines(buffer) + y_ * block_pairs_;
+    Number* const sine = sines(buffer) + y_ * block_pairs_;
     const int64_t offset = position_offset();
     const bool summed = args_.inv_freq.axes > 0;
     const bool from_tables = kTables && args_.cosine != nullptr;
@@ -197,12 +197,15 @@ class RotaryBlock {
   POSENC_HD int thread() const { return (z_ * plan_.threads_y + y_) * plan_.threads_x + x_; }
 
   // Shared memory: turns[terms, block_pairs], then cosines and sines, [threads_y, block_pairs]
-  // each.
+  // each, for each buffer.
   POSENC_HD Turns* turns() const { return reinterpret_cast<Turns*>(shared_); }
-  POSENC_HD Number* cosines() const {
-    return reinterpret_cast<Number*>(turns() + args_.inv_freq.terms() * block_pairs_);
+  POSENC_HD Number* cosines(int buffer = 0) const {
+    return reinterpret_cast<Number*>(turns() + args_.inv_freq.terms() * block_pairs_) +
+           2 * buffer * plan_.threads_y * block_pairs_;
   }
-  POSENC_HD Number* sines() const { return cosines() + plan_.threads_y * block_pairs_; }
+  POSENC_HD Number* sines(int buffer = 0) const {
+    return cosines(buffer) + plan_.threads_y * block_pairs_;
+  }
 
   template <typename Index>
   POSENC_HD int64_t rotated_dim(Index vector, int64_t half) const {
@@ -618,8 +621,8 @@ RotaryPlan plan_rotary(const RotaryArgs& args, const Room& room = {},
     plan.narrow = plan.narrow && fits_in_32_bits(args, plan, x.in_strides) &&
                   fits_in_32_bits(args, plan, x.out_strides);
   }
-  plan.shared_bytes = Thread::shared_bytes(std::min<int64_t>(plan.threads_x, plan.rotated),
-                                           args.inv_freq.terms(), plan);
+  plan.shared_bytes =
+      Thread::shared_bytes(args, std::min<int64_t>(plan.threads_x, plan.rotated), plan);
   // Sums over many axes have many frequencies.
   if (plan.shared_bytes > Policy::kSharedBytes && plan.threads_x > 1) {
     return plan_rotary<Thread>(args, room, plan.threads_x / 2);

@@ -15,24 +15,10 @@ __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocksPerProcessor)
   for_each_piece(parameters.plan, [&](int64_t x, int64_t y) {
     thread.begin(x, y);
     thread.frequencies();
-    // From before the first round, so that requests are compiled once.
-    for (int round = -1; round < thread.rounds(); ++round) {
-      if (round >= 0) {
-        thread.angles();
-        __syncthreads();
-        thread.rotate(round);
-      }
-      thread.request(round + 1);
+    __syncthreads();
+    for (int step = -1; step < thread.steps(); ++step) {
+      thread.step(step);
       __syncthreads();
-      if (round < 0) continue;
-      thread.sum_heads();
-      for (int axis = 0; axis < thread.axes(); ++axis) {
-        thread.stage_positions(axis);
-        __syncthreads();
-        thread.sum_tokens(axis);
-        __syncthreads();
-        thread.write_positions(axis);
-      }
     }
     thread.finish();
   });

@@ -76,10 +76,59 @@ class RotaryGradientThread : public RotaryBlock<T, kVector, kInterleaved> {
     return static_cast<int>(min64(plan_.rounds, plan_.all_rounds - piece_x_ * plan_.rounds));
   }
 
+  // Steps of the piece, the first one being -1. In a step r, between two barriers, a round r is
+  // turned; the next one's first heads are requested and its angles computed; the last one's cross
+  // products are summed up; and sums over pairs, of the one before it, are written. What one step
+  // leaves for the next lies in one of two buffers.
+  POSENC_HD int steps() const { return rounds() + (plan_.positions ? 2 : 1); }
+
+  POSENC_HD void step(int r) {
+    if (is_round(r)) rotate(r);
+    if (is_round(r + 1)) {
+      request(r + 1);
+      // The position is not kept for it, as the forward does: there are no registers for that.
+      Block::template angles<false>(this->row_position(), buffer(r + 1));
+    }
+    if (is_round(r)) stage_positions(r);
+    if (is_round(r - 1)) {
+      sum_tokens(r - 1);
+      if (plan_.positions) sum_pairs(r - 1);
+    }
+    if (plan_.positions && is_round(r - 2)) write_positions(r - 2);
+  }
+
+  // Frequencies of the piece; what a thread has summed itself.
+  POSENC_HD void finish() {
+    const int64_t head_block = divide(this->first_head_, plan_.threads_z);
+    Number* const to =
+        partials() + (piece_x_ * plan_.head_blocks + head_block) * gradient_.frequency_count();
+    for (int term = 0; term < terms(); ++term) {
+      for (int i = thread(); i < block_pairs_; i += threads()) {
+        const int64_t at = (term * args_.inv_freq.heads + group_) * args_.pairs + first_pair_ + i;
+        write_packet<Number, 1>({{frequency_sums()[term * block_pairs_ + i]}}, to + at);
+      }
+    }
+  }
+
+  static size_t shared_bytes(const RotaryArgs& args, int64_t vectors, const RotaryPlan& plan) {
+    const int64_t pairs = vectors * kPairs, terms = args.inv_freq.terms();
+    const int64_t axes = args.axis_map.data != nullptr ? args.axis_map.axes : terms;
+    // The second buffer of angles, and two of the rest.
+    const int64_t numbers = terms * pairs + 2 * plan.threads_y * pairs +
+                            2 * plan.threads_z * plan.threads_y * pairs +
+                            2 * axes * plan.threads_y * (1 + plan.threads_x);
+    return Block::shared_bytes(args, vectors, plan) + sizeof(Number) * static_cast<size_t>(numbers);
+  }
+
+ private:
+  static POSENC_HD int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+
+  POSENC_HD bool is_round(int round) const { return round >= 0 && round < rounds(); }
+  static POSENC_HD int buffer(int round) { return round & 1; }
+
   // Takes up the tokens of a round and requests their first heads, which arrive while those of the
   // round before are summed up.
   POSENC_HD void request(int round) {
-    if (round >= rounds()) return;
     if (plan_.narrow) {
       take_row<int32_t>(round);
     } else {
@@ -88,17 +137,13 @@ class RotaryGradientThread : public RotaryBlock<T, kVector, kInterleaved> {
     if (this->working_ && this->rotates_) read(0);
   }
 
-  // The position is not kept for it, as the forward does: there are no registers for that.
-  POSENC_HD void angles() { Block::template angles<false>(this->row_position()); }
-
   // The gradient of x; cross products to shared memory.
   POSENC_HD void rotate(int round) {
-    round_ = round;
     if (!this->working_) return;
     if (!this->rotates_) return this->copy(in_, out_);
     const int at = y_ * block_pairs_ + x_ * kPairs;
-    const auto c = kept_packet<Number, kPairs>(this->cosines() + at);
-    const auto s = kept_packet<Number, kPairs>(this->sines() + at);
+    const auto c = kept_packet<Number, kPairs>(this->cosines(buffer(round)) + at);
+    const auto s = kept_packet<Number, kPairs>(this->sines(buffer(round)) + at);
     const HeadStrides &q = args_.tensors[0].out_strides, &k = args_.tensors[1].out_strides;
     const int heads = this->heads(), q_heads = this->q_heads();
     Packet<Number, kPairs> sum{};
@@ -123,114 +168,108 @@ class RotaryGradientThread : public RotaryBlock<T, kVector, kInterleaved> {
         }
       }
     }
-    keep_packet<Number, kPairs>(sum, turned() + z_ * plan_.threads_y * block_pairs_ + at);
+    keep_packet<Number, kPairs>(sum, turned(round) + z_ * plan_.threads_y * block_pairs_ + at);
   }
 
-  // Over the threads that have heads of a token: the gradients of its angles.
-  POSENC_HD void sum_heads() {
-    const int stride = plan_.threads_y * block_pairs_;
-    for (int i = thread(); i < tokens() * block_pairs_; i += threads()) {
-      Number sum = 0;
-      for (int z = 0; z < plan_.threads_z; ++z) sum += turned()[z * stride + i];
-      turned()[i] = gradient_.inverse ? -sum : sum;
-    }
-  }
-
-  // Along each axis of positions in turn:
   POSENC_HD int axes() const { return static_cast<int>(gradient_.position_axes()); }
+  POSENC_HD int term(int axis) const { return args_.axis_map.data != nullptr ? 0 : axis; }
 
-  POSENC_HD void stage_positions(int axis) {
-    for (int token = thread(); token < tokens(); token += threads()) {
-      const int64_t row = first_row() + token;
+  POSENC_HD void stage_positions(int round) {
+    for (int i = thread(); i < axes() * plan_.threads_y; i += threads()) {
+      const int axis = i / plan_.threads_y, token = i - axis * plan_.threads_y;
+      if (token >= tokens(round)) continue;
+      const int64_t row = first_row(round) + token;
       const int64_t batch = divide(row, args_.tokens);
-      positions()[token] = args_.positions.template number_at<Number>(
+      positions(round)[i] = args_.positions.template number_at<Number>(
           batch * args_.position_batch_stride +
           (row - batch * args_.tokens) * args_.position_token_stride +
           axis * args_.positions.axis_stride);
     }
   }
 
-  POSENC_HD void sum_tokens(int axis) {
-    const int term = args_.axis_map.data != nullptr ? 0 : axis;
-    for (int i = thread(); i < block_pairs_; i += threads()) {
-      if (!driven(i, axis)) continue;
-      Number sum = frequency_sums()[term * block_pairs_ + i];
-      for (int token = 0; token < tokens(); ++token) {
-        sum = multiply_add(positions()[token], turned()[token * block_pairs_ + i], sum);
-      }
-      frequency_sums()[term * block_pairs_ + i] = sum;
-    }
-    if (!plan_.positions || z_ != 0 || y_ >= tokens() || !this->rotates_) return;
+  // Over the threads that have heads of a token: the gradient of its i-th angle.
+  POSENC_HD Number of_angle(int round, int token, int i) const {
+    const int stride = plan_.threads_y * block_pairs_;
+    const Number* const products = turned(round) + token * block_pairs_ + i;
     Number sum = 0;
-#pragma unroll 1
-    for (int j = 0; j < kPairs; ++j) {
-      const int i = x_ * kPairs + j;
-      if (!driven(i, axis)) continue;
-      const Number radians =
-          static_cast<Number>(args_.inv_freq.radians(term, group_, first_pair_ + i));
-      sum = multiply_add(radians, turned()[y_ * block_pairs_ + i], sum);
-    }
-    of_vectors()[y_ * plan_.threads_x + x_] = sum;
+    for (int z = 0; z < plan_.threads_z; ++z) sum += products[z * stride];
+    return gradient_.inverse ? -sum : sum;
   }
 
-  POSENC_HD void write_positions(int axis) {
-    if (!plan_.positions || block_pairs_ == 0) return;
+  POSENC_HD void sum_tokens(int round) {
+    for (int i = thread(); i < block_pairs_; i += threads()) {
+      for (int token = 0; token < tokens(round); ++token) {
+        const Number gradient = of_angle(round, token, i);
+        for (int axis = 0; axis < axes(); ++axis) {
+          if (!driven(i, axis)) continue;
+          Number& sum = frequency_sums()[term(axis) * block_pairs_ + i];
+          sum = multiply_add(positions(round)[axis * plan_.threads_y + token], gradient, sum);
+        }
+      }
+    }
+  }
+
+  // Of the pairs of a vector, for each token and axis of positions.
+  POSENC_HD void sum_pairs(int round) {
+    if (z_ != 0 || y_ >= tokens(round) || !this->rotates_) return;
+#pragma unroll 1
+    for (int axis = 0; axis < axes(); ++axis) {
+      Number sum = 0;
+#pragma unroll 1
+      for (int j = 0; j < kPairs; ++j) {
+        const int i = x_ * kPairs + j;
+        if (!driven(i, axis)) continue;
+        const Number radians =
+            static_cast<Number>(args_.inv_freq.radians(term(axis), group_, first_pair_ + i));
+        sum = multiply_add(radians, of_angle(round, y_, i), sum);
+      }
+      of_vectors(round)[(axis * plan_.threads_y + y_) * plan_.threads_x + x_] = sum;
+    }
+  }
+
+  POSENC_HD void write_positions(int round) {
+    if (block_pairs_ == 0) return;
     const int64_t head_piece = divide(piece_y_, plan_.vector_blocks);
     const int64_t part =
         head_piece * plan_.rotated_blocks + (piece_y_ - head_piece * plan_.vector_blocks);
-    Number* const to = partials() + plan_.frequency_parts * gradient_.frequency_count() +
-                       (part * gradient_.position_axes() + axis) * args_.rows();
-    for (int token = thread(); token < tokens(); token += threads()) {
+    for (int i = thread(); i < axes() * plan_.threads_y; i += threads()) {
+      const int axis = i / plan_.threads_y, token = i - axis * plan_.threads_y;
+      if (token >= tokens(round)) continue;
       Number sum = 0;
       for (int x = 0; x < block_pairs_ / kPairs; ++x) {
-        sum += of_vectors()[token * plan_.threads_x + x];
+        sum += of_vectors(round)[i * plan_.threads_x + x];
       }
-      write_packet<Number, 1>({{sum}}, to + first_row() + token);
+      Number* const to = partials() + plan_.frequency_parts * gradient_.frequency_count() +
+                         (part * gradient_.position_axes() + axis) * args_.rows();
+      write_packet<Number, 1>({{sum}}, to + first_row(round) + token);
     }
   }
-
-  // Frequencies of the piece; what a thread has summed itself.
-  POSENC_HD void finish() {
-    const int64_t head_block = divide(this->first_head_, plan_.threads_z);
-    Number* const to =
-        partials() + (piece_x_ * plan_.head_blocks + head_block) * gradient_.frequency_count();
-    for (int term = 0; term < terms(); ++term) {
-      for (int i = thread(); i < block_pairs_; i += threads()) {
-        const int64_t at = (term * args_.inv_freq.heads + group_) * args_.pairs + first_pair_ + i;
-        write_packet<Number, 1>({{frequency_sums()[term * block_pairs_ + i]}}, to + at);
-      }
-    }
-  }
-
-  static size_t shared_bytes(int64_t vectors, int64_t terms, const RotaryPlan& plan) {
-    const int64_t pairs = vectors * kPairs;
-    const int64_t numbers = plan.threads_z * plan.threads_y * pairs + terms * pairs +
-                            plan.threads_y * (1 + plan.threads_x);
-    return Block::shared_bytes(vectors, terms, plan) +
-           sizeof(Number) * static_cast<size_t>(numbers);
-  }
-
- private:
-  static POSENC_HD int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 
   // The tokens of a round.
   POSENC_HD int64_t first_row(int round) const {
     return (piece_x_ * plan_.rounds + round) * plan_.threads_y;
   }
-  POSENC_HD int64_t first_row() const { return first_row(round_); }
-  POSENC_HD int tokens() const {
-    return static_cast<int>(min64(plan_.threads_y, args_.rows() - first_row()));
+  POSENC_HD int tokens(int round) const {
+    return static_cast<int>(min64(plan_.threads_y, args_.rows() - first_row(round)));
   }
 
-  // Shared memory, after that of angles: sums of cross products [threads_z, threads_y,
-  // block_pairs], of frequencies [terms, block_pairs], positions [threads_y], and sums over pairs
-  // [threads_y, threads_x].
-  POSENC_HD Number* turned() const { return this->sines() + plan_.threads_y * block_pairs_; }
-  POSENC_HD Number* frequency_sums() const {
-    return turned() + plan_.threads_z * plan_.threads_y * block_pairs_;
+  // Shared memory, after two buffers of angles; of each of what follows two as well, but for the
+  // sums of frequencies [terms, block_pairs], which are first: cross products [threads_z,
+  // threads_y, block_pairs], positions [axes, threads_y], and sums over pairs [axes, threads_y,
+  // threads_x].
+  POSENC_HD Number* frequency_sums() const { return this->cosines(2); }
+  POSENC_HD Number* turned(int round) const {
+    return frequency_sums() + terms() * block_pairs_ +
+           buffer(round) * plan_.threads_z * plan_.threads_y * block_pairs_;
   }
-  POSENC_HD Number* positions() const { return frequency_sums() + terms() * block_pairs_; }
-  POSENC_HD Number* of_vectors() const { return positions() + plan_.threads_y; }
+  POSENC_HD Number* positions(int round) const {
+    return turned(0) + 2 * plan_.threads_z * plan_.threads_y * block_pairs_ +
+           buffer(round) * axes() * plan_.threads_y;
+  }
+  POSENC_HD Number* of_vectors(int round) const {
+    return positions(0) + 2 * axes() * plan_.threads_y +
+           buffer(round) * axes() * plan_.threads_y * plan_.threads_x;
+  }
 
   POSENC_HD Number* partials() const { return static_cast<Number*>(gradient_.workspace); }
   POSENC_HD int64_t terms() const { return args_.inv_freq.terms(); }
@@ -276,7 +315,6 @@ class RotaryGradientThread : public RotaryBlock<T, kVector, kInterleaved> {
   const RotaryGradientPlan& plan_;
 
   int64_t piece_x_, piece_y_;
-  int round_;
   Next in_, out_, x_at_;
   WordOf<T, kVector> first_[kHeads], first_of_x_[kHeads];
   WordOf<T, kVector> second_[kInterleaved ? 1 : kHeads];

@@ -21,25 +21,9 @@ void run_rotary_gradient(RotaryGradientArgs args) {
       block.each([&](Thread& thread) {
         thread.begin(x, y);
         thread.frequencies();
-        thread.request(0);
       });
-      for (int round = 0; round < block.one().rounds(); ++round) {
-        block.each([](Thread& thread) { thread.angles(); });
-        block.each([&](Thread& thread) {
-          thread.rotate(round);
-          thread.request(round + 1);
-        });
-        block.each([](Thread& thread) {
-          thread.sum_heads();
-          if (thread.axes() > 0) thread.stage_positions(0);
-        });
-        for (int axis = 0; axis < block.one().axes(); ++axis) {
-          block.each([&](Thread& thread) { thread.sum_tokens(axis); });
-          block.each([&](Thread& thread) {
-            thread.write_positions(axis);
-            if (axis + 1 < thread.axes()) thread.stage_positions(axis + 1);
-          });
-        }
+      for (int step = -1; step < block.one().steps(); ++step) {
+        block.each([&](Thread& thread) { thread.step(step); });
       }
       block.each([](Thread& thread) { thread.finish(); });
     });
