@@ -205,20 +205,23 @@ class ScatterThread {
     return range.first;
   }
 
-  // Every step-th entry of a list, from one to before another, for every row; reads kAtOnce of them
-  // before it adds the first.
+  // Every step-th entry of a list, from one to before another, for every row; reads kAtOnce of
+  // them, and where the next ones are, before it adds the first.
   template <int kAtOnce>
   POSENC_HD void sum(int64_t first, int64_t last, int step, Number (&sums)[kRows]) const {
     const T* const data = static_cast<const T*>(args_.by_key.data);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) sums[r] = 0;
-    for (int64_t i = first; i < last; i += kAtOnce * step) {
-      int64_t entries[kAtOnce];
+    int64_t entries[kAtOnce];
+    const auto look_up = [&](int64_t i) {
 #pragma unroll
       for (int j = 0; j < kAtOnce; ++j) {
         entries[j] = INT64_MAX;  // in no window
         if (i + j * step < last) entries[j] = args_.order[i + j * step];
       }
+    };
+    look_up(first);
+    for (int64_t i = first; i < last; i += kAtOnce * step) {
       Number values[kAtOnce][kRows];
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
@@ -235,6 +238,7 @@ class ScatterThread {
           }
         }
       }
+      look_up(i + kAtOnce * step);
 #pragma unroll
       for (int j = 0; j < kAtOnce; ++j) {
 #pragma unroll
