@@ -9,6 +9,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -36,6 +37,12 @@ struct Room {
   int64_t registers = 128;  // of a thread of the kernel
   GridLimit limit;
 
+  // All that blocks() depends on.
+  std::array<int64_t, 7> key() const {
+    return {registers,     gpu.multiprocessors, gpu.blocks,        gpu.threads,
+            gpu.registers, gpu.shared_bytes,    gpu.reserved_bytes};
+  }
+
   // Blocks of so many threads and bytes of shared memory, on all multiprocessors.
   int64_t blocks(int64_t threads, size_t shared_bytes = 0) const {
     // Warps take registers by 256, blocks shared memory by 128 bytes.
@@ -49,6 +56,26 @@ struct Room {
     return gpu.multiprocessors * std::max<int64_t>(each, 1);
   }
 };
+
+// compute() for a key, or what it was for a key that this thread has had not long ago: a step of
+// decoding plans nothing anew. Few are kept, each in the place that its key decides.
+template <typename Key, typename Compute>
+auto remembered(const Key& key, const Compute& compute) {
+  struct Kept {
+    Key key;
+    decltype(compute()) value;
+    bool there = false;
+  };
+  constexpr uint64_t kPlaces = 16;
+  static thread_local Kept places[kPlaces];
+  uint64_t hash = 0;
+  for (const int64_t number : key) {
+    hash = (hash ^ static_cast<uint64_t>(number)) * 0x9e3779b97f4a7c15;
+  }
+  Kept& kept = places[(hash >> 32) % kPlaces];
+  if (!kept.there || kept.key != key) kept = {key, compute(), true};
+  return kept.value;
+}
 
 // Units of work that a piece takes, at most `most`, where `units` of each of `others` are cut into
 // pieces: so that the last wave leaves no places empty, as far as that can be, and that no more is

@@ -16,6 +16,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 
 #include "core/rotary.h"
 #include "core/visit_type.h"
@@ -516,10 +517,15 @@ auto visit_rotary_thread(const RotaryArgs& args, const Visit& visit) {
 // 16-bit numbers on sm_90, in instructions: 190, 100 and 250 to 65.)
 constexpr int64_t kFrequencyTime = 3, kAngleTime = 2, kPieceTime = 4;
 
+struct BlockShape {
+  int y = 1, z = 1;
+};
+
 // How heads, then tokens, are shared out among the threads of a block: so that most places of the
 // GPU are taken, and most of a thread's requests.
 template <typename Thread>
-void share_out(RotaryPlan& plan, int64_t rows, const Room& room) {
+BlockShape best_shape(const RotaryPlan& plan, int64_t rows, const Room& room) {
+  BlockShape best;
   const int64_t others = plan.vector_blocks * plan.head_blocks * plan.groups;
   const int64_t block_heads = divide_up(plan.heads, plan.head_blocks);
   const int64_t most_groups = std::min(Policy::kThreads / plan.threads_x, Policy::kMostThreadsZ);
@@ -537,8 +543,7 @@ void share_out(RotaryPlan& plan, int64_t rows, const Room& room) {
     if (time > least || (time == least && pieces <= most_pieces)) return;
     least = time;
     most_pieces = pieces;
-    plan.threads_y = static_cast<int>(y);
-    plan.threads_z = static_cast<int>(z);
+    best = {static_cast<int>(y), static_cast<int>(z)};
   };
   // What a thread has in flight, or as much as all heads come to; more where there are more heads
   // than threads.
@@ -555,6 +560,19 @@ void share_out(RotaryPlan& plan, int64_t rows, const Room& room) {
     for (int64_t y = most; y >= 1; y = many ? 0 : y / 2) consider(thread_heads, y);
     if (thread_heads >= block_heads) break;
   }
+  return best;
+}
+
+template <typename Thread>
+void share_out(RotaryPlan& plan, int64_t rows, const Room& room) {
+  const std::array<int64_t, 6> call = {rows,        plan.threads_x,   plan.vector_blocks,
+                                       plan.groups, plan.head_blocks, plan.heads};
+  const auto of_room = room.key();
+  std::array<int64_t, call.size() + of_room.size()> key;
+  std::copy(of_room.begin(), of_room.end(), std::copy(call.begin(), call.end(), key.begin()));
+  const BlockShape shape = remembered(key, [&] { return best_shape<Thread>(plan, rows, room); });
+  plan.threads_y = shape.y;
+  plan.threads_z = shape.z;
 }
 
 // Whether offsets of threads' first heads in a tensor do, also where a thread is beyond the end, or

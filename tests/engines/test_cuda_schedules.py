@@ -10,9 +10,11 @@ model knows nothing of latency, nor of what caches and neighbours share.
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -95,6 +97,27 @@ def test_bytes_are_those_of_the_tensors():
             lambda x=x, o=options: CUDA_ON_HOST.apply_rotary(x, None, frequencies(64), *o)
         )
         assert abs(piece_bytes(launch).sum() / (2 * x.nbytes) - 1) < 0.02
+
+
+def test_plans_that_are_remembered_are_those_of_the_call_and_the_gpu():
+    """Many shapes, which take each other's places, on GPUs of two sizes. A new thread remembers
+    nothing.
+    """
+
+    def plan(tokens: int, heads: int, multiprocessors: int) -> list[object]:
+        call = rotation(1, tokens, heads, "bfloat16", "bshd", "half")
+        (one,) = launches(call, multiprocessors=multiprocessors)
+        return [one[name] for name in ("pieces", "grid", "block")]
+
+    def planned_by_a_new_thread(*call: int) -> list[object]:
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(plan, *call).result()
+
+    calls = list(itertools.product((1, 2, 3, 17, 100, 1000, 4096), (8, 20, 32), (20, 132)))
+    fresh = [planned_by_a_new_thread(*call) for call in calls]
+    assert any(small != large for small, large in zip(fresh[::2], fresh[1::2], strict=True))
+    for _ in range(2):
+        assert [plan(*call) for call in calls] == fresh
 
 
 def test_calls_that_are_not_run_write_nothing():
