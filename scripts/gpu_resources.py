@@ -14,6 +14,8 @@ prints what each kernel takes, and exits with 1, saying what was expected and wh
                   on the host see it
     non-coherent  reads what it may write, in place, through a cache that does not see writes
     float64       computes in float64 what is not float64: GPUs do very little of that
+    barriers      has threads of a block wait for each other more often than LIMITS has it, for each
+                  time that they go through a loop within a piece
 """
 
 from __future__ import annotations
@@ -47,6 +49,11 @@ NON_COHERENT = re.compile(r"\bld\.global\.nc\b")
 # Loading, storing and converting are not arithmetic: scale and inv_freq come as float64.
 DOUBLE_ARITHMETIC = re.compile(r"\b(?:add|sub|mul|fma|div|rcp|sqrt|min|max|set\w*)\.[\w.]*f64\b")
 INSTRUCTION_BYTES = 16  # since compute capability 7.0
+PTX_LABEL = re.compile(r"(\$\w+):")
+BRANCH = re.compile(r"(@\S+\s+)?bra(?:\.uni)?\s+(\$\w+);")
+END = re.compile(r"(@\S+\s+)?(?:ret|exit|trap);")
+BARRIER = re.compile(r"\b(?:bar|barrier)(?:\.cta)?\.(?:sync|red|arrive)\b")
+PIECE_LOOPS = 2  # of launch.cuh: those of for_each_piece, around all that a block does
 
 
 @dataclass
@@ -64,6 +71,7 @@ class Code:
     generic_loads: int
     non_coherent: int
     double_arithmetic: int
+    loop_barriers: int
 
 
 @dataclass
@@ -105,6 +113,7 @@ class Kernel:
             ("loads from memory of any kind", 0, code.generic_loads, 0),
             ("non-coherent loads", 0, code.non_coherent, 0),
             ("float64 operations", 0, code.double_arithmetic, None if dtype == "double" else 0),
+            ("barriers in loops of a piece", 0, code.loop_barriers, limits.loop_barriers),
         ):
             if got < least or (most is not None and got > most):
                 expected = f"at least {least}" if got < least else f"at most {most}"
@@ -135,6 +144,7 @@ class Limits:
     # Accesses of full width in all places that read data, each with its loop unrolled.
     loads: Callable[[Variant], int] = lambda _: 0
     wide_stores: bool = True
+    loop_barriers: int = 0
 
 
 def _of_rotary(v: Variant) -> int:
@@ -163,14 +173,15 @@ LIMITS = [
         r"RotaryGradient<",
         4500,
         lambda v: 2 * 2 * v.policy["kGradientHeads"] * v.words,  # x and gradient, in two places
+        loop_barriers=1,  # a round of tokens
     ),
     # Positions, tables and weights of any dtype, read where they are needed: long, and mostly not
     # gone through.
     # Two words of each of two heads at once. Half of the code is of angles, once a token.
     Limits(r"NormRotaryWarp<", 4200, lambda _: 4),
-    Limits(r"NormRotary<", 10250),
+    Limits(r"NormRotary<", 10250, loop_barriers=6),
     Limits(r"NormGradientWarp<", 3050, lambda _: 4),  # x and the gradient of out, near and far
-    Limits(r"NormGradient<", 11800),
+    Limits(r"NormGradient<", 11800, loop_barriers=7),
     # One number for each column, in float64 whatever the parts are in.
     Limits(r"ColumnSums<", 310),
     Limits(r"Sinusoidal<B?Float16, 8, false", 7650, _of_sinusoids),  # two sincos for 8 pairs
@@ -179,12 +190,12 @@ LIMITS = [
     Limits(r"ToeplitzTile<", 3200, lambda v: 2 * v.policy["kTileRows"]),
     Limits(r"ToeplitzLine<", 3500, lambda v: v.policy["kLineReads"]),
     # Index arithmetic of grids for every query. Sums are few, and written one by one.
-    Limits(r"DiagonalSums<\w+, 1, true>", 4750, _of_diagonals, wide_stores=False),
-    Limits(r"DiagonalSums<", 2600, _of_diagonals, wide_stores=False),
+    Limits(r"DiagonalSums<\w+, 1, true>", 4750, _of_diagonals, wide_stores=False, loop_barriers=2),
+    Limits(r"DiagonalSums<", 2600, _of_diagonals, wide_stores=False, loop_barriers=2),
     Limits(r"BlockTotals<", 1650, lambda _: 8),  # of an entry, at once
     Limits(r"Gather<", 3030, lambda v: v.policy["kTileRows"]),  # of content
     # Numbers one by one: several entries for 8 rows, in four places.
-    Limits(r"Scatter<", 6250),
+    Limits(r"Scatter<", 6250, loop_barriers=4),  # a tile of columns, and lists of the whole block
     Limits(
         r"Shift<",
         1950,
@@ -255,7 +266,99 @@ def code_of(entry: str) -> Code:
         generic_loads=len(GENERIC_LOAD.findall(entry)),
         non_coherent=len(NON_COHERENT.findall(entry)),
         double_arithmetic=len(DOUBLE_ARITHMETIC.findall(entry)),
+        loop_barriers=sum(depth > PIECE_LOOPS for depth in barrier_depths(entry)),
     )
+
+
+def strong_components(edges: dict[int, set[int]]) -> list[set[int]]:
+    """Nodes that reach each other, by Kosaraju's algorithm."""
+    order: list[int] = []
+    seen: set[int] = set()
+    for root in edges:
+        stack = [(root, iter(edges[root]))] if root not in seen else []
+        seen.add(root)
+        while stack:
+            node, following = stack[-1]
+            one = next((other for other in following if other not in seen), None)
+            if one is None:
+                order.append(node)
+                stack.pop()
+            else:
+                seen.add(one)
+                stack.append((one, iter(edges[one])))
+    before: dict[int, set[int]] = {node: set() for node in edges}
+    for node, following in edges.items():
+        for other in following:
+            before[other].add(node)
+    components, taken = [], set[int]()
+    for root in reversed(order):
+        if root in taken:
+            continue
+        component, left = set[int](), [root]
+        while left:
+            node = left.pop()
+            if node not in taken:
+                taken.add(node)
+                component.add(node)
+                left += before[node]
+        components.append(component)
+    return components
+
+
+def loop_depths(edges: dict[int, set[int]]) -> dict[int, int]:
+    """In how many loops, one in the other, each node of a graph is; of loops that are entered at
+    one place.
+    """
+    depths = dict.fromkeys(edges, 0)
+
+    def go_into(nodes: set[int]) -> None:
+        for loop in strong_components({node: edges[node] & nodes for node in nodes}):
+            if len(loop) == 1 and not loop & edges[min(loop)]:
+                continue
+            for node in loop:
+                depths[node] += 1
+            entered = {
+                other
+                for node, following in edges.items()
+                if node not in loop
+                for other in following & loop
+            } or {min(loop)}
+            for node in loop:
+                edges[node] -= entered
+            go_into(loop)
+
+    edges = {node: set(following) for node, following in edges.items()}
+    go_into(set(edges))
+    return depths
+
+
+def barrier_depths(entry: str) -> list[int]:
+    """In how many loops each barrier of a kernel's PTX is."""
+    edges: dict[int, set[int]] = {0: set()}
+    labels: dict[str, int] = {}
+    branches, barriers, block, falls = [], [], 0, True  # falls: into the block that follows
+    for line in entry.splitlines():
+        if label := PTX_LABEL.match(line.strip()):
+            edges[block + 1] = set()
+            if falls:
+                edges[block].add(block + 1)
+            block, falls = block + 1, True
+            labels[label[1]] = block
+        if BARRIER.search(line):
+            barriers.append(block)
+        jump, end = BRANCH.search(line), END.search(line)
+        if jump:
+            branches.append((block, jump[2]))
+        if jump or end:
+            falls = bool((jump or end)[1])  # under a condition
+            edges[block + 1] = set()
+            if falls:
+                edges[block].add(block + 1)
+            block += 1
+    for node, label in branches:
+        edges[node].add(labels[label])
+    depths = loop_depths(edges)
+    return [depths[node] for node in barriers]
 
 
 def code_bytes(cubin: bytes) -> dict[tuple[str, str], int]:
@@ -322,14 +425,15 @@ def main(arguments: list[str]) -> int:
         sys.exit(f"gpu_resources: no CUDA kernels in {build}: was it built with POSENC_CUDA=OFF?")
     width = max(len(kernel.name) for kernel in every)
     print(
-        f"{'kernel':{width}}  GPU     registers  blocks  spilled  instructions  loads x bytes"
-        "       stores x bytes"
+        f"{'kernel':{width}}  GPU     registers  blocks  spilled  instructions  barriers"
+        "  loads x bytes       stores x bytes"
     )
     policy, faulty = constants(), 0
     for kernel in every:
         line = (
             f"{kernel.name:{width}}  {kernel.architecture:7} {kernel.registers:9}"
             f"  {kernel.blocks:6}  {kernel.spilled:7}  {kernel.instructions:12}"
+            f"  {kernel.code.loop_barriers:8}"
             f"  {accesses(kernel.code.loads):18}  {accesses(kernel.code.stores)}"
         )
         print(line.rstrip())

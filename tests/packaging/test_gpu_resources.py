@@ -71,6 +71,62 @@ def test_planted_instructions(instruction, what):
     assert found == [f"{what}: expected at most 0, got 1"]
 
 
+PIECES = """
+$L_y:
+$L_x:
+{}
+@%p1 bra $L_x;
+@%p2 bra $L_y;
+ret;
+"""
+ROUNDS = """
+bar.sync 0;
+bra.uni $L_first;
+$L_round:
+{}
+$L_first:
+{}
+@%p3 bra $L_round;
+@%p4 bra $L_after;
+bar.sync 0;
+$L_after:
+"""
+
+LOOP_IN_A_LOOP = """
+$L_a:
+$L_b:
+bar.sync 0;
+@%p5 bra $L_c;
+bar.red.or.pred %p6, 0, %p7;
+bra $L_b;
+$L_c:
+bar.sync 0;
+@%p8 bra $L_a;
+"""
+
+
+@pytest.mark.parametrize(
+    ("inside", "depths"),
+    [
+        ("bar.sync 0;", [2]),
+        (ROUNDS.format("add.s32 %r1, %r1, 1;", "bar.warp.sync -1;"), [2, 2]),
+        (ROUNDS.format("bar.sync 0;", ""), [2, 3, 2]),
+        (ROUNDS.format("", "barrier.sync 0;"), [2, 3, 2]),
+        # A loop that is left from its middle, within another.
+        (LOOP_IN_A_LOOP, [4, 4, 3]),
+    ],
+)
+def test_barriers_in_loops(inside, depths):
+    assert gpu_resources.barrier_depths(PIECES.format(inside)) == depths
+
+
+def test_a_barrier_in_a_loop_of_a_piece_is_a_fault():
+    body = GOOD + PIECES.format(ROUNDS.format("bar.sync 0;", ""))
+    assert list(kernel(body).faults(POLICY)) == [
+        "barriers in loops of a piece: expected at most 0, got 1"
+    ]
+
+
 def test_kernels_of_float64_compute_in_it():
     body = GOOD + "mul.f64 %fd1, %fd2, %fd3;\n"
     assert list(kernel(body, "RotaryThread<double, 2, true>").faults(POLICY)) == []
