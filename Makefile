@@ -129,7 +129,7 @@ gpu-kit:  ## set up, build, make a folder to bring along for make gpu; KIT_PYTHO
 	@scripts/gpu_kit.sh
 
 gpu-resources: export POSENC_CUDA := ON
-gpu-resources:  ## set up, build, judge what each CUDA kernel takes: registers, code, loads, stores
+gpu-resources:  ## set up, build, judge what each CUDA kernel takes: registers, code, barriers, accesses
 	@$(SETUP) package
 	@$(BIN)/python scripts/gpu_resources.py $(ARGS)
 
