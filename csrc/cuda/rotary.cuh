@@ -524,7 +524,7 @@ struct BlockShape {
 // How heads, then tokens, are shared out among the threads of a block: so that most places of the
 // GPU are taken, and most of a thread's requests.
 template <typename Thread>
-BlockShape best_shape(const RotaryPlan& plan, int64_t rows, const Room& room) {
+BlockShape best_shape(const RotaryPlan& plan, int64_t rows, int64_t most_tokens, const Room& room) {
   BlockShape best;
   const int64_t others = plan.vector_blocks * plan.head_blocks * plan.groups;
   const int64_t block_heads = divide_up(plan.heads, plan.head_blocks);
@@ -553,7 +553,7 @@ BlockShape best_shape(const RotaryPlan& plan, int64_t rows, const Room& room) {
        heads += heads < Thread::kHeads ? 1 : Thread::kHeads) {
     const int64_t thread_heads = std::max(first, heads);
     const int64_t z = divide_up(block_heads, thread_heads);
-    const int64_t most = std::min(Policy::kThreads / (plan.threads_x * z), rows);
+    const int64_t most = std::min({Policy::kThreads / (plan.threads_x * z), rows, most_tokens});
     // Of many waves the last one matters little.
     const bool many =
         divide_up(rows, most) * others > kWaves * room.blocks(plan.threads_x * most * z);
@@ -564,13 +564,15 @@ BlockShape best_shape(const RotaryPlan& plan, int64_t rows, const Room& room) {
 }
 
 template <typename Thread>
-void share_out(RotaryPlan& plan, int64_t rows, const Room& room) {
-  const std::array<int64_t, 6> call = {rows,        plan.threads_x,   plan.vector_blocks,
-                                       plan.groups, plan.head_blocks, plan.heads};
+void share_out(RotaryPlan& plan, int64_t rows, int64_t most_tokens, const Room& room) {
+  const std::array<int64_t, 7> call = {
+      rows,        most_tokens,      plan.threads_x, plan.vector_blocks,
+      plan.groups, plan.head_blocks, plan.heads};
   const auto of_room = room.key();
   std::array<int64_t, call.size() + of_room.size()> key;
   std::copy(of_room.begin(), of_room.end(), std::copy(call.begin(), call.end(), key.begin()));
-  const BlockShape shape = remembered(key, [&] { return best_shape<Thread>(plan, rows, room); });
+  const BlockShape shape =
+      remembered(key, [&] { return best_shape<Thread>(plan, rows, most_tokens, room); });
   plan.threads_y = shape.y;
   plan.threads_z = shape.z;
 }
@@ -596,7 +598,8 @@ inline HeadSteps head_steps(const RotaryPlan& plan, const HeadStrides& q, const 
 
 template <typename Thread>
 RotaryPlan plan_rotary(const RotaryArgs& args, const Room& room = {},
-                       int64_t most_vectors = Policy::kRowVectors) {
+                       int64_t most_vectors = Policy::kRowVectors,
+                       int64_t most_tokens = Policy::kThreads) {
   RotaryPlan plan;
   const RotaryTensor &q = args.tensors[0], &k = args.tensors[1];
   plan.groups = args.angle_heads();
@@ -623,7 +626,7 @@ RotaryPlan plan_rotary(const RotaryArgs& args, const Room& room = {},
                                          divide_up(plan.heads * plan.threads_x, Policy::kThreads));
   // A thread counts its heads in 32 bits.
   plan.head_blocks = std::max(plan.head_blocks, divide_up(plan.heads, int64_t{1} << 30));
-  share_out<Thread>(plan, rows, room);
+  share_out<Thread>(plan, rows, most_tokens, room);
   const int64_t step = plan.head_step();
   plan.thread_heads = static_cast<int>(plan.heads / step);
   plan.rest = plan.heads % step;
@@ -641,9 +644,12 @@ RotaryPlan plan_rotary(const RotaryArgs& args, const Room& room = {},
   }
   plan.shared_bytes =
       Thread::shared_bytes(args, std::min<int64_t>(plan.threads_x, plan.rotated), plan);
-  // Sums over many axes have many frequencies.
+  // Sums over many axes have many frequencies, and tokens many positions.
   if (plan.shared_bytes > Policy::kSharedBytes && plan.threads_x > 1) {
     return plan_rotary<Thread>(args, room, plan.threads_x / 2);
+  }
+  if (plan.shared_bytes > Policy::kSharedBytes && plan.threads_y > 1) {
+    return plan_rotary<Thread>(args, room, 1, plan.threads_y / 2);
   }
   return plan;
 }

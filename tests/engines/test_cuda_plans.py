@@ -154,6 +154,20 @@ def test_gradients_of_angles(gpu, data, dtype):
     )
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_gradients_of_many_axes(dtype):
+    """Each token has a position along each, in shared memory."""
+    positions = np.broadcast_to(np.int64(3), (90, 1, 5000))
+    for pairs, odd in itertools.product(range(1, 15), (0, 1)):
+        x = np.zeros((1, 5000, 1, 2 * pairs + odd), dtype)
+        inv_freq = np.broadcast_to(np.ones(pairs), (90, 1, pairs))
+        call = ((x,), (x,), positions, inv_freq, "bshd", "half", 0, None, 1.0, False, True)
+        assert_within_limits(
+            {"multiprocessors": 132, "registers": 128},
+            lambda call=call: CUDA_ON_HOST.rotary_backward(*call),
+        )
+
+
 @given(gpus(), st.data(), dtypes)
 def test_norms_and_caches(gpu, data, dtype):
     """In place, so that nothing else has memory; and gradients of smaller ones."""
