@@ -19,7 +19,6 @@ __global__ void __launch_bounds__(Policy::kThreads, Thread::kBlocks)
       thread.sum(round);
       __syncthreads();
       thread.combine(round);
-      __syncthreads();
     }
     thread.finish();
   });

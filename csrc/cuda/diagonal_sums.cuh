@@ -135,18 +135,20 @@ class DiagonalSumsThread {
     } else {
       sum_rows(plane, in_plane, sums);
     }
-    Number* const to = parts_ + (y_ * plan_.threads_x + x_) * kVector;
+    Number* const to = parts(round) + (y_ * plan_.threads_x + x_) * kVector;
 #pragma unroll
     for (int i = 0; i < kVector; ++i) to[i] = sums[i];
   }
 
+  // Meanwhile other threads are at the next round, whose sums go elsewhere.
   POSENC_HD void combine(int64_t round) {
     const int own = own_entry();
     if (own < 0) return;
+    const Number* const from = parts(round);
     const int64_t rest = parts_count() - round * plan_.threads_y;
     const int count = rest < plan_.threads_y ? static_cast<int>(rest) : plan_.threads_y;
     for (int i = 0; i < count; ++i) {
-      block_ += parts_[i * plan_.threads_x * kVector + own];
+      block_ += from[i * plan_.threads_x * kVector + own];
       const bool last = ++group_ == first_part_ + plane_parts_;
       if (!plan_.by_groups || last || (!kGrid && group_ % kBlockGroups == 0)) {
         total_ += block_;
@@ -172,6 +174,11 @@ class DiagonalSumsThread {
   }
 
  private:
+  // Of every second round, in turns.
+  POSENC_HD Number* parts(int64_t round) const {
+    return parts_ + (round & 1) * plan_.threads() * kVector;
+  }
+
   // The entry of the block whose parts this thread puts together, or -1.
   POSENC_HD int own_entry() const {
     const int thread = y_ * plan_.threads_x + x_;
@@ -266,12 +273,10 @@ class DiagonalSumsThread {
       }
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        const auto left = unpack<T, kVector>(low[i]), right = unpack<T, kVector>(high[i]);
 #pragma unroll
         for (int j = 0; j < kVector; ++j) {
           const int at = (first + i) % kVector + j;
-          group[j] +=
-              to_real(at < kVector ? left.numbers[at % kVector] : right.numbers[at % kVector]);
+          group[j] += real_of<T, kVector>(at < kVector ? low[i] : high[i], at % kVector);
         }
       }
     }
@@ -489,8 +494,8 @@ DiagonalSumsPlan plan_diagonal_sums(const ToeplitzArgs& args, const Room& room =
   while (kept % plan.together != 0) --plan.together;
   plan.sets = kept / plan.together;
   plan.take_pieces(plan.blocks * plan.together, plan.sets * pieces_apart, room.limit);
-  plan.shared_bytes = static_cast<size_t>(plan.threads_x) * plan.threads_y * kWidth *
-                      sizeof(typename Thread::Number);
+  plan.shared_bytes =
+      2 * static_cast<size_t>(plan.threads()) * kWidth * sizeof(typename Thread::Number);
   return plan;
 }
 

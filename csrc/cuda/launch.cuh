@@ -27,11 +27,12 @@ __device__ void for_each_piece(const Plan& plan, const Work& work) {
 }
 
 // values[i] of every lane -> the sum of values[i] of kWidth neighbouring lanes, by halves: with the
-// lane kWidth / 2 away, then kWidth / 4 ... All lanes of the warp take part.
-template <int kWidth, int kCount, typename Number>
+// lane kWidth / 2 away, then kWidth / 4 ... Of those alone that are kApart apart. All lanes of the
+// warp take part.
+template <int kWidth, int kCount, int kApart = 1, typename Number>
 __device__ void add_lanes(Number* values) {
 #pragma unroll
-  for (int offset = kWidth / 2; offset > 0; offset /= 2) {
+  for (int offset = kWidth / 2; offset >= kApart; offset /= 2) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       values[i] = values[i] + __shfl_xor_sync(0xffffffffu, values[i], offset);

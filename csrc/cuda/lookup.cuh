@@ -28,12 +28,11 @@ POSENC_HD inline void write_scaled(const RelativeParameters& parameters,
   const bool adds = args.content.data != nullptr;
   if (parameters.copies) return write_packet<T, kVector>(x, to);
   const Real<T> scale = static_cast<Real<T>>(args.scale);
-  const auto content = unpack<T, kVector>(content_word);
   Real<T> values[kVector];
 #pragma unroll
   for (int i = 0; i < kVector; ++i) {
     values[i] = to_real(x.numbers[i]);
-    if (adds) values[i] = to_real(content.numbers[i]) + values[i];
+    if (adds) values[i] = real_of<T, kVector>(content_word, i) + values[i];
     values[i] *= scale;
   }
   write_packet<T, kVector>(round_packet<T, kVector>(values), to);

@@ -228,6 +228,24 @@ class NormRotaryBlock {
            static_cast<Number>(args_.weight_offset);
   }
 
+  // Of neighbouring dims of a weight that all heads share.
+  template <int kCount>
+  POSENC_HD Packet<Number, kCount> factors(int tensor, int64_t dim) const {
+    const NormWeight& weight = args_.weights[tensor];
+    const bool there = weight.data != nullptr;
+    Packet<Number, kCount> factors;
+    if (there) {
+      factors = numbers_at<Number, kCount>(weight.data, weight.dtype, weight.offset(0, dim),
+                                           weight.dim_stride);
+    }
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      factors.numbers[i] =
+          there ? factors.numbers[i] + static_cast<Number>(args_.weight_offset) : Number(1);
+    }
+    return factors;
+  }
+
   POSENC_HD Number scaled(Number x, Number r, Number factor, bool round_first) const {
     Number y = x * r;
     if (round_first) y = rounded(y);
@@ -260,14 +278,19 @@ class NormRotaryBlock {
   }
 
   POSENC_HD void turn_pair(Number& a, Number& b, Number c, Number s) const {
-    const Number x = a, y = b;
     if (as_written_) {
+      const Number x = a, y = b;
       a = rounded(rounded(x * c) - rounded(y * s));
       b = rounded(rounded(y * c) + rounded(x * s));
     } else {
-      a = multiply_add(x, c, -(y * s));
-      b = multiply_add(y, c, x * s);
+      turn_exactly(a, b, c, s);
     }
+  }
+  // Rounded to the format of x by no step.
+  static POSENC_HD void turn_exactly(Number& a, Number& b, Number c, Number s) {
+    const Number x = a, y = b;
+    a = multiply_add(x, c, -(y * s));
+    b = multiply_add(y, c, x * s);
   }
 
   // Cosine and sine of a pair, as they are multiplied; turns(term) are those of its frequencies.

@@ -49,19 +49,25 @@ __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocksPerProcessor)
     norm_gradient_warp_kernel(const __grid_constant__ NormGradientParameters parameters) {
   extern __shared__ __align__(128) char shared[];
   Thread thread(parameters, shared, threadIdx.x, threadIdx.y);
-  for_each_piece(parameters.plan, [&](int64_t x, int64_t y) {
-    thread.begin(x, y);
-    for (int64_t token = 0; token < thread.tokens(); ++token) {
+  for_each_piece(parameters.plan, [&](int64_t x, int64_t /*y*/) {
+    thread.begin(x);
+    for (int token = 0; token < thread.tokens(); ++token) {
       __syncwarp();
-      thread.request(token + 1);
-      thread.angles(token);
+      thread.begin_token(token);
+      thread.angles();
       __syncwarp();
-      thread.read(token);
-      thread.sum();
-      add_lanes<Thread::kLanesOfHead, Thread::kAllSums>(thread.sums());
-      thread.finish(token);
+      for (int step = 0; step < thread.steps(); ++step) {
+        thread.read();
+        thread.sum();
+        add_lanes<Thread::kLanesOfHead, Thread::kAllSums>(thread.sums());
+        thread.finish();
+        thread.take(step + 1);
+      }
     }
-    thread.write_weights();
+    for (int tensor = 0; tensor < 2; ++tensor) {
+      add_lanes<kLanes, Thread::kLaneWeights, Thread::kLanesOfHead>(thread.weights());
+      thread.write_weights(tensor);
+    }
   });
 }
 

@@ -18,6 +18,7 @@ namespace posenc::cuda {
 struct NormGradientPlan : NormRotaryPlan {
   int64_t rounds = 1;      // of plan.tokens tokens, in a piece
   bool sums_only = false;  // the first launch
+  int64_t parts[2] = {};   // of dw: rows of partial sums, of head_dim numbers each
 };
 
 struct NormGradientParameters {
@@ -220,6 +221,7 @@ NormGradientPlan plan_norm_gradient(const NormRotaryGradientArgs& args, GridLimi
   plan.rounds = divide_up(args.tokens_of_piece(), plan.tokens);
   plan.take_pieces(divide_up(rotary.rows(), plan.rounds * plan.tokens),
                    divide_up(plan.heads, plan.threads_y), limit);
+  for (int i = 0; i < 2; ++i) plan.parts[i] = plan.pieces_x * rotary.tensors[i].heads;
   return plan;
 }
 
@@ -227,7 +229,7 @@ NormGradientPlan plan_norm_gradient(const NormRotaryGradientArgs& args, GridLimi
 inline int64_t workspace_bytes(const NormRotaryGradientArgs& args, const NormGradientPlan& plan) {
   const RotaryArgs& rotary = args.forward.rotary;
   const int64_t sums = args.forward.over_token ? 2 * rotary.rows() * plan.heads : 0;
-  const int64_t numbers = plan.pieces_x * plan.heads * rotary.head_dim + sums;
+  const int64_t numbers = (plan.parts[0] + plan.parts[1]) * rotary.head_dim + sums;
   return numbers * (rotary.dtype == Dtype::kFloat64 ? 8 : 4);
 }
 
@@ -239,7 +241,7 @@ inline ColumnSumsParameters weight_sums(const NormRotaryGradientArgs& args,
   const int64_t size = rotary.dtype == Dtype::kFloat64 ? 8 : 4;
   int64_t before = 0;
   for (int i = 0; i < 2; ++i) {
-    const int64_t numbers = plan.pieces_x * rotary.tensors[i].heads * rotary.head_dim;
+    const int64_t numbers = plan.parts[i] * rotary.head_dim;
     if (args.weight_sums[i] != nullptr) {
       const int64_t columns = args.weight_count(i);
       parameters.sums[i] = {static_cast<const char*>(args.workspace) + before * size,

@@ -50,12 +50,11 @@ class NormRotaryWarp : public NormRotaryBlock<T, 2> {
   static constexpr int kNumbersOfWarp = 2 * kPairs + 2 * kDims;
 
  protected:
-  using Block::args_, Block::rotary_, Block::x_, Block::y_;
+  using Block::args_, Block::rotary_, Block::plan_, Block::x_, Block::y_;
   using Block::NormRotaryBlock;
 
-  POSENC_HD Number* cosines() const {
-    return reinterpret_cast<Number*>(Block::shared_) + y_ * kNumbersOfWarp;
-  }
+  // shared_ is the warp's own.
+  POSENC_HD Number* cosines() const { return reinterpret_cast<Number*>(Block::shared_); }
   POSENC_HD Number* sines() const { return cosines() + kPairs; }
   POSENC_HD Number* weights(int tensor) const { return cosines() + 2 * kPairs + tensor * kDims; }
 
@@ -74,13 +73,14 @@ class NormRotaryWarp : public NormRotaryBlock<T, 2> {
     }
   }
 
+  // Likewise of the weights; 1 where there are none.
   POSENC_HD void keep_weights() const {
-    if (!args_.norm) return;
+    constexpr int kAtOnce = 4;
 #pragma unroll 1
-    for (int dim = x_; dim < kDims; dim += kLanes) {
+    for (int dim = kAtOnce * x_; dim < kDims; dim += kAtOnce * kLanes) {
 #pragma unroll 1
       for (int tensor = 0; tensor < 2; ++tensor) {
-        weights(tensor)[dim] = Block::factor(tensor, 0, dim);
+        keep_packet(Block::template factors<kAtOnce>(tensor, dim), weights(tensor) + dim);
       }
     }
   }
@@ -126,6 +126,7 @@ class NormRotaryWarp : public NormRotaryBlock<T, 2> {
   }
 };
 
+// A thread goes through the heads of its token in steps: words are read, summed, turned, written.
 template <typename T, int kVector, int kDims, int kPairs, bool kInterleaved>
 class NormRotaryWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, kInterleaved> {
   using Warp = NormRotaryWarp<T, kVector, kDims, kPairs, kInterleaved>;
@@ -145,40 +146,56 @@ class NormRotaryWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, kI
   static constexpr int kAllSums = kAhead * kSums;
 
   POSENC_HD NormRotaryWarpThread(const NormRotaryParameters& parameters, char* shared, int x, int y)
-      : Warp(parameters.args, parameters.plan, parameters.args.rotary.as_written, shared, x, y) {}
+      : Warp(parameters.args, parameters.plan, parameters.args.rotary.as_written,
+             shared + y * Warp::kNumbersOfWarp * sizeof(Number), x, y) {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) roots_[i] = 1;
+  }
 
   static int64_t steps(int64_t heads) { return divide_up(heads, kStepHeads); }
 
   POSENC_HD void begin(int64_t piece_x, int64_t piece_y) {
-    const int64_t row = piece_x * plan_.threads_y + y_;
-    there_ = row < rotary_.rows();
-    batch_ = there_ ? divide(row, rotary_.tokens) : 0;
-    token_ = there_ ? row - batch_ * rotary_.tokens : 0;
+    const int row = static_cast<int>(piece_x) * plan_.threads_y + y_;
+    const int tokens = static_cast<int>(rotary_.tokens);
+    there_ = row < static_cast<int>(rotary_.rows());
+    batch_ = there_ ? row / tokens : 0;
+    token_ = there_ ? row - batch_ * tokens : 0;
     first_step_ = static_cast<int>(piece_y * plan_.piece_heads);
-    const int64_t left = plan_.heads - first_step_;
-    steps_ = static_cast<int>(left < plan_.piece_heads ? left : plan_.piece_heads);
-    appends_values_ = there_ && args_.appends() && piece_y == 0;
+    const int left = static_cast<int>(plan_.heads) - first_step_;
+    const int most = static_cast<int>(plan_.piece_heads);
+    steps_ = left < most ? left : most;
+    appends_values_ = args_.appends() && piece_y == 0;
   }
 
   POSENC_HD int steps() const { return steps_; }
 
-  // The heads of a step, of which all are of q or all of k.
+  // Takes up a step's heads, of which all are of q or all of k.
   POSENC_HD void take(int step) {
+    if (step >= steps_) return;
     const int q_steps = (static_cast<int>(rotary_.tensors[0].heads) + kStepHeads - 1) / kStepHeads;
     const int at = first_step_ + step;
     tensor_ = at < q_steps ? 0 : 1;
-    head_ = (tensor_ == 0 ? at : at - q_steps) * kStepHeads + x_ / kLanesOfHead;
+    const RotaryTensor& x = rotary_.tensors[tensor_];
+    if (step == 0 || at == q_steps) {
+      head_ = (tensor_ == 0 ? at : at - q_steps) * kStepHeads + x_ / kLanesOfHead;
+      from_ = static_cast<const T*>(x.in) + place(x.in_strides) + head_ * x.in_strides.head + dim();
+      writes_ = x.out != nullptr;
+      if (writes_) {
+        to_ = static_cast<T*>(x.out) + place(x.out_strides) + head_ * x.out_strides.head + dim();
+      }
+    } else {
+      head_ += kStepHeads;
+      from_ += kStepHeads * x.in_strides.head;
+      if (writes_) to_ += kStepHeads * x.out_strides.head;
+    }
+    left_ = there_ ? static_cast<int>(x.heads) - head_ : 0;
   }
 
-  // The words of the first ones: they are on their way while angles are computed.
-  POSENC_HD void request_first() {
-    if (steps_ == 0) return;
-    take(0);
+  // Its words: they are on their way while angles are computed.
+  POSENC_HD void request_words() const {
     for_each_word([&](int /*i*/, int /*word*/, const T* from) { request(from); });
   }
-
-  POSENC_HD void read(int step) {
-    take(step);
+  POSENC_HD void read() {
     for_each_word(
         [&](int i, int word, const T* from) { words_[i][word] = read_word<T, kVector>(from); });
   }
@@ -187,9 +204,9 @@ class NormRotaryWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, kI
   POSENC_HD void angles_and_weights() {
     key_at_ = NormRotaryArgs::kNowhere;
     if (!there_) return;
-    if (args_.appends()) key_at_ = args_.place(args_.keys, batch_, token_);
     Warp::keep_angles(batch_, token_);
     Warp::keep_weights();
+    if (args_.appends()) key_at_ = args_.place(args_.keys, batch_, token_);
   }
 
   POSENC_HD void sum() {
@@ -197,7 +214,7 @@ class NormRotaryWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, kI
     for (int i = 0; i < kAhead; ++i) {
       Warp::partial_sums(
           [&](int word, int j) {
-            const Number x = to_real(unpack<T, kVector>(words_[i][word]).numbers[j]);
+            const Number x = real_of<T, kVector>(words_[i][word], j);
             return x * x;
           },
           sums_ + i * kSums);
@@ -215,47 +232,16 @@ class NormRotaryWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, kI
   }
 
   POSENC_HD void write() const {
-    const RotaryTensor& x = rotary_.tensors[tensor_];
-    T* const to =
-        x.out == nullptr ? nullptr : static_cast<T*>(x.out) + place(x.out_strides) + dim();
-    T* const key = tensor_ == 0 || key_at_ == NormRotaryArgs::kNowhere
-                       ? nullptr
-                       : static_cast<T*>(args_.keys.data) + key_at_ + dim();
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      if (!has(i)) continue;
-      const int64_t head = head_ + i * kHeads;
-      const auto put = [&](const Packet<T, kVector>& packet, int word) {
-        if (to != nullptr) {
-          write_packet<T, kVector>(packet, to + head * x.out_strides.head + word * kUnit);
-        }
-        if (key != nullptr) {
-          write_packet<T, kVector>(packet, key + head * args_.keys.head_stride + word * kUnit);
-        }
-      };
-      Warp::for_turned_words([&](int word, int partner, int pair) {
-        Packet<T, kVector> one = unpack<T, kVector>(words_[i][word]);
-        if constexpr (kInterleaved) {
-          turn_neighbours(roots_[i], one, word, pair);
-        } else {
-          Packet<T, kVector> other = unpack<T, kVector>(words_[i][partner]);
-          turn_partners(roots_[i], one, other, word, partner, pair);
-          put(other, partner);
-        }
-        put(one, word);
-      });
-#pragma unroll
-      for (int word = kTurnedWords; word < kWords; ++word) {
-        Packet<T, kVector> one = unpack<T, kVector>(words_[i][word]);
-        if (args_.norm) scale_word(roots_[i], one, word);
-        put(one, word);
-      }
+    if (as_written_ || args_.rounded_before_weight[tensor_]) {
+      write_heads<true>();
+    } else {
+      write_heads<false>();
     }
   }
 
   // The values of the warp's token, bit for bit.
   POSENC_HD void append_values() const {
-    if (!appends_values_) return;
+    if (!there_ || !appends_values_) return;
     const CacheTarget& cache = args_.values;
     const int64_t slot = args_.place(cache, batch_, token_);
     if (slot == NormRotaryArgs::kNowhere) return;
@@ -270,38 +256,84 @@ class NormRotaryWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, kI
   }
 
  private:
-  POSENC_HD bool has(int i) const {
-    return there_ && head_ + i * kHeads < rotary_.tensors[tensor_].heads;
-  }
   // visit(i, word, where it is), of the lane's words of the i-th head of the step.
   template <typename Visit>
   POSENC_HD void for_each_word(const Visit& visit) const {
-    const RotaryTensor& x = rotary_.tensors[tensor_];
-    const T* const from = static_cast<const T*>(x.in) + place(x.in_strides) + dim();
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       if (!has(i)) continue;
-      const T* const head = from + (head_ + i * kHeads) * x.in_strides.head;
+      const T* const head = from_ + i * kHeads * rotary_.tensors[tensor_].in_strides.head;
 #pragma unroll
       for (int word = 0; word < kWords; ++word) visit(i, word, head + word * kUnit);
     }
   }
+
+  // Whether the i-th head of the step is there.
+  POSENC_HD bool has(int i) const { return left_ > i * kHeads; }
+
   POSENC_HD int64_t place(const HeadStrides& strides) const {
     return batch_ * strides.batch + token_ * strides.token;
   }
 
-  // Some numbers of a word, and back, for the sake of registers; scaled where there is a norm.
-  POSENC_HD void take(const Packet<T, kVector>& packet, int first, Number r, int word,
-                      Number (&x)[kNumbers]) const {
+  // kRounds: steps are rounded to the format of x, no product is fused with a sum.
+  template <bool kRounds>
+  POSENC_HD void write_heads() const {
+    const RotaryTensor& x = rotary_.tensors[tensor_];
+    const bool caches = tensor_ == 1 && key_at_ != NormRotaryArgs::kNowhere;
+    T* const key =
+        caches ? static_cast<T*>(args_.keys.data) + key_at_ + head_ * args_.keys.head_stride + dim()
+               : nullptr;
 #pragma unroll
-    for (int j = 0; j < kNumbers; ++j) x[j] = to_real(packet.numbers[first + j]);
-    if (!args_.norm) return;
+    for (int i = 0; i < kAhead; ++i) {
+      if (!has(i)) continue;
+      const auto put = [&](const Packet<T, kVector>& packet, int word) {
+        if (writes_) {
+          write_packet<T, kVector>(packet, to_ + i * kHeads * x.out_strides.head + word * kUnit);
+        }
+        if (caches) {
+          write_packet<T, kVector>(packet,
+                                   key + i * kHeads * args_.keys.head_stride + word * kUnit);
+        }
+      };
+      Warp::for_turned_words([&](int word, int partner, int pair) {
+        Packet<T, kVector> one;
+        if constexpr (kInterleaved) {
+          turn_neighbours<kRounds>(roots_[i], words_[i][word], word, pair, one);
+        } else {
+          Packet<T, kVector> other;
+          turn_partners<kRounds>(roots_[i], i, word, partner, pair, one, other);
+          put(other, partner);
+        }
+        put(one, word);
+      });
+#pragma unroll
+      for (int word = kTurnedWords; word < kWords; ++word) {
+        Packet<T, kVector> one = unpack<T, kVector>(words_[i][word]);
+        if (args_.norm) scale_word<kRounds>(roots_[i], words_[i][word], word, one);
+        put(one, word);
+      }
+    }
+  }
+
+  // Some numbers of a word, scaled: roots and weights are 1 where there is no norm.
+  template <bool kRounds>
+  POSENC_HD void take(const WordOf<T, kVector>& word, int first, Number r, int at,
+                      Number (&x)[kNumbers]) const {
     const auto factors =
-        kept_packet<Number, kNumbers>(Warp::weights(tensor_) + word * kUnit + dim() + first);
-    const bool round_first = args_.rounded_before_weight[tensor_];
+        kept_packet<Number, kNumbers>(Warp::weights(tensor_) + at * kUnit + dim() + first);
+    const bool round_first = kRounds && args_.rounded_before_weight[tensor_];
 #pragma unroll
     for (int j = 0; j < kNumbers; ++j) {
-      x[j] = Warp::scaled(x[j], r, factors.numbers[j], round_first);
+      const Number number = real_of<T, kVector>(word, first + j), factor = factors.numbers[j];
+      x[j] = kRounds ? Warp::scaled(number, r, factor, round_first) : number * r * factor;
+    }
+  }
+  template <bool kRounds>
+  POSENC_HD void turn(Number& a, Number& b, Number c, Number s) const {
+    if constexpr (kRounds) {
+      Warp::turn_pair(a, b, c, s);
+    } else {
+      Warp::turn_exactly(a, b, c, s);
     }
   }
   static POSENC_HD void put_back(const Number (&x)[kNumbers], int first,
@@ -311,54 +343,62 @@ class NormRotaryWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, kI
     for (int j = 0; j < kNumbers; ++j) packet.numbers[first + j] = some.numbers[j];
   }
 
-  POSENC_HD void scale_word(Number r, Packet<T, kVector>& packet, int word) const {
+  template <bool kRounds>
+  POSENC_HD void scale_word(Number r, const WordOf<T, kVector>& word, int at,
+                            Packet<T, kVector>& packet) const {
 #pragma unroll
     for (int first = 0; first < kVector; first += kNumbers) {
       Number x[kNumbers];
-      take(packet, first, r, word, x);
+      take<kRounds>(word, first, r, at, x);
       put_back(x, first, packet);
     }
   }
 
-  POSENC_HD void turn_partners(Number r, Packet<T, kVector>& one, Packet<T, kVector>& other,
-                               int word, int partner, int pair) const {
+  template <bool kRounds>
+  POSENC_HD void turn_partners(Number r, int i, int word, int partner, int pair,
+                               Packet<T, kVector>& one, Packet<T, kVector>& other) const {
 #pragma unroll
     for (int first = 0; first < kVector; first += kNumbers) {
       Number a[kNumbers], b[kNumbers];
-      take(one, first, r, word, a);
-      take(other, first, r, partner, b);
+      take<kRounds>(words_[i][word], first, r, word, a);
+      take<kRounds>(words_[i][partner], first, r, partner, b);
       const auto c = kept_packet<Number, kNumbers>(Warp::cosines() + pair + first);
       const auto s = kept_packet<Number, kNumbers>(Warp::sines() + pair + first);
 #pragma unroll
-      for (int j = 0; j < kNumbers; ++j) {
-        Warp::turn_pair(a[j], b[j], c.numbers[j], s.numbers[j]);
-      }
+      for (int j = 0; j < kNumbers; ++j) turn<kRounds>(a[j], b[j], c.numbers[j], s.numbers[j]);
       put_back(a, first, one);
       put_back(b, first, other);
     }
   }
 
-  POSENC_HD void turn_neighbours(Number r, Packet<T, kVector>& packet, int word, int pair) const {
+  template <bool kRounds>
+  POSENC_HD void turn_neighbours(Number r, const WordOf<T, kVector>& word, int at, int pair,
+                                 Packet<T, kVector>& packet) const {
     constexpr int kHalf = kNumbers / 2;
 #pragma unroll
     for (int first = 0; first < kVector; first += kNumbers) {
       Number x[kNumbers];
-      take(packet, first, r, word, x);
+      take<kRounds>(word, first, r, at, x);
       const auto c = kept_packet<Number, kHalf>(Warp::cosines() + pair + first / 2);
       const auto s = kept_packet<Number, kHalf>(Warp::sines() + pair + first / 2);
 #pragma unroll
       for (int j = 0; j < kHalf; ++j) {
-        Warp::turn_pair(x[2 * j], x[2 * j + 1], c.numbers[j], s.numbers[j]);
+        turn<kRounds>(x[2 * j], x[2 * j + 1], c.numbers[j], s.numbers[j]);
       }
       put_back(x, first, packet);
     }
   }
 
-  int64_t batch_, token_, key_at_;
-  int first_step_, steps_, head_ = 0, tensor_ = 0;
-  bool there_, appends_values_;
+  int batch_, token_;
+  int64_t key_at_;
+  int first_step_, steps_, tensor_ = 0;
+  int head_ = 0, left_ = 0;  // the lane's first head of the step, and how many there are from it on
+  bool there_, appends_values_, writes_ = false;
+  // The lane's first word of that head.
+  const T* from_ = nullptr;
+  T* to_ = nullptr;
   WordOf<T, kVector> words_[kAhead][kWords];
-  Number sums_[kAllSums], roots_[kAhead] = {};
+  Number sums_[kAllSums], roots_[kAhead];
 };
 
 // ---------------------------------------------------------------------------------------------
@@ -407,8 +447,9 @@ inline bool fits_words(const void* data, const HeadStrides& strides, int64_t siz
 inline bool takes_warps(const NormRotaryArgs& args) {
   const RotaryArgs& rotary = args.rotary;
   const int64_t size = item_size(rotary.dtype);
-  bool fits = size <= 4 && warp_shape(rotary) >= 0 && rotary.angle_heads() == 1 &&
-              (!args.norm || (args.norm_first && !args.over_token)) && args.v_dim * size % 16 == 0;
+  bool fits = size <= 4 && warp_shape(rotary) >= 0 && rotary.rows() < Policy::kNarrow &&
+              rotary.angle_heads() == 1 && (!args.norm || (args.norm_first && !args.over_token)) &&
+              args.v_dim * size % 16 == 0;
   for (int i = 0; i < 2; ++i) {
     const RotaryTensor& x = rotary.tensors[i];
     fits = fits && x.heads < Policy::kNarrow && fits_words(x.in, x.in_strides, size) &&
@@ -449,7 +490,7 @@ NormRotaryPlan plan_norm_rotary_warps(const NormRotaryArgs& args, const Room& ro
   if (rows == 0 || (plan.heads == 0 && args.v.heads == 0)) return plan;
   plan.own_angles = true;
   plan.threads_x = kLanes;
-  plan.threads_y = static_cast<int>(std::min<int64_t>(rows, Policy::kThreads / kLanes));
+  plan.threads_y = static_cast<int>(std::min<int64_t>(rows, Policy::kWarpThreads / kLanes));
   plan.shared_bytes = sizeof(typename Thread::Number) * Thread::kNumbersOfWarp *
                       static_cast<size_t>(plan.threads_y);
   const int64_t pieces = divide_up(rows, plan.threads_y);

@@ -2,12 +2,15 @@
 // forward is norm_rotary_warp.cuh's. All else is done by norm_rotary_gradient.cuh. Formulas:
 // csrc/cpu/norm_rotary_gradient.cc.
 //
-//   block     a piece of tokens (x), kHeads heads side by side for each warp (y)
-//   lane      as in norm_rotary_warp.cuh; the sums of its dims of dw stay in its registers
+//   block     a piece of tokens, which its warps take in turns
+//   warp      a token: its heads of q, then of k, kHeads side by side in a step
+//   lane      as in norm_rotary_warp.cuh; what its heads give to dw stays with it: of the tensor at
+//             hand in registers, of the other one in shared memory
 //
-// For each token: angles are computed while the words of the next token are on their way; g is
-// turned back, both sums of a head are added across lanes, dx is written. Nothing waits for another
-// warp. Sums of dw are those of norm_rotary_gradient.cuh, in the same workspace and order.
+// Once a token angles are computed, for all of its heads. In a step g is turned back, both sums of
+// a head are added across lanes, dx is written; the next step's words are on their way meanwhile.
+// At the end of a piece the lanes that have the same dims are added up: a row of partial sums for
+// each warp and tensor. Nothing waits for another warp.
 #pragma once
 
 #include <algorithm>
@@ -32,65 +35,118 @@ class NormGradientWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, 
   // Of a head, that a lane has at most: there are no registers for more.
   static constexpr int kMostNumbers = 16;
   static constexpr int kAllSums = 2 * kSums;
+  static constexpr int kLaneWeights = kWords * kVector;
+
+  // Of a warp: the sums for dw of the tensor that is not at hand, beside what the forward keeps.
+  static constexpr int kNumbersOfWarp = Warp::kNumbersOfWarp + kLaneWeights * kLanes;
 
   POSENC_HD NormGradientWarpThread(const NormGradientParameters& parameters, char* shared, int x,
                                    int y)
-      : Warp(parameters.args.forward, parameters.plan, false, shared, x, y),
+      : Warp(parameters.args.forward, parameters.plan, false,
+             shared + y * kNumbersOfWarp * sizeof(Number), x, y),
         gradient_(parameters.args),
-        tokens_(parameters.plan.rounds) {}
+        tokens_(static_cast<int>(parameters.plan.rounds)) {}
 
-  static int64_t groups(int64_t heads) { return divide_up(heads, kHeads); }
+  POSENC_HD int tokens() const { return tokens_; }
 
-  POSENC_HD int64_t tokens() const { return tokens_; }
-
-  POSENC_HD void begin(int64_t piece_x, int64_t piece_y) {
-    piece_ = piece_x;
-    const int q_groups = (static_cast<int>(rotary_.tensors[0].heads) + kHeads - 1) / kHeads;
-    const int group = static_cast<int>(piece_y * plan_.threads_y + y_);
-    tensor_ = group < q_groups ? 0 : 1;
-    head_ = (tensor_ == 0 ? group : group - q_groups) * kHeads + x_ / kLanesOfHead;
-    is_head_ = head_ < rotary_.tensors[tensor_].heads;
+  POSENC_HD void begin(int64_t piece) {
+    piece_ = static_cast<int>(piece);
+    q_steps_ = steps_of(0);
+    steps_ = q_steps_ + steps_of(1);
     for_each_number([&](int word, int j) { weights_[word][j] = 0; });
+    swap_weights(true);
     Warp::keep_weights();
-    request(0);
   }
 
-  // What the next read() takes, if there is such a token.
-  POSENC_HD void request(int64_t token) const {
-    for_words(token, [&](int /*word*/, const T* x, const T* g) {
-      cuda::request(x);
-      cuda::request(g);
-    });
+  // Heads of the warp's token are done in so many steps.
+  POSENC_HD int steps() const { return steps_; }
+
+  // Takes up a token of the piece, and asks for its first heads.
+  POSENC_HD void begin_token(int token) {
+    const int row = (piece_ * tokens_ + token) * plan_.threads_y + y_;
+    const int tokens = static_cast<int>(rotary_.tokens);
+    there_ = row < static_cast<int>(rotary_.rows());
+    batch_ = there_ ? row / tokens : 0;
+    token_ = there_ ? row - batch_ * tokens : 0;
+    take(0);
+    request_words();
   }
 
-  POSENC_HD void angles(int64_t token) const {
-    const int64_t row = piece_ * tokens_ + token;
-    if (row >= rotary_.rows()) return;
-    const int64_t batch = divide(row, rotary_.tokens);
-    Warp::keep_angles(batch, row - batch * rotary_.tokens);
+  POSENC_HD void angles() const {
+    if (there_) Warp::keep_angles(batch_, token_);
   }
 
-  POSENC_HD void read(int64_t token) {
-    there_ = false;
-    for_words(token, [&](int word, const T* x, const T* g) {
-      there_ = true;
-      x_words_[word] = read_word<T, kVector>(x);
-      g_words_[word] = read_word<T, kVector>(g);
-    });
+  // Heads of q, then of k.
+  POSENC_HD void take(int step) {
+    if (step >= steps_) {
+      if (tensor_ == 1) swap_weights();
+      tensor_ = 0;
+      return;
+    }
+    const int tensor = step < q_steps_ ? 0 : 1;
+    const RotaryTensor& x = rotary_.tensors[tensor];
+    const HeadStrides& of_g = gradient_.grad_strides[tensor];
+    if (step == 0 || step == q_steps_) {
+      if (tensor != tensor_) swap_weights();
+      tensor_ = tensor;
+      const int head = x_ / kLanesOfHead;
+      left_ = there_ ? static_cast<int>(x.heads) - head : 0;
+      x_at_ = static_cast<const T*>(x.in) + place(x.in_strides, head);
+      g_at_ = static_cast<const T*>(gradient_.grads[tensor]) + place(of_g, head);
+      out_at_ = static_cast<T*>(x.out) + place(x.out_strides, head);
+    } else {
+      left_ -= kHeads;
+      x_at_ += kHeads * x.in_strides.head;
+      g_at_ += kHeads * of_g.head;
+      out_at_ += kHeads * x.out_strides.head;
+    }
+  }
+
+  // The words that read() takes.
+  POSENC_HD void request_words() const {
+    if (left_ <= 0) return;
+#pragma unroll
+    for (int word = 0; word < kWords; ++word) {
+      request(x_at_ + word * kUnit);
+      request(g_at_ + word * kUnit);
+    }
+  }
+
+  // And asks for those of the next step.
+  POSENC_HD void read() {
+    if (left_ <= 0) return;
+#pragma unroll
+    for (int word = 0; word < kWords; ++word) {
+      x_words_[word] = read_word<T, kVector>(x_at_ + word * kUnit);
+      g_words_[word] = read_word<T, kVector>(g_at_ + word * kUnit);
+    }
+    if (left_ <= kHeads) return;
+    const T* const x = x_at_ + kHeads * rotary_.tensors[tensor_].in_strides.head;
+    const T* const g = g_at_ + kHeads * gradient_.grad_strides[tensor_].head;
+#pragma unroll
+    for (int word = 0; word < kWords; ++word) {
+      request(x + word * kUnit);
+      request(g + word * kUnit);
+    }
   }
 
   // h in the place of g; of x x, and of u x.
   POSENC_HD void sum() {
-    for_each_number([&](int word, int j) {
-      h_[word][j] = to_real(unpack<T, kVector>(g_words_[word]).numbers[j]);
-    });
+    for_each_number([&](int word, int j) { h_[word][j] = real_of<T, kVector>(g_words_[word], j); });
     Warp::for_turned_words([&](int word, int partner, int pair) {
       constexpr int kTurned = kInterleaved ? kVector / 2 : kVector;
+      constexpr int kAtOnce = kTurned < 4 ? kTurned : 4;
 #pragma unroll
-      for (int j = 0; j < kTurned; ++j) {
-        Warp::turn_pair(h_[word][kInterleaved ? 2 * j : j],
-                        h_[partner][kInterleaved ? 2 * j + 1 : j],
-                        *kept(Warp::cosines() + pair + j), -*kept(Warp::sines() + pair + j));
+      for (int first = 0; first < kTurned; first += kAtOnce) {
+        const auto c = kept_packet<Number, kAtOnce>(Warp::cosines() + pair + first);
+        const auto s = kept_packet<Number, kAtOnce>(Warp::sines() + pair + first);
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          const int j = first + i;
+          Warp::turn_exactly(h_[word][kInterleaved ? 2 * j : j],
+                             h_[partner][kInterleaved ? 2 * j + 1 : j], c.numbers[i],
+                             -s.numbers[i]);
+        }
       }
     });
     Warp::partial_sums([&](int word, int j) { return x(word, j) * x(word, j); }, sums_);
@@ -104,45 +160,48 @@ class NormGradientWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, 
   POSENC_HD Number* sums() { return sums_; }
 
   // dx, and dw.
-  POSENC_HD void finish(int64_t token) {
+  POSENC_HD void finish() {
     const Number r = Warp::inverse_root(Warp::total(sums_), kDims);
     const Number pull = r * r * (Warp::total(sums_ + kSums) / static_cast<Number>(kDims));
-    if (!there_) return;
+    if (left_ <= 0) return;
     for_each_number([&](int word, int j) {
       const Number h = h_[word][j];
       weights_[word][j] = multiply_add(h, x(word, j) * r, weights_[word][j]);
       h_[word][j] = r * multiply_add(x(word, j), -pull, h * factor(word, j));
     });
-    const RotaryTensor& x = rotary_.tensors[tensor_];
-    T* const to = static_cast<T*>(x.out) + place(x.out_strides, token) + dim();
 #pragma unroll
     for (int word = 0; word < kWords; ++word) {
-      write_packet<T, kVector>(round_packet<T, kVector>(h_[word]), to + word * kUnit);
+      write_packet<T, kVector>(round_packet<T, kVector>(h_[word]), out_at_ + word * kUnit);
     }
   }
 
-  // The sums of a head over the tokens of the piece.
-  POSENC_HD void write_weights() const {
-    if (!is_head_ || gradient_.weight_sums[tensor_] == nullptr) return;
-    const int64_t before = tensor_ == 0 ? 0 : rotary_.tensors[0].heads;
-    const int64_t row = plan_.pieces_x * before + piece_ * rotary_.tensors[tensor_].heads + head_;
-    Number* const to = static_cast<Number*>(gradient_.workspace) + row * kDims + dim();
-    constexpr int kAtOnce = kVector < 4 ? kVector : 4;
+  // The sums for dw of the tensor at hand, which are added across the lanes of the same dims.
+  POSENC_HD Number* weights() { return weights_[0]; }
+
+  // A row of partial sums of the tensor at hand; then the other one is.
+  POSENC_HD void write_weights(int tensor) {
+    if (gradient_.weight_sums[tensor] != nullptr && x_ < kLanesOfHead) {
+      const int64_t row = tensor * plan_.pieces_x * plan_.threads_y +
+                          static_cast<int64_t>(piece_) * plan_.threads_y + y_;
+      Number* const to = static_cast<Number*>(gradient_.workspace) + row * kDims + dim();
+      constexpr int kAtOnce = kVector < 4 ? kVector : 4;
 #pragma unroll
-    for (int word = 0; word < kWords; ++word) {
+      for (int word = 0; word < kWords; ++word) {
 #pragma unroll
-      for (int j = 0; j < kVector; j += kAtOnce) {
-        Packet<Number, kAtOnce> some;
+        for (int j = 0; j < kVector; j += kAtOnce) {
+          Packet<Number, kAtOnce> some;
 #pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) some.numbers[i] = weights_[word][j + i];
-        write_packet<Number, kAtOnce>(some, to + word * kUnit + j);
+          for (int i = 0; i < kAtOnce; ++i) some.numbers[i] = weights_[word][j + i];
+          write_packet<Number, kAtOnce>(some, to + word * kUnit + j);
+        }
       }
     }
+    if (tensor == 0) swap_weights();
   }
 
  private:
-  static POSENC_HD const Number* kept(const Number* number) {
-    return shared_address("kept", number);
+  POSENC_HD int steps_of(int tensor) const {
+    return (static_cast<int>(rotary_.tensors[tensor].heads) + kHeads - 1) / kHeads;
   }
 
   // visit(word, j) for each of the lane's numbers of a head.
@@ -155,38 +214,45 @@ class NormGradientWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, 
     }
   }
 
-  POSENC_HD Number x(int word, int j) const {
-    return to_real(unpack<T, kVector>(x_words_[word]).numbers[j]);
-  }
+  POSENC_HD Number x(int word, int j) const { return real_of<T, kVector>(x_words_[word], j); }
   POSENC_HD Number factor(int word, int j) const {
-    return *kept(Warp::weights(tensor_) + word * kUnit + dim() + j);
+    return *shared_address("factor", Warp::weights(tensor_) + word * kUnit + dim() + j);
   }
 
-  POSENC_HD int64_t place(const HeadStrides& strides, int64_t token) const {
-    const int64_t row = piece_ * tokens_ + token, batch = divide(row, rotary_.tokens);
-    return batch * strides.batch + (row - batch * rotary_.tokens) * strides.token +
-           head_ * strides.head;
+  // The lane's first number of a head of its token.
+  POSENC_HD int64_t place(const HeadStrides& strides, int head) const {
+    return batch_ * strides.batch + token_ * strides.token + head * strides.head + dim();
   }
 
-  // visit(word, x, g), of the lane's words of a token.
-  template <typename Visit>
-  POSENC_HD void for_words(int64_t token, const Visit& visit) const {
-    if (!is_head_ || token >= tokens_ || piece_ * tokens_ + token >= rotary_.rows()) return;
-    const RotaryTensor& x = rotary_.tensors[tensor_];
-    const T* const x_at = static_cast<const T*>(x.in) + place(x.in_strides, token) + dim();
-    const T* const g_at = static_cast<const T*>(gradient_.grads[tensor_]) +
-                          place(gradient_.grad_strides[tensor_], token) + dim();
+  // The sums of both tensors take each other's places. only_keep: nothing has been kept yet.
+  POSENC_HD void swap_weights(bool only_keep = false) {
+    constexpr int kAtOnce = kVector < 4 ? kVector : 4;
+    // Neighbouring lanes beside each other.
+    Number* kept = Warp::cosines() + Warp::kNumbersOfWarp + kAtOnce * x_;
 #pragma unroll
     for (int word = 0; word < kWords; ++word) {
-      visit(word, x_at + word * kUnit, g_at + word * kUnit);
+#pragma unroll
+      for (int j = 0; j < kVector; j += kAtOnce) {
+        Packet<Number, kAtOnce> some, other = {};
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) some.numbers[i] = weights_[word][j + i];
+        if (!only_keep) other = kept_packet<Number, kAtOnce>(kept);
+        keep_packet(some, kept);
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) weights_[word][j + i] = other.numbers[i];
+        kept += kAtOnce * kLanes;
+      }
     }
   }
 
   const NormRotaryGradientArgs& gradient_;
-  const int64_t tokens_;
-  int64_t piece_ = 0;
-  int tensor_ = 0, head_ = 0;
-  bool is_head_ = false, there_ = false;
+  const int tokens_;
+  int piece_ = 0, q_steps_ = 0, steps_ = 0, batch_ = 0, token_ = 0, tensor_ = 0;
+  int left_ = 0;  // heads of the tensor from the lane's on
+  bool there_ = false;
+  // The lane's first word of its head.
+  const T *x_at_ = nullptr, *g_at_ = nullptr;
+  T* out_at_ = nullptr;
   WordOf<T, kVector> x_words_[kWords], g_words_[kWords];
   Number h_[kWords][kVector], weights_[kWords][kVector];
   Number sums_[kAllSums];
@@ -204,7 +270,7 @@ inline bool takes_warps(const NormRotaryGradientArgs& args) {
   return fits;
 }
 
-// The same for every GPU, and the pieces are those of plan_norm_gradient.
+// The same for every GPU, as the order of sums follows from it.
 template <typename Thread>
 NormGradientPlan plan_norm_gradient_warps(const NormRotaryGradientArgs& args,
                                           GridLimit limit = {}) {
@@ -212,16 +278,15 @@ NormGradientPlan plan_norm_gradient_warps(const NormRotaryGradientArgs& args,
   NormGradientPlan plan;
   plan.heads = rotary.tensors[0].heads + rotary.tensors[1].heads;
   if (rotary.rows() == 0 || plan.heads == 0) return plan;
-  const int64_t groups =
-      Thread::groups(rotary.tensors[0].heads) + Thread::groups(rotary.tensors[1].heads);
-  const int64_t blocks = divide_up(groups, Policy::kThreads / kLanes);
   plan.own_angles = true;
   plan.threads_x = kLanes;
-  plan.threads_y = static_cast<int>(divide_up(groups, blocks));
+  plan.threads_y = Policy::kThreads / kLanes;
   plan.shared_bytes = sizeof(typename Thread::Number) * Thread::kNumbersOfWarp *
                       static_cast<size_t>(plan.threads_y);
-  plan.rounds = args.tokens_of_piece();
-  plan.take_pieces(divide_up(rotary.rows(), plan.rounds), blocks, limit);
+  // Tokens of each warp.
+  plan.rounds = divide_up(rotary.rows(), plan.threads_y * NormRotaryGradientArgs::kMostPieces);
+  plan.take_pieces(divide_up(rotary.rows(), plan.rounds * plan.threads_y), 1, limit);
+  plan.parts[0] = plan.parts[1] = plan.pieces_x * plan.threads_y;
   return plan;
 }
 

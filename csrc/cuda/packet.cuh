@@ -205,19 +205,48 @@ POSENC_HD inline float to_real(T x) {
   return to_float(x);
 }
 
-// Of real numbers of any dtype that is known when the kernel runs: of a table, of weights.
-template <typename Number>
-POSENC_HD inline Number number_at(const void* data, Dtype dtype, int64_t at) {
+// The i-th number of a word, to compute with: of bfloat16 in one instruction.
+template <typename T, int kCount>
+POSENC_HD inline Real<T> real_of(const WordOf<T, kCount>& word, int i) {
+  if constexpr (std::is_same_v<T, BFloat16> && kCount > 1) {
+    uint32_t two[kCount / 2];
+    memcpy(two, &word, sizeof two);
+    return float_from_bits(i % 2 == 0 ? two[i / 2] << 16 : two[i / 2] & 0xffff0000u);
+  }
+  return to_real(unpack<T, kCount>(word).numbers[i]);
+}
+
+// Of real numbers of any dtype that is known when the kernel runs: of a table, of weights. Some of
+// them, `step` apart.
+template <typename Number, int kCount>
+POSENC_HD inline Packet<Number, kCount> numbers_at(const void* data, Dtype dtype, int64_t at,
+                                                   int64_t step) {
+  Packet<Number, kCount> packet;
+  const auto fill = [&](const auto* from) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      packet.numbers[i] = static_cast<Number>(to_real(from[at + i * step]));
+    }
+  };
   switch (dtype) {
     case Dtype::kFloat16:
-      return to_float(static_cast<const Float16*>(data)[at]);
+      fill(static_cast<const Float16*>(data));
+      break;
     case Dtype::kBFloat16:
-      return to_float(static_cast<const BFloat16*>(data)[at]);
+      fill(static_cast<const BFloat16*>(data));
+      break;
     case Dtype::kFloat32:
-      return static_cast<const float*>(data)[at];
+      fill(static_cast<const float*>(data));
+      break;
     default:
-      return static_cast<Number>(static_cast<const double*>(data)[at]);
+      fill(static_cast<const double*>(data));
   }
+  return packet;
+}
+
+template <typename Number>
+POSENC_HD inline Number number_at(const void* data, Dtype dtype, int64_t at) {
+  return numbers_at<Number, 1>(data, dtype, at, 0).numbers[0];
 }
 
 // A float64 number towards zero, with the last bit set if that changed it: rounded again, to fewer

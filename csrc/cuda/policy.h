@@ -12,9 +12,10 @@ struct Policy {
   // Blocks that a multiprocessor can hold at least: a thread may use up to 128 registers, which
   // all kernels do with, none in memory (`make gpu-resources`).
   static constexpr int kBlocksPerProcessor = 2;
-  // Likewise of threads whose warps wait for nobody: up to 80 registers. A warp has 2 KiB of reads
-  // in flight, so that 24 of them have 48.
-  static constexpr int kWarpBlocksPerProcessor = 3;
+  // Likewise of threads whose warps wait for nobody: up to 96 registers. A warp has 2 KiB of reads
+  // in flight, so that 20 of them have 40.
+  static constexpr int kWarpThreads = 128;
+  static constexpr int kWarpBlocksPerProcessor = 5;
   // Likewise of threads that write tables, which wait for arithmetic alone.
   static constexpr int kTableBlocksPerProcessor = 3;
   // Vectors of a row that one block takes, at most; fewer where they need more shared memory.

@@ -301,13 +301,12 @@ class RotaryBlock {
   // The pairs of one access, or of two.
   static POSENC_HD Turned pairs_of(const WordOf<T, kVector>& first_word,
                                    const WordOf<T, kVector>& second_word) {
-    const auto first = unpack<T, kVector>(first_word);
-    const auto second = unpack<T, kVector>(second_word);
     Turned pairs;
 #pragma unroll
     for (int j = 0; j < kPairs; ++j) {
-      pairs.a[j] = to_real(first.numbers[kInterleaved ? 2 * j : j]);
-      pairs.b[j] = to_real(kInterleaved ? first.numbers[(2 * j + 1) % kVector] : second.numbers[j]);
+      pairs.a[j] = real_of<T, kVector>(first_word, kInterleaved ? 2 * j : j);
+      pairs.b[j] = kInterleaved ? real_of<T, kVector>(first_word, (2 * j + 1) % kVector)
+                                : real_of<T, kVector>(second_word, j);
     }
     return pairs;
   }

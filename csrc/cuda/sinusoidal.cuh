@@ -371,12 +371,13 @@ class SinusoidalThread {
   POSENC_HD void write_sum(const WordOf<T, kVector>& word, const Number (&table)[kVector],
                            T* to) const {
     Number values[kVector];
-    [[maybe_unused]] const auto x = unpack<T, kVector>(word);
     [[maybe_unused]] const Number x_scale = static_cast<Number>(args_.x_scale);
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
       values[i] = table[i];
-      if constexpr (kAdd) values[i] = multiply_add(to_real(x.numbers[i]), x_scale, values[i]);
+      if constexpr (kAdd) {
+        values[i] = multiply_add(real_of<T, kVector>(word, i), x_scale, values[i]);
+      }
     }
     write_packet<T, kVector>(round_packet<T, kVector>(values), to);
   }

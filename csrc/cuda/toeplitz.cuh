@@ -131,9 +131,8 @@ class ToeplitzThread {
                                    const Number (&bias)[kVector]) const {
     Number values[kVector];
     if (adds()) {
-      const auto scores = unpack<T, kVector>(word);
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) values[i] = to_real(scores.numbers[i]) + bias[i];
+      for (int i = 0; i < kVector; ++i) values[i] = real_of<T, kVector>(word, i) + bias[i];
     } else {
 #pragma unroll
       for (int i = 0; i < kVector; ++i) values[i] = bias[i];

@@ -150,7 +150,7 @@ class Block {
 
   // As add_lanes of launch.cuh: values(thread) are the kCount numbers of a thread. Every lane reads
   // what the others had before the step, in whatever order they take it.
-  template <int kWidth, int kCount, typename Values>
+  template <int kWidth, int kCount, int kApart = 1, typename Values>
   void add_lanes(const Values& values) {
     static_assert(kWidth <= 32 && (kWidth & (kWidth - 1)) == 0);
     if (lanes_ != 32) {
@@ -159,7 +159,7 @@ class Block {
     }
     using Number = std::remove_pointer_t<std::invoke_result_t<Values, Thread&>>;
     std::vector<Number> before(threads_.size() * kCount);
-    for (int offset = kWidth / 2; offset > 0; offset /= 2) {
+    for (int offset = kWidth / 2; offset >= kApart; offset /= 2) {
       each([&](Thread& thread, int i) {
         std::copy_n(values(thread), kCount, before.data() + static_cast<size_t>(i) * kCount);
       });

@@ -18,12 +18,13 @@ void run_norm_rotary_warps(const NormRotaryArgs& args) {
     launch<Thread>(plan, [&](Block<Thread>& block, int64_t x, int64_t y) {
       block.each([&](Thread& thread) {
         thread.begin(x, y);
-        thread.request_first();
+        thread.take(0);
+        thread.request_words();
         thread.angles_and_weights();
       });
       for (int step = 0; step < block.one().steps(); ++step) {
         block.each([&](Thread& thread) {
-          thread.read(step);
+          thread.read();
           if (args.norm) thread.sum();
         });
         if (args.norm) {
@@ -33,6 +34,7 @@ void run_norm_rotary_warps(const NormRotaryArgs& args) {
         block.each([&](Thread& thread) {
           if (args.norm) thread.finish_sums();
           thread.write();
+          thread.take(step + 1);
         });
       }
       block.each([](Thread& thread) { thread.append_values(); });

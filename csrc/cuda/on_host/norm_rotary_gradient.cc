@@ -44,23 +44,32 @@ void run_piece(Block<NormGradientThread<T, kVector>>& block, int64_t x, int64_t 
 
 template <typename T, int kVector, int kDims, int kPairs, bool kInterleaved>
 void run_piece(Block<NormGradientWarpThread<T, kVector, kDims, kPairs, kInterleaved>>& block,
-               int64_t x, int64_t y) {
+               int64_t x, int64_t /*y*/) {
   using Thread = NormGradientWarpThread<T, kVector, kDims, kPairs, kInterleaved>;
-  block.each([&](Thread& thread) { thread.begin(x, y); });
-  for (int64_t token = 0; token < block.one().tokens(); ++token) {
+  block.each([&](Thread& thread) { thread.begin(x); });
+  for (int token = 0; token < block.one().tokens(); ++token) {
     block.each([&](Thread& thread) {
-      thread.request(token + 1);
-      thread.angles(token);
+      thread.begin_token(token);
+      thread.angles();
     });
-    block.each([&](Thread& thread) {
-      thread.read(token);
-      thread.sum();
-    });
-    block.template add_lanes<Thread::kLanesOfHead, Thread::kAllSums>(
-        [](Thread& thread) { return thread.sums(); });
-    block.each([&](Thread& thread) { thread.finish(token); });
+    for (int step = 0; step < block.one().steps(); ++step) {
+      block.each([&](Thread& thread) {
+        thread.read();
+        thread.sum();
+      });
+      block.template add_lanes<Thread::kLanesOfHead, Thread::kAllSums>(
+          [](Thread& thread) { return thread.sums(); });
+      block.each([&](Thread& thread) {
+        thread.finish();
+        thread.take(step + 1);
+      });
+    }
   }
-  block.each([](Thread& thread) { thread.write_weights(); });
+  for (int tensor = 0; tensor < 2; ++tensor) {
+    block.template add_lanes<kLanes, Thread::kLaneWeights, Thread::kLanesOfHead>(
+        [](Thread& thread) { return thread.weights(); });
+    block.each([&](Thread& thread) { thread.write_weights(tensor); });
+  }
 }
 
 void run_norm_gradient(NormRotaryGradientArgs args) {

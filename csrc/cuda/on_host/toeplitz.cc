@@ -28,9 +28,13 @@ void run_diagonal_sums(ToeplitzArgs args) {
     };
     launch<Thread>(plan, [](Block<Thread>& block, int64_t x, int64_t y) {
       block.each([&](Thread& thread) { thread.begin(x, y); });
-      for (int64_t round = 0; round < block.one().rounds(); ++round) {
-        block.each([&](Thread& thread) { thread.sum(round); });
-        block.each([&](Thread& thread) { thread.combine(round); });
+      const int64_t rounds = block.one().rounds();
+      if (rounds > 0) block.each([](Thread& thread) { thread.sum(0); });
+      for (int64_t round = 0; round < rounds; ++round) {
+        block.each([&](Thread& thread) {
+          thread.combine(round);
+          if (round + 1 < rounds) thread.sum(round + 1);
+        });
       }
       block.each([](Thread& thread) { thread.finish(); });
     });
