@@ -70,6 +70,11 @@ class GatherThread : RelativeThread<T, kVector> {
     }
   }
 
+  // Of a row.
+  static int64_t vectors(const RelativeParameters& /*parameters*/, int64_t columns) {
+    return columns / kVector;
+  }
+
   static size_t shared_bytes(const TilePlan& plan) {
     return static_cast<size_t>(plan.threads_x * kVector + plan.block_rows(kRows)) * sizeof(Column);
   }
@@ -143,6 +148,7 @@ class GatherThread : RelativeThread<T, kVector> {
 
   // Of a window that begins with a column, and is nothing but it or goes on with the next ones.
   POSENC_HD void copy_run(const Place& place, int64_t row, Column first, Window window) const {
+    if (window == Window::kOne) return copy_number(place, row, first);
     constexpr int kAtOnce = Policy::kGatherRows;
     const int count = rows_from(row);
 #pragma unroll 1
@@ -153,20 +159,46 @@ class GatherThread : RelativeThread<T, kVector> {
       for (int i = 0; i < kAtOnce; ++i) {
         if (r + i >= count) continue;
         const T* const from = place.from + (row + r + i) * args_.by_column.row_stride;
-        if (window == Window::kOne) {
-          const T number = first < 0 ? T{} : read_number(from + first);
-          x[i].take([&](int /*j*/) { return number; });
-        } else {
-          const Column column = first + kRows - 1 - r - i;
-          if (!x[i].read(from, column, args_.width)) {
-            x[i].take([&](int j) { return read_number(from + column + j); });
-          }
+        const Column column = first + kRows - 1 - r - i;
+        if (!x[i].read(from, column, args_.width)) {
+          x[i].take([&](int j) { return read_number(from + column + j); });
         }
         read_content(place, row + r + i, content[i]);
       }
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         if (r + i < count) put(place, row + r + i, x[i].numbers(), content[i]);
+      }
+    }
+  }
+
+  // A number of each row.
+  POSENC_HD void copy_number(const Place& place, int64_t row, Column column) const {
+    constexpr int kAtOnce = 4, kContents = Policy::kGatherRows;
+    const int count = rows_from(row);
+#pragma unroll 1
+    for (int r = 0; r < count; r += kAtOnce) {
+      T numbers[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const T* const from = place.from + (row + r + i) * args_.by_column.row_stride;
+        numbers[i] = r + i >= count || column < 0 ? T{} : read_number(from + column);
+      }
+#pragma unroll
+      for (int first = 0; first < kAtOnce; first += kContents) {
+        WordOf<T, kVector> content[kContents];
+#pragma unroll
+        for (int i = 0; i < kContents; ++i) {
+          if (r + first + i < count) read_content(place, row + r + first + i, content[i]);
+        }
+#pragma unroll
+        for (int i = 0; i < kContents; ++i) {
+          if (r + first + i >= count) continue;
+          Packet<T, kVector> x;
+#pragma unroll
+          for (int j = 0; j < kVector; ++j) x.numbers[j] = numbers[first + i];
+          put(place, row + r + first + i, x, content[i]);
+        }
       }
     }
   }
@@ -180,7 +212,8 @@ class GatherThread : RelativeThread<T, kVector> {
   }
   POSENC_HD void put(const Place& place, int64_t row, const Packet<T, kVector>& x,
                      const WordOf<T, kVector>& content) const {
-    write_scaled<T, kVector>(parameters_, x, content, place.to + row * args_.by_key.row_stride);
+    write_packet<T, kVector>(scaled<T, kVector>(parameters_, x, content),
+                             place.to + row * args_.by_key.row_stride);
   }
 
   Column* const index_;

@@ -21,12 +21,12 @@ static_assert(sizeof(RelativeParameters) <= 4096, "kernel parameters");
 
 // (content + x) * scale
 template <typename T, int kVector>
-POSENC_HD inline void write_scaled(const RelativeParameters& parameters,
-                                   const Packet<T, kVector>& x,
-                                   const WordOf<T, kVector>& content_word, T* to) {
+POSENC_HD inline Packet<T, kVector> scaled(const RelativeParameters& parameters,
+                                           const Packet<T, kVector>& x,
+                                           const WordOf<T, kVector>& content_word) {
   const RelativeArgs& args = parameters.args;
   const bool adds = args.content.data != nullptr;
-  if (parameters.copies) return write_packet<T, kVector>(x, to);
+  if (parameters.copies) return x;
   const Real<T> scale = static_cast<Real<T>>(args.scale);
   Real<T> values[kVector];
 #pragma unroll
@@ -35,7 +35,7 @@ POSENC_HD inline void write_scaled(const RelativeParameters& parameters,
     if (adds) values[i] = real_of<T, kVector>(content_word, i) + values[i];
     values[i] *= scale;
   }
-  write_packet<T, kVector>(round_packet<T, kVector>(values), to);
+  return round_packet<T, kVector>(values);
 }
 
 // kVector neighbouring numbers of a row, wherever they begin: the one or two words that they are
@@ -200,14 +200,14 @@ TilePlan plan_relative(const RelativeParameters& parameters, const Room& room = 
   const RelativeArgs& args = parameters.args;
   const Planes& planes = args.planes;
   const int64_t columns = parameters.scatter ? args.width : args.keys;
-  TilePlan plan = plan_tiles(columns / Thread::kWidth, args.queries, Thread::kRows,
+  TilePlan plan = plan_tiles(Thread::vectors(parameters, columns), args.queries, Thread::kRows,
                              planes.count(0, parameters.kept),
                              planes.count(parameters.kept, planes.rank), room, Thread::kWaves);
   plan.shared_bytes = Thread::shared_bytes(plan);
   return plan;
 }
 
-// Whether rows can be written by vectors of `width` numbers, and `content` be read by them.
+// Whether every vector of `width` numbers of rows that are written is aligned, and of `content`.
 inline bool by_vectors(const RelativeParameters& parameters, int64_t width) {
   const RelativeArgs& args = parameters.args;
   const Matrices& to = parameters.scatter ? args.by_column : args.by_key;

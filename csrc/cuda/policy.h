@@ -65,6 +65,8 @@ struct Policy {
   static constexpr int64_t kJoinedRepetitions = 8;
   // Rows of a shift that a thread reads before it writes the first, of two words each.
   static constexpr int kShiftRows = 4;
+  // Its pieces for every place, at least: those at the ends of rows write zeros alone.
+  static constexpr int64_t kShiftWaves = 4;
   // Likewise of a gather by vectors, of 8 numbers each.
   static constexpr int kGatherRows = 2;
   // Its pieces for every place, at least: those of far distances read little.

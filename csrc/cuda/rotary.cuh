@@ -424,6 +424,7 @@ class RotaryThread : public RotaryBlock<T, kVector, kInterleaved> {
     const int heads = this->heads(), q_heads = this->q_heads();
     for (int head = 0; head < heads; head += kHeads) {
       if (head > 0) read(head);
+      request_heads(head + kHeads);
 #pragma unroll
       for (int i = 0; i < kHeads; ++i) {
         if (head + i >= heads) continue;
@@ -449,6 +450,21 @@ class RotaryThread : public RotaryBlock<T, kVector, kInterleaved> {
       if constexpr (!kInterleaved) {
         second_[i] = read_word<T, kVector>(data + partner(this->in_half_block(), q, k, of_q));
       }
+    }
+  }
+
+  // What is read next.
+  POSENC_HD void request_heads(int head) const {
+    const HeadStrides &q = args_.tensors[0].in_strides, &k = args_.tensors[1].in_strides;
+    const int heads = this->heads(), q_heads = this->q_heads();
+    Next in = in_;
+#pragma unroll
+    for (int i = 0; i < kHeads; ++i) {
+      if (head + i >= heads) continue;
+      const bool of_q = head + i < q_heads;
+      const T* const data = Block::at(args_.tensors[0].in, take(in, plan_.in, of_q));
+      request(data);
+      if constexpr (!kInterleaved) request(data + partner(this->in_half_block(), q, k, of_q));
     }
   }
 

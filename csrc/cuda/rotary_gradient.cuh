@@ -151,6 +151,7 @@ class RotaryGradientThread : public RotaryBlock<T, kVector, kInterleaved> {
 #pragma unroll 1
     for (int head = 0; head < heads; head += kHeads) {
       if (head > 0) read(head);
+      request_heads(head + kHeads);
 #pragma unroll
       for (int i = 0; i < kHeads; ++i) {
         if (head + i >= heads) continue;
@@ -311,6 +312,26 @@ class RotaryGradientThread : public RotaryBlock<T, kVector, kInterleaved> {
     }
   }
 
+  // What is read next.
+  POSENC_HD void request_heads(int head) const {
+    const RotaryTensor &q = args_.tensors[0], &k = args_.tensors[1];
+    const int heads = this->heads(), q_heads = this->q_heads();
+    Next in = in_, x_at = x_at_;
+#pragma unroll
+    for (int i = 0; i < kHeads; ++i) {
+      if (head + i >= heads) continue;
+      const bool of_q = head + i < q_heads;
+      const auto request_one = [&](const T* at, int64_t partner) {
+        cuda::request(at);
+        if constexpr (!kInterleaved) cuda::request(at + partner);
+      };
+      request_one(Block::at(q.in, take(in, plan_.in, of_q)),
+                  partner(this->in_half_block(), q.in_strides, k.in_strides, of_q));
+      request_one(Block::at(gradient_.x[0], take(x_at, plan_.x, of_q)),
+                  partner(args_.half_block, gradient_.x_strides[0], gradient_.x_strides[1], of_q));
+    }
+  }
+
   const RotaryGradientArgs& gradient_;
   const RotaryGradientPlan& plan_;
 
@@ -358,7 +379,7 @@ class ColumnSumsThread {
     if (out_ == nullptr) return;
     const Partial* const in = static_cast<const Partial*>(first ? a.in : b.in) + column;
     Sum sum = 0;
-#pragma unroll 4
+#pragma unroll 8
     for (int64_t part = y_; part < parts; part += Policy::kSumRows) sum += in[part * columns];
     shared_[y_ * Policy::kSumColumns + x_] = sum;
   }

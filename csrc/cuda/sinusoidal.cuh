@@ -240,6 +240,7 @@ class SinusoidalThread {
     read(row, first_repetition_, words);
     angles(sine, cosine);
     for (int64_t i = first_repetition_; i < plan_.repetitions;) {
+      request_words(row, i + kReads * plan_.repetition_blocks);
 #pragma unroll
       for (int j = 0; j < kReads; ++j) {
         const int64_t one = i + j * plan_.repetition_blocks;
@@ -255,6 +256,18 @@ class SinusoidalThread {
     for (int j = 0; j < kReads; ++j) {
       const int64_t one = first + j * plan_.repetition_blocks;
       if (one < plan_.repetitions) words[j] = read(repetition(row, one));
+    }
+  }
+
+  // What is read next.
+  POSENC_HD void request_words(const Row& row, int64_t first) const {
+#pragma unroll
+    for (int j = 0; j < kReads; ++j) {
+      const int64_t one = first + j * plan_.repetition_blocks;
+      if (one >= plan_.repetitions) continue;
+      const int64_t at = repetition(row, one).x + along_row(args_.x_step);
+      request(static_cast<const T*>(args_.x_sine) + at);
+      if constexpr (!kInterleaved) request(static_cast<const T*>(args_.x_cosine) + at);
     }
   }
 

@@ -84,6 +84,19 @@ inline bool aligned(const Matrices& matrices, const Planes& planes, int64_t rows
          reinterpret_cast<int64_t>(matrices.data) % (width * item_size(dtype)) == 0;
 }
 
+// Whether vectors of `width` numbers, where memory has them, are the same ones in both.
+inline bool alike(const Matrices& a, const Matrices& b, const Planes& planes, int64_t rows,
+                  Dtype dtype, int64_t width) {
+  int64_t multiples = 0;
+  if (rows > 1) multiples |= a.row_stride - b.row_stride;
+  for (int axis = 0; axis < planes.rank; ++axis) {
+    if (planes.shape[axis] > 1) multiples |= a.plane_strides[axis] - b.plane_strides[axis];
+  }
+  const int64_t apart = reinterpret_cast<int64_t>(a.data) - reinterpret_cast<int64_t>(b.data);
+  return a.column_stride == 1 && b.column_stride == 1 && multiples % width == 0 &&
+         apart % (width * item_size(dtype)) == 0;
+}
+
 // waves: pieces for every place, at least, as far as there are repetitions: pieces that do not take
 // the same time need some.
 inline TilePlan plan_tiles(int64_t vectors, int64_t rows, int tile_rows, int64_t kept,

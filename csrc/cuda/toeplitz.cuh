@@ -191,7 +191,10 @@ class ToeplitzTileThread : ToeplitzThread<T, kVector> {
       if (row >= plan_.rows) return;
       read_window(row);
       for (int64_t i = first_repetition_; i < plan_.repetitions; i += plan_.repetition_step) {
-        if (this->adds() && (tile > 0 || i > first_repetition_)) read(row, i);
+        if (this->adds()) {
+          if (tile > 0 || i > first_repetition_) read(row, i);
+          request_next(row, tile, i + plan_.repetition_step);
+        }
         write(row, i);
       }
     }
@@ -244,6 +247,25 @@ class ToeplitzTileThread : ToeplitzThread<T, kVector> {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       if (r < count) words_[r] = read_word<T, kVector>(from);
+      from += args_.in.row_stride;
+    }
+  }
+
+  // What is read next; single numbers leave no registers for it.
+  POSENC_HD void request_next(int64_t row, int tile, int64_t repetition) const {
+    if constexpr (kVector == 1) return;
+    if (repetition < plan_.repetitions) {
+      request_rows(row, repetition);
+    } else if (tile + 1 < plan_.tiles) {
+      request_rows(row_of(tile + 1), first_repetition_);
+    }
+  }
+  POSENC_HD void request_rows(int64_t row, int64_t repetition) const {
+    const T* from = static_cast<const T*>(args_.in.data) + at(args_.in, this->in_, row, repetition);
+    const int count = rows_from(row);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (r < count) request(from);
       from += args_.in.row_stride;
     }
   }
@@ -311,6 +333,7 @@ class ToeplitzLineThread : ToeplitzThread<T, kVector> {
     int line = this->y_;
     int64_t offsets[2];
     begin_lines(repetition, offsets);
+    const int64_t ahead = kReads * plan_.in_step;
     while (repetition < plan_.repetitions) {
       Part parts[kReads];
       WordOf<T, kVector> words[kReads];
@@ -319,7 +342,10 @@ class ToeplitzLineThread : ToeplitzThread<T, kVector> {
         parts[i].to = nullptr;
         if (repetition >= plan_.repetitions) continue;
         parts[i] = part(line, offsets);
-        if (this->adds()) words[i] = read(parts[i]);
+        if (this->adds()) {
+          words[i] = read(parts[i]);
+          if (line + kReads * plan_.threads_y < lines_) request(parts[i].from + ahead);
+        }
         line += plan_.threads_y;
         offsets[0] += plan_.in_step;
         offsets[1] += plan_.out_step;
@@ -480,19 +506,6 @@ class ToeplitzLineThread : ToeplitzThread<T, kVector> {
   int lines_;                          // of the block
   int first_, last_;                   // its numbers of a line, from one to before the other
 };
-
-// Whether vectors of `width` numbers, where memory has them, are the same ones in both.
-inline bool alike(const Matrices& a, const Matrices& b, const Planes& planes, int64_t rows,
-                  Dtype dtype, int64_t width) {
-  int64_t multiples = 0;
-  if (rows > 1) multiples |= a.row_stride - b.row_stride;
-  for (int axis = 0; axis < planes.rank; ++axis) {
-    if (planes.shape[axis] > 1) multiples |= a.plane_strides[axis] - b.plane_strides[axis];
-  }
-  const int64_t apart = reinterpret_cast<int64_t>(a.data) - reinterpret_cast<int64_t>(b.data);
-  return a.column_stride == 1 && b.column_stride == 1 && multiples % width == 0 &&
-         apart % (width * item_size(dtype)) == 0;
-}
 
 // Calls visit(thread type) for the one that suits a call.
 template <typename Visit>
