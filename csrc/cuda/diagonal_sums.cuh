@@ -232,7 +232,6 @@ class DiagonalSumsThread {
     const int64_t first = part * part_rows();
     const int64_t last =
         first + part_rows() < args_.queries[0] ? first + part_rows() : args_.queries[0];
-    const int64_t ahead = plan_.by_groups ? kGroupRows * plan_.threads_y : kGroupRows;
     for (int64_t row = first; row < last; row += kGroupRows) {
       // The key of the first entry in the first row: a multiple of kVector.
       const int64_t key = entry_ - origin + row;
@@ -240,25 +239,12 @@ class DiagonalSumsThread {
       Number group[kVector] = {};
       if (key >= 0 && key + kGroupRows + (kVector > 1 ? kVector : 0) <= args_.keys[0] &&
           row + kGroupRows <= args_.queries[0]) {
-        request_group(data, row + ahead, key + ahead);
         sum_group<true>(data, row, key, group);
       } else {
         sum_group<false>(data, row, key, group);
       }
 #pragma unroll
       for (int i = 0; i < kVector; ++i) sums[i] += group[i];
-    }
-  }
-
-  // What the thread reads next, if all of it is there.
-  POSENC_HD void request_group(const T* data, int64_t row, int64_t key) const {
-    if constexpr (kVector == 1) return;
-    if (row + kGroupRows > args_.queries[0] || key + kGroupRows + kVector > args_.keys[0]) return;
-    const T* from = data + row * args_.in.row_stride + key;
-#pragma unroll
-    for (int r = 0; r < kGroupRows; ++r) {
-      request(from + r / kVector * kVector);
-      from += args_.in.row_stride;
     }
   }
 

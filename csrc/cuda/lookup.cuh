@@ -63,6 +63,11 @@ class AnyWord {
     return true;
   }
 
+  POSENC_HD void clear() {
+    low_ = high_ = WordOf<T, kVector>{};
+    shift_ = 0;
+  }
+
   // Otherwise, number(i) for each.
   template <typename NumberOf>
   POSENC_HD void take(const NumberOf& number) {

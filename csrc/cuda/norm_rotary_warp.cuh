@@ -193,11 +193,13 @@ class NormRotaryWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, kI
 
   // Its words: they are on their way while angles are computed.
   POSENC_HD void request_words() const {
-    for_each_word([&](int /*i*/, int /*word*/, const T* from) { request(from); });
+    for_each_word(0, [&](int /*i*/, int /*word*/, const T* from) { request(from); });
   }
+  // And asks for those of the next step.
   POSENC_HD void read() {
     for_each_word(
-        [&](int i, int word, const T* from) { words_[i][word] = read_word<T, kVector>(from); });
+        0, [&](int i, int word, const T* from) { words_[i][word] = read_word<T, kVector>(from); });
+    for_each_word(kAhead, [&](int /*i*/, int /*word*/, const T* from) { request(from); });
   }
 
   // Once a token.
@@ -256,13 +258,14 @@ class NormRotaryWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, kI
   }
 
  private:
-  // visit(i, word, where it is), of the lane's words of the i-th head of the step.
+  // visit(i, word, where it is), of the lane's words of the heads i of the step, or of the next one
+  // where `first` is kAhead.
   template <typename Visit>
-  POSENC_HD void for_each_word(const Visit& visit) const {
+  POSENC_HD void for_each_word(int first, const Visit& visit) const {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-      if (!has(i)) continue;
-      const T* const head = from_ + i * kHeads * rotary_.tensors[tensor_].in_strides.head;
+      if (!has(first + i)) continue;
+      const T* const head = from_ + (first + i) * kHeads * rotary_.tensors[tensor_].in_strides.head;
 #pragma unroll
       for (int word = 0; word < kWords; ++word) visit(i, word, head + word * kUnit);
     }

@@ -27,6 +27,9 @@ struct ToeplitzPlan : TilePlan {
   // of them all, which are fewer, if they are rows of rank 1.
   bool by_numbers = false;
   int64_t in_step = 0, out_step = 0;  // from a thread's line to its next
+  // And from its repetition to its next, where these lie along one axis.
+  bool one_axis = false;
+  int64_t in_turn = 0, out_turn = 0;
 };
 
 struct ToeplitzParameters {
@@ -191,10 +194,7 @@ class ToeplitzTileThread : ToeplitzThread<T, kVector> {
       if (row >= plan_.rows) return;
       read_window(row);
       for (int64_t i = first_repetition_; i < plan_.repetitions; i += plan_.repetition_step) {
-        if (this->adds()) {
-          if (tile > 0 || i > first_repetition_) read(row, i);
-          request_next(row, tile, i + plan_.repetition_step);
-        }
+        if (this->adds() && (tile > 0 || i > first_repetition_)) read(row, i);
         write(row, i);
       }
     }
@@ -247,25 +247,6 @@ class ToeplitzTileThread : ToeplitzThread<T, kVector> {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       if (r < count) words_[r] = read_word<T, kVector>(from);
-      from += args_.in.row_stride;
-    }
-  }
-
-  // What is read next; single numbers leave no registers for it.
-  POSENC_HD void request_next(int64_t row, int tile, int64_t repetition) const {
-    if constexpr (kVector == 1) return;
-    if (repetition < plan_.repetitions) {
-      request_rows(row, repetition);
-    } else if (tile + 1 < plan_.tiles) {
-      request_rows(row_of(tile + 1), first_repetition_);
-    }
-  }
-  POSENC_HD void request_rows(int64_t row, int64_t repetition) const {
-    const T* from = static_cast<const T*>(args_.in.data) + at(args_.in, this->in_, row, repetition);
-    const int count = rows_from(row);
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      if (r < count) request(from);
       from += args_.in.row_stride;
     }
   }
@@ -331,9 +312,10 @@ class ToeplitzLineThread : ToeplitzThread<T, kVector> {
     if (!this->working_ || this->y_ >= lines_) return;
     int64_t repetition = this->first_repetition_;
     int line = this->y_;
-    int64_t offsets[2];
-    begin_lines(repetition, offsets);
-    const int64_t ahead = kReads * plan_.in_step;
+    int64_t offsets[2], begins[2];
+    begin_lines(repetition, begins);
+    offsets[0] = begins[0];
+    offsets[1] = begins[1];
     while (repetition < plan_.repetitions) {
       Part parts[kReads];
       WordOf<T, kVector> words[kReads];
@@ -344,7 +326,7 @@ class ToeplitzLineThread : ToeplitzThread<T, kVector> {
         parts[i] = part(line, offsets);
         if (this->adds()) {
           words[i] = read(parts[i]);
-          if (line + kReads * plan_.threads_y < lines_) request(parts[i].from + ahead);
+          request_next(parts[i], line, repetition);
         }
         line += plan_.threads_y;
         offsets[0] += plan_.in_step;
@@ -352,7 +334,14 @@ class ToeplitzLineThread : ToeplitzThread<T, kVector> {
         if (line < lines_) continue;
         line = this->y_;
         repetition += plan_.repetition_step;
-        if (repetition < plan_.repetitions) begin_lines(repetition, offsets);
+        if (plan_.one_axis) {
+          begins[0] += plan_.in_turn;
+          begins[1] += plan_.out_turn;
+        } else if (repetition < plan_.repetitions) {
+          begin_lines(repetition, begins);
+        }
+        offsets[0] = begins[0];
+        offsets[1] = begins[1];
       }
 #pragma unroll
       for (int i = 0; i < kReads; ++i) {
@@ -379,6 +368,11 @@ class ToeplitzLineThread : ToeplitzThread<T, kVector> {
     const int numbers =
         by_numbers ? plan.block_rows(1) * width(plan) : plan.block_rows(tile_rows) + width(plan);
     plan.shared_bytes = static_cast<size_t>(place(numbers)) * sizeof(Number);
+    plan.one_axis = args.planes.rank - args.kept <= 1;
+    if (plan.one_axis && args.planes.rank > args.kept) {
+      plan.in_turn = plan.repetition_step * args.in.plane_strides[args.kept];
+      plan.out_turn = plan.repetition_step * args.out.plane_strides[args.kept];
+    }
     plan.in_step = plan.threads_y * args.in.row_stride;
     plan.out_step = plan.threads_y * args.out.row_stride;
     return plan;
@@ -445,6 +439,16 @@ class ToeplitzLineThread : ToeplitzThread<T, kVector> {
       query = outer_query;
     }
     return offset;
+  }
+
+  // What is read kReads vectors later: of the same repetition, or a thread's only line of another.
+  POSENC_HD void request_next(const Part& part, int line, int64_t repetition) const {
+    if (line + kReads * plan_.threads_y < lines_) {
+      request(part.from + kReads * plan_.in_step);
+    } else if (plan_.one_axis && line + plan_.threads_y >= lines_ && line == this->y_ &&
+               repetition + kReads * plan_.repetition_step < plan_.repetitions) {
+      request(part.from + kReads * plan_.in_turn);
+    }
   }
 
   // Where the thread's first line is in a repetition.

@@ -303,7 +303,7 @@ void print_relative() {
   for (int64_t i = 0; i < kThere * kColumns; ++i) numbers[i] = static_cast<float>(i % 4099);
   print_bias<posenc::cuda::ToeplitzTileThread<float, 4>>();
   print_bias<posenc::cuda::ToeplitzLineThread<float, 4>>();
-  print_gather<posenc::cuda::ShiftThread<float, 4>>(relative_args(numbers, results));
+  print_gather<posenc::cuda::ShiftThread<float, 4, false>>(relative_args(numbers, results));
   // Every entry's column is 79 less itself, over and over.
   static int64_t index[kThere];
   for (int64_t i = 0; i < kThere; ++i) index[i] = kColumns - 1 - i % kColumns;
