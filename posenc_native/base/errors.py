@@ -34,16 +34,23 @@ def error_of(kind: type[AnyError], fault: Fault) -> AnyError:
     function, argument, expected, got, hint = fault
     text = f"{function}: {argument}: expected {expected}, got {got}"
     error = kind(f"{text}; {hint}" if hint else text)
-    torch = sys.modules.get("torch")
-    # torch.compile follows no attribute of an exception; the text reaches its user all the same.
-    if torch is None or not torch.compiler.is_dynamo_compiling():
+    if not _traced():
         error.fault = fault  # type: ignore[attr-defined]
     return error
 
 
+def _traced() -> bool:
+    """Whether torch.compile runs this: it follows no attribute of an exception.
+
+    Then errors have no fault and no hint; their text reaches the user all the same.
+    """
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.compiler.is_dynamo_compiling()
+
+
 def fault_of(error: BaseException) -> Fault | None:
     """The fault of an error about an argument of this library, None of any other error."""
-    fault = getattr(error, "fault", None)
+    fault = None if _traced() else getattr(error, "fault", None)
     return fault if isinstance(fault, Fault) else None
 
 

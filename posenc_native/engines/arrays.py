@@ -56,7 +56,8 @@ class Arrays:
         self.function = function
         self.xp: Any = np
         tensors = {argument: value for argument, value in values.items() if is_tensor(value)}
-        self.is_torch: bool = bool(tensors) or device is not None or is_torch_dtype(dtype)
+        # len: torch.compile cannot follow bool of a dict (torch 2.11).
+        self.is_torch: bool = len(tensors) > 0 or device is not None or is_torch_dtype(dtype)
         if self.is_torch:
             late.torch_operations()
             import torch

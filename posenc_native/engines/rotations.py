@@ -50,7 +50,7 @@ class Call(NamedTuple):
     norm: tuple[Any, ...] = ()  # a Norm, where there is one
     cache: tuple[Any, ...] = ()  # the fields of a Cache, where it is appended
 
-    @property
+    # No property: torch.compile does not follow those of named tuples (torch 2.10).
     def arguments(self) -> tuple[Any, ...]:
         """In the order of the native module, its door and the reference."""
         return (*self.inputs, *self.rotation, *self.compute, *self.norm, *self.cache, self.to)
@@ -70,13 +70,14 @@ def run(call: Call, contiguous: bool = False) -> Any:
             inputs = _in_order(function, inputs, to)
         elif rope is not None:
             settled = Call(function, inputs, rotation, to, *of_norm)
-            results = getattr(backend.door, function)(*settled.arguments)
+            results = getattr(backend.door, function)(*settled.arguments())
             if results is not NotImplemented:
                 return results
         if len(inputs) > 1 and (inputs[0] is None or inputs[1] is None):
             alone = _normed_alone if call.norm else _alone
             return alone(Call(function, inputs, rotation, to, *of_norm))
-        rotation = _of_each(function, inputs, rotation, bool(call.norm))
+        # len: torch.compile cannot follow bool of a named tuple (torch 2.11).
+        rotation = _of_each(function, inputs, rotation, len(call.norm) > 0)
         operations = late.operations_on(inputs[0])
         if operations is not None and call.norm:
             compute = call.compute[0] if call.compute else rotation.compute
@@ -87,7 +88,7 @@ def run(call: Call, contiguous: bool = False) -> Any:
             return getattr(operations, function)(*inputs, rotation, to)
         converted = _as_arrays(Call(function, inputs, rotation, to, *of_norm))
         rotation = converted.rotation
-        results = getattr(backend.implementation, function)(*converted.arguments)
+        results = getattr(backend.implementation, function)(*converted.arguments())
         if to is True:
             return inputs[: len(results)]
         return results if to is None or to is False else to

@@ -34,11 +34,9 @@ class Share(NamedTuple):
     rank: int
     ranks: int
     order: ShardOrder
-
-    @property
-    def parts(self) -> int:
-        """What a length has to be a multiple of."""
-        return self.ranks * (2 if self.order in _BALANCED else 1)
+    # What a length has to be a multiple of. A field, since torch.compile follows no property of a
+    # named tuple (torch 2.10).
+    parts: int
 
     def chunks(self, length: int) -> list[slice]:
         """The chunks of a row that are on the rank, in its order."""
@@ -71,7 +69,7 @@ def share_of(function: str, rank: Any, ranks: Any, order: Any) -> Share:
     if rank >= ranks:
         wrong_value(function, "rank", f"an int below ranks = {ranks}", rank)
     arguments.check_name(function, "order", order, ORDERS)
-    return Share(rank, ranks, order)
+    return Share(rank, ranks, order, ranks * (2 if order in _BALANCED else 1))
 
 
 def shared_length(function: str, argument: str, given: Any, share: Share) -> int:

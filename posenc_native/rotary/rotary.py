@@ -331,15 +331,22 @@ class Rotary(Verbs):
             "layout": self.layout,
         }
 
-    @constant
     def _differs(self, other: Rotary) -> str | None:
         """The name of an argument in which other rotates differently; None if there is none."""
-        for name in ("head_dim", "pairing", "rotary_start", "axis_map"):
-            if self._arguments()[name] != other._arguments()[name]:
+        names = ("head_dim", "pairing", "rotary_start", "axis_map", "rotary_dim", "inv_freq")
+        for name, one, another in zip(names, self._compared(), other._compared(), strict=True):
+            if one != another:
                 return name
-        if len(self.inv_freq) != len(other.inv_freq):
-            return "rotary_dim"
-        return None if np.array_equal(self.inv_freq, other.inv_freq) else "inv_freq"
+        return None
+
+    # Of one object, and without tuples: torch.compile takes no call with another object for a
+    # constant, and compares no tuples in one (torch 2.11).
+    @constant
+    def _compared(self) -> tuple[Any, ...]:
+        """The arguments that `_differs` looks at, arrays as their bytes."""
+        axis_map = b"" if self.axis_map is None else self.axis_map.tobytes()
+        inv_freq = self.inv_freq.tobytes()
+        return self.head_dim, self.pairing, self.rotary_start, axis_map, len(inv_freq), inv_freq
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _make_rotary, (self._arguments(),)

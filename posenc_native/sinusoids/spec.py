@@ -387,7 +387,9 @@ def sinusoidal_grid(
     )  # fmt: skip
     if len(axis_order) == 1 and isinstance(positions, (tuple, list)) and len(positions) == 1:
         positions = positions[0]
-    return spec(positions, dtype=dtype, device=device)
+    # By its name: torch.compile wants the hash of an object that it sees called, and of one that is
+    # made while it traces there is none (torch 2.11).
+    return spec.__call__(positions, dtype=dtype, device=device)
 
 
 _PLACES = ("outer", "middle", "inner")
@@ -468,4 +470,5 @@ def sinusoidal_preset(
                 [ 0.  ,  0.  ,  0.  ,  0.  ]]], dtype=float32)
     """
     spec = SinusoidalSpec(**spec_arguments("sinusoidal_preset", name, dim, options))
-    return spec(positions, dtype=dtype, device=device)
+    # By its name, as in sinusoidal_grid.
+    return spec.__call__(positions, dtype=dtype, device=device)

@@ -85,10 +85,10 @@ def unaligned(array: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class OfTensors:
-    """What tensors alone can be: made of the tensor of an array."""
+    """What tensors alone can be: made of the tensor of an array. None: it stays the array."""
 
     array: np.ndarray
-    make: Callable[[Any], Any]
+    make: Callable[[Any], Any] | None
 
 
 def elsewhere(array: np.ndarray) -> OfTensors:
@@ -98,7 +98,7 @@ def elsewhere(array: np.ndarray) -> OfTensors:
 
 def among_tensors(array: np.ndarray) -> OfTensors:
     """An array that stays one."""
-    return OfTensors(array, lambda tensor: array)
+    return OfTensors(array, None)
 
 
 def followed(array: np.ndarray) -> OfTensors:
@@ -130,7 +130,7 @@ class Row:
     named: dict[str, Any]
     arrays: bool = True  # whether it is a call of arrays
     tensors: bool = True
-    anywhere: bool = True  # False: values of tensors are looked at, on the CPU alone
+    anywhere: bool = True  # False: it is a call of tensors on the CPU alone
 
 
 class Call:
@@ -147,13 +147,17 @@ class Call:
 
     def __call__(self, what: str, error: Any, argument: str, /, **changes: Any) -> Row:
         call = self.but(**changes)
-        values = [*_leaves((*call.given.values(), *call.named.values()))]
+        given = tuple(call.given.values())
+        values = [*_leaves((*given, *call.named.values()))]
         arrays = [value for value in values if isinstance(value, np.ndarray)]
         only_tensors = "device" in changes or any(isinstance(one, OfTensors) for one in values)
         held = bool(arrays) and all(map(_torch_has, arrays))
+        # Where the first argument is an array, NumPy computes, and takes tensors on the CPU alone:
+        # on a GPU the error would be about whichever of them is looked at first.
+        of_numpy = isinstance(given[0], OfTensors) and given[0].make is None
         return Row(
-            self.function, what, error, argument, tuple(call.given.values()), call.named,
-            arrays=not only_tensors, tensors=only_tensors or held,
+            self.function, what, error, argument, given, call.named,
+            arrays=not only_tensors, tensors=only_tensors or held, anywhere=not of_numpy,
         )  # fmt: skip
 
     def good(self, what: str, /, **changes: Any) -> Row:
@@ -219,7 +223,7 @@ class Memory:
         if isinstance(value, dict):
             return {key: self.engine_has(one) for key, one in value.items()}
         if isinstance(value, OfTensors):
-            return value.make(self.tensor(value.array))
+            return value.make(self.tensor(value.array)) if value.make else value.array
         if isinstance(value, np.dtype):
             return getattr(pytest.importorskip("torch"), value.name)
         return self.tensor(value) if isinstance(value, np.ndarray) else value

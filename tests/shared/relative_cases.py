@@ -65,12 +65,17 @@ def of_tensors(options, device="cpu"):
 
 def add_arguments(name, dtype=torch.float32, device="cpu", diagonals_dtype=None):
     """scores, diagonals, options of `add_toeplitz_bias`."""
-    shape, diagonals, options = TOEPLITZ[name]
+    shape, diagonals, _ = TOEPLITZ[name]
     return (
         random(shape, dtype, device),
         random(diagonals, diagonals_dtype or dtype, device, seed=1),
-        of_tensors(options, device),
+        add_options(name, device),
     )
+
+
+def add_options(name, device="cpu"):
+    """Options of `add_toeplitz_bias`, for scores on the device."""
+    return of_tensors(TOEPLITZ[name][2], device)
 
 
 def bias_options(name, device="cpu"):

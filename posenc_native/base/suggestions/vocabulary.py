@@ -29,7 +29,8 @@ class _Missing:
     """The default of an argument that is required."""
 
 
-MISSING: Any = _Missing()
+# The class itself: torch.compile compares a length that is open with no other object (torch 2.11).
+MISSING: Any = _Missing
 
 
 def takes_words(function: AnyFunction) -> AnyFunction:

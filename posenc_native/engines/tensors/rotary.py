@@ -56,8 +56,6 @@ def rotary_tables(
     return (cos * scale).to(dtype), (sin * scale).to(dtype)
 
 
-# Of TableRotation's options those that are arrays and hardly ever given.
-_NO_MORE = tuple(TableRotation._field_defaults.values())[5:]
 _DEFAULTS = {kind: tuple(kind._field_defaults.values())[2:] for kind in (Rotation, TableRotation)}
 
 
@@ -99,6 +97,7 @@ def apply_rotary_qk(q: Tensor, k: Tensor, rotation: Rotation, to: _To) -> tuple[
         to = _checked_outputs(function, q, k, to)
     positions, inv_freq = rotation.positions, rotation.inv_freq
     k_positions = rotation.k_positions
+    plain = True
     if (
         type(inv_freq) is not Tensor
         or rotation.axis_map is not None
@@ -110,6 +109,7 @@ def apply_rotary_qk(q: Tensor, k: Tensor, rotation: Rotation, to: _To) -> tuple[
         rotation = read_rotation(function, q, rotation)
         positions, inv_freq = rotation.positions, rotation.inv_freq
         k_positions = rotation.k_positions
+        plain = rotation.axis_map is None and k_positions is None
     rotation = _of_schema_if_needed(function, rotation)
     if (
         (positions is not None and positions.requires_grad)
@@ -118,7 +118,7 @@ def apply_rotary_qk(q: Tensor, k: Tensor, rotation: Rotation, to: _To) -> tuple[
         or transformed()
     ) and angles_followed(inv_freq, positions, k_positions):
         return _learned_qk(function, q, k, rotation, to)
-    result = _two_tensors(rotary_gradients.ROTARY_QK, q, k, rotation, to)
+    result = _two_tensors(rotary_gradients.ROTARY_QK, q, k, rotation, to, plain)
     if result is not None:
         return result
     _composable(function, rotation, q=q, k=k)
@@ -168,7 +168,13 @@ def apply_rotary_qk_tables(
     # As in apply_rotary_qk: only the checks that decoding needs.
     if not isinstance(k, Tensor):
         wrong_type(function, "k", "a tensor, as q is", type(k).__name__)
-    usual = isinstance(cos, Tensor) and isinstance(sin, Tensor) and rotation[7:] == _NO_MORE
+    plain = (
+        rotation.rows is None
+        and rotation.axis_map is None
+        and rotation.k_cos is None
+        and rotation.k_rows is None
+    )
+    usual = plain and isinstance(cos, Tensor) and isinstance(sin, Tensor)
     tables = {"cos": cos, "sin": sin} if usual else _tables_of(function, rotation)
     if to:
         to = _checked_outputs(function, q, k, to)
@@ -183,7 +189,7 @@ def apply_rotary_qk_tables(
     else:
         learned = needs_grad(*tables.values())
     if not learned:
-        result = _two_tensors(rotary_gradients.QK_FROM_TABLES, q, k, rotation, to)
+        result = _two_tensors(rotary_gradients.QK_FROM_TABLES, q, k, rotation, to, plain)
         if result is not None:
             return result
     by_name = {"rows": indices[0], "rows[1]": indices[1], "axis_map": indices[2]}
@@ -300,8 +306,12 @@ def _two_tensors(
     k: Tensor,
     rotation: Rotation | TableRotation,
     to: _To,
+    plain: bool,
 ) -> tuple[Tensor, Tensor] | None:
-    """The operator in the form that `to` asks for; None where the tensors need a composition."""
+    """The operator in the form that `to` asks for; None where the tensors need a composition.
+
+    plain: no option of the rotation is a tensor.
+    """
     # `operators_take`, written out to save its call. The first is positions (or None) or cos, the
     # second inv_freq or sin.
     first, second = rotation[0], rotation[1]
@@ -332,7 +342,8 @@ def _two_tensors(
     functional, in_place = operator.bare
     # Options that are the schema's defaults are left out: reading one takes torch 0.1 microseconds.
     given = 2 if rotation.layout == "bhsd" and rotation.pairing == "half" else 4
-    if rotation[4:] != _DEFAULTS[type(rotation)]:
+    # Tuples that hold tensors are not compared: torch.compile cannot do it (torch 2.11).
+    if not plain or rotation[4:] != _DEFAULTS[type(rotation)]:
         given = len(rotation) - (rotation.out_pairing == "same")
     try:
         if not to:

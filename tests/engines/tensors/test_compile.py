@@ -128,6 +128,14 @@ OTHERS = {
     ),
     "add_sinusoidal on the input": (lambda q: pn.add_sinusoidal(q, out=q), (Q,)),
     "Rotary on the input": (lambda q, k: ROPE(q, k, inplace=True), (Q, K)),
+    # Options that are tensors.
+    "apply_rotary_qk positions of each": (
+        lambda q, k, p: pn.apply_rotary_qk(q, k, (p, p + 1), f(q)), (Q, K, POSITIONS)
+    ),
+    "apply_rotary_qk_tables rows": (
+        lambda q, k, p: pn.apply_rotary_qk_tables(q, k, *tables(q), rows=p // 10 + 1),
+        (Q, K, POSITIONS),
+    ),
 }  # fmt: skip
 
 
@@ -401,6 +409,8 @@ def test_export_with_dynamic_shapes(given, block, device):
         torch.testing.assert_close(program.module()(*example), block(*example))
 
 
+# torch 2.10 and 2.11 warn of what they do themselves.
+@pytest.mark.filterwarnings("ignore:The given buffer is not writable")
 def test_exported_programs_are_saved_and_loaded(block, device):
     x = random((2, 5, 24), device=device)
     file = io.BytesIO()

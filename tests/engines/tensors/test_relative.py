@@ -13,6 +13,7 @@ import torch_cases  # noqa: E402
 from relative_cases import (  # noqa: E402
     TOEPLITZ,
     add_arguments,
+    add_options,
     bias_options,
     each_dtype,
     each_look_up,
@@ -182,9 +183,10 @@ def test_relative_scatter_has_the_bits_of_numpy(name, dtype, kernel_device):
 def test_offsets_of_every_integer_dtype(dtype, kernel_device):
     scores, diagonals, _ = add_arguments("q_offset [B]", device=kernel_device)
     expected = pn.add_toeplitz_bias(scores, diagonals, origin=12, q_offset=[5, 1])
-    offset = torch.tensor([5, 1], dtype=dtype, device=kernel_device)
-    spaced = torch.stack([offset, offset * 0], 1)[:, 0]
-    for given in (offset, spaced, to_numpy(offset)):
+    # Made on the CPU: torch does not multiply uint64 on CUDA.
+    offset = torch.tensor([5, 1], dtype=dtype)
+    pairs = torch.stack([offset, offset * 0], 1).to(kernel_device)
+    for given in (offset.to(kernel_device), pairs[:, 0], to_numpy(offset)):
         assert_same_bits(
             pn.add_toeplitz_bias(scores, diagonals, origin=12, q_offset=given), expected
         )
@@ -268,8 +270,10 @@ def test_meta_and_fake_tensors(kernel_device):
     for name in TOEPLITZ:
         scores, diagonals, options = add_arguments(name, torch.bfloat16)
         calls = {
-            "add": lambda s, d, o=options: pn.add_toeplitz_bias(s, d, **o),
-            "in place": lambda s, d, o=options: pn.add_toeplitz_bias(s, d, **o, out=s),
+            "add": lambda s, d, n=name: pn.add_toeplitz_bias(s, d, **add_options(n, s.device)),
+            "in place": lambda s, d, n=name: pn.add_toeplitz_bias(
+                s, d, **add_options(n, s.device), out=s
+            ),
             "bias": lambda s, d, n=name: pn.toeplitz_bias(d, **bias_options(n, d.device)),
             "sums": lambda s, d, n=name: pn.diagonal_sums(s, **sums_options(n, s.device)),
         }
