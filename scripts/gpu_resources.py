@@ -167,8 +167,8 @@ def _of_diagonals(v: Variant) -> int:
 # The first that fits counts.
 LIMITS = [
     # A vector of 16 bit has twice the pairs, and where they are apart a thread has 8.
-    Limits(r"Rotary<B?Float16, 8, false>", 3500, _of_rotary),
-    Limits(r"Rotary<", 3050, _of_rotary),
+    Limits(r"Rotary<B?Float16, 8, false>", 3900, _of_rotary),
+    Limits(r"Rotary<", 3500, _of_rotary),
     Limits(
         r"RotaryGradient<",
         4500,
@@ -180,25 +180,25 @@ LIMITS = [
     # Two words of each of two heads at once. Half of the code is of angles, once a token.
     Limits(r"NormRotaryWarp<", 4200, lambda _: 4),
     Limits(r"NormRotary<", 10250, loop_barriers=6),
-    Limits(r"NormGradientWarp<", 3050, lambda _: 4),  # x and the gradient of out, near and far
+    Limits(r"NormGradientWarp<", 2850, lambda _: 4),  # x and the gradient of out, near and far
     Limits(r"NormGradient<", 11800, loop_barriers=7),
     # One number for each column, in float64 whatever the parts are in.
-    Limits(r"ColumnSums<", 310),
+    Limits(r"ColumnSums<", 370),
     Limits(r"Sinusoidal<B?Float16, 8, false", 7650, _of_sinusoids),  # two sincos for 8 pairs
     Limits(r"Sinusoidal<B?Float16, 8, true", 5400, _of_sinusoids),  # and for 4
     Limits(r"Sinusoidal<", 4950, _of_sinusoids),
     Limits(r"ToeplitzTile<", 3200, lambda v: 2 * v.policy["kTileRows"]),
     Limits(r"ToeplitzLine<", 3500, lambda v: v.policy["kLineReads"]),
     # Index arithmetic of grids for every query. Sums are few, and written one by one.
-    Limits(r"DiagonalSums<\w+, 1, true>", 4750, _of_diagonals, wide_stores=False, loop_barriers=2),
-    Limits(r"DiagonalSums<", 2600, _of_diagonals, wide_stores=False, loop_barriers=2),
+    Limits(r"DiagonalSums<\w+, 1, true>", 4750, _of_diagonals, wide_stores=False, loop_barriers=1),
+    Limits(r"DiagonalSums<", 2600, _of_diagonals, wide_stores=False, loop_barriers=1),
     Limits(r"BlockTotals<", 1650, lambda _: 8),  # of an entry, at once
     Limits(r"Gather<", 3030, lambda v: v.policy["kTileRows"]),  # of content
     # Numbers one by one: several entries for 8 rows, in four places.
     Limits(r"Scatter<", 6250, loop_barriers=4),  # a tile of columns, and lists of the whole block
     Limits(
         r"Shift<",
-        1950,
+        2320,
         # Two words or one, and content; single numbers of content alone.
         lambda v: (4 if v.vector > 1 else 1) * v.policy["kShiftRows"],
     ),

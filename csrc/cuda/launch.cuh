@@ -35,7 +35,7 @@ __device__ void add_lanes(Number* values) {
   for (int offset = kWidth / 2; offset >= kApart; offset /= 2) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      values[i] = values[i] + __shfl_xor_sync(0xffffffffu, values[i], offset);
+      values[i] = values[i] + __shfl_xor_sync(kAllLanes, values[i], offset);
     }
   }
 }

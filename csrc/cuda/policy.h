@@ -94,6 +94,10 @@ struct Policy {
   static constexpr int kWarpList = 512;
 };
 
+// Of a warp: those that take part where lanes read of each other. A lane that is not among them, or
+// that has gone another way, leaves the others waiting, or with any number.
+constexpr uint32_t kAllLanes = 0xffffffff;
+
 constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace posenc::cuda

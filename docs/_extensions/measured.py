@@ -12,11 +12,15 @@
     ```
     ```{measured} missed goals
     ```
+    ```{measured} gpu machine
+    ```
+    ```{measured} gpu
+    ```
 
 The results are benchmarks/results/amd-epyc-2-cores.json and, of AVX2 instructions on that
-processor, amd-epyc-2-cores-avx2.json; a page never repeats a figure by hand. Times have a column
-for each, which says so where nothing is recorded, and has the date of what was recorded of an older
-commit than the newest one. Goals are those of benchmarks/cases.
+processor, amd-epyc-2-cores-avx2.json; of a GPU gpu-nvidia-h200.json. A page never repeats a figure
+by hand. Times have a column for each, which says so where nothing is recorded, and has the date of
+what was recorded of an older commit than the newest one. Goals are those of benchmarks/cases.
 """
 
 from __future__ import annotations
@@ -35,6 +39,9 @@ from benchmarks.figures import judging, records, report, tables
 from benchmarks.figures.tables import NOT_RECORDED, PROCESSOR
 
 RESULTS = records.RESULTS / f"{PROCESSOR}.json"
+OF_GPU = records.RESULTS / "gpu-nvidia-h200.json"
+# What other rows are compared with, and no library.
+_YARDSTICKS = ("copy", "fill", "sum")
 
 
 class Measured(SphinxDirective):
@@ -42,7 +49,12 @@ class Measured(SphinxDirective):
     final_argument_whitespace = True
 
     def run(self) -> list[nodes.Node]:
-        for path in (RESULTS, RESULTS.with_name(f"{PROCESSOR}-avx2.json"), Path(judging.__file__)):
+        for path in (
+            OF_GPU,
+            RESULTS,
+            RESULTS.with_name(f"{PROCESSOR}-avx2.json"),
+            Path(judging.__file__),
+        ):
             self.env.note_dependency(str(path))
         what, _, which = self.arguments[0].partition(" ")
         if what == "machine" and not which:
@@ -55,6 +67,10 @@ class Measured(SphinxDirective):
             lines = _goals()
         elif (what, which) == ("missed", "goals"):
             lines = _missed_goals()
+        elif (what, which) == ("gpu", "machine"):
+            lines = _gpu_machine()
+        elif what == "gpu" and not which:
+            lines = _gpu()
         else:
             raise self.error(f"measured: {RESULTS.name} has no {self.arguments[0]!r}")
         return self.parse_text_to_nodes("\n".join(lines))
@@ -217,6 +233,38 @@ def _missed_goals() -> list[str]:
             "",
         ]
     return lines
+
+
+@functools.cache
+def _of_gpu() -> Any:
+    return records.load(OF_GPU)
+
+
+def _gpu_machine() -> list[str]:
+    machine = _of_gpu()["machine"]
+    packages = ", ".join(f"{name} {v}" for name, v in machine["packages"].items() if v)
+    commits = sorted({(case["date"], case["commit"]) for case in _of_gpu()["cases"].values()})
+    of = ", ".join(dict.fromkeys(commit for _, commit in commits))
+    where = f"{machine['device']}, {machine['multiprocessors']} multiprocessors"
+    with_what = f"CUDA {machine['cuda']}, driver {machine['driver']}; {packages}"
+    return [f"{where}, {with_what}. Recorded {machine['date']} of {of}."]
+
+
+def _gpu() -> list[str]:
+    """Ours, then the others, the fastest first: a line each."""
+    rows = []
+    for name, case in _of_gpu()["cases"].items():
+        if "not_run" in case:
+            continue
+        timed = [row for row in case["rows"] if row["contestant"] not in _YARDSTICKS]
+        for row in sorted(timed, key=lambda row: (not row["ours"], row["microseconds"])):
+            words = f"**{row['contestant']}**" if row["ours"] else row["contestant"]
+            figures = (f"{row['microseconds']:.1f}", f"{row['of_copy']:.2f}",
+                       f"{row['host_microseconds']:.0f}")  # fmt: skip
+            rows.append([name, words, row["mode"], *figures])
+            name = ""
+    headings = ["case", "row", "mode", "device µs", "of copy", "host µs"]
+    return tables.markdown(headings, rows, 3)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -49,6 +49,7 @@ class PlantedThread {
   }
 
   float* sum() { return &sum_; }
+  int rounds() const { return 1 + x_ % 2; }
 
   void write() {
     if (mistake_ == "twice") write_packet<float, 1>({{float(x_)}}, numbers);
@@ -76,6 +77,7 @@ int main(int /*count*/, char** arguments) {
   plan.threads_x = kThreads;
   plan.take_pieces(kCount / kThreads, 1, {3, 1});
   plan.shared_bytes = kThreads * sizeof(float);
+  if (parameters.mistake == "a mask too small") plan.threads_x = 32, plan.shared_bytes *= 4;
   if (parameters.mistake == "threads along z") plan.threads_x = 1, plan.threads_z = 65;
   if (parameters.mistake == "threads of a block") plan.threads_x = 16, plan.threads_y = 17;
   if (parameters.mistake == "shared memory, less than 16 bytes on")
@@ -90,9 +92,16 @@ int main(int /*count*/, char** arguments) {
         [&](const Room& /*room*/) { return parameters; },
         [&](on_host::Block<PlantedThread>& block, int64_t x, int64_t /*y*/) {
           block.each([&](PlantedThread& thread) { thread.read(x); });
-          if (parameters.mistake == "no warps") {
-            block.add_lanes<8, 1>([](PlantedThread& thread) { return thread.sum(); });
+          const auto sum = [](PlantedThread& thread) { return thread.sum(); };
+          if (parameters.mistake == "no warps") block.add_lanes<8, 1>(sum);
+          if (parameters.mistake == "a mask too small") block.add_lanes<8, 1>(sum, 0xfffffffb);
+          // A loop of as many rounds as the lane has; a branch for some of the lanes.
+          const auto rounds = [](PlantedThread& thread) { return thread.rounds(); };
+          const auto turns = [](PlantedThread& thread) { return thread.rounds() > 1; };
+          if (parameters.mistake == "a lane that left early") {
+            for (int round = 0; round < block.agreed(rounds); ++round) block.add_lanes<8, 1>(sum);
           }
+          if (parameters.mistake == "a branch" && block.agreed(turns)) block.add_lanes<8, 1>(sum);
           block.each([](PlantedThread& thread) { thread.write(); });
         });
   } catch (const std::exception& error) {

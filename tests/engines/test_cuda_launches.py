@@ -98,6 +98,12 @@ def test_threads_go_on_from_piece_to_piece(planted):
         " bytes of shared memory that the plan has, got some that write behind them",
         "no warps": "PlantedThread: add_lanes: expected rows of threads to be warps of 32,"
         " got rows of 8",
+        "a mask too small": "PlantedThread: add_lanes: expected all lanes of a warp to take part,"
+        " got a mask without lane 2",
+        "a lane that left early": "PlantedThread: expected all threads of a block to take the same"
+        " steps, got some that do not",
+        "a branch": "PlantedThread: expected all threads of a block to take the same steps, got"
+        " some that do not",
         "threads along z": "threads of a block along z: expected 1 .. 64, got 65",
         "threads of a block": "threads of a block: expected 1 .. 256, got 272",
         "shared memory": "bytes of shared memory: expected 0 .. 49152, got 49153",

@@ -121,9 +121,6 @@ class Block {
     }
   }
 
-  // Any of the threads, for what is the same in all of them.
-  Thread& one() { return threads_.front(); }
-
   // What threads do between two barriers: step(thread), or step(thread, its number), for all of
   // them, beginning with any and going on in steps that reach all.
   template <typename Step>
@@ -148,14 +145,33 @@ class Block {
     }
   }
 
+  // What decides whether threads go on to a barrier, or to what lanes do together: one that leaves
+  // a loop early or takes another branch leaves the others waiting on a GPU.
+  template <typename Answer>
+  auto agreed(const Answer& answer) {
+    const auto first = answer(threads_.front());
+    for (Thread& thread : threads_) {
+      if (answer(thread) == first) continue;
+      accesses.fail("expected all threads of a block to take the same steps, got some that do not");
+    }
+    return first;
+  }
+
   // As add_lanes of launch.cuh: values(thread) are the kCount numbers of a thread. Every lane reads
-  // what the others had before the step, in whatever order they take it.
+  // what the others had before the step, in whatever order they take it. mask: those that take
+  // part.
   template <int kWidth, int kCount, int kApart = 1, typename Values>
-  void add_lanes(const Values& values) {
+  void add_lanes(const Values& values, uint32_t mask = kAllLanes) {
     static_assert(kWidth <= 32 && (kWidth & (kWidth - 1)) == 0);
     if (lanes_ != 32) {
       accesses.fail("add_lanes: expected rows of threads to be warps of 32, got rows of " +
                     std::to_string(lanes_));
+    }
+    for (int lane = 0; lane < 32; ++lane) {
+      if ((mask >> lane & 1) != 0) continue;
+      accesses.fail(
+          "add_lanes: expected all lanes of a warp to take part, got a mask without lane " +
+          std::to_string(lane));
     }
     using Number = std::remove_pointer_t<std::invoke_result_t<Values, Thread&>>;
     std::vector<Number> before(threads_.size() * kCount);

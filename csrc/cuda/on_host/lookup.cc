@@ -52,8 +52,9 @@ void sum_in_warps(Block<Thread>& block) {
 template <typename Thread>
 void sum_in_block(Block<Thread>& block) {
   int buffer = 0;
-  for (int slot = block.one().next_very_long(0); slot < Policy::kThreads;
-       slot = block.one().next_very_long(slot + 1)) {
+  for (int slot = block.agreed([](Thread& thread) { return thread.next_very_long(0); });
+       slot < Policy::kThreads;
+       slot = block.agreed([&](Thread& thread) { return thread.next_very_long(slot + 1); })) {
     block.each([&](Thread& thread) { thread.sum_in_block(slot, buffer); });
     block.each([&](Thread& thread) { thread.fold_in_block(buffer); });
     block.each([&](Thread& thread) { thread.write_in_block(slot, buffer); });

@@ -22,7 +22,8 @@ void run_norm_rotary_warps(const NormRotaryArgs& args) {
         thread.request_words();
         thread.angles_and_weights();
       });
-      for (int step = 0; step < block.one().steps(); ++step) {
+      for (int step = 0; step < block.agreed([](Thread& thread) { return thread.steps(); });
+           ++step) {
         block.each([&](Thread& thread) {
           thread.read();
           if (args.norm) thread.sum();
@@ -55,9 +56,11 @@ void run_norm_rotary(const NormRotaryArgs& args) {
         thread.frequencies();
       });
       block.each([](Thread& thread) { thread.angles(); });
-      const bool last = block.one().norms_last();
-      for (int pass = block.one().sums_tokens() ? 0 : 1; pass < 2; ++pass) {
-        for (int64_t round = 0; round < block.one().rounds(); ++round) {
+      const bool last = block.agreed([](Thread& thread) { return thread.norms_last(); });
+      for (int pass = block.agreed([](Thread& thread) { return thread.sums_tokens(); }) ? 0 : 1;
+           pass < 2; ++pass) {
+        for (int64_t round = 0;
+             round < block.agreed([](Thread& thread) { return thread.rounds(); }); ++round) {
           block.each([&](Thread& thread) { thread.read(round); });
           if (last) {
             block.each([](Thread& thread) { thread.turn(); });

@@ -12,11 +12,12 @@ namespace {
 template <typename Thread>
 void run_tokens(Block<Thread>& block, int64_t round) {
   block.each([&](Thread& thread) { thread.angles(round); });
-  for (int token = 0; token < block.one().tokens(); ++token) {
+  for (int token = 0; token < block.agreed([](Thread& thread) { return thread.tokens(); });
+       ++token) {
     block.each([&](Thread& thread) { thread.read(round, token); });
     block.each([](Thread& thread) { thread.turn(); });
     block.each([](Thread& thread) { thread.sum(); });
-    if (block.one().sums_only()) {
+    if (block.agreed([](Thread& thread) { return thread.sums_only(); })) {
       block.each([](Thread& thread) { thread.keep_sums(); });
       continue;
     }
@@ -24,7 +25,7 @@ void run_tokens(Block<Thread>& block, int64_t round) {
       thread.finish();
       if (!thread.turns_x()) thread.write();
     });
-    if (!block.one().turns_x()) continue;
+    if (!block.agreed([](Thread& thread) { return thread.turns_x(); })) continue;
     block.each([](Thread& thread) { thread.turn_back(); });
     block.each([](Thread& thread) { thread.write(); });
   }
@@ -37,8 +38,11 @@ void run_piece(Block<NormGradientThread<T, kVector>>& block, int64_t x, int64_t 
     thread.begin(x, y);
     thread.frequencies();
   });
-  for (int64_t round = 0; round < block.one().rounds(); ++round) run_tokens(block, round);
-  if (block.one().sums_only()) return;
+  for (int64_t round = 0; round < block.agreed([](Thread& thread) { return thread.rounds(); });
+       ++round) {
+    run_tokens(block, round);
+  }
+  if (block.agreed([](Thread& thread) { return thread.sums_only(); })) return;
   block.each([](Thread& thread) { thread.write_weights(); });
 }
 
@@ -47,12 +51,13 @@ void run_piece(Block<NormGradientWarpThread<T, kVector, kDims, kPairs, kInterlea
                int64_t x, int64_t /*y*/) {
   using Thread = NormGradientWarpThread<T, kVector, kDims, kPairs, kInterleaved>;
   block.each([&](Thread& thread) { thread.begin(x); });
-  for (int token = 0; token < block.one().tokens(); ++token) {
+  for (int token = 0; token < block.agreed([](Thread& thread) { return thread.tokens(); });
+       ++token) {
     block.each([&](Thread& thread) {
       thread.begin_token(token);
       thread.angles();
     });
-    for (int step = 0; step < block.one().steps(); ++step) {
+    for (int step = 0; step < block.agreed([](Thread& thread) { return thread.steps(); }); ++step) {
       block.each([&](Thread& thread) {
         thread.read();
         thread.sum();

@@ -22,7 +22,8 @@ void run_rotary_gradient(RotaryGradientArgs args) {
         thread.begin(x, y);
         thread.frequencies();
       });
-      for (int step = -1; step < block.one().steps(); ++step) {
+      for (int step = -1; step < block.agreed([](Thread& thread) { return thread.steps(); });
+           ++step) {
         block.each([&](Thread& thread) { thread.step(step); });
       }
       block.each([](Thread& thread) { thread.finish(); });

@@ -28,7 +28,7 @@ void run_diagonal_sums(ToeplitzArgs args) {
     };
     launch<Thread>(plan, [](Block<Thread>& block, int64_t x, int64_t y) {
       block.each([&](Thread& thread) { thread.begin(x, y); });
-      const int64_t rounds = block.one().rounds();
+      const int64_t rounds = block.agreed([](Thread& thread) { return thread.rounds(); });
       if (rounds > 0) block.each([](Thread& thread) { thread.sum(0); });
       for (int64_t round = 0; round < rounds; ++round) {
         block.each([&](Thread& thread) {
