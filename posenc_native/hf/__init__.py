@@ -1,4 +1,4 @@
-"""Let a loaded transformers model rotate its queries and keys through this library.
+"""Let a loaded model of transformers, diffusers or timm rotate through this library.
 
 ::
 
@@ -23,6 +23,9 @@ attention backends, scalings that change with the length) is still transformers'
 
 With ``patch(model, fuse_norm=True)`` its forward is compiled anew from its source, so that a norm
 of q and k is done in the pass that rotates them (normed/).
+
+In diffusers and timm nothing but the name of a function is known: what it does is learned when it
+is called, and an attention processor gets a copy with other globals (learned/).
 
 There is no list of models. Which coordinate and which frequency drive a column of a table, how a
 model pairs the dimensions of a head, whether it rotates only a part of them: the files here find

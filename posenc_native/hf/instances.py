@@ -62,6 +62,7 @@ class Plan:
     buffers: dict[str, Tensor] = field(default_factory=dict)  # new values, exact
     guarded: tuple[str, ...] = ()  # buffers that no .half() may round
     keep_originals: bool = False  # the buffers mean something else now: put the old ones back
+    attributes: dict[str, Any] = field(default_factory=dict)  # in place of what is no module
     note: str = ""
     fused: bool = False  # norms are done in the pass of the rotation
 
@@ -144,6 +145,7 @@ class _State:
     put: dict[str, Callable[..., Any]]  # methods and functions that were put in, by name
     dtypes: dict[str, torch.dtype]  # what the guarded buffers would be without the guard
     originals: dict[str, Tensor]
+    attributes: dict[str, Any]  # what was there before
 
 
 def slot(module: nn.Module, name: str) -> str:
@@ -164,7 +166,9 @@ def install(module: nn.Module, plan: Plan) -> None:
         put=plan.methods | plan.statics,
         dtypes={name: buffers[name].dtype for name in plan.guarded},
         originals={name: buffers[name] for name in plan.buffers if plan.keep_originals},
+        attributes={name: module.__dict__[name] for name in plan.attributes},
     )
+    module.__dict__.update(plan.attributes)
     buffers.update(plan.buffers)
     for name, method in plan.methods.items():
         # Bound methods, not closures over the module: copy.deepcopy binds them to the copy.
@@ -188,6 +192,9 @@ def restore(module: nn.Module) -> None:
                     del module.__dict__[place]
                 else:
                     module.__dict__[place] = types.MethodType(type(module).forward, module)
+    for name, before in state.attributes.items():
+        if hasattr(type(module.__dict__.get(name)), MARK):  # else somebody has put another there
+            module.__dict__[name] = before
     buffers = cast("dict[str, Tensor]", module._buffers)
     for name, dtype in state.dtypes.items():
         # .to() gives back the very tensor where device and dtype are right already.

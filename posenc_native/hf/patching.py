@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
 from .forms import NotServed
 from .groups import groups_sharing_tables
 from .instances import MARK, Plan, install, restore
+from .learned.processors import LearnedPlanner
 from .planner import Planner
+from .signatures import makes_tables
 
 __all__ = ["Patch", "patch", "unpatch"]
 
 
-def patch(model: nn.Module, *, inplace: bool | None = None, fuse_norm: bool = False) -> Patch:
+def patch(model: Any, *, inplace: bool | None = None, fuse_norm: bool = False) -> Patch:
     """Make `model` rotate its queries and keys through this library.
 
     Args:
-        model: a transformers model, or any module that contains one (a wrapper, an adapter).
-            Weights and buffers must be loaded (not on the meta device).
+        model: a model of transformers, diffusers or timm, or any module that contains one (a
+            wrapper, an adapter), or a pipeline of diffusers: its own models then, not its text
+            encoders. Weights and buffers must be loaded (not on the meta device).
         inplace: whether q and k are rotated where they are instead of into fresh memory, which for
             long prompts takes several times as long. In any case only where no gradient is
             recorded.
@@ -70,6 +75,18 @@ def patch(model: nn.Module, *, inplace: bool | None = None, fuse_norm: bool = Fa
     - vision: the towers of these models, Pixtral, DINOv3, SAM 2 and 3 (also their memory), Gemma
       4, Llama 4, Kimi, MiniMax-M3, V-JEPA 2 (a composition too)
 
+    Of diffusers and timm a function is served that is called apply_rotary_emb, apply_rot_embed_cat
+    or the like, wherever it is: in the file of a module or of an attention processor, imported or
+    written inside a method. What it does with the tables that it gets (two of them, one with sin
+    beside cos, complex numbers, matrices, angles; a column for each dim or for each pair; of each
+    token, head, row of the batch) is learned from its first call, with random numbers. Tables stay
+    the model's own. Where a call is no rotation by tables, or the columns of a pair differ, it goes
+    to the model's function, and ``.skipped`` has the reason then, under the function's name.
+    Rotated so: Flux 1 and 2, Chroma, Bria, LTX 1 and 2, Wan, SkyReels, Qwen-Image, HunyuanVideo,
+    HunyuanDiT, CogVideoX, CogView 4, Cosmos, Lumina, OmniGen, Stable Audio, HiDream, Kandinsky 5,
+    Sana-Video, Z-Image, Mochi and 30 others; EVA02, DINOv3, PE, NaFlex, SAM and all others of timm.
+    Compiled code (torch.compile) keeps the model's function, which the compiler fuses.
+
     A function that does more than rotate (or a call that asks it to) stays the model's own and gets
     exact tables. Not served, and listed in ``.skipped`` with the reason: frequencies that are
     learned (Mistral Large 4), tables that are angles for the attention to take the cosine of
@@ -98,28 +115,32 @@ def patch(model: nn.Module, *, inplace: bool | None = None, fuse_norm: bool = Fa
         model.generate(**inputs)
         handle.undo()
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"patch: model: expected a torch.nn.Module, got {type(model).__name__}")
-    modules = dict(model.named_modules())
-    for name, module in modules.items():
-        if MARK in module.__dict__:
-            raise ValueError(
-                f"patch: model: expected a model that is not patched, got one whose module "
-                f"{name or type(module).__name__!r} is; call .undo() of its handle, or unpatch"
-            )
-    plans: dict[str, Plan] = {}
     skipped: dict[str, str] = {}
-    planner = Planner(modules, inplace, fuse_norm)
-    for members in groups_sharing_tables(modules):
-        # All of a group or nothing: an exact table must never meet a function that is not replaced.
-        try:
-            # The modes that the caller has switched on must not change what probing finds.
-            with torch.no_grad(), torch.device("cpu"), torch.autocast("cpu", enabled=False):
-                plans.update(planner.plan({name: modules[name] for name in members}))
-        except NotServed as reason:
-            skipped.update(dict.fromkeys(members, str(reason)))
+    learned = LearnedPlanner(skipped.setdefault)
+    modules: dict[str, nn.Module] = {}
+    plans: dict[str, Plan] = {}
+    for prefix, root in _roots(model).items():
+        found = dict(root.named_modules())
+        for name, module in found.items():
+            if MARK in module.__dict__:
+                raise ValueError(
+                    f"patch: model: expected a model that is not patched, got one whose module "
+                    f"{name or type(module).__name__!r} is; call .undo() of its handle, or unpatch"
+                )
+        planned, left = _plans_of(found, inplace, fuse_norm)
+        own = _with_tables_of_their_own(prefix, found, planned, learned)
+        for members, reason in left:
+            taken = [name for name in members if name in own]
+            for name in taken:
+                own[name].note = f"tables are the model's own: {reason}"
+            # Who makes tables for modules that were taken one by one is left alone for no reason.
+            if not taken and not (own and all(makes_tables(found[name]) for name in members)):
+                skipped.update(dict.fromkeys((prefix + name for name in members), reason))
+        planned |= own
+        modules |= {prefix + name: module for name, module in found.items()}
+        plans |= {prefix + name: plan for name, plan in planned.items()}
     if not plans:
-        raise ValueError(_nothing_to_patch(model, skipped))
+        raise ValueError(_nothing_to_patch(modules, skipped))
     for name in plans:
         install(modules[name], plans[name])
     patched = {name: modules[name] for name in modules if name in plans}
@@ -128,14 +149,68 @@ def patch(model: nn.Module, *, inplace: bool | None = None, fuse_norm: bool = Fa
     return Patch(patched, skipped, notes, fused)
 
 
-def unpatch(model: nn.Module) -> None:
+def _roots(model: Any) -> dict[str, nn.Module]:
+    """The models in what is given, by what stands before the names of their modules."""
+    if isinstance(model, nn.Module):
+        return {"": model}
+    parts = getattr(model, "components", None)
+    # A pipeline of diffusers: its own models, not its text encoders.
+    if isinstance(parts, dict):
+        return {
+            f"{name}.": part
+            for name, part in parts.items()
+            if isinstance(part, nn.Module) and type(part).__module__.startswith("diffusers.")
+        }
+    raise TypeError(
+        "patch: model: expected a torch.nn.Module or a pipeline of diffusers, got "
+        f"{type(model).__name__}"
+    )
+
+
+def _with_tables_of_their_own(
+    prefix: str, found: dict[str, nn.Module], planned: dict[str, Plan], learned: LearnedPlanner
+) -> dict[str, Plan]:
+    """Plans for what is in no group, or in one that was left: each module goes its own way.
+
+    Models of transformers are served as a group or not at all.
+    """
+    plans = {}
+    for name, module in found.items():
+        if name in planned or type(module).__module__.startswith("transformers."):
+            continue
+        plan = learned.plan(prefix + name, module)
+        if plan is not None:
+            plans[name] = plan
+    return plans
+
+
+def _plans_of(
+    modules: dict[str, nn.Module], inplace: bool | None, fuse_norm: bool
+) -> tuple[dict[str, Plan], list[tuple[list[str], str]]]:
+    """Plans for modules that share tables, and groups of them that get none, with the reason."""
+    plans: dict[str, Plan] = {}
+    left: list[tuple[list[str], str]] = []
+    planner = Planner(modules, inplace, fuse_norm)
+    for members in groups_sharing_tables(modules):
+        # All of a group or nothing: an exact table must never meet a function that is not replaced.
+        try:
+            # The modes that the caller has switched on must not change what probing finds.
+            with torch.no_grad(), torch.device("cpu"), torch.autocast("cpu", enabled=False):
+                plans.update(planner.plan({name: modules[name] for name in members}))
+        except NotServed as reason:
+            left.append((members, str(reason)))
+    return plans, left
+
+
+def unpatch(model: Any) -> None:
     """Restore every patched module in `model`; one that is not patched stays as it is.
 
     ``handle.undo()`` does this for the modules it patched; this finds them by itself, for instance
     in a ``copy.deepcopy`` of a patched model.
     """
-    for module in model.modules():
-        restore(module)
+    for root in _roots(model).values():
+        for module in root.modules():
+            restore(module)
 
 
 class Patch:
@@ -180,14 +255,15 @@ class Patch:
         return f"<Patch of {len(self.patched)} modules, {len(self.skipped)} skipped, {state}>"
 
 
-def _nothing_to_patch(model: nn.Module, skipped: dict[str, str]) -> str:
+def _nothing_to_patch(modules: dict[str, nn.Module], skipped: dict[str, str]) -> str:
     if skipped:
         name, reason = next(iter(skipped.items()))
         found = f"{len(skipped)} rotary modules that cannot be served, the first {name!r}: {reason}"
     else:
-        kinds = sorted({type(m).__name__ for m in model.modules()} - set(dir(nn)))
+        kinds = sorted({type(m).__name__ for m in modules.values()} - set(dir(nn)))
         found = f"none that does; its classes are {', '.join(kinds) or 'torch.nn only'}"
     return (
-        f"patch: model: expected a model whose attention calls a rotary function "
-        f"(apply_rotary_pos_emb or another with arguments cos and sin), got {found}"
+        "patch: model: expected a model of transformers, diffusers or timm whose attention calls a "
+        "rotary function (apply_rotary_pos_emb, apply_rotary_emb, apply_rot_embed_cat), "
+        f"got {found}; in a model of your own call posenc_native.apply_rotary_qk"
     )

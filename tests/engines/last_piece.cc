@@ -70,10 +70,12 @@ void print_rotated() {
   std::fwrite(out, sizeof out, 1, stdout);
 }
 
-// Partial sums lie where memory for one piece, or one row, is the end of that for all.
+// Partial sums lie where memory for one piece is the end of that for all.
 void print_gradients() {
   alignas(128) static char shared[49152];
-  alignas(16) float x[64], grad[64], out[64], sums[32], position = 0;
+  alignas(16) static float positions[4096];
+  alignas(16) float x[64], grad[64], out[64], sums[32];
+  float& position = positions[4095];
   double inv_freq[32], unused = 0;
   for (int i = 0; i < 64; ++i) x[i] = static_cast<float>(i), grad[i] = static_cast<float>(63 - i);
   for (int i = 0; i < 32; ++i) inv_freq[i] = 1.0 / (1.0 + i);
@@ -103,9 +105,6 @@ void print_gradients() {
       args.workspace =
           reinterpret_cast<void*>(reinterpret_cast<intptr_t>(of_positions ? &position : sums) -
                                   before * int64_t{sizeof(float)});
-      // Of the positions, the other rows of the piece have no memory.
-      const int64_t last_round = (plan.all_rounds - 1) % plan.rounds;
-      const int64_t last_thread = (kRows - 1) % plan.threads_y;
       const posenc::cuda::RotaryGradientParameters parameters{args, plan};
       std::vector<Thread> threads;
       for (int z = 0; z < plan.threads_z; ++z) {
@@ -117,17 +116,8 @@ void print_gradients() {
       }
       each(threads, [&](Thread& one) { one.begin(plan.pieces_x - 1, plan.pieces_y - 1); });
       each(threads, [](Thread& one) { one.frequencies(); });
-      each(threads, [](Thread& one) { one.request(0); });
-      for (int round = 0; round < threads[0].rounds(); ++round) {
-        each(threads, [](Thread& one) { one.angles(); });
-        each(threads, [&](Thread& one) {
-          one.rotate(round);
-          one.request(round + 1);
-        });
-        each(threads, [](Thread& one) { one.sum_heads(); });
-        each(threads, [](Thread& one) { one.stage_positions(0); });
-        each(threads, [](Thread& one) { one.sum_tokens(0); });
-        if (of_positions && round == last_round) threads[last_thread].write_positions(0);
+      for (int step = -1; step < threads[0].steps(); ++step) {
+        each(threads, [&](Thread& one) { one.step(step); });
       }
       if (!of_positions) each(threads, [](Thread& one) { one.finish(); });
       const int64_t piece = plan.rounds * plan.threads_y;
@@ -303,7 +293,7 @@ void print_relative() {
   for (int64_t i = 0; i < kThere * kColumns; ++i) numbers[i] = static_cast<float>(i % 4099);
   print_bias<posenc::cuda::ToeplitzTileThread<float, 4>>();
   print_bias<posenc::cuda::ToeplitzLineThread<float, 4>>();
-  print_gather<posenc::cuda::ShiftThread<float, 4, false>>(relative_args(numbers, results));
+  print_gather<posenc::cuda::ShiftThread<float, 1, false>>(relative_args(numbers, results));
   // Every entry's column is 79 less itself, over and over.
   static int64_t index[kThere];
   for (int64_t i = 0; i < kThere; ++i) index[i] = kColumns - 1 - i % kColumns;

@@ -19,7 +19,10 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::F
 
 
 def test_not_a_module() -> None:
-    with pytest.raises(TypeError, match=r"patch: model: expected a torch.nn.Module, got str"):
+    with pytest.raises(
+        TypeError,
+        match=r"patch: model: expected a torch.nn.Module or a pipeline of diffusers, got str",
+    ):
         hf.patch("meta-llama/Llama-3.2-1B")  # type: ignore[arg-type]
 
 

@@ -1,0 +1,7 @@
+"""Rotary functions that are learned from how they are called: those of diffusers and timm.
+
+    processors.py    finds them, in modules and attention processors, and puts ours in their place
+    functions.py     learns what a call does with its tables, and does it
+
+Tables stay the model's own. Nothing is known of a function but its name.
+"""

@@ -1,0 +1,222 @@
+"""Rotary functions of modules and of attention processors that are learned when they are called.
+
+A module of timm calls such a function in its forward. In diffusers an attention module keeps a
+processor, which is no module and calls it in ``__call__``:
+
+    a global of its file      the method is copied with other globals
+    imported in the method    and with an ``__import__`` that gives ours in its place
+    written in the method     and with other code in its place, that calls ours
+
+A processor is not changed: its module gets a copy, of a class of its own that inherits from it.
+"""
+
+from __future__ import annotations
+
+import builtins
+import copy
+import copyreg
+import inspect
+import types
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from posenc_native.hf.forms import NotServed
+from posenc_native.hf.instances import MARK, Plan, global_names, slot, with_functions
+from posenc_native.hf.signatures import title_of
+
+from .functions import learning, may_rotate
+
+__all__ = ["LearnedPlanner"]
+
+# (name, reason): why a function is left to the model.
+Report = Callable[[str, str], object]
+
+
+class LearnedPlanner:
+    """Plans for modules and processors; one for a `patch`, so that a function is learned once."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._ours: dict[Callable[..., Any], Callable[..., Any]] = {}
+        self._kinds: dict[type, type | str | None] = {}
+        self._methods: dict[type, dict[str, Callable[..., Any]]] = {}
+        self._copies: dict[int, Any] = {}
+
+    def plan(self, name: str, module: nn.Module) -> Plan | None:
+        """What a module gets; None if nothing in it calls such a function."""
+        kind, plan = type(module), Plan()
+        try:
+            if kind not in self._methods:
+                self._methods[kind] = self._methods_of(kind)
+            for method in self._methods[kind]:
+                slot(module, method)
+            plan.methods = dict(self._methods[kind])
+        except NotServed as reason:
+            self._report(name, str(reason))
+        for attribute, value in vars(module).items():
+            if _is_processor(value):
+                ours = self._kind_of(type(value))
+                if isinstance(ours, str):
+                    self._report(name, ours)
+                elif ours is not None:
+                    plan.attributes[attribute] = self._copy(value, ours)
+        return plan if plan.methods or plan.attributes else None
+
+    def _copy(self, processor: Any, kind: type) -> Any:
+        """One for each processor: modules that share it go on doing so."""
+        if id(processor) not in self._copies:
+            result = copy.copy(processor)
+            result.__class__ = kind
+            self._copies[id(processor)] = result
+        return self._copies[id(processor)]
+
+    def _methods_of(self, kind: type) -> dict[str, Callable[..., Any]]:
+        """The methods of a class of modules that call such functions, with ours in them."""
+        methods: dict[str, Callable[..., Any]] = {}
+        for base in reversed(kind.__mro__):
+            if base.__module__.partition(".")[0] in ("torch", "builtins"):
+                continue
+            for name, value in vars(base).items():
+                if isinstance(value, types.FunctionType):
+                    methods.pop(name, None)
+                    if (ours := self._with_ours(value)) is not None:
+                        methods[name] = ours
+        return methods
+
+    def _kind_of(self, kind: type) -> type | str | None:
+        """The class for processors of a class; a reason where it cannot be; None for no need."""
+        if kind not in self._kinds:
+            self._kinds[kind] = self._made(kind)
+        return self._kinds[kind]
+
+    def _made(self, kind: type) -> type | str | None:
+        found = {}
+        for name in dict.fromkeys(name for base in kind.__mro__ for name in vars(base)):
+            method = inspect.getattr_static(kind, name)
+            if not isinstance(method, types.FunctionType):
+                continue
+            try:
+                ours = self._with_ours(method)
+            except NotServed as reason:
+                return f"{kind.__name__}.{name}: {reason}"
+            if ours is not None:
+                found[name] = ours
+        if not found:
+            return None
+        body = {**found, **_AS_BEFORE, MARK: True, "__module__": kind.__module__}
+        return type(kind.__name__, (kind,), {"__slots__": (), **body})
+
+    def _with_ours(self, method: types.FunctionType) -> Callable[..., Any] | None:
+        """A method that calls ours in place of functions to learn; None if it calls none.
+
+        Raises:
+            NotServed: it has one that nothing can take the place of.
+        """
+        inner = inspect.unwrap(method)
+        if not isinstance(inner, types.FunctionType):
+            return None
+        functions: dict[str, Any] = {}
+        names = global_names(inner.__code__)
+        for name in names:
+            function = inner.__globals__.get(name)
+            if may_rotate(name, function):
+                functions[name] = self._learning(function)  # type: ignore[arg-type]
+        if any(may_be_imported(name) for name in names - functions.keys()):
+            functions["__builtins__"] = vars(builtins) | {"__import__": self._importing}
+        code = self._with_ours_inside(inner, functions)
+        return with_functions(method, functions, code) if functions else None
+
+    def _with_ours_inside(
+        self, method: types.FunctionType, functions: dict[str, Any]
+    ) -> types.CodeType:
+        """The code of a method whose own functions to learn call ours, which are added."""
+        constants = [*method.__code__.co_consts]
+        for at, code in enumerate(constants):
+            if not isinstance(code, types.CodeType) or not may_be_imported(code.co_name):
+                continue
+            if code.co_freevars or code.co_posonlyargcount or code.co_kwonlyargcount:
+                raise NotServed(
+                    f"{code.co_name}, which is written in it, uses variables of the method: call "
+                    "posenc_native.apply_rotary_tables there"
+                )
+            ours = f"_learned_{code.co_name}"
+            own = types.FunctionType(code, method.__globals__)
+            own.__module__ = f"{method.__module__}.{method.__qualname__}"
+            functions[ours] = self._learning(own)
+            arguments = ", ".join(code.co_varnames[: code.co_argcount])
+            constants[at] = _code_of(f"def {code.co_name}({arguments}): return {ours}({arguments})")
+        return method.__code__.replace(co_consts=tuple(constants))
+
+    def _learning(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        if function not in self._ours:
+            title = f"{function.__module__}.{title_of(function)}"
+            self._ours[function] = learning(function, lambda why: self._report(title, why))
+        return self._ours[function]
+
+    def _importing(
+        self, name: str, scope: Any = None, local: Any = None, wanted: Any = (), level: int = 0
+    ) -> Any:
+        """``__import__``, with ours among what is wanted of a module."""
+        module = builtins.__import__(name, scope, local, wanted, level)
+        found = {each: getattr(module, each, None) for each in wanted or ()}
+        if not any(may_rotate(each, value) for each, value in found.items()):
+            return module
+        ours = {
+            each: self._learning(value) if may_rotate(each, value) else value  # type: ignore[arg-type]
+            for each, value in found.items()
+        }
+        return types.SimpleNamespace(**ours)
+
+
+def may_be_imported(name: str) -> bool:
+    """Whether a method that names this may import a function to learn."""
+    return may_rotate(name, _of_two_arguments)
+
+
+def _of_two_arguments(x: Any, tables: Any) -> Any:
+    raise NotImplementedError
+
+
+def _code_of(source: str) -> types.CodeType:
+    """The code of the function that a line defines."""
+    (code,) = (
+        each
+        for each in compile(source, __name__, "exec").co_consts
+        if isinstance(each, types.CodeType)
+    )
+    return code
+
+
+def _is_processor(value: Any) -> bool:
+    """Whether it is an object with a ``__call__`` written in Python that is no module."""
+    return (
+        callable(value)
+        and not isinstance(value, (nn.Module, type))
+        and isinstance(inspect.getattr_static(type(value), "__call__"), types.FunctionType)
+        and not hasattr(type(value), MARK)
+    )
+
+
+# --- processors of our classes --------------------------------------------------------------------
+
+
+def _pickled(self: Any, protocol: Any) -> Any:
+    """As the processor that it is a copy of: classes made here cannot be found by their name."""
+    return copyreg._reconstructor, (type(self).__base__, object, None), self.__dict__  # type: ignore[attr-defined]
+
+
+def _copied(self: Any) -> Any:
+    result = object.__new__(type(self))
+    result.__dict__.update(self.__dict__)
+    return result
+
+
+def _deeply_copied(self: Any, memo: dict[int, Any]) -> Any:
+    result = memo[id(self)] = object.__new__(type(self))
+    result.__dict__.update(copy.deepcopy(self.__dict__, memo))
+    return result
+
+
+_AS_BEFORE = {"__reduce_ex__": _pickled, "__copy__": _copied, "__deepcopy__": _deeply_copied}

@@ -1,0 +1,224 @@
+"""`hf.patch` of models of diffusers and timm: what they give, their gradients, and as they were."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import importlib.util
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("diffusers")
+if importlib.util.find_spec("timm") is None:  # it is not imported: torchvision may not be there
+    pytest.skip("needs timm", allow_module_level=True)
+
+import diffusers_models  # noqa: E402
+import timm_models  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+
+from posenc_native import hf  # noqa: E402
+from posenc_native.hf.instances import MARK  # noqa: E402
+from posenc_native.hf.learned import functions as learned  # noqa: E402
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
+    # Of Mochi and Kandinsky, patched or not.
+    pytest.mark.filterwarnings("ignore:In CPU autocast", "ignore:Mismatch dtype between input"),
+]
+
+MODELS: dict[str, tuple[Any, Callable[[], Any]]] = {
+    f"{source.__name__.partition('_')[0]}: {name}": (source, make)
+    for source in (diffusers_models, timm_models)
+    for name, make in source.MODELS.items()
+}
+# Their rotation is the model's own: why.
+NOT_SERVED = {
+    "diffusers: Allegro": "takes other arguments than heads, tables and numbers",
+    "diffusers: ErnieImage": "got tables whose columns of a pair differ",
+    "diffusers: Ideogram4": "it multiplies by cos and sin in its processor",
+}
+# Rounds what it has rotated to bfloat16, whatever it gets.
+IN_16_BITS = ("diffusers: Kandinsky5",)
+# Served as models of transformers are: by a function with arguments cos and sin.
+BY_COS_AND_SIN = ("timm: Gemma4Vit",)
+
+
+@pytest.fixture
+def rotations(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Has an entry for each rotation of this library by tables of a model."""
+    seen: list[int] = []
+    rotate = learned.apply_rotary_tables
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        seen.append(1)
+        return rotate(*args, **kwargs)
+
+    monkeypatch.setattr(learned, "apply_rotary_tables", counted)
+    return seen
+
+
+def results_of(model: nn.Module, inputs: dict[str, Any]) -> Tensor:
+    """All that a model gives, in one row."""
+
+    def tensors(value: Any) -> list[Tensor]:
+        if isinstance(value, Tensor):
+            return [value.flatten()]
+        each = value.values() if isinstance(value, dict) else value
+        return [t for one in each if one is not None for t in tensors(one)]
+
+    return torch.cat([t.double() for t in tensors(model(**inputs))])
+
+
+def with_gradients(model: nn.Module, inputs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """The results, and the gradients of all weights by a sum of their squares."""
+    model.zero_grad()
+    results = results_of(model, inputs)
+    results.square().mean().backward()
+    grads = [p.grad.flatten().double() for p in model.parameters() if p.grad is not None]
+    return results.detach(), torch.cat(grads)
+
+
+def off(a: Tensor, b: Tensor) -> float:
+    return float((a - b).abs().max() / b.abs().max())
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "diffusers: Ideogram4"])
+def test_results_and_gradients_are_the_models(name: str, rotations: list[int]) -> None:
+    model, inputs = MODELS[name][1]()
+    before, grads_before = with_gradients(model, inputs)
+    handle = hf.patch(model)
+    after, grads_after = with_gradients(model, inputs)
+    if name in NOT_SERVED:
+        assert not rotations
+        assert NOT_SERVED[name] in " ".join(handle.skipped.values())
+    else:
+        assert handle.skipped == {}
+        assert bool(rotations) == (name not in BY_COS_AND_SIN)
+    # Both round as float32 does, in other places; attention that is sharp makes more of it.
+    step = 2.0**-8 if name in IN_16_BITS else 2.0**-23
+    assert off(after, before) < 80 * step
+    assert off(grads_after, grads_before) < 800 * step
+    handle.undo()
+    assert torch.equal(results_of(model, inputs), before)
+    assert not any(MARK in module.__dict__ for module in model.modules())
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in NOT_SERVED])
+def test_in_bfloat16_no_further_off_than_before(name: str, rotations: list[int]) -> None:
+    source, make = MODELS[name]
+    model, inputs = make()
+    cast = getattr(source, "cast_model", lambda model, dtype: model.to(dtype))
+    with torch.no_grad():
+        exact = results_of(model, inputs)
+        model, inputs = cast(model, torch.bfloat16), source.cast(inputs, torch.bfloat16)
+        own = results_of(model, inputs)
+        with hf.patch(model):
+            ours = results_of(model, inputs)
+    assert rotations or name in BY_COS_AND_SIN
+    # One rounding in place of up to four. What a layer makes of it is up to chance: hence twice.
+    assert off(ours, exact) < 2 * off(own, exact)
+
+
+COMPILED = ["diffusers: Flux", "diffusers: Wan", "diffusers: HunyuanVideo", "timm: EVA02"]
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_compiled(name: str) -> None:
+    """A global, written in the processor, imported in it; a module's."""
+    model, inputs = MODELS[name][1]()
+    with torch.no_grad(), hf.patch(model):
+        expected = results_of(model, inputs)
+        found = results_of(torch.compile(model, backend="eager"), inputs)
+    torch.compiler.reset()
+    assert off(found, expected) < 1e-5
+
+
+class Pipeline:
+    """As a pipeline of diffusers has its parts."""
+
+    def __init__(self, **components: Any) -> None:
+        self.components = components
+
+
+def test_pipelines_are_their_models() -> None:
+    (flux, inputs), (wan, _) = (diffusers_models.MODELS[name]() for name in ("Flux", "Wan"))
+    text = nn.Linear(2, 2)
+    pipe = Pipeline(transformer=flux, transformer_2=wan, text_encoder=text, scheduler=object())
+    with torch.no_grad():
+        before = results_of(flux, inputs)
+        handle = hf.patch(pipe)
+        assert {name.partition(".")[0] for name in handle.patched} == {
+            "transformer",
+            "transformer_2",
+        }
+        assert off(results_of(flux, inputs), before) < 1e-5
+        with pytest.raises(ValueError, match="patched, got one whose module"):
+            hf.patch(pipe)
+        hf.unpatch(pipe)
+        assert torch.equal(results_of(flux, inputs), before)
+
+
+def test_processors_are_copied_not_changed() -> None:
+    model, _ = diffusers_models.MODELS["Flux"]()
+    attention = model.transformer_blocks[0].attn
+    processor, kind = attention.processor, type(attention.processor)
+    call = kind.__call__
+    handle = hf.patch(model)
+    assert attention.processor is not processor
+    assert isinstance(attention.processor, kind)
+    assert kind.__call__ is call
+    other = copy.deepcopy(model)
+    assert hasattr(type(other.transformer_blocks[0].attn.processor), MARK)
+    hf.unpatch(other)
+    assert type(other.transformer_blocks[0].attn.processor) is kind
+    # One that somebody has put there since stays.
+    model.transformer_blocks[1].attn.set_processor(own := kind())
+    handle.undo()
+    assert attention.processor is processor
+    assert model.transformer_blocks[1].attn.processor is own
+
+
+def test_pickled_while_it_is_patched() -> None:
+    model, inputs = diffusers_models.MODELS["Flux"]()
+    with torch.no_grad():
+        before = results_of(model, inputs)
+        with hf.patch(model):
+            again = pickle.loads(pickle.dumps(model))
+        assert type(again.transformer_blocks[0].attn.processor).__qualname__ == "FluxAttnProcessor"
+        assert torch.equal(results_of(again, inputs), before)
+
+
+class _Attention(nn.Module):
+    """Has a processor whose own function uses a variable of the method."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.processor = _Processor()
+
+
+class _Processor:
+    def __call__(self, x: Tensor, scale: float) -> Tensor:
+        def apply_rotary_emb(x: Tensor, freqs: Tensor) -> Tensor:
+            return x * freqs * scale
+
+        return apply_rotary_emb(x, x)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (
+            _Attention,
+            "_Processor.__call__: apply_rotary_emb, which is written in it, uses variables",
+        ),
+        (functools.partial(nn.Linear, 2, 2), "a model of transformers, diffusers or timm"),
+        (functools.partial(nn.Linear, 2, 2), "call posenc_native.apply_rotary_qk"),
+    ],
+)
+def test_what_is_not_served_says_what_to_do(model: Callable[[], nn.Module], words: str) -> None:
+    with pytest.raises(ValueError, match=f"patch: model: .*{words}"):
+        hf.patch(model())

@@ -1,0 +1,270 @@
+"""Rotary functions that are learned from their calls: every form of tables, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import Tensor  # noqa: E402
+
+from posenc_native.hf.learned import functions as learned  # noqa: E402
+
+PAIRINGS = ["interleaved", "half"]
+
+
+def angles(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1)) * 3
+
+
+def numbers(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def repeated(table: Tensor, pairing: str) -> Tensor:
+    """A column for each dim."""
+    half = pairing == "half"
+    return torch.cat((table, table), -1) if half else table.repeat_interleave(2, -1)
+
+
+def turned(x: Tensor, cos: Tensor, sin: Tensor, pairing: str) -> Tensor:
+    """x rotated by tables with a column for each dim that are broadcast to it."""
+    if pairing == "half":
+        a, b = x.chunk(2, -1)
+        other = torch.cat((-b, a), -1)
+    else:
+        other = torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
+    return (x.float() * cos + other.float() * sin).to(x.dtype)
+
+
+# --- functions as models have them
+
+
+def by_two(x, freqs, heads_first=True, pairing="interleaved"):  # type: ignore[no-untyped-def]
+    """Flux: a tuple of tables for tokens, with a column for each dim."""
+    at = (None, None) if heads_first else (None, slice(None), None)
+    cos, sin = (each[at] for each in freqs)
+    return turned(x, cos, sin, pairing)
+
+
+def by_sin_and_cos(x, emb, half=False):  # type: ignore[no-untyped-def]
+    """timm: one tensor, sin beside cos."""
+    sin, cos = emb.chunk(2, -1)
+    return turned(x, cos, sin, "half" if half else "interleaved")
+
+
+def by_complex(x, freqs):  # type: ignore[no-untyped-def]
+    """Qwen-Image: complex numbers for tokens, of heads that come after them."""
+    pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+    return torch.view_as_real(pairs * freqs.unsqueeze(1)).flatten(3).to(x.dtype)
+
+
+def by_matrices(x, rope):  # type: ignore[no-untyped-def]
+    """Kandinsky: a matrix of rotation for each pair."""
+    pairs = x.float().reshape(*x.shape[:-1], -1, 1, 2)
+    return (rope * pairs).sum(-1).flatten(-2).to(x.dtype)
+
+
+def of_q_and_k(xq, xk, freqs_cis):  # type: ignore[no-untyped-def]
+    return by_complex(xq, freqs_cis), by_complex(xk, freqs_cis)
+
+
+def of_cos_and_of_sin(x, cos, sin):  # type: ignore[no-untyped-def]
+    """Wan: the first column of a pair from cos, the second one from sin."""
+    a, b, cos, sin = x[..., ::2], x[..., 1::2], cos[..., ::2], sin[..., 1::2]
+    return torch.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2)
+
+
+def of_angles(x, freqs):  # type: ignore[no-untyped-def]
+    both = freqs.repeat_interleave(2, -1)
+    return turned(x, both.cos(), both.sin(), "interleaved")
+
+
+def a_part(x, freqs):  # type: ignore[no-untyped-def]
+    """The first dims of a head alone."""
+    width = freqs[0].shape[-1]
+    return torch.cat((by_two(x[..., :width], freqs), x[..., width:]), -1)
+
+
+def calls() -> dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]]:
+    """A function, its arguments and options, by what is special about it."""
+    a, b = angles(7, 8), angles(2, 7, 24)
+    x, y = numbers(2, 3, 7, 16), numbers(2, 7, 3, 16)
+    found: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = {}
+    for pairing, first in itertools.product(PAIRINGS, (True, False)):
+        tables = repeated(a.cos(), pairing), repeated(a.sin(), pairing)
+        options = {"heads_first": first, "pairing": pairing}
+        found[f"two, {pairing}, heads first: {first}"] = (
+            by_two,
+            (x if first else y, tables),
+            options,
+        )
+    for half in (False, True):
+        tables = repeated(a.sin(), PAIRINGS[half]), repeated(a.cos(), PAIRINGS[half])
+        found[f"sin and cos, half: {half}"] = (
+            by_sin_and_cos,
+            (x, torch.cat(tables, -1)),
+            {"half": half},
+        )
+    of_heads = angles(3, 7, 8)
+    both = torch.cat([repeated(each, "half") for each in (of_heads.sin(), of_heads.cos())], -1)
+    found["tables of each head"] = by_sin_and_cos, (x, both[None], True), {}
+    circle = torch.polar(torch.ones_like(a), a)
+    found["complex"] = by_complex, (y, circle), {}
+    found["q and k"] = of_q_and_k, (y, numbers(2, 7, 1, 16, seed=2), circle), {}
+    matrices = torch.stack((a.cos(), -a.sin(), a.sin(), a.cos()), -1).reshape(7, 1, 8, 2, 2)
+    found["matrices"] = by_matrices, (y, matrices), {}
+    wide = tuple(
+        repeated(each, "interleaved")[:, :, None] for each in (b[..., :8].cos(), b[..., :8].sin())
+    )
+    found["cos and sin"] = of_cos_and_of_sin, (y, *wide), {}
+    flat = tuple(repeated(each, "interleaved") for each in (b.cos(), b.sin()))
+    found["as wide as a row"] = lambda x, freqs: turned(x, *freqs, "interleaved"), (
+        numbers(2, 7, 48), flat,
+    ), {}  # fmt: skip
+    found["angles"] = of_angles, (x, a), {}
+    part = tuple(repeated(each, "interleaved") for each in (a[:, :4].cos(), a[:, :4].sin()))
+    found["a part"] = a_part, (x, part), {}
+    return found
+
+
+@pytest.fixture
+def rotated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Has an entry for each rotation of this library."""
+    seen: list[int] = []
+    rotate = learned.apply_rotary_tables
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        seen.append(1)
+        return rotate(*args, **kwargs)
+
+    monkeypatch.setattr(learned, "apply_rotary_tables", counted)
+    return seen
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("name", calls())
+def test_each_form_of_tables(name: str, dtype: str, rotated: list[int]) -> None:
+    function, given, options = calls()[name]
+    heads = 2 if function is of_q_and_k else 1
+    xs = [x.to(getattr(torch, dtype)).requires_grad_() for x in given[:heads]]
+    said: list[str] = []
+    ours = learned.learning(function, said.append)
+    results = [learned._results(f(*xs, *given[heads:], **options)) for f in (ours, function)]
+    assert said == []
+    assert len(rotated) == heads
+    grads = [torch.autograd.grad(sum((r**2).sum() for r in each), xs) for each in results]
+    for a, b in itertools.chain(zip(*results, strict=True), zip(*grads, strict=True)):
+        assert a.dtype == b.dtype
+        # Each side rounds once what two products of at most x sqrt 2 make; float32 more often.
+        bound = 8 * max(torch.finfo(a.dtype).eps, 2.0**-23) * float(b.detach().abs().max())
+        torch.testing.assert_close(a.detach().double(), b.detach().double(), rtol=0, atol=bound)
+
+
+def test_other_lengths_are_the_same_kind(rotated: list[int]) -> None:
+    seen: list[str] = []
+    counted: list[int] = []
+
+    def function(x, freqs):  # type: ignore[no-untyped-def]
+        counted.append(len(x))
+        return by_two(x, freqs)
+
+    ours = learned.learning(function, seen.append)
+    for length in (7, 9, 300):
+        a = angles(length, 8)
+        tables = repeated(a.cos(), "interleaved"), repeated(a.sin(), "interleaved")
+        x = numbers(2, 3, length, 16)
+        torch.testing.assert_close(ours(x, tables), by_two(x, tables))
+        if length == 7:
+            learned_in = len(counted)
+    assert len(counted) == learned_in
+    assert len(rotated) == 3
+
+
+def test_tables_are_looked_at_once_and_again_when_they_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[int] = []
+    make = learned._Tables._made
+    monkeypatch.setattr(
+        learned._Tables, "_made", staticmethod(lambda *given: made.append(1) or make(*given))
+    )
+    ours = learned.learning(by_two, lambda why: None)
+    a = angles(7, 8)
+    x, tables = (
+        numbers(2, 3, 7, 16),
+        [repeated(a.cos(), PAIRINGS[0]), repeated(a.sin(), PAIRINGS[0])],
+    )
+    for _ in range(3):
+        ours(x, tables)
+    assert len(made) == 1
+    tables[0].mul_(2)
+    torch.testing.assert_close(ours(x, tables), by_two(x, tables))
+    assert len(made) == 2
+    kept = next(
+        cell.cell_contents
+        for cell in ours.__closure__
+        if isinstance(cell.cell_contents, learned._Tables)
+    )
+    assert len(kept._kept) == 1
+    del tables
+    assert len(kept._kept) == 0
+
+
+def test_columns_of_a_pair_that_differ_are_left_to_the_model(rotated: list[int]) -> None:
+    said: list[str] = []
+    ours = learned.learning(by_two, said.append)
+    x, tables = numbers(2, 3, 7, 16), (numbers(7, 16, seed=3), numbers(7, 16, seed=4))
+    assert torch.equal(ours(x, tables), by_two(x, tables))
+    assert said == ["by_two got tables whose columns of a pair differ"]
+    assert rotated == []
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        (lambda x, freqs: x * freqs, "<lambda> is no rotation that is known"),
+        (lambda x, freqs: x.sum() + freqs, "<lambda> does not give what it gets, rotated"),
+        (
+            lambda x, freqs: x.view(2, 3, 7, 8) * freqs,
+            "<lambda> cannot be called with small tensors: RuntimeError",
+        ),
+    ],
+)
+def test_what_is_no_rotation_is_left_to_the_model(
+    function: Callable[..., Any], why: str, rotated: list[int]
+) -> None:
+    said: list[str] = []
+    ours = learned.learning(function, said.append)
+    x, freqs = numbers(2, 3, 7, 8), numbers(7, 8)
+    for _ in range(2):
+        assert torch.equal(ours(x, freqs), function(x, freqs))
+    assert said == [why]  # once
+    assert rotated == []
+
+
+def test_calls_without_tables_are_the_models(rotated: list[int]) -> None:
+    ours = learned.learning(lambda x, tables: x, lambda why: None)
+    x = numbers(2, 3)
+    assert ours(x, object()) is x
+    assert ours(x, tables=None) is x
+    assert rotated == []
+
+
+@pytest.mark.parametrize(
+    ("name", "rotates"),
+    {
+        "apply_rotary_emb": True, "apply_rotary_emb_qwen": True, "apply_rot_embed_cat": True,
+        "_apply_rotary_emb": True, "apply_rope": True, "apply_split_rotary_emb": True,
+        "get_1d_rotary_pos_embed": False, "rope_params": False, "apply_mask": False,
+    }.items(),
+)  # fmt: skip
+def test_functions_are_told_by_their_names(name: str, rotates: bool) -> None:
+    assert learned.may_rotate(name, by_two) == rotates
+    assert not learned.may_rotate(name, lambda x: x)
+    assert not learned.may_rotate(name, lambda *args: args)
+    assert not learned.may_rotate(name, torch.nn.Linear)
