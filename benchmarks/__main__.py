@@ -14,7 +14,16 @@ import torch
 
 import posenc_native as pn
 from benchmarks import command
-from benchmarks.cases import decode, patched, qkv, relative, rotary, rotary_variants, sinusoidal
+from benchmarks.cases import (
+    decode,
+    functions,
+    patched,
+    qkv,
+    relative,
+    rotary,
+    rotary_variants,
+    sinusoidal,
+)
 from benchmarks.cases.goals import RULES
 from benchmarks.clock import harness, progress
 from benchmarks.figures import judging, records, report, summary
@@ -77,7 +86,9 @@ def main(
     )
     part_of_it = filter or quick or not compile or exhaustive or rounds or (*threads,) != (1, 2)
     rounds = rounds or (3 if quick else 31)
-    files = (rotary, sinusoidal, decode, patched, qkv, rotary_variants, relative)
+    files = (
+        rotary, sinusoidal, decode, patched, functions, qkv, rotary_variants, relative,
+    )  # fmt: skip
     chosen = [
         (number, name, build)
         for number, file in itertools.product(threads, files)

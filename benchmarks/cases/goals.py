@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from . import decode, gathers, patched, qkv, rotary, rotary_variants, sinusoidal, toeplitz
+from . import (
+    decode,
+    functions,
+    gathers,
+    patched,
+    qkv,
+    rotary,
+    rotary_variants,
+    sinusoidal,
+    toeplitz,
+)
 
 RULES = (
     *rotary.GOALS,
     *sinusoidal.GOALS,
     *decode.GOALS,
     *patched.GOALS,
+    *functions.GOALS,
     *qkv.GOALS,
     *rotary_variants.GOALS,
     *toeplitz.GOALS,

@@ -90,7 +90,8 @@ int check_relative(const RelativeCall& call, const char* in_name, bool gather, i
   const int64_t width = gather ? in.shape[leading + 1] : call.size;
   if (call.q_offset != nullptr) check_q_offset(function, *call.q_offset, in.shape, leading);
   if (call.index == nullptr) {
-    check_origin(function, call.origin);
+    // With an int of q_offset taken off, of which the caller has looked at both.
+    check_origin(function, call.origin, 2 * kMaxOrigin);
   } else {
     check_index(call, queries, keys, width);
   }

@@ -4,11 +4,6 @@
 #include <limits>
 
 namespace posenc {
-namespace {
-
-constexpr int64_t kMaxOrigin = int64_t{1} << 61;
-
-}  // namespace
 
 Matrices matrices(const Array& array, int leading) {
   Matrices result;
@@ -36,8 +31,8 @@ void check_length(const char* function, const std::string& name, int64_t length)
   }
 }
 
-void check_origin(const char* function, int64_t origin) {
-  if (origin <= -kMaxOrigin || origin >= kMaxOrigin) {
+void check_origin(const char* function, int64_t origin, int64_t most) {
+  if (origin <= -most || origin >= most) {
     fail_value(function, "origin", "an int within 2^61", shown(origin));
   }
 }

@@ -53,8 +53,10 @@ void check_size(const char* function, const int64_t* shape, int rank);
 // 0 .. 2^61 - 1
 void check_length(const char* function, const std::string& name, int64_t length);
 
-// Within 2^61: origins beyond that are of no use, and sums with them cannot overflow.
-void check_origin(const char* function, int64_t origin);
+// Within 2^61, or what else is the most: origins beyond that are of no use, and sums with them and
+// with lengths cannot overflow.
+constexpr int64_t kMaxOrigin = int64_t{1} << 61;
+void check_origin(const char* function, int64_t origin, int64_t most = kMaxOrigin);
 
 // A call's q_offset: integers for the first leading axes.
 void check_q_offset(const char* function, const Array& q_offset, const int64_t* leading, int rank);

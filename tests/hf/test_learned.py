@@ -255,6 +255,23 @@ def test_calls_without_tables_are_the_models(rotated: list[int]) -> None:
     assert rotated == []
 
 
+def test_tensors_of_others_are_the_models(rotated: list[int]) -> None:
+    """Empty ones, those of a subclass or of another device, and what a transform follows."""
+    said: list[str] = []
+    ours = learned.learning(by_sin_and_cos, said.append)
+    emb = numbers(7, 32)
+    assert ours(numbers(2, 3, 0, 16), emb[:0]).shape == (2, 3, 0, 16)
+
+    class Own(torch.Tensor):
+        pass
+
+    x = numbers(2, 3, 7, 16)
+    assert type(ours(x.as_subclass(Own), emb)) is Own
+    assert ours(x.to("meta"), emb.to("meta")).is_meta
+    torch.testing.assert_close(torch.func.vmap(lambda x: ours(x, emb))(x), by_sin_and_cos(x, emb))
+    assert rotated == said == []
+
+
 @pytest.mark.parametrize(
     ("name", "rotates"),
     {

@@ -172,6 +172,16 @@ def test_offsets_that_int64_has_none_of(target):
     np.testing.assert_array_equal(scattered[:2], 0)
 
 
+@pytest.mark.parametrize(("origin", "offset"), [(2**61 - 1, -3), (1 - 2**61, 2**61 - 1), (7, 3)])
+def test_an_offset_is_taken_off_any_origin(target, origin, offset):
+    """Each of them is within 2^61, their difference need not be."""
+    x = numbers(np.random.default_rng(2), (2, 9), np.dtype(np.float32))
+    gathered = pn.relative_gather(x, None, 5, origin=origin, q_offset=offset)
+    scattered = pn.relative_scatter(x, None, 5, origin=origin, q_offset=offset)
+    near = abs(origin) < 9
+    assert gathered.any() == scattered.any() == near
+
+
 LENGTHS = st.sampled_from([0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 64, 65, 100, 257, 300])
 
 

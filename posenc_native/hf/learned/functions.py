@@ -281,7 +281,7 @@ def _smaller(given: dict[str, Any], call: _Call) -> dict[str, Any]:
     random = torch.Generator("cpu").manual_seed(0)
     shapes = [leaf.shape[:-1] for leaf in _leaves([given[name] for name in call.tensors])]
     sizes = sorted({size for shape in shapes for size in shape if size > 2})
-    short = {size: at + 3 for at, size in enumerate(sizes)} | {0: 0, 1: 1, 2: 2}
+    short = {size: at + 3 for at, size in enumerate(sizes)} | {1: 1, 2: 2}
 
     def small(x: Tensor) -> Tensor:
         shape = [*(short[size] for size in x.shape[:-1]), *x.shape[-1:]]
@@ -451,6 +451,8 @@ def learning(original: Callable[..., Any], report: Callable[[str], object]) -> C
             report(f"{title_of(original)} takes other arguments than heads, tables and numbers")
             return original(*args, **kwargs)
         values = [given[name] for name in call.tensors]
+        if not _are_plain(_leaves(values)):
+            return original(*args, **kwargs)
         key = call, *_kinds_of(_leaves(values))
         rotation = known.get(key)
         if rotation is None:
@@ -470,9 +472,22 @@ def learning(original: Callable[..., Any], report: Callable[[str], object]) -> C
     return rotary
 
 
+def _are_plain(tensors: list[Tensor]) -> bool:
+    """Whether these can be looked at here: numbers of torch's own, all on one device."""
+    first = tensors[0]
+    if first.is_meta:
+        return False
+    if first.is_cuda and torch.cuda.is_current_stream_capturing():
+        return False  # nothing may be waited for
+    return all(
+        type(x) in (Tensor, torch.nn.Parameter) and x.device == first.device and x.numel() > 0
+        for x in tensors
+    )
+
+
 def _kinds_of(tensors: list[Tensor]) -> Iterator[tuple[Any, ...]]:
-    """What of tensors decides which calls are alike: of long axes only which of them are equal."""
-    numbers: dict[int, int] = {0: 0, 1: 1, 2: 2}
+    """What of tensors decides which calls are alike: of long axes only which of them are longer."""
+    sizes = sorted({size for x in tensors for size in x.shape[:-1] if size > 2})
+    numbers = {size: at + 3 for at, size in enumerate(sizes)} | {1: 1, 2: 2}
     for x in tensors:
-        sizes = (numbers.setdefault(size, len(numbers)) for size in x.shape[:-1])
-        yield x.dtype, x.device.type, x.shape[-1], *sizes
+        yield x.dtype, x.device.type, x.shape[-1], *(numbers[size] for size in x.shape[:-1])
