@@ -205,13 +205,28 @@ POSENC_HD inline float to_real(T x) {
   return to_float(x);
 }
 
-// The i-th number of a word, to compute with: of bfloat16 in one instruction.
+// The i-th number of a word, to compute with: of 16 bits in one instruction.
 template <typename T, int kCount>
 POSENC_HD inline Real<T> real_of(const WordOf<T, kCount>& word, int i) {
-  if constexpr (std::is_same_v<T, BFloat16> && kCount > 1) {
+  if constexpr (sizeof(T) == 2 && kCount > 1) {
     uint32_t two[kCount / 2];
     memcpy(two, &word, sizeof two);
-    return float_from_bits(i % 2 == 0 ? two[i / 2] << 16 : two[i / 2] & 0xffff0000u);
+    if constexpr (std::is_same_v<T, BFloat16>) {
+      return float_from_bits(i % 2 == 0 ? two[i / 2] << 16 : two[i / 2] & 0xffff0000u);
+    }
+#if defined(__CUDA_ARCH__)
+    float number;
+    if (i % 2 == 0) {
+      asm("{.reg .b16 a, b; mov.b32 {a, b}, %1; cvt.f32.f16 %0, a;}"
+          : "=f"(number)
+          : "r"(two[i / 2]));
+    } else {
+      asm("{.reg .b16 a, b; mov.b32 {a, b}, %1; cvt.f32.f16 %0, b;}"
+          : "=f"(number)
+          : "r"(two[i / 2]));
+    }
+    return number;
+#endif
   }
   return to_real(unpack<T, kCount>(word).numbers[i]);
 }

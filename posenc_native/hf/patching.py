@@ -156,11 +156,12 @@ def _roots(model: Any) -> dict[str, nn.Module]:
     parts = getattr(model, "components", None)
     # A pipeline of diffusers: its own models, not its text encoders.
     if isinstance(parts, dict):
-        return {
-            f"{name}.": part
-            for name, part in parts.items()
-            if isinstance(part, nn.Module) and type(part).__module__.startswith("diffusers.")
-        }
+        roots: dict[str, nn.Module] = {}
+        for name, part in parts.items():
+            own = isinstance(part, nn.Module) and type(part).__module__.startswith("diffusers.")
+            if own and all(part is not other for other in roots.values()):
+                roots[f"{name}."] = part
+        return roots
     raise TypeError(
         "patch: model: expected a torch.nn.Module or a pipeline of diffusers, got "
         f"{type(model).__name__}"

@@ -22,7 +22,7 @@ from torch import Tensor, nn  # noqa: E402
 
 from posenc_native import hf  # noqa: E402
 from posenc_native.hf.instances import MARK  # noqa: E402
-from posenc_native.hf.learned import functions as learned  # noqa: E402
+from posenc_native.hf.learned import rotations as rotations_of  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
@@ -51,13 +51,13 @@ BY_COS_AND_SIN = ("timm: Gemma4Vit",)
 def rotations(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Has an entry for each rotation of this library by tables of a model."""
     seen: list[int] = []
-    rotate = learned.apply_rotary_tables
+    rotate = rotations_of.apply_rotary_tables
 
     def counted(*args: Any, **kwargs: Any) -> Any:
         seen.append(1)
         return rotate(*args, **kwargs)
 
-    monkeypatch.setattr(learned, "apply_rotary_tables", counted)
+    monkeypatch.setattr(rotations_of, "apply_rotary_tables", counted)
     return seen
 
 
@@ -180,6 +180,60 @@ def test_processors_are_copied_not_changed() -> None:
     handle.undo()
     assert attention.processor is processor
     assert model.transformer_blocks[1].attn.processor is own
+
+
+def test_what_is_set_on_a_processor_stays() -> None:
+    model, _ = diffusers_models.MODELS["Flux"]()
+    with hf.patch(model):
+        model.set_attention_backend("_native_math")
+    assert model.transformer_blocks[0].attn.processor._attention_backend == "_native_math"
+
+
+def test_one_model_under_two_names() -> None:
+    model, _ = diffusers_models.MODELS["Flux"]()
+    processor = model.transformer_blocks[0].attn.processor
+    hf.patch(Pipeline(transformer=model, transformer_2=model)).undo()
+    assert model.transformer_blocks[0].attn.processor is processor
+
+
+def apply_rotary_emb(x: Tensor, freqs: Tensor) -> Tensor:
+    return x * freqs
+
+
+class _Rotates(nn.Module):
+    def rotate(self, x: Tensor, freqs: Tensor) -> Tensor:
+        return apply_rotary_emb(x, freqs)
+
+    def forward(self, x: Tensor, freqs: Tensor) -> Tensor:
+        return self.rotate(x, freqs)
+
+
+class _RotatesNot(_Rotates):
+    rotate = staticmethod(lambda x, freqs: x)  # type: ignore[assignment]
+
+
+def test_a_method_that_a_class_replaces_is_not_brought_back() -> None:
+    x = torch.ones(2, 3)
+    with pytest.raises(ValueError, match="got none that does"):
+        hf.patch(_RotatesNot())
+    with hf.patch(_Rotates()):
+        assert torch.equal(_RotatesNot()(x, 2 * x), x)
+
+
+class _ImportsWhatIsNotThere:
+    def __call__(self, x: Tensor) -> str:
+        try:
+            from diffusers.models.embeddings import apply_rotary_emb, apply_rotary_emb_faster
+        except ImportError:
+            return "not there"
+        return apply_rotary_emb(apply_rotary_emb_faster, x)  # type: ignore[no-any-return]
+
+
+def test_what_cannot_be_imported_is_missing_as_before() -> None:
+    model = _Attention()
+    model.processor = _ImportsWhatIsNotThere()  # type: ignore[assignment]
+    with hf.patch(model):
+        assert model.processor(torch.ones(2)) == "not there"  # type: ignore[call-arg]
 
 
 def test_pickled_while_it_is_patched() -> None:

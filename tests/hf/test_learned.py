@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 from torch import Tensor  # noqa: E402
 
 from posenc_native.hf.learned import functions as learned  # noqa: E402
+from posenc_native.hf.learned import rotations as rotations_of  # noqa: E402
 
 PAIRINGS = ["interleaved", "half"]
 
@@ -136,13 +137,13 @@ def calls() -> dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, An
 def rotated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Has an entry for each rotation of this library."""
     seen: list[int] = []
-    rotate = learned.apply_rotary_tables
+    rotate = rotations_of.apply_rotary_tables
 
     def counted(*args: Any, **kwargs: Any) -> Any:
         seen.append(1)
         return rotate(*args, **kwargs)
 
-    monkeypatch.setattr(learned, "apply_rotary_tables", counted)
+    monkeypatch.setattr(rotations_of, "apply_rotary_tables", counted)
     return seen
 
 
@@ -253,6 +254,126 @@ def test_calls_without_tables_are_the_models(rotated: list[int]) -> None:
     assert ours(x, object()) is x
     assert ours(x, tables=None) is x
     assert rotated == []
+
+
+def rotation(x, c, s):  # type: ignore[no-untyped-def]
+    a, b = x[..., ::2], x[..., 1::2]
+    return torch.stack((a * c - b * s, a * s + b * c), -1).flatten(-2)
+
+
+def of_some_tokens(x, c, s, n=5):  # type: ignore[no-untyped-def]
+    return torch.cat((rotation(x[:, :, :n], c[:n], s[:n]), x[:, :, n:]), 2)
+
+
+def of_many_tokens(x, c, s):  # type: ignore[no-untyped-def]
+    return rotation(x, c, -s if len(c) > 6 else s)
+
+
+def asks_for_true(x, c, s, n=1):  # type: ignore[no-untyped-def]
+    return rotation(x, c, -s if n is True else s)
+
+
+def test_true_is_another_option_than_one() -> None:
+    ours = learned.learning(asks_for_true, print)
+    x, c, s = numbers(2, 3, 7, 16), numbers(7, 8), numbers(7, 8)
+    for n in (True, 1):
+        torch.testing.assert_close(ours(x, c, s, n), asks_for_true(x, c, s, n))
+
+
+@pytest.mark.parametrize("function", [of_some_tokens, of_many_tokens])
+def test_a_function_that_counts_tokens_is_found_out(function: Callable[..., Any]) -> None:
+    """Small tensors do not show it: the first call of a kind is compared."""
+    said: list[str] = []
+    ours = learned.learning(function, said.append)
+    x, c, s = numbers(2, 3, 7, 16), numbers(7, 8), numbers(7, 8)
+    for _ in range(2):
+        assert torch.equal(ours(x, c, s), function(x, c, s))
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize("heads", [2, 3, 4, 8, 32])
+def test_heads_in_the_last_axis(heads: int, rotated: list[int]) -> None:
+    """LTX-2: [b, s, h d], with tables of each head."""
+
+    def function(x, c, s):  # type: ignore[no-untyped-def]
+        b, h, t, _ = c.shape
+        return rotation(x.reshape(b, t, h, -1).swapaxes(1, 2), c, s).swapaxes(1, 2).reshape(x.shape)
+
+    ours = learned.learning(function, print)
+    x, c, s = numbers(2, 20, heads * 16), numbers(2, heads, 20, 8), numbers(2, heads, 20, 8)
+    torch.testing.assert_close(ours(x, c, s), function(x, c, s))
+    assert len(rotated) == 1
+
+
+def test_tables_are_not_kept_for_longer_than_the_models() -> None:
+    """Nor are they views of them, where nothing had to be copied."""
+    ours = learned.learning(rotation, print)
+    cells = [cell.cell_contents for cell in ours.__closure__ or ()]
+    (kept,) = (each for each in cells if isinstance(each, learned._Tables))
+    for _ in range(3):
+        ours(numbers(2, 3, 7, 16), numbers(7, 8), numbers(7, 8))
+    assert len(kept._kept) == 0
+
+
+def test_tables_with_other_memory_are_looked_at_again() -> None:
+    ours = learned.learning(rotation, print)
+    x, c, s = numbers(2, 3, 7, 16), numbers(7, 8), numbers(7, 8)
+    ours(x, c, s)
+    c.data = 2 * c.data + 1
+    torch.testing.assert_close(ours(x, c, s), rotation(x, c, s))
+
+
+def test_inference_first_then_training() -> None:
+    ours = learned.learning(rotation, print)
+    x, c, s = numbers(2, 3, 7, 16), numbers(7, 8), numbers(7, 8)
+    with torch.inference_mode():
+        ours(x, c, s)
+    x.requires_grad_()
+    ours(x, c, s).sum().backward()
+
+
+@pytest.mark.parametrize("pairing", PAIRINGS)
+def test_gradients_of_tables_that_are_learned(pairing: str) -> None:
+    a = angles(7, 8)
+    x, tables = numbers(2, 3, 7, 16), [repeated(t, pairing) for t in (a.cos(), a.sin())]
+    grads = []
+    for function in (learned.learning(turned, print), turned):
+        leaves = [t.clone().requires_grad_() for t in tables]
+        grads.append(torch.autograd.grad(function(x, *leaves, pairing).square().sum(), leaves))
+    for ours, theirs in zip(*grads, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_under_autocast_results_have_the_models_dtype() -> None:
+    def function(x, c, s):  # type: ignore[no-untyped-def]
+        return rotation(torch.matmul(x, torch.eye(16)), c, s).to(
+            torch.matmul(x, torch.eye(16)).dtype
+        )
+
+    ours = learned.learning(function, print)
+    x, c, s = numbers(2, 3, 7, 16), numbers(7, 8), numbers(7, 8)
+    for enabled in (False, True, False):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            assert ours(x, c, s).dtype == function(x, c, s).dtype
+
+
+def test_results_come_as_the_model_gives_them() -> None:
+    a = numbers(7, 8)
+    x = numbers(2, 3, 7, 16)
+    for gives in (tuple, list):
+        ours = learned.learning(lambda x, c, s, g=gives: g([rotation(x, c, s)]), print)
+        assert type(ours(x, a, a)) is gives or len(ours(x, a, a)) == 1
+    said: list[str] = []
+    in_place = learned.learning(lambda x, c, s: None, said.append)
+    assert in_place(x, a, a) is None
+    assert said == ["<lambda> does not give what it gets, rotated"]
+
+
+def test_traced() -> None:
+    ours = learned.learning(rotation, print)
+    x, c, s = numbers(2, 3, 7, 16), numbers(7, 8), numbers(7, 8)
+    traced = torch.jit.trace(ours, (x, c, s))
+    torch.testing.assert_close(traced(x, c, s), rotation(x, c, s))
 
 
 def test_tensors_of_others_are_the_models(rotated: list[int]) -> None:

@@ -15,11 +15,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-import itertools
 import re
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -27,10 +25,11 @@ from torch import Tensor
 
 from posenc_native.engines.tensors.following import transformed
 from posenc_native.hf.signatures import title_of
-from posenc_native.rotary.by_tables import apply_rotary_tables
+
+from .rotations import LearnedRotation, are_matrices, as_two, rotations
 
 if TYPE_CHECKING:
-    from posenc_native.base.kinds import Pairing
+    pass
 
 __all__ = ["learning", "may_rotate"]
 
@@ -54,7 +53,7 @@ class _Call(NamedTuple):
     """The arguments of a call by name: heads and then tables, and what else there is."""
 
     tensors: tuple[str, ...]  # of tensors, or of two tensors
-    options: tuple[tuple[str, Any], ...]
+    options: tuple[tuple[str, type, Any], ...]
 
 
 def _sorted(given: dict[str, Any]) -> _Call | None:
@@ -65,7 +64,7 @@ def _sorted(given: dict[str, Any]) -> _Call | None:
         if isinstance(value, Tensor) or _is_pair(value):
             tensors.append(name)
         elif value is None or isinstance(value, (bool, int, float, str)):
-            options.append((name, value))
+            options.append((name, type(value), value))
         else:
             return None
     if not tensors or not isinstance(given[tensors[0]], Tensor):
@@ -75,7 +74,7 @@ def _sorted(given: dict[str, Any]) -> _Call | None:
 
 def _is_pair(value: Any) -> bool:
     return (
-        isinstance(value, (tuple, list))
+        type(value) in (tuple, list)
         and len(value) == 2
         and all(isinstance(each, Tensor) for each in value)
     )
@@ -86,207 +85,18 @@ def _leaves(values: list[Any]) -> list[Tensor]:
     return [each for value in values for each in ([value] if isinstance(value, Tensor) else value)]
 
 
-# --- what tables can be ---------------------------------------------------------------------------
-
-
-def _as_two(kind: str, leaves: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """cos and sin of tables of a kind, as views."""
-    if kind == "complex":
-        parts = torch.view_as_real(leaves[0])
-        return parts[..., 0], parts[..., 1]
-    if kind == "matrix":
-        return leaves[0][..., 0, 0], leaves[0][..., 1, 0]
-    if kind == "angles":
-        return leaves[0].cos(), leaves[0].sin()
-    one, other = leaves if len(leaves) == 2 else leaves[0].chunk(2, dim=-1)
-    return (one, other) if kind == "cos, sin" else (other, one)
-
-
-def _kinds(leaves: list[Tensor]) -> tuple[str, ...]:
-    """The kinds that tables may be of."""
-    first = leaves[0]
-    if len(leaves) == 2:
-        alike = first.shape == leaves[1].shape and not any(map(torch.is_complex, leaves))
-        return ("cos, sin", "sin, cos") if alike else ()
-    if len(leaves) != 1:
-        return ()
-    if first.is_complex():
-        return ("complex",)
-    if not first.is_floating_point():
-        return ()
-    if _are_matrices(first):
-        return ("matrix",)
-    return ("sin, cos", "cos, sin", "angles") if first.shape[-1] % 2 == 0 else ("angles",)
-
-
-def _are_matrices(table: Tensor) -> bool:
-    """Whether a table may have a matrix of rotation for every pair."""
-    return table.ndim > 3 and table.shape[-2:] == (2, 2)
-
-
-# --- what a function does with them ---------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Rotation:
-    """What calls of a kind do, in the words of `apply_rotary_tables`.
-
-    Attributes:
-        kind: of tables: "cos, sin", "sin, cos" (two, or one with both side by side), "complex",
-            "matrix", "angles".
-        axes: for each axis of a table but its columns, the axis of x that it belongs to; -1 where
-            it has the size 1.
-        layout: of x.
-        pairing: of its dims.
-        inverse: whether it turns the other way.
-        start: the first dim that is rotated.
-        dims: how many dims are rotated.
-        every_dim: whether tables have a column for each dim, not for each pair.
-        dtype: of the result.
-        heads: how many tensors are rotated.
-        split: how many heads x has in its last axis, 0 where they have an axis; `layout` and `axes`
-            are those of x with an axis for them.
-    """
-
-    kind: str
-    axes: tuple[int, ...]
-    layout: str
-    pairing: Pairing
-    inverse: bool
-    start: int
-    dims: int
-    every_dim: bool
-    dtype: torch.dtype
-    heads: int
-    split: int = 0
-
-    def columns(self, table: Tensor) -> tuple[Tensor, Tensor]:
-        """The columns of the first and of the second dims of pairs: views [.., pairs]."""
-        if not self.every_dim:
-            return table, table
-        if self.pairing == "half":
-            one, other = table.chunk(2, dim=-1)
-            return one, other
-        return table[..., ::2], table[..., 1::2]
-
-    def along(self, table: Tensor, rank: int) -> Tensor:
-        """A table with axes that are broadcast to those of x."""
-        kept = [axis for axis in self.axes if axis >= 0]
-        table = table[tuple(slice(None) if axis >= 0 else 0 for axis in self.axes)]
-        shape = [1] * (rank - 1)
-        for size, axis in zip(table.shape[:-1], kept, strict=True):
-            shape[axis] = size
-        order = sorted(range(len(kept)), key=kept.__getitem__)
-        return table.permute(*order, -1).reshape(*shape, table.shape[-1])
-
-    def in_order(self, table: Tensor) -> Tensor:
-        """A table as `apply_rotary_tables` wants it: [s, P], [b, s, P] or [b, h, s, P]."""
-        varies = {self.layout[axis] for axis in self.axes if axis >= 0}
-        letters = "bhs" if "h" in varies else "bs" if "b" in varies else "s"
-        table = self.along(table, len(self.layout))
-        kept = [self.layout.index(letter) for letter in letters if letter in self.layout]
-        shape = [table.shape[axis] for axis in kept]
-        table = table.permute(*kept, *(a for a in range(table.ndim) if a not in kept))
-        return table.reshape(*([1] * (letters[0] == "b" and "b" not in self.layout)), *shape, -1)
-
-    def __call__(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """x rotated by tables in order."""
-        heads = x.unflatten(-1, (self.split, -1)) if self.split else x
-        rotated: Tensor = apply_rotary_tables(
-            heads.to(self.dtype), cos, sin, layout=self.layout, pairing=self.pairing,
-            rotary_start=self.start, inverse=self.inverse,
-        )  # fmt: skip
-        return rotated.flatten(-2) if self.split else rotated
-
-    def plainly(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """The same in plain operations, also by columns of a pair that are not alike."""
-        if self.split:
-            heads = x.unflatten(-1, (self.split, -1))
-            return _Rotation(**{**vars(self), "split": 0}).plainly(heads, cos, sin).flatten(-2)
-        before, middle, after = x.split(
-            (self.start, self.dims, x.shape[-1] - self.start - self.dims), dim=-1
-        )
-        whole = _Rotation(**{**vars(self), "every_dim": True})
-        a, b = whole.columns(middle)
-        of_a, of_b = zip(*(self.columns(self.along(t, x.ndim)) for t in (cos, sin)), strict=True)
-        sign = -1 if self.inverse else 1
-        turned = a * of_a[0] - sign * b * of_a[1], b * of_b[0] + sign * a * of_b[1]
-        half = self.pairing == "half"
-        middle = torch.cat(turned, dim=-1) if half else torch.stack(turned, dim=-1).flatten(-2)
-        return torch.cat((before, middle, after), dim=-1)
-
-
-def _rotations(
-    x: Tensor, leaves: list[Tensor], dtype: torch.dtype, count: int
-) -> Iterator[_Rotation]:
-    """All that calls with such tensors may do."""
-    for kind in _kinds(leaves):
-        table, _ = _as_two(kind, leaves)
-        width = table.shape[-1]
-        for split in (0, *_splits(table.shape[:-1], x)):
-            heads = x.unflatten(-1, (split, -1)) if split else x
-            size = heads.shape[-1]
-            for axes in _matches(table.shape[:-1], heads.shape[:-1], bool(split)):
-                layout = _layout(heads.ndim, {axis for axis in axes if axis >= 0}, bool(split))
-                for every_dim, dims in ((True, width), (False, 2 * width)):
-                    if layout is None or dims > size or dims % 2:
-                        continue
-                    starts = (0,) if dims == size else (0, size - dims)
-                    pairings: tuple[Pairing, ...] = ("interleaved", "half")
-                    for start, pairing, back in itertools.product(starts, pairings, (False, True)):
-                        yield _Rotation(
-                            kind, axes, layout, pairing, back, start, dims, every_dim, dtype,
-                            count, split,
-                        )  # fmt: skip
-
-
-def _splits(table: tuple[int, ...], x: Tensor) -> list[int]:
-    """How many heads the last axis of x may have, where tables have an axis for them."""
-    if x.ndim != 3 or len(table) != 3:
-        return []
-    return [size for size in dict.fromkeys(table) if size > 1 and x.shape[-1] % size == 0]
-
-
-def _matches(
-    table: tuple[int, ...], x: tuple[int, ...], in_any_order: bool
-) -> Iterator[tuple[int, ...]]:
-    """The axes of x, in their order, to which those of a table with more than one entry belong."""
-    own = [i for i, size in enumerate(table) if size != 1]
-    choose = itertools.permutations if in_any_order else itertools.combinations
-    for chosen in choose(range(len(x)), len(own)):
-        if all(table[i] == x[axis] for i, axis in zip(own, chosen, strict=True)):
-            axes = [-1] * len(table)
-            for i, axis in zip(own, chosen, strict=True):
-                axes[i] = axis
-            yield tuple(axes)
-
-
-def _layout(rank: int, varies: set[int], split: bool) -> str | None:
-    """The layout of x whose tables vary along these axes; tokens are the last of them."""
-    if not varies or not 2 < rank < 5:
-        return None
-    if split:
-        return "bshd"
-    tokens = max(varies)
-    if rank == 3:
-        return "bsd" if tokens == 1 else "shd"
-    return {2: "bhsd", 1: "bshd"}.get(tokens)
-
-
 # --- learning -------------------------------------------------------------------------------------
 
 
 def _smaller(given: dict[str, Any], call: _Call) -> dict[str, Any]:
     """The same arguments with random numbers, and axes as short as they can be told apart."""
     random = torch.Generator("cpu").manual_seed(0)
-    shapes = [leaf.shape[:-1] for leaf in _leaves([given[name] for name in call.tensors])]
-    sizes = sorted({size for shape in shapes for size in shape if size > 2})
-    short = {size: at + 3 for at, size in enumerate(sizes)} | {1: 1, 2: 2}
+    short = _short_sizes(_leaves([given[name] for name in call.tensors]))
 
     def small(x: Tensor) -> Tensor:
         shape = [*(short[size] for size in x.shape[:-1]), *x.shape[-1:]]
         # Matrices of rotation keep their columns too.
-        if _are_matrices(x):
+        if are_matrices(x):
             shape[-3] = x.shape[-3]
         if not (x.is_floating_point() or x.is_complex()):
             return torch.zeros(shape, dtype=x.dtype)
@@ -296,46 +106,64 @@ def _smaller(given: dict[str, Any], call: _Call) -> dict[str, Any]:
     return given | {name: _of_each(small, given[name]) for name in call.tensors}
 
 
-def _learn(original: Callable[..., Any], given: dict[str, Any], call: _Call) -> _Rotation | str:
+def _learn(
+    original: Callable[..., Any], given: dict[str, Any], call: _Call
+) -> LearnedRotation | str:
     """What calls like this one do; why that is not known."""
     title = title_of(original)
-    with torch.no_grad(), torch.device("cpu"), torch.autocast("cpu", enabled=False):
-        small = _smaller(given, call)
-        try:
-            results = _results(original(**small))
-        except Exception as error:  # whatever a model may raise
-            return f"{title} cannot be called with small tensors: {type(error).__name__}"
-        count = len(results)
-        heads, tables = call.tensors[:count], call.tensors[count:]
-        shapes = [getattr(small[name], "shape", None) for name in heads]
-        dtypes = {each.dtype for each in results}
-        if not tables or [each.shape for each in results] != shapes or len(dtypes) != 1:
-            return f"{title} does not give what it gets, rotated"
-        exact = small | {name: _of_each(_in_float32, small[name]) for name in call.tensors}
-        dtype = dtypes.pop()
-        for pairing in (None, "interleaved", "half"):
-            # Of a column for each dim, pairs that are alike: a function may use either.
-            one = len(_leaves([exact[name] for name in tables])) == 1
-            regular = functools.partial(_regular, pairing=pairing, one=one)
-            alike = exact | {name: _of_each(regular, exact[name]) for name in tables}
-            theirs = _results(original(**alike))
-            xs, leaves = [alike[n] for n in heads], _leaves([alike[n] for n in tables])
-            for rotation in _rotations(xs[0], leaves, dtype, count):
-                if (rotation.pairing if rotation.every_dim else None) == pairing and _agree(
-                    rotation, xs, leaves, theirs
-                ):
-                    return rotation
+    kind = given[call.tensors[0]].device.type
+    autocast = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+    try:
+        with torch.no_grad(), torch.device("cpu"):
+            small = _smaller(given, call)
+            with torch.autocast("cpu", enabled=autocast[0], dtype=autocast[1]):
+                result = original(**small)
+            with torch.autocast("cpu", enabled=False):
+                return _found(original, small, call, result, title)
+    except Exception as error:  # whatever a model may raise
+        return f"{title} cannot be called with small tensors: {type(error).__name__}"
+
+
+def _found(
+    original: Callable[..., Any], small: dict[str, Any], call: _Call, result: Any, title: str
+) -> LearnedRotation | str:
+    results: list[Any] = _results(result)
+    gives = type(result)
+    count = len(results)
+    heads, tables = call.tensors[:count], call.tensors[count:]
+    shapes = [getattr(small[name], "shape", None) for name in heads]
+    if (
+        gives not in (Tensor, tuple, list)
+        or not tables
+        or not all(isinstance(each, Tensor) and each.is_floating_point() for each in results)
+        or [each.shape for each in results] != shapes
+        or len({each.dtype for each in results}) != 1
+    ):
+        return f"{title} does not give what it gets, rotated"
+    exact = small | {name: _of_each(_in_float32, small[name]) for name in call.tensors}
+    for pairing in (None, "interleaved", "half"):
+        # Of a column for each dim, pairs that are alike: a function may use either.
+        one = len(_leaves([exact[name] for name in tables])) == 1
+        regular = functools.partial(_regular, pairing=pairing, one=one)
+        alike = exact | {name: _of_each(regular, exact[name]) for name in tables}
+        theirs = _results(original(**alike))
+        xs, leaves = [alike[n] for n in heads], _leaves([alike[n] for n in tables])
+        for rotation in rotations(xs[0], leaves, results[0].dtype, count, gives):
+            if (rotation.pairing if rotation.every_dim else None) == pairing and _agree(
+                rotation, xs, leaves, theirs
+            ):
+                return rotation
     return f"{title} is no rotation that is known"
 
 
 def _agree(
-    rotation: _Rotation, xs: list[Tensor], leaves: list[Tensor], theirs: list[Tensor]
+    rotation: LearnedRotation, xs: list[Tensor], leaves: list[Tensor], theirs: list[Tensor]
 ) -> bool:
     """Whether a rotation gives these results."""
-    cos, sin = _as_two(rotation.kind, leaves)
+    cos, sin = as_two(rotation.kind, leaves)
     try:
         ours = [rotation.plainly(x, cos, sin) for x in xs]
-    except RuntimeError:  # axes that cannot be broadcast
+    except (RuntimeError, IndexError):  # axes that cannot be broadcast
         return False
     # Some give 16 bits, whatever they get.
     step = max(16 * torch.finfo(theirs[0].dtype).eps, 2e-6)
@@ -347,7 +175,7 @@ def _regular(table: Tensor, pairing: str | None, one: bool) -> Tensor:
 
     one: it may have cos and sin side by side.
     """
-    if _are_matrices(table):
+    if are_matrices(table):
         cos, sin = table[..., 0, 0], table[..., 1, 0]
         return torch.stack((cos, -sin, sin, cos), dim=-1).reshape(table.shape)
     parts = 2 if one and table.shape[-1] % 4 == 0 else 1
@@ -383,36 +211,43 @@ class _Tables:
     """cos and sin in order, of the tensors that a model made last; None where pairs differ."""
 
     def __init__(self) -> None:
-        self._kept: dict[Any, tuple[Any, int, Any]] = {}
+        self._kept: dict[Any, tuple[Any, Any, Any]] = {}
 
-    def of(self, leaves: list[Tensor], rotation: _Rotation) -> tuple[Tensor, Tensor] | None:
+    def of(self, leaves: list[Tensor], rotation: LearnedRotation) -> tuple[Tensor, Tensor] | None:
         if any(leaf.requires_grad or leaf.is_inference() for leaf in leaves):
             return self._made(leaves, rotation)
         key = *(id(leaf) for leaf in leaves), rotation
-        versions = sum(leaf._version for leaf in leaves)
+        # Of what is swapped by .data the version stays.
+        states = [(x._version, x.data_ptr(), x.dtype, x.device) for x in leaves]
         if key in self._kept:
-            alive, version, tables = self._kept[key]
-            if version == versions and all(
+            alive, before, tables = self._kept[key]
+            if before == states and all(
                 ref() is leaf for ref, leaf in zip(alive, leaves, strict=True)
             ):
                 return tables  # type: ignore[no-any-return]
-        tables = self._made(leaves, rotation)
+        with torch.inference_mode(False), torch.no_grad():
+            made = self._made(leaves, rotation)
+            # A view would keep the model's tensor alive.
+            if made is not None and any(
+                table._base is not None or table is leaf for table in made for leaf in leaves
+            ):
+                made = made[0].clone(), made[1].clone()
 
         def forget(_: Any) -> None:
             self._kept.pop(key, None)
 
         alive = tuple(weakref.ref(leaf, forget) for leaf in leaves)
-        self._kept[key] = alive, versions, tables
-        return tables
+        self._kept[key] = alive, states, made
+        return made
 
     @staticmethod
-    def _made(leaves: list[Tensor], rotation: _Rotation) -> tuple[Tensor, Tensor] | None:
+    def _made(leaves: list[Tensor], rotation: LearnedRotation) -> tuple[Tensor, Tensor] | None:
         if rotation.kind == "matrix":
             cos, minus_sin, sin, other_cos = leaves[0].flatten(-2).unbind(-1)
             if not (torch.equal(cos, other_cos) and torch.equal(minus_sin, -sin)):
                 return None
         result = []
-        for table in _as_two(rotation.kind, leaves):
+        for table in as_two(rotation.kind, leaves):
             one, other = rotation.columns(table)
             if rotation.every_dim and not torch.equal(one, other):
                 return None
@@ -439,11 +274,11 @@ def learning(original: Callable[..., Any], report: Callable[[str], object]) -> C
         for name, each in parameters.items()
         if each.default is not inspect.Parameter.empty
     }
-    known: dict[Any, _Rotation | str] = {}
+    known: dict[Any, LearnedRotation | str] = {}
     kept = _Tables()
 
     def rotary(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_dynamo_compiling() or transformed():
+        if torch.compiler.is_compiling() or transformed() or _is_followed():
             return original(*args, **kwargs)
         given = defaults | dict(zip(names, args, strict=False)) | kwargs
         call = _sorted({name: given[name] for name in names if name in given})
@@ -455,21 +290,63 @@ def learning(original: Callable[..., Any], report: Callable[[str], object]) -> C
             return original(*args, **kwargs)
         key = call, *_kinds_of(_leaves(values))
         rotation = known.get(key)
-        if rotation is None:
+        new = rotation is None and len(known) < _MOST_KINDS
+        if new:
             rotation = known[key] = _learn(original, given, call)
             if isinstance(rotation, str):
                 report(rotation)
-        if isinstance(rotation, str):
+        if rotation is None or isinstance(rotation, str):
             return original(*args, **kwargs)
-        tables = kept.of(_leaves(values[rotation.heads :]), rotation)
+        leaves = _leaves(values[rotation.heads :])
+        if _are_learned_themselves(leaves, rotation):
+            return original(*args, **kwargs)
+        tables = kept.of(leaves, rotation)
         if tables is None:
             report(f"{title_of(original)} got tables whose columns of a pair differ")
             return original(*args, **kwargs)
-        rotated = tuple(rotation(x, *tables) for x in values[: rotation.heads])
-        return rotated if len(rotated) > 1 else rotated[0]
+        rotated = [rotation(x, *tables) for x in values[: rotation.heads]]
+        if new:
+            # Once with all that the call has: a function may do otherwise with more tokens.
+            with torch.no_grad():
+                theirs = original(*args, **kwargs)
+            if not _are_close(rotated, _results(theirs)):
+                known[key] = f"{title_of(original)} does otherwise with more tokens or heads"
+                report(f"{title_of(original)} does otherwise with more tokens or heads")
+                return original(*args, **kwargs)
+        return rotated[0] if rotation.gives is Tensor else rotation.gives(rotated)
 
     rotary.__name__ = title_of(original)
     return rotary
+
+
+# Kinds of calls of one function: with more of them, an option counts something.
+_MOST_KINDS = 64
+
+
+def _is_followed() -> bool:
+    """Whether something else than autograd follows what torch does on this thread."""
+    return torch._C._len_torch_dispatch_stack() > 0 or torch._C._is_tracing()
+
+
+def _are_learned_themselves(leaves: list[Tensor], rotation: LearnedRotation) -> bool:
+    """Whether gradients go to every number of tables, of which the rotation takes some alone."""
+    some = rotation.every_dim or rotation.kind == "matrix"
+    return some and torch.is_grad_enabled() and any(x.requires_grad and x.is_leaf for x in leaves)
+
+
+def _are_close(ours: list[Tensor], theirs: list[Tensor]) -> bool:
+    """Whether these are the same numbers but for their rounding, where they are numbers."""
+    for a, b in zip(ours, theirs, strict=True):
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return False
+        finite = a.isfinite() & b.isfinite()
+        one, other = (each.detach().double()[finite] for each in (a, b))
+        if one.numel() == 0:
+            continue
+        step = max(torch.finfo(a.dtype).eps, 2.0**-23)
+        if float((one - other).abs().max()) > 16 * step * float(other.abs().max()):
+            return False
+    return True
 
 
 def _are_plain(tensors: list[Tensor]) -> bool:
@@ -487,7 +364,25 @@ def _are_plain(tensors: list[Tensor]) -> bool:
 
 def _kinds_of(tensors: list[Tensor]) -> Iterator[tuple[Any, ...]]:
     """What of tensors decides which calls are alike: of long axes only which of them are longer."""
-    sizes = sorted({size for x in tensors for size in x.shape[:-1] if size > 2})
-    numbers = {size: at + 3 for at, size in enumerate(sizes)} | {1: 1, 2: 2}
+    short = _short_sizes(tensors)
+    kind = tensors[0].device.type
+    if torch.is_autocast_enabled(kind):
+        yield (torch.get_autocast_dtype(kind),)
     for x in tensors:
-        yield x.dtype, x.device.type, x.shape[-1], *(numbers[size] for size in x.shape[:-1])
+        yield x.dtype, x.device.type, x.shape[-1], *(short[size] for size in x.shape[:-1])
+
+
+def _short_sizes(tensors: list[Tensor]) -> dict[int, int]:
+    """Other sizes for those of all axes but the last ones: in their order, and told apart."""
+    # What may be the number of heads in the last axis of x stays.
+    own = [
+        size for t in tensors[1:] if tensors[0].ndim == 3 and t.ndim == 4 for size in t.shape[:3]
+    ]
+    result = {1: 1, 2: 2} | {size: size for size in own if tensors[0].shape[-1] % size == 0}
+    next_one = 3
+    for size in sorted({size for x in tensors for size in x.shape[:-1]} - result.keys()):
+        while next_one in result.values():
+            next_one += 1
+        result[size] = next_one
+        next_one += 1
+    return result

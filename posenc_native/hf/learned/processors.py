@@ -15,6 +15,7 @@ from __future__ import annotations
 import builtins
 import copy
 import copyreg
+import dis
 import inspect
 import types
 from collections.abc import Callable
@@ -67,9 +68,7 @@ class LearnedPlanner:
     def _copy(self, processor: Any, kind: type) -> Any:
         """One for each processor: modules that share it go on doing so."""
         if id(processor) not in self._copies:
-            result = copy.copy(processor)
-            result.__class__ = kind
-            self._copies[id(processor)] = result
+            self._copies[id(processor)] = _of_kind(kind, processor.__dict__)
         return self._copies[id(processor)]
 
     def _methods_of(self, kind: type) -> dict[str, Callable[..., Any]]:
@@ -79,10 +78,10 @@ class LearnedPlanner:
             if base.__module__.partition(".")[0] in ("torch", "builtins"):
                 continue
             for name, value in vars(base).items():
-                if isinstance(value, types.FunctionType):
-                    methods.pop(name, None)
-                    if (ours := self._with_ours(value)) is not None:
-                        methods[name] = ours
+                methods.pop(name, None)
+                plain = isinstance(value, types.FunctionType)
+                if plain and (ours := self._with_ours(value)) is not None:
+                    methods[name] = ours
         return methods
 
     def _kind_of(self, kind: type) -> type | str | None:
@@ -105,8 +104,13 @@ class LearnedPlanner:
                 found[name] = ours
         if not found:
             return None
+        if any(vars(base).get("__slots__") for base in kind.__mro__):
+            return f"{kind.__name__} has slots"
         body = {**found, **_AS_BEFORE, MARK: True, "__module__": kind.__module__}
-        return type(kind.__name__, (kind,), {"__slots__": (), **body})
+        try:
+            return type(kind.__name__, (kind,), body)
+        except TypeError as error:
+            return f"no class can inherit from {kind.__name__}: {error}"
 
     def _with_ours(self, method: types.FunctionType) -> Callable[..., Any] | None:
         """A method that calls ours in place of functions to learn; None if it calls none.
@@ -123,7 +127,7 @@ class LearnedPlanner:
             function = inner.__globals__.get(name)
             if may_rotate(name, function):
                 functions[name] = self._learning(function)  # type: ignore[arg-type]
-        if any(may_be_imported(name) for name in names - functions.keys()):
+        if any(may_be_imported(name) for name in _imported(inner.__code__)):
             functions["__builtins__"] = vars(builtins) | {"__import__": self._importing}
         code = self._with_ours_inside(inner, functions)
         return with_functions(method, functions, code) if functions else None
@@ -136,9 +140,13 @@ class LearnedPlanner:
         for at, code in enumerate(constants):
             if not isinstance(code, types.CodeType) or not may_be_imported(code.co_name):
                 continue
-            if code.co_freevars or code.co_posonlyargcount or code.co_kwonlyargcount:
+            plain = not (code.co_posonlyargcount or code.co_kwonlyargcount) and not (
+                code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
+            )
+            if code.co_freevars or not plain:
+                what = "takes any arguments" if not plain else "uses variables of the method"
                 raise NotServed(
-                    f"{code.co_name}, which is written in it, uses variables of the method: call "
+                    f"{code.co_name}, which is written in it, {what}: call "
                     "posenc_native.apply_rotary_tables there"
                 )
             ours = f"_learned_{code.co_name}"
@@ -160,11 +168,14 @@ class LearnedPlanner:
     ) -> Any:
         """``__import__``, with ours among what is wanted of a module."""
         module = builtins.__import__(name, scope, local, wanted, level)
-        found = {each: getattr(module, each, None) for each in wanted or ()}
-        if not any(may_rotate(each, value) for each, value in found.items()):
+        found = {each: getattr(module, each) for each in wanted or () if hasattr(module, each)}
+        # Where something is missing, the statement says so itself.
+        if len(found) < len(wanted or ()) or not any(
+            may_rotate(each, value) for each, value in found.items()
+        ):
             return module
         ours = {
-            each: self._learning(value) if may_rotate(each, value) else value  # type: ignore[arg-type]
+            each: self._learning(value) if may_rotate(each, value) else value
             for each, value in found.items()
         }
         return types.SimpleNamespace(**ours)
@@ -189,6 +200,13 @@ def _code_of(source: str) -> types.CodeType:
     return code
 
 
+def _imported(code: types.CodeType) -> set[str]:
+    """What a code imports from modules, functions inside it included."""
+    found = {each.argval for each in dis.get_instructions(code) if each.opname == "IMPORT_FROM"}
+    nested = (_imported(c) for c in code.co_consts if isinstance(c, types.CodeType))
+    return found.union(*nested)
+
+
 def _is_processor(value: Any) -> bool:
     """Whether it is an object with a ``__call__`` written in Python that is no module."""
     return (
@@ -202,21 +220,30 @@ def _is_processor(value: Any) -> bool:
 # --- processors of our classes --------------------------------------------------------------------
 
 
+def _of_kind(kind: type, state: dict[str, Any]) -> Any:
+    """An object with this state, which it shares: what is set on one of them the other one has."""
+    result: Any = object.__new__(kind)
+    object.__setattr__(result, "__dict__", state)
+    return result
+
+
 def _pickled(self: Any, protocol: Any) -> Any:
     """As the processor that it is a copy of: classes made here cannot be found by their name."""
-    return copyreg._reconstructor, (type(self).__base__, object, None), self.__dict__  # type: ignore[attr-defined]
+    return copyreg._reconstructor, (_base(self), object, None), self.__dict__  # type: ignore[attr-defined]
 
 
 def _copied(self: Any) -> Any:
-    result = object.__new__(type(self))
-    result.__dict__.update(self.__dict__)
-    return result
+    return _of_kind(type(self), copy.copy(_of_kind(_base(self), self.__dict__)).__dict__)
 
 
 def _deeply_copied(self: Any, memo: dict[int, Any]) -> Any:
-    result = memo[id(self)] = object.__new__(type(self))
-    result.__dict__.update(copy.deepcopy(self.__dict__, memo))
+    own = copy.deepcopy(_of_kind(_base(self), self.__dict__), memo)
+    result = memo[id(self)] = _of_kind(type(self), own.__dict__)
     return result
+
+
+def _base(processor: Any) -> type:
+    return type(processor).__mro__[1]
 
 
 _AS_BEFORE = {"__reduce_ex__": _pickled, "__copy__": _copied, "__deepcopy__": _deeply_copied}

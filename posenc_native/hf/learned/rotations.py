@@ -1,0 +1,215 @@
+"""The rotations that a learned function may be, and the tables that it may get.
+
+"cos, sin", "sin, cos"    two tensors, or one with both side by side
+"complex"                 cos + i sin
+"matrix"                  [[cos, -sin], [sin, cos]] for every pair
+"angles"                  of which the function takes both itself
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from posenc_native.rotary.by_tables import apply_rotary_tables
+
+if TYPE_CHECKING:
+    from posenc_native.base.kinds import Pairing
+
+__all__ = ["LearnedRotation", "are_matrices", "as_two", "rotations"]
+
+
+# --- what tables can be ---------------------------------------------------------------------------
+
+
+def as_two(kind: str, leaves: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """cos and sin of tables of a kind, as views."""
+    if kind == "complex":
+        parts = torch.view_as_real(leaves[0])
+        return parts[..., 0], parts[..., 1]
+    if kind == "matrix":
+        return leaves[0][..., 0, 0], leaves[0][..., 1, 0]
+    if kind == "angles":
+        return leaves[0].cos(), leaves[0].sin()
+    one, other = leaves if len(leaves) == 2 else leaves[0].chunk(2, dim=-1)
+    return (one, other) if kind == "cos, sin" else (other, one)
+
+
+def kinds(leaves: list[Tensor]) -> tuple[str, ...]:
+    """The kinds that tables may be of."""
+    first = leaves[0]
+    if len(leaves) == 2:
+        alike = first.shape == leaves[1].shape and not any(map(torch.is_complex, leaves))
+        return ("cos, sin", "sin, cos") if alike else ()
+    if len(leaves) != 1:
+        return ()
+    if first.is_complex():
+        return ("complex",)
+    if not first.is_floating_point():
+        return ()
+    if are_matrices(first):
+        return ("matrix",)
+    return ("sin, cos", "cos, sin", "angles") if first.shape[-1] % 2 == 0 else ("angles",)
+
+
+def are_matrices(table: Tensor) -> bool:
+    """Whether a table may have a matrix of rotation for every pair."""
+    return table.ndim > 3 and table.shape[-2:] == (2, 2)
+
+
+# --- what a function does with them ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LearnedRotation:
+    """What calls of a kind do, in the words of `apply_rotary_tables`.
+
+    Attributes:
+        kind: of tables: "cos, sin", "sin, cos" (two, or one with both side by side), "complex",
+            "matrix", "angles".
+        axes: for each axis of a table but its columns, the axis of x that it belongs to; -1 where
+            it has the size 1.
+        layout: of x.
+        pairing: of its dims.
+        inverse: whether it turns the other way.
+        start: the first dim that is rotated.
+        dims: how many dims are rotated.
+        every_dim: whether tables have a column for each dim, not for each pair.
+        dtype: of the result.
+        heads: how many tensors are rotated.
+        gives: a Tensor, or a tuple or a list of them.
+        split: how many heads x has in its last axis, 0 where they have an axis; `layout` and `axes`
+            are those of x with an axis for them.
+    """
+
+    kind: str
+    axes: tuple[int, ...]
+    layout: str
+    pairing: Pairing
+    inverse: bool
+    start: int
+    dims: int
+    every_dim: bool
+    dtype: torch.dtype
+    heads: int
+    gives: type
+    split: int = 0
+
+    def columns(self, table: Tensor) -> tuple[Tensor, Tensor]:
+        """The columns of the first and of the second dims of pairs: views [.., pairs]."""
+        if not self.every_dim:
+            return table, table
+        if self.pairing == "half":
+            one, other = table.chunk(2, dim=-1)
+            return one, other
+        return table[..., ::2], table[..., 1::2]
+
+    def along(self, table: Tensor, rank: int) -> Tensor:
+        """A table with axes that are broadcast to those of x."""
+        kept = [axis for axis in self.axes if axis >= 0]
+        table = table[tuple(slice(None) if axis >= 0 else 0 for axis in self.axes)]
+        shape = [1] * (rank - 1)
+        for size, axis in zip(table.shape[:-1], kept, strict=True):
+            shape[axis] = size
+        order = sorted(range(len(kept)), key=kept.__getitem__)
+        return table.permute(*order, -1).reshape(*shape, table.shape[-1])
+
+    def in_order(self, table: Tensor) -> Tensor:
+        """A table as `apply_rotary_tables` wants it: [s, P], [b, s, P] or [b, h, s, P]."""
+        varies = {self.layout[axis] for axis in self.axes if axis >= 0}
+        letters = "bhs" if "h" in varies else "bs" if "b" in varies else "s"
+        table = self.along(table, len(self.layout))
+        kept = [self.layout.index(letter) for letter in letters if letter in self.layout]
+        shape = [table.shape[axis] for axis in kept]
+        table = table.permute(*kept, *(a for a in range(table.ndim) if a not in kept))
+        return table.reshape(*([1] * (letters[0] == "b" and "b" not in self.layout)), *shape, -1)
+
+    def __call__(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """x rotated by tables in order."""
+        heads = x.unflatten(-1, (self.split, -1)) if self.split else x
+        rotated: Tensor = apply_rotary_tables(
+            heads.to(torch.promote_types(x.dtype, self.dtype)), cos, sin, layout=self.layout,
+            pairing=self.pairing, rotary_start=self.start, inverse=self.inverse,
+        )  # fmt: skip
+        return (rotated.flatten(-2) if self.split else rotated).to(self.dtype)
+
+    def plainly(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """The same in plain operations, also by columns of a pair that are not alike."""
+        if self.split:
+            heads = x.unflatten(-1, (self.split, -1))
+            return (
+                LearnedRotation(**{**vars(self), "split": 0}).plainly(heads, cos, sin).flatten(-2)
+            )
+        before, middle, after = x.split(
+            (self.start, self.dims, x.shape[-1] - self.start - self.dims), dim=-1
+        )
+        whole = LearnedRotation(**{**vars(self), "every_dim": True})
+        a, b = whole.columns(middle)
+        of_a, of_b = zip(*(self.columns(self.along(t, x.ndim)) for t in (cos, sin)), strict=True)
+        sign = -1 if self.inverse else 1
+        turned = a * of_a[0] - sign * b * of_a[1], b * of_b[0] + sign * a * of_b[1]
+        half = self.pairing == "half"
+        middle = torch.cat(turned, dim=-1) if half else torch.stack(turned, dim=-1).flatten(-2)
+        return torch.cat((before, middle, after), dim=-1)
+
+
+def rotations(
+    x: Tensor, leaves: list[Tensor], dtype: torch.dtype, count: int, gives: type
+) -> Iterator[LearnedRotation]:
+    """All that calls with such tensors may do."""
+    for kind in kinds(leaves):
+        table, _ = as_two(kind, leaves)
+        width = table.shape[-1]
+        for split in (0, *_splits(table.shape[:-1], x)):
+            heads = x.unflatten(-1, (split, -1)) if split else x
+            size = heads.shape[-1]
+            for axes in _matches(table.shape[:-1], heads.shape[:-1], bool(split)):
+                layout = _layout(heads.ndim, {axis for axis in axes if axis >= 0}, bool(split))
+                for every_dim, dims in ((True, width), (False, 2 * width)):
+                    if layout is None or dims > size or dims % 2:
+                        continue
+                    starts = (0,) if dims == size else (0, size - dims)
+                    pairings: tuple[Pairing, ...] = ("interleaved", "half")
+                    for start, pairing, back in itertools.product(starts, pairings, (False, True)):
+                        yield LearnedRotation(
+                            kind, axes, layout, pairing, back, start, dims, every_dim, dtype,
+                            count, gives, split,
+                        )  # fmt: skip
+
+
+def _splits(table: tuple[int, ...], x: Tensor) -> list[int]:
+    """How many heads the last axis of x may have, where tables have an axis for them."""
+    if x.ndim != 3 or len(table) != 3:
+        return []
+    return [size for size in dict.fromkeys(table) if size > 1 and x.shape[-1] % size == 0]
+
+
+def _matches(
+    table: tuple[int, ...], x: tuple[int, ...], in_any_order: bool
+) -> Iterator[tuple[int, ...]]:
+    """The axes of x, in their order, to which those of a table with more than one entry belong."""
+    own = [i for i, size in enumerate(table) if size != 1]
+    choose = itertools.permutations if in_any_order else itertools.combinations
+    for chosen in choose(range(len(x)), len(own)):
+        if all(table[i] == x[axis] for i, axis in zip(own, chosen, strict=True)):
+            axes = [-1] * len(table)
+            for i, axis in zip(own, chosen, strict=True):
+                axes[i] = axis
+            yield tuple(axes)
+
+
+def _layout(rank: int, varies: set[int], split: bool) -> str | None:
+    """The layout of x whose tables vary along these axes; tokens are the last of them."""
+    if not varies or not 2 < rank < 5:
+        return None
+    if split:
+        return "bshd"
+    tokens = max(varies)
+    if rank == 3:
+        return "bsd" if tokens == 1 else "shd"
+    return {2: "bhsd", 1: "bshd"}.get(tokens)
