@@ -7,12 +7,8 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.util
-import sys
-import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +16,7 @@ import torch
 from benchmarks.clock.harness import Case, Contestant, Skipped
 from benchmarks.figures.judging import AtMost, Rule
 from benchmarks.peers.contestants import Activations, Options, Row, label, missing
+from benchmarks.peers.packages import timm_positions
 
 # Of complex numbers in float32 torch makes one pass, too.
 GOALS = (
@@ -92,24 +89,9 @@ _FUNCTIONS = {
 
 def _function(of: _Function) -> Callable[..., Any]:
     """The model's own; of timm without its other layers, which ask for torchvision."""
-    if not of.module.startswith("timm."):
-        return getattr(importlib.import_module(of.module), of.name)  # type: ignore[no-any-return]
-    package = importlib.util.find_spec("timm")
-    if package is None or package.origin is None:
-        raise ImportError("No module named 'timm'")
-    names = ("timm", "timm.layers")
-    kept = {name: module for name, module in sys.modules.items() if name.split(".")[0] == "timm"}
-    try:
-        for name in kept:
-            del sys.modules[name]
-        for name, folder in zip(names, ("", "layers"), strict=True):
-            parent = sys.modules[name] = types.ModuleType(name)
-            parent.__path__ = [str(Path(package.origin).parent / folder)]
-        return getattr(importlib.import_module(of.module), of.name)  # type: ignore[no-any-return]
-    finally:
-        for name in [name for name in sys.modules if name.split(".")[0] == "timm"]:
-            del sys.modules[name]
-        sys.modules.update(kept)
+    of_timm = of.module.startswith("timm.")
+    module = timm_positions() if of_timm else importlib.import_module(of.module)
+    return getattr(module, of.name)  # type: ignore[no-any-return]
 
 
 def _case(options: Options, of: _Function, dtype: torch.dtype, name: str, threads: int) -> Case:
@@ -125,7 +107,7 @@ def _case(options: Options, of: _Function, dtype: torch.dtype, name: str, thread
         rows = [Skipped("theirs", "fresh", str(error))]
         return Case(name, threads, sets, rows)
     functions: Any = importlib.import_module("posenc_native.hf.learned.functions")
-    ours, tables = functions.learning(theirs, print), of.tables(tokens)
+    ours, tables = functions.Learned(theirs, print).function(False), of.tables(tokens)
 
     def row(title: str, function: Callable[..., Any], own: bool) -> Contestant:
         run = lambda b: function(b.x, tables, **of.options)  # noqa: E731

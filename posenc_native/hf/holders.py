@@ -23,7 +23,7 @@ import threading
 import types
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -32,15 +32,24 @@ from torch.nn.modules import module as every_module
 from posenc_native.engines.tensors.following import transformed
 
 from .instances import definition
-from .signatures import RotaryArguments, rotary_arguments
+from .signatures import RotaryArguments
 
-__all__ = ["gives_results_their_names", "nobody_else_sees", "tells_its_module"]
+__all__ = [
+    "Way", "gives_results_their_names", "is_followed", "nobody_else_sees", "tells_its_module",
+]  # fmt: skip
 
 # Bytes of q below which fresh memory costs no more than these questions and colder caches do.
 SMALLEST = 1 << 22
 
 
-def nobody_else_sees(heads: tuple[Tensor, ...]) -> bool:
+class Way(NamedTuple):
+    """How a call comes to the function that stands for a model's."""
+
+    passed_on: bool = False  # through a function that does nothing else with its arguments
+    starred: bool = False  # written with a star, rotate(q, *tables): a tuple holds all of them
+
+
+def nobody_else_sees(heads: tuple[Tensor, ...], way: Way = Way()) -> bool:  # noqa: B008
     """Whether heads may be rotated where they are, asked by the function that stands for a model's.
 
     That function must hold nothing of its call but ``*args``, ``**kwargs`` and `heads`.
@@ -48,14 +57,14 @@ def nobody_else_sees(heads: tuple[Tensor, ...]) -> bool:
     # torch.compile plans memory itself, and could not follow what comes next.
     if torch.compiler.is_compiling() or heads[0].nbytes < SMALLEST:
         return False
-    module = _calling.module
-    if module is None or _is_followed() or _has_hooks(module):
+    modules = _calling.modules
+    if not modules or is_followed() or any(map(_has_hooks, modules)):
         return False
-    expected = _references_without_holders()
+    expected = _references_without_holders(way)
     return all(n == expected for n in _references(heads)) and all(_is_alone(x) for x in heads)
 
 
-def _is_followed() -> bool:
+def is_followed() -> bool:
     """Whether something else than autograd follows what torch does on this thread."""
     following = torch._C._len_torch_dispatch_stack() > 0 or torch._C._is_tracing()
     return following or transformed()
@@ -65,26 +74,30 @@ def _is_followed() -> bool:
 
 
 class _Calling(threading.local):
-    """The attention module whose method runs on this thread."""
+    """The attention module whose method runs on this thread, or its processor's, and this one."""
 
-    module: nn.Module | None = None
+    modules: tuple[nn.Module, ...] = ()
 
 
 _calling = _Calling()
 
 
 def tells_its_module(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method that lets `nobody_else_sees` know of which module it is called."""
+    """A method that lets `nobody_else_sees` know of which module it is called.
+
+    A processor of diffusers gets its module as the first argument.
+    """
 
     @functools.wraps(method)
-    def telling(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def telling(self: Any, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_dynamo_compiling():
             return method(self, *args, **kwargs)
-        outer, _calling.module = _calling.module, self
+        modules = tuple(each for each in (self, *args[:1]) if isinstance(each, nn.Module))
+        outer, _calling.modules = _calling.modules, modules
         try:
             return method(self, *args, **kwargs)
         finally:
-            _calling.module = outer
+            _calling.modules = outer
 
     return telling
 
@@ -110,20 +123,31 @@ def _references(values: tuple[Any, ...]) -> list[int]:
     return [sys.getrefcount(value) for value in values]
 
 
-def _references_without_holders() -> int:
+def _references_without_holders(way: Way) -> int:
     """`_references` of what only a method and the call of its rotary function hold."""
 
     def rotary(*args: Any, **kwargs: Any) -> Any:
         heads = args[:2]
         return _references(heads)
 
+    def passing_on(q: Any, k: Any, cos: Any, sin: Any) -> Any:
+        return rotary(q, k, cos, sin)
+
+    called = passing_on if way.passed_on else rotary
+    tables = None, None
+
     def forward() -> Any:
         q, k = object(), object()
-        q, k = rotary(q, k, None, None)
+        q, k = called(q, k, None, None)
+        return q
+
+    def starred() -> Any:
+        q, k = object(), object()
+        q, k = called(q, k, *tables)
         return q
 
     # Asked for in every call: a debugger or a compiler may change how functions are called.
-    return forward()  # type: ignore[no-any-return]
+    return starred() if way.starred else forward()  # type: ignore[no-any-return]
 
 
 # What of a tensor is asked below. Where torch lacks one of these, it is never known to be alone.
@@ -180,23 +204,26 @@ def _holders_of_one_alone(is_view: bool) -> tuple[int | bool, ...]:
 
 
 def gives_results_their_names(
-    method: Callable[..., Any], name: str, function: Callable[..., Any]
+    method: Callable[..., Any], name: str, arguments: RotaryArguments, starred: bool = False
 ) -> bool:
     """Whether a method uses a rotary function in no other way than ``q, k = name(q, k, ...)``.
 
     What the method has under other names counts as a reference or as a tensor on the same memory.
     False if its source is not known.
+
+    starred: the calls have a star, ``name(q, k, *tables)``; all of them or none.
     """
     inner = inspect.unwrap(method)
     tree = definition(inner.__code__) if isinstance(inner, types.FunctionType) else None
     if tree is None:
         return False
-    known = rotary_arguments(function)
     used = sum(isinstance(node, ast.Name) and node.id == name for node in ast.walk(tree))
-    return 0 < used == sum(_overwrites_heads(node, name, known) for node in ast.walk(tree))
+    calls = [node for node in ast.walk(tree) if _overwrites_heads(node, name, arguments)]
+    stars = [any(isinstance(each, ast.Starred) for each in ast.walk(call)) for call in calls]
+    return 0 < used == len(calls) and all(star == starred for star in stars)
 
 
-def _overwrites_heads(node: ast.AST, name: str, known: RotaryArguments) -> bool:
+def _overwrites_heads(node: ast.AST, name: str, arguments: RotaryArguments) -> bool:
     """Whether it is an assignment of ``name(...)`` to the variables that are its heads."""
     if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
         return False
@@ -204,5 +231,6 @@ def _overwrites_heads(node: ast.AST, name: str, known: RotaryArguments) -> bool:
     if others or getattr(call.func, "id", None) != name:
         return False
     written = target.elts if isinstance(target, ast.Tuple) else [target]
-    read, names = known.heads_in(call), [getattr(value, "id", None) for value in written]
+    names = [getattr(value, "id", None) for value in written]
+    read = arguments.heads_in(call, len(names))
     return {*read} == {*names} and len(read) == len(names)

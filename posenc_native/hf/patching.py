@@ -29,11 +29,12 @@ def patch(model: Any, *, inplace: bool | None = None, fuse_norm: bool = False) -
             recorded.
 
             None, the default: where nobody else can see it. That is asked in every call, of heads
-            of 4 MiB or more: the attention's code gives the results the names of q and k; no
-            forward hook, early or late, is on a module inside the attention or on all modules;
-            nothing else refers to q, k or their memory (a list, a view, an array, a cache of the
-            projection, q and k that are slices of one projection); torch has allocated the memory;
-            no mode, transform or torch.compile follows. Whatever cannot be told gets fresh memory.
+            of 4 MiB or more: the code of the attention or of its processor gives the results the
+            names of q and k; no forward hook, early or late, is on a module inside the attention or
+            on all modules; nothing else refers to q, k or their memory (a list, a view, an array, a
+            cache of the projection, q and k that are slices of one projection); torch has allocated
+            the memory; no mode, transform or torch.compile follows. Whatever cannot be told gets
+            fresh memory.
 
             True: always. Right as long as nothing uses q and k from before the rotation. No
             attention module of transformers 5.23 that was tried does (112 models, results compared
@@ -79,9 +80,10 @@ def patch(model: Any, *, inplace: bool | None = None, fuse_norm: bool = False) -
     or the like, wherever it is: in the file of a module or of an attention processor, imported or
     written inside a method. What it does with the tables that it gets (two of them, one with sin
     beside cos, complex numbers, matrices, angles; a column for each dim or for each pair; of each
-    token, head, row of the batch) is learned from its first call, with random numbers. Tables stay
-    the model's own. Where a call is no rotation by tables, or the columns of a pair differ, it goes
-    to the model's function, and ``.skipped`` has the reason then, under the function's name.
+    token, head, row of the batch) is learned from its first call, with random numbers. Where a call
+    is no rotation by tables, or the columns of a pair differ, it goes to the model's function, and
+    ``.skipped`` has the reason then, under the function's name. Modules that make tables by a
+    formula run it in float64 and round once; tables from elsewhere stay the model's own.
     Rotated so: Flux 1 and 2, Chroma, Bria, LTX 1 and 2, Wan, SkyReels, Qwen-Image, HunyuanVideo,
     HunyuanDiT, CogVideoX, CogView 4, Cosmos, Lumina, OmniGen, Stable Audio, HiDream, Kandinsky 5,
     Sana-Video, Z-Image, Mochi and 30 others; EVA02, DINOv3, PE, NaFlex, SAM and all others of timm.
@@ -116,7 +118,7 @@ def patch(model: Any, *, inplace: bool | None = None, fuse_norm: bool = False) -
         handle.undo()
     """
     skipped: dict[str, str] = {}
-    learned = LearnedPlanner(skipped.setdefault)
+    learned = LearnedPlanner(skipped.setdefault, inplace)
     modules: dict[str, nn.Module] = {}
     plans: dict[str, Plan] = {}
     for prefix, root in _roots(model).items():
@@ -176,10 +178,17 @@ def _with_tables_of_their_own(
     Models of transformers are served as a group or not at all.
     """
     plans = {}
-    for name, module in found.items():
-        if name in planned or type(module).__module__.startswith("transformers."):
-            continue
+    own = {
+        name: module
+        for name, module in found.items()
+        if name not in planned and not type(module).__module__.startswith("transformers.")
+    }
+    for name, module in own.items():
         plan = learned.plan(prefix + name, module)
+        if plan is not None:
+            plans[name] = plan
+    for name in own.keys() - plans.keys() if plans else ():
+        plan = learned.exact(own[name])
         if plan is not None:
             plans[name] = plan
     return plans

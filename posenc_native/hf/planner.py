@@ -25,6 +25,7 @@ from .signatures import (
     constant_name,
     is_compiled,
     makes_tables,
+    rotary_arguments,
     table_names,
     takes_positions,
     takes_tables,
@@ -224,7 +225,10 @@ def _where(
     calls = (
         (m, name) for m, found in uses.methods.items() for name, f in found.items() if f is function
     )
-    alone = all(gives_results_their_names(getattr(kind, m), name, function) for m, name in calls)
+    known = rotary_arguments(function)
+    alone = all(
+        gives_results_their_names(getattr(kind, method), name, known) for method, name in calls
+    )
     return None if alone else False
 
 

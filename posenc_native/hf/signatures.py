@@ -66,7 +66,7 @@ class RotaryArguments:
 
     names: tuple[str, ...]  # all of them, in order
     tables: tuple[str, ...]  # (cos, sin), or the one with both
-    heads: tuple[str, ...]  # those that are rotated
+    heads: tuple[str, ...]  # those that are rotated; (): as many of the first as there are results
     positions: tuple[str, ...]  # those that must be there and say nothing that tables do not
     defaults: dict[str, Any]  # of the others
 
@@ -74,11 +74,11 @@ class RotaryArguments:
         """The arguments of a call by name."""
         return dict(zip(self.names, args, strict=False)) | kwargs
 
-    def heads_in(self, call: ast.Call) -> list[str]:
+    def heads_in(self, call: ast.Call, results: int = 0) -> list[str]:
         """The variables that a call in some source has for heads; "" for what is no variable."""
         keywords = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
         given = self.given(tuple(call.args), keywords)
-        return [getattr(given.get(head), "id", "") for head in self.heads]
+        return [getattr(given.get(head), "id", "") for head in self.heads or self.names[:results]]
 
 
 def rotary_arguments(function: Callable[..., Any]) -> RotaryArguments:

@@ -6,6 +6,7 @@ import copy
 import functools
 import importlib.util
 import pickle
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,7 @@ from torch import Tensor, nn  # noqa: E402
 
 from posenc_native import hf  # noqa: E402
 from posenc_native.hf.instances import MARK  # noqa: E402
+from posenc_native.hf.learned import makers  # noqa: E402
 from posenc_native.hf.learned import rotations as rotations_of  # noqa: E402
 
 pytestmark = [
@@ -73,6 +75,20 @@ def results_of(model: nn.Module, inputs: dict[str, Any]) -> Tensor:
     return torch.cat([t.double() for t in tensors(model(**inputs))])
 
 
+@pytest.fixture
+def attended(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """q and k of every attention, by heads: what a pass of random weights hides shows here."""
+    seen: list[Tensor] = []
+    attend = nn.functional.scaled_dot_product_attention
+
+    def recorded(query: Tensor, key: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        seen.extend((query.detach().clone(), key.detach().clone()))
+        return attend(query, key, *args, **kwargs)
+
+    monkeypatch.setattr(nn.functional, "scaled_dot_product_attention", recorded)
+    return seen
+
+
 def with_gradients(model: nn.Module, inputs: dict[str, Any]) -> tuple[Tensor, Tensor]:
     """The results, and the gradients of all weights by a sum of their squares."""
     model.zero_grad()
@@ -82,16 +98,30 @@ def with_gradients(model: nn.Module, inputs: dict[str, Any]) -> tuple[Tensor, Te
     return results.detach(), torch.cat(grads)
 
 
+def make_exact_tables(model: nn.Module) -> None:
+    for module in filter(makers.may_make_tables, model.modules()):
+        forward = makers.exact_forward(type(module).forward)
+        module.forward = types.MethodType(forward, module)
+
+
 def off(a: Tensor, b: Tensor) -> float:
     return float((a - b).abs().max() / b.abs().max())
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "diffusers: Ideogram4"])
-def test_results_and_gradients_are_the_models(name: str, rotations: list[int]) -> None:
+def test_results_and_gradients_are_the_models(
+    name: str, rotations: list[int], attended: list[Tensor]
+) -> None:
     model, inputs = MODELS[name][1]()
+    # Angles of thousands of radians, which their float32 rounds: compared with exact ones.
+    if name.startswith("diffusers: LTX"):
+        make_exact_tables(model)
     before, grads_before = with_gradients(model, inputs)
+    heads_before = [*attended]
+    attended.clear()
     handle = hf.patch(model)
     after, grads_after = with_gradients(model, inputs)
+    heads_after = [*attended]
     if name in NOT_SERVED:
         assert not rotations
         assert NOT_SERVED[name] in " ".join(handle.skipped.values())
@@ -102,6 +132,9 @@ def test_results_and_gradients_are_the_models(name: str, rotations: list[int]) -
     step = 2.0**-8 if name in IN_16_BITS else 2.0**-23
     assert off(after, before) < 80 * step
     assert off(grads_after, grads_before) < 800 * step
+    assert len(heads_after) == len(heads_before)
+    for ours, theirs in zip(heads_after, heads_before, strict=True):
+        assert off(ours, theirs) < 80 * step
     handle.undo()
     assert torch.equal(results_of(model, inputs), before)
     assert not any(MARK in module.__dict__ for module in model.modules())
@@ -122,6 +155,84 @@ def test_in_bfloat16_no_further_off_than_before(name: str, rotations: list[int])
     # One rounding in place of up to four. What a layer makes of it is up to chance: hence twice.
     assert off(ours, exact) < 2 * off(own, exact)
 
+
+# --- in place -------------------------------------------------------------------------------------
+
+# A global of a file; imported in the method; written in it, called with a star; complex tables.
+IN_PLACE = ["Flux", "HunyuanVideo15", "Wan", "QwenImage", "LTX", "ZImage"]
+# Parts of q and k, in every one of them: put together with others afterwards.
+FRESH = ["diffusers: CogVideoX", "diffusers: HunyuanVideo", "timm: EVA02"]
+
+
+@pytest.fixture
+def in_place(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Of every rotation, whether q or k was rotated where it is."""
+    seen: list[bool] = []
+    rotate = rotations_of.apply_rotary_tables
+
+    def told(*args: Any, **kwargs: Any) -> Any:
+        seen.append(kwargs["out"] is not None)
+        return rotate(*args, **kwargs)
+
+    monkeypatch.setattr(rotations_of, "apply_rotary_tables", told)
+    return seen
+
+
+@pytest.mark.parametrize("name", [*(f"diffusers: {name}" for name in IN_PLACE), *FRESH])
+def test_in_place_where_nobody_else_sees_it(name: str, in_place: list[bool]) -> None:
+    """The first call of a kind is compared with the model's own, in fresh memory."""
+    model, inputs = MODELS[name][1]()
+    with torch.no_grad():
+        with hf.patch(model, inplace=False):
+            results_of(model, inputs)
+            expected = results_of(model, inputs)
+            assert {*in_place} == {False}
+        with hf.patch(model):
+            results_of(model, inputs)
+            in_place.clear()
+            assert torch.equal(results_of(model, inputs), expected)
+    assert {*in_place} == {name not in FRESH}
+
+
+def test_in_place_always(in_place: list[bool]) -> None:
+    """Asked for, without a look at who holds what; never where a gradient is recorded."""
+    model, inputs = MODELS["diffusers: CogVideoX"][1]()
+    with hf.patch(model, inplace=True):
+        with torch.no_grad():
+            expected = results_of(model, inputs)
+            in_place.clear()
+            assert torch.equal(results_of(model, inputs), expected)
+            assert {*in_place} == {True}
+        in_place.clear()
+        with_gradients(model, inputs)
+        assert {*in_place} == {False}
+
+
+def test_what_sees_q_gets_it_as_it_was(in_place: list[bool]) -> None:
+    """A hook inside the attention of a processor; a norm that keeps what it gives."""
+    model, inputs = MODELS["diffusers: Flux"][1]()
+    kept: list[Tensor] = []
+    norm = model.transformer_blocks[0].attn.norm_q
+
+    def forward(x: Tensor) -> Tensor:
+        kept.append(type(norm).forward(norm, x))
+        return kept[-1]
+
+    with torch.no_grad(), hf.patch(model):
+        expected = results_of(model, inputs)
+        in_place.clear()
+        hook = norm.register_forward_hook(lambda module, given, result: kept.append(result))
+        assert torch.equal(results_of(model, inputs), expected)
+        assert in_place == [False, False, *[True] * 6]
+        hook.remove()
+        in_place.clear()
+        norm.forward = forward
+        assert torch.equal(results_of(model, inputs), expected)
+        # Of text and image together: what the norm gives is copied.
+        assert in_place == [True] * 8
+
+
+# --- as they were ---------------------------------------------------------------------------------
 
 COMPILED = ["diffusers: Flux", "diffusers: Wan", "diffusers: HunyuanVideo", "timm: EVA02"]
 

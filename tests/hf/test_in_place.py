@@ -21,6 +21,7 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb  # noq
 
 from posenc_native import hf  # noqa: E402
 from posenc_native.hf import functions, holders  # noqa: E402
+from posenc_native.hf.signatures import rotary_arguments  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
@@ -495,9 +496,12 @@ def not_at_all(q: Any, k: Any) -> Any:
     return q, k
 
 
+ROTATE = rotary_arguments(rotate)
+
+
 @pytest.mark.parametrize("method", [once, by_name])
 def test_results_that_take_the_names(method: Any) -> None:
-    assert holders.gives_results_their_names(method, "rotate", rotate)
+    assert holders.gives_results_their_names(method, "rotate", ROTATE)
 
 
 @pytest.mark.parametrize(
@@ -506,7 +510,7 @@ def test_results_that_take_the_names(method: Any) -> None:
      in_a_second_call, not_at_all],
 )  # fmt: skip
 def test_results_that_do_not(method: Any) -> None:
-    assert not holders.gives_results_their_names(method, "rotate", rotate)
+    assert not holders.gives_results_their_names(method, "rotate", ROTATE)
 
 
 def test_a_source_that_is_not_that_of_the_code(tmp_path: Any) -> None:
@@ -523,7 +527,7 @@ def test_a_source_that_is_not_that_of_the_code(tmp_path: Any) -> None:
             file.write_text(now)
         scope: dict[str, Any] = {}
         exec(compile(source, str(file), "exec", dont_inherit=True), scope)
-        told = holders.gives_results_their_names(scope["once"], "rotate", rotate)
+        told = holders.gives_results_their_names(scope["once"], "rotate", ROTATE)
         assert told == expected, name
 
 

@@ -42,6 +42,12 @@ def turned(x: Tensor, cos: Tensor, sin: Tensor, pairing: str) -> Tensor:
     return (x.float() * cos + other.float() * sin).to(x.dtype)
 
 
+def learning(
+    function: Callable[..., Any], report: Callable[[str], Any], inplace: bool | None = False
+) -> Callable[..., Any]:
+    return learned.Learned(function, report).function(inplace)
+
+
 # --- functions as models have them
 
 
@@ -154,7 +160,7 @@ def test_each_form_of_tables(name: str, dtype: str, rotated: list[int]) -> None:
     heads = 2 if function is of_q_and_k else 1
     xs = [x.to(getattr(torch, dtype)).requires_grad_() for x in given[:heads]]
     said: list[str] = []
-    ours = learned.learning(function, said.append)
+    ours = learning(function, said.append)
     results = [learned._results(f(*xs, *given[heads:], **options)) for f in (ours, function)]
     assert said == []
     assert len(rotated) == heads
@@ -174,7 +180,7 @@ def test_other_lengths_are_the_same_kind(rotated: list[int]) -> None:
         counted.append(len(x))
         return by_two(x, freqs)
 
-    ours = learned.learning(function, seen.append)
+    ours = learning(function, seen.append)
     for length in (7, 9, 300):
         a = angles(length, 8)
         tables = repeated(a.cos(), "interleaved"), repeated(a.sin(), "interleaved")
@@ -194,7 +200,8 @@ def test_tables_are_looked_at_once_and_again_when_they_change(
     monkeypatch.setattr(
         learned._Tables, "_made", staticmethod(lambda *given: made.append(1) or make(*given))
     )
-    ours = learned.learning(by_two, lambda why: None)
+    function = learned.Learned(by_two, lambda why: None)
+    ours, kept = function.function(False), function._tables._kept
     a = angles(7, 8)
     x, tables = (
         numbers(2, 3, 7, 16),
@@ -206,19 +213,14 @@ def test_tables_are_looked_at_once_and_again_when_they_change(
     tables[0].mul_(2)
     torch.testing.assert_close(ours(x, tables), by_two(x, tables))
     assert len(made) == 2
-    kept = next(
-        cell.cell_contents
-        for cell in ours.__closure__
-        if isinstance(cell.cell_contents, learned._Tables)
-    )
-    assert len(kept._kept) == 1
+    assert len(kept) == 1
     del tables
-    assert len(kept._kept) == 0
+    assert len(kept) == 0
 
 
 def test_columns_of_a_pair_that_differ_are_left_to_the_model(rotated: list[int]) -> None:
     said: list[str] = []
-    ours = learned.learning(by_two, said.append)
+    ours = learning(by_two, said.append)
     x, tables = numbers(2, 3, 7, 16), (numbers(7, 16, seed=3), numbers(7, 16, seed=4))
     assert torch.equal(ours(x, tables), by_two(x, tables))
     assert said == ["by_two got tables whose columns of a pair differ"]
@@ -240,7 +242,7 @@ def test_what_is_no_rotation_is_left_to_the_model(
     function: Callable[..., Any], why: str, rotated: list[int]
 ) -> None:
     said: list[str] = []
-    ours = learned.learning(function, said.append)
+    ours = learning(function, said.append)
     x, freqs = numbers(2, 3, 7, 8), numbers(7, 8)
     for _ in range(2):
         assert torch.equal(ours(x, freqs), function(x, freqs))
@@ -249,7 +251,7 @@ def test_what_is_no_rotation_is_left_to_the_model(
 
 
 def test_calls_without_tables_are_the_models(rotated: list[int]) -> None:
-    ours = learned.learning(lambda x, tables: x, lambda why: None)
+    ours = learning(lambda x, tables: x, lambda why: None)
     x = numbers(2, 3)
     assert ours(x, object()) is x
     assert ours(x, tables=None) is x
@@ -274,7 +276,7 @@ def asks_for_true(x, c, s, n=1):  # type: ignore[no-untyped-def]
 
 
 def test_true_is_another_option_than_one() -> None:
-    ours = learned.learning(asks_for_true, print)
+    ours = learning(asks_for_true, print)
     x, c, s = numbers(2, 3, 7, 16), numbers(7, 8), numbers(7, 8)
     for n in (True, 1):
         torch.testing.assert_close(ours(x, c, s, n), asks_for_true(x, c, s, n))
@@ -284,7 +286,7 @@ def test_true_is_another_option_than_one() -> None:
 def test_a_function_that_counts_tokens_is_found_out(function: Callable[..., Any]) -> None:
     """Small tensors do not show it: the first call of a kind is compared."""
     said: list[str] = []
-    ours = learned.learning(function, said.append)
+    ours = learning(function, said.append)
     x, c, s = numbers(2, 3, 7, 16), numbers(7, 8), numbers(7, 8)
     for _ in range(2):
         assert torch.equal(ours(x, c, s), function(x, c, s))
@@ -299,7 +301,7 @@ def test_heads_in_the_last_axis(heads: int, rotated: list[int]) -> None:
         b, h, t, _ = c.shape
         return rotation(x.reshape(b, t, h, -1).swapaxes(1, 2), c, s).swapaxes(1, 2).reshape(x.shape)
 
-    ours = learned.learning(function, print)
+    ours = learning(function, print)
     x, c, s = numbers(2, 20, heads * 16), numbers(2, heads, 20, 8), numbers(2, heads, 20, 8)
     torch.testing.assert_close(ours(x, c, s), function(x, c, s))
     assert len(rotated) == 1
@@ -307,16 +309,14 @@ def test_heads_in_the_last_axis(heads: int, rotated: list[int]) -> None:
 
 def test_tables_are_not_kept_for_longer_than_the_models() -> None:
     """Nor are they views of them, where nothing had to be copied."""
-    ours = learned.learning(rotation, print)
-    cells = [cell.cell_contents for cell in ours.__closure__ or ()]
-    (kept,) = (each for each in cells if isinstance(each, learned._Tables))
+    function = learned.Learned(rotation, print)
     for _ in range(3):
-        ours(numbers(2, 3, 7, 16), numbers(7, 8), numbers(7, 8))
-    assert len(kept._kept) == 0
+        function.function(False)(numbers(2, 3, 7, 16), numbers(7, 8), numbers(7, 8))
+    assert len(function._tables._kept) == 0
 
 
 def test_tables_with_other_memory_are_looked_at_again() -> None:
-    ours = learned.learning(rotation, print)
+    ours = learning(rotation, print)
     x, c, s = numbers(2, 3, 7, 16), numbers(7, 8), numbers(7, 8)
     ours(x, c, s)
     c.data = 2 * c.data + 1
@@ -324,7 +324,7 @@ def test_tables_with_other_memory_are_looked_at_again() -> None:
 
 
 def test_inference_first_then_training() -> None:
-    ours = learned.learning(rotation, print)
+    ours = learning(rotation, print)
     x, c, s = numbers(2, 3, 7, 16), numbers(7, 8), numbers(7, 8)
     with torch.inference_mode():
         ours(x, c, s)
@@ -337,7 +337,7 @@ def test_gradients_of_tables_that_are_learned(pairing: str) -> None:
     a = angles(7, 8)
     x, tables = numbers(2, 3, 7, 16), [repeated(t, pairing) for t in (a.cos(), a.sin())]
     grads = []
-    for function in (learned.learning(turned, print), turned):
+    for function in (learning(turned, print), turned):
         leaves = [t.clone().requires_grad_() for t in tables]
         grads.append(torch.autograd.grad(function(x, *leaves, pairing).square().sum(), leaves))
     for ours, theirs in zip(*grads, strict=True):
@@ -350,7 +350,7 @@ def test_under_autocast_results_have_the_models_dtype() -> None:
             torch.matmul(x, torch.eye(16)).dtype
         )
 
-    ours = learned.learning(function, print)
+    ours = learning(function, print)
     x, c, s = numbers(2, 3, 7, 16), numbers(7, 8), numbers(7, 8)
     for enabled in (False, True, False):
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
@@ -361,16 +361,16 @@ def test_results_come_as_the_model_gives_them() -> None:
     a = numbers(7, 8)
     x = numbers(2, 3, 7, 16)
     for gives in (tuple, list):
-        ours = learned.learning(lambda x, c, s, g=gives: g([rotation(x, c, s)]), print)
+        ours = learning(lambda x, c, s, g=gives: g([rotation(x, c, s)]), print)
         assert type(ours(x, a, a)) is gives or len(ours(x, a, a)) == 1
     said: list[str] = []
-    in_place = learned.learning(lambda x, c, s: None, said.append)
+    in_place = learning(lambda x, c, s: None, said.append)
     assert in_place(x, a, a) is None
     assert said == ["<lambda> does not give what it gets, rotated"]
 
 
 def test_traced() -> None:
-    ours = learned.learning(rotation, print)
+    ours = learning(rotation, print)
     x, c, s = numbers(2, 3, 7, 16), numbers(7, 8), numbers(7, 8)
     traced = torch.jit.trace(ours, (x, c, s))
     torch.testing.assert_close(traced(x, c, s), rotation(x, c, s))
@@ -379,7 +379,7 @@ def test_traced() -> None:
 def test_tensors_of_others_are_the_models(rotated: list[int]) -> None:
     """Empty ones, those of a subclass or of another device, and what a transform follows."""
     said: list[str] = []
-    ours = learned.learning(by_sin_and_cos, said.append)
+    ours = learning(by_sin_and_cos, said.append)
     emb = numbers(7, 32)
     assert ours(numbers(2, 3, 0, 16), emb[:0]).shape == (2, 3, 0, 16)
 

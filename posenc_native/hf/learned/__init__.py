@@ -3,6 +3,7 @@
     processors.py    finds them, in modules and attention processors, and puts ours in their place
     functions.py     learns what a call does with its tables, and does it
     rotations.py     what that may be
+    makers.py        modules that make tables by a formula, which is run in float64
 
-Tables stay the model's own. Nothing is known of a function but its name.
+Nothing is known of a function but its name.
 """

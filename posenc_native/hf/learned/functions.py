@@ -18,20 +18,17 @@ import inspect
 import re
 import weakref
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from posenc_native.engines.tensors.following import transformed
-from posenc_native.hf.signatures import title_of
+from posenc_native.hf.holders import Way, is_followed, nobody_else_sees
+from posenc_native.hf.signatures import RotaryArguments, title_of
 
 from .rotations import LearnedRotation, are_matrices, as_two, rotations
 
-if TYPE_CHECKING:
-    pass
-
-__all__ = ["learning", "may_rotate"]
+__all__ = ["Learned", "may_rotate"]
 
 _NAMED = re.compile(r"apply\w*_(?:rot|rope)|^apply_rope")
 
@@ -259,73 +256,113 @@ class _Tables:
 # --- the function in its place --------------------------------------------------------------------
 
 
-def learning(original: Callable[..., Any], report: Callable[[str], object]) -> Callable[..., Any]:
-    """A function with the arguments of a model's own that rotates through this library.
+class Learned:
+    """A model's function, and what is known of its calls.
 
     Args:
         original: the model's function. It is called while torch.compile or a transform follows,
             and where a kind of call is no rotation that is known.
         report: called with the reason, at least once.
-    """
-    parameters = inspect.signature(original).parameters
-    names = tuple(parameters)
-    defaults = {
-        name: each.default
-        for name, each in parameters.items()
-        if each.default is not inspect.Parameter.empty
-    }
-    known: dict[Any, LearnedRotation | str] = {}
-    kept = _Tables()
 
-    def rotary(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or transformed() or _is_followed():
-            return original(*args, **kwargs)
-        given = defaults | dict(zip(names, args, strict=False)) | kwargs
-        call = _sorted({name: given[name] for name in names if name in given})
+    Attributes:
+        arguments: names of its arguments.
+    """
+
+    def __init__(self, original: Callable[..., Any], report: Callable[[str], object]) -> None:
+        parameters = inspect.signature(original).parameters
+        self.arguments = RotaryArguments(tuple(parameters), (), (), (), {})
+        self._original, self._report = original, report
+        self._title = title_of(original)
+        self._defaults = {
+            name: each.default
+            for name, each in parameters.items()
+            if each.default is not inspect.Parameter.empty
+        }
+        self._known: dict[Any, LearnedRotation | str] = {}
+        self._tables = _Tables()
+
+    def function(
+        self,
+        inplace: bool | None,
+        way: Way = Way(),  # noqa: B008
+    ) -> Callable[..., Any]:
+        """A function with the arguments of the model's own that rotates through this library.
+
+        Args:
+            inplace: as `rotary_function` has it.
+            way: how calls come to it.
+        """
+        original = self._original
+
+        def rotary(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or is_followed():
+                return original(*args, **kwargs)
+            found = self._rotation(args, kwargs)
+            if found is None:
+                return original(*args, **kwargs)
+            rotation, cos, sin, heads, new = found
+            if new:
+                # Once with all that the call has: a function may do otherwise with more tokens.
+                rotated = [rotation(x, cos, sin) for x in heads]
+                with torch.no_grad():
+                    theirs = _results(original(*args, **kwargs))
+                if not _are_close(rotated, theirs):
+                    self._refuse(args, kwargs)
+                    return original(*args, **kwargs)
+            else:
+                over = inplace
+                if over is None:
+                    over = nobody_else_sees(heads, way)
+                over = over and all(map(rotation.may_overwrite, heads))
+                rotated = [rotation(x, cos, sin, over) for x in heads]
+            return rotated[0] if rotation.gives is Tensor else rotation.gives(rotated)
+
+        rotary.__name__ = self._title
+        return rotary
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+        given = self._defaults | self.arguments.given(args, kwargs)
+        return given, _sorted({name: given[name] for name in self.arguments.names if name in given})
+
+    def _rotation(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[LearnedRotation, Tensor, Tensor, tuple[Tensor, ...], bool] | None:
+        """What a call does, its tables and heads, and whether its kind is new; None: unknown."""
+        given, call = self._call(args, kwargs)
         if call is None:
-            report(f"{title_of(original)} takes other arguments than heads, tables and numbers")
-            return original(*args, **kwargs)
+            self._report(f"{self._title} takes other arguments than heads, tables and numbers")
+            return None
         values = [given[name] for name in call.tensors]
         if not _are_plain(_leaves(values)):
-            return original(*args, **kwargs)
+            return None
         key = call, *_kinds_of(_leaves(values))
-        rotation = known.get(key)
-        new = rotation is None and len(known) < _MOST_KINDS
+        rotation = self._known.get(key)
+        new = rotation is None and len(self._known) < _MOST_KINDS
         if new:
-            rotation = known[key] = _learn(original, given, call)
+            rotation = self._known[key] = _learn(self._original, given, call)
             if isinstance(rotation, str):
-                report(rotation)
+                self._report(rotation)
         if rotation is None or isinstance(rotation, str):
-            return original(*args, **kwargs)
+            return None
         leaves = _leaves(values[rotation.heads :])
         if _are_learned_themselves(leaves, rotation):
-            return original(*args, **kwargs)
-        tables = kept.of(leaves, rotation)
+            return None
+        tables = self._tables.of(leaves, rotation)
         if tables is None:
-            report(f"{title_of(original)} got tables whose columns of a pair differ")
-            return original(*args, **kwargs)
-        rotated = [rotation(x, *tables) for x in values[: rotation.heads]]
-        if new:
-            # Once with all that the call has: a function may do otherwise with more tokens.
-            with torch.no_grad():
-                theirs = original(*args, **kwargs)
-            if not _are_close(rotated, _results(theirs)):
-                known[key] = f"{title_of(original)} does otherwise with more tokens or heads"
-                report(f"{title_of(original)} does otherwise with more tokens or heads")
-                return original(*args, **kwargs)
-        return rotated[0] if rotation.gives is Tensor else rotation.gives(rotated)
+            self._report(f"{self._title} got tables whose columns of a pair differ")
+            return None
+        return rotation, *tables, tuple(values[: rotation.heads]), new
 
-    rotary.__name__ = title_of(original)
-    return rotary
+    def _refuse(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """What calls like this one do is not known after all."""
+        given, call = self._call(args, kwargs)
+        key = call, *_kinds_of(_leaves([given[name] for name in call.tensors]))
+        self._known[key] = reason = f"{self._title} does otherwise with more tokens or heads"
+        self._report(reason)
 
 
 # Kinds of calls of one function: with more of them, an option counts something.
 _MOST_KINDS = 64
-
-
-def _is_followed() -> bool:
-    """Whether something else than autograd follows what torch does on this thread."""
-    return torch._C._len_torch_dispatch_stack() > 0 or torch._C._is_tracing()
 
 
 def _are_learned_themselves(leaves: list[Tensor], rotation: LearnedRotation) -> bool:

@@ -16,6 +16,7 @@ import builtins
 import copy
 import copyreg
 import dis
+import functools
 import inspect
 import types
 from collections.abc import Callable
@@ -24,10 +25,12 @@ from typing import Any
 from torch import nn
 
 from posenc_native.hf.forms import NotServed
+from posenc_native.hf.holders import Way, gives_results_their_names, tells_its_module
 from posenc_native.hf.instances import MARK, Plan, global_names, slot, with_functions
 from posenc_native.hf.signatures import title_of
 
-from .functions import learning, may_rotate
+from .functions import Learned, may_rotate
+from .makers import exact_forward, may_make_tables
 
 __all__ = ["LearnedPlanner"]
 
@@ -38,12 +41,28 @@ Report = Callable[[str, str], object]
 class LearnedPlanner:
     """Plans for modules and processors; one for a `patch`, so that a function is learned once."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: Report, inplace: bool | None) -> None:
         self._report = report
-        self._ours: dict[Callable[..., Any], Callable[..., Any]] = {}
+        self._inplace = inplace
+        self._learned: dict[Callable[..., Any], Learned] = {}
+        self._ours: dict[Any, Callable[..., Any]] = {}
         self._kinds: dict[type, type | str | None] = {}
         self._methods: dict[type, dict[str, Callable[..., Any]]] = {}
         self._copies: dict[int, Any] = {}
+        self._makers: dict[type, Callable[..., Any]] = {}
+
+    def exact(self, module: nn.Module) -> Plan | None:
+        """What a module gets that makes tables by a formula; None if it makes none."""
+        kind = type(module)
+        if not may_make_tables(module) or not isinstance(kind.forward, types.FunctionType):
+            return None
+        try:
+            slot(module, "forward")
+        except NotServed:
+            return None
+        if kind not in self._makers:
+            self._makers[kind] = exact_forward(kind.forward)
+        return Plan(methods={"forward": self._makers[kind]})
 
     def plan(self, name: str, module: nn.Module) -> Plan | None:
         """What a module gets; None if nothing in it calls such a function."""
@@ -126,11 +145,15 @@ class LearnedPlanner:
         for name in names:
             function = inner.__globals__.get(name)
             if may_rotate(name, function):
-                functions[name] = self._learning(function)  # type: ignore[arg-type]
+                functions[name] = self._in_place_of(function, inner, name)  # type: ignore[arg-type]
         if any(may_be_imported(name) for name in _imported(inner.__code__)):
-            functions["__builtins__"] = vars(builtins) | {"__import__": self._importing}
+            importing = functools.partial(self._import, inner)
+            functions["__builtins__"] = vars(builtins) | {"__import__": importing}
         code = self._with_ours_inside(inner, functions)
-        return with_functions(method, functions, code) if functions else None
+        if not functions:
+            return None
+        ours = with_functions(method, functions, code)
+        return tells_its_module(ours) if self._inplace is None else ours
 
     def _with_ours_inside(
         self, method: types.FunctionType, functions: dict[str, Any]
@@ -152,21 +175,43 @@ class LearnedPlanner:
             ours = f"_learned_{code.co_name}"
             own = types.FunctionType(code, method.__globals__)
             own.__module__ = f"{method.__module__}.{method.__qualname__}"
-            functions[ours] = self._learning(own)
+            functions[ours] = self._in_place_of(own, method, code.co_name, passed_on=True)
             arguments = ", ".join(code.co_varnames[: code.co_argcount])
             constants[at] = _code_of(f"def {code.co_name}({arguments}): return {ours}({arguments})")
         return method.__code__.replace(co_consts=tuple(constants))
 
-    def _learning(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        if function not in self._ours:
+    def _in_place_of(
+        self,
+        function: Callable[..., Any],
+        method: types.FunctionType,
+        name: str,
+        passed_on: bool = False,
+    ) -> Callable[..., Any]:
+        """What a method calls in place of a function that has this name in it."""
+        key = function, method, name
+        if key in self._ours:
+            return self._ours[key]
+        if function not in self._learned:
             title = f"{function.__module__}.{title_of(function)}"
-            self._ours[function] = learning(function, lambda why: self._report(title, why))
-        return self._ours[function]
+            self._learned[function] = Learned(function, lambda why: self._report(title, why))
+        learned, inplace, starred = self._learned[function], self._inplace, False
+        if inplace is None:
+            told = functools.partial(gives_results_their_names, method, name, learned.arguments)
+            starred = told(starred=True)
+            inplace = None if starred or told() else False
+        ours = self._ours[key] = learned.function(inplace, Way(passed_on, starred))
+        return ours
 
-    def _importing(
-        self, name: str, scope: Any = None, local: Any = None, wanted: Any = (), level: int = 0
+    def _import(
+        self,
+        method: types.FunctionType,
+        name: str,
+        scope: Any = None,
+        local: Any = None,
+        wanted: Any = (),
+        level: int = 0,
     ) -> Any:
-        """``__import__``, with ours among what is wanted of a module."""
+        """``__import__``, with ours among what a method wants of a module."""
         module = builtins.__import__(name, scope, local, wanted, level)
         found = {each: getattr(module, each) for each in wanted or () if hasattr(module, each)}
         # Where something is missing, the statement says so itself.
@@ -174,11 +219,12 @@ class LearnedPlanner:
             may_rotate(each, value) for each, value in found.items()
         ):
             return module
-        ours = {
-            each: self._learning(value) if may_rotate(each, value) else value
-            for each, value in found.items()
-        }
-        return types.SimpleNamespace(**ours)
+        return types.SimpleNamespace(
+            **{
+                each: self._in_place_of(value, method, each) if may_rotate(each, value) else value
+                for each, value in found.items()
+            }
+        )
 
 
 def may_be_imported(name: str) -> bool:

@@ -129,13 +129,21 @@ class LearnedRotation:
         table = table.permute(*kept, *(a for a in range(table.ndim) if a not in kept))
         return table.reshape(*([1] * (letters[0] == "b" and "b" not in self.layout)), *shape, -1)
 
-    def __call__(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """x rotated by tables in order."""
+    def may_overwrite(self, x: Tensor) -> bool:
+        """Whether the result can lie where x is."""
+        wanted = torch.is_grad_enabled() and x.requires_grad
+        return x.dtype == self.dtype and not wanted and 0 not in x.stride()
+
+    def __call__(self, x: Tensor, cos: Tensor, sin: Tensor, inplace: bool = False) -> Tensor:
+        """x rotated by tables in order; inplace: x itself, which it may_overwrite."""
         heads = x.unflatten(-1, (self.split, -1)) if self.split else x
+        heads = heads.to(torch.promote_types(x.dtype, self.dtype))
         rotated: Tensor = apply_rotary_tables(
-            heads.to(torch.promote_types(x.dtype, self.dtype)), cos, sin, layout=self.layout,
-            pairing=self.pairing, rotary_start=self.start, inverse=self.inverse,
+            heads, cos, sin, layout=self.layout, pairing=self.pairing, rotary_start=self.start,
+            inverse=self.inverse, out=heads if inplace else None,
         )  # fmt: skip
+        if inplace:
+            return x
         return (rotated.flatten(-2) if self.split else rotated).to(self.dtype)
 
     def plainly(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -1,0 +1,207 @@
+"""Modules that make tables from positions, run in float64: exact angles by a model's own formula.
+
+A recipe in float32 rounds an angle of a thousand radians by 3e-5. Which positions a model gives to
+its tokens (rows and columns of an image, frames of a video, fractions of a second) and from which
+bases it has its frequencies is written in its code alone. So that code runs on a copy of the module
+in which every float32 is a float64, and the tables are rounded once, to what the model has them in.
+
+    the same bits    it computes in float64 itself, or has them in a buffer: it is left alone
+    nearly the same  the copy's tables, from now on
+    something else   the model's own: what it means is not known
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import re
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_flatten, tree_map
+
+from posenc_native.hf.holders import is_followed
+from posenc_native.hf.instances import MARK
+
+__all__ = ["exact_forward", "may_make_tables"]
+
+_NAMED = re.compile(r"rope|rotary|embednd", re.IGNORECASE)
+_WIDE = {
+    torch.float32: torch.float64,
+    torch.bfloat16: torch.float64,
+    torch.float16: torch.float64,
+    torch.complex64: torch.complex128,
+}
+# Further off than what float32 makes of a hundred thousand radians it is no rounding.
+_FURTHEST = 1e-2
+# Among so many numbers of a recipe in float32 one at least is rounded otherwise.
+_ENOUGH = 4096
+
+
+def may_make_tables(module: nn.Module) -> bool:
+    """Whether a module may make tables by a formula, by its name and by having no weights."""
+    named = _NAMED.search(type(module).__name__) is not None
+    return named and next(module.parameters(), None) is None
+
+
+class _InFloat64(TorchFunctionMode):
+    """Every float32 is a float64 here, whether it is a tensor, a dtype or what torch would make."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        given, named = tree_map(_wide, (args, kwargs or {}))
+        if function in (Tensor.float, Tensor.half, Tensor.bfloat16):
+            function = Tensor.double
+        result = function(*given, **named)
+        if isinstance(result, Tensor) and result.dtype in _WIDE:
+            # Of whole numbers and of nothing torch makes a float32.
+            if any(isinstance(each, Tensor) for each in tree_flatten((given, named))[0]):
+                given, named = tree_map(_as_floats, (given, named))
+            else:
+                named["dtype"] = torch.float64
+            try:
+                result = function(*given, **named)
+            except TypeError:  # it takes no dtype: what it has got is a float32
+                result = _wide(result)
+        return result
+
+
+def _wide(value: Any) -> Any:
+    if isinstance(value, torch.dtype):
+        return _WIDE.get(value, value)
+    return value.to(_WIDE[value.dtype]) if _is_narrow(value) else value
+
+
+def _as_floats(value: Any) -> Any:
+    whole = isinstance(value, Tensor) and not (value.is_floating_point() or value.is_complex())
+    return value.double() if whole else value
+
+
+def _is_narrow(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dtype in _WIDE
+
+
+class _Copy:
+    """A copy of a module for float64, whose caches nobody else sees; new when it has changed."""
+
+    def __init__(self) -> None:
+        self._state: Any = None
+        self._copy: nn.Module | None = None
+
+    def of(self, module: nn.Module, original: Callable[..., Any]) -> Callable[..., Any]:
+        state = [(id(b), b._version, b.data_ptr(), b.dtype) for b in module.buffers()]
+        if self._copy is None or state != self._state:
+            plain = copy.copy(module)
+            # What is put into the instance is not what is asked.
+            for name in ("forward", MARK):
+                plain.__dict__.pop(name, None)
+            self._copy, self._state = copy.deepcopy(plain).double(), state
+        return functools.partial(original, self._copy)
+
+
+def exact_forward(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A forward of modules of one class that makes their tables in float64.
+
+    Args:
+        original: the class's own. It is called while torch.compile or a transform follows, where
+            gradients are recorded for what it gets, and where it turns out to do something else.
+    """
+    known: dict[Any, dict[bool, torch.dtype] | None] = {}
+    copies: weakref.WeakKeyDictionary[nn.Module, _Copy] = weakref.WeakKeyDictionary()
+
+    def exact(self: nn.Module, args: Any, kwargs: Any) -> Any:
+        forward = copies.setdefault(self, _Copy()).of(self, original)
+        with torch.no_grad(), contextlib.ExitStack() as stack:
+            for device in _devices((args, kwargs)):
+                stack.enter_context(torch.autocast(device, enabled=False))
+            stack.enter_context(_InFloat64())
+            return forward(*args, **kwargs)
+
+    @functools.wraps(original)
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or is_followed():
+            return original(self, *args, **kwargs)
+        given = tree_flatten((args, kwargs))[0]
+        key = type(self), *map(_kind, given), *map(_autocast, _devices(given))
+        if key in known:
+            dtypes = known[key]
+            if dtypes is None:
+                return original(self, *args, **kwargs)
+            return _rounded(exact(self, args, kwargs), dtypes)
+        theirs = original(self, *args, **kwargs)
+        if any(x.is_cuda for x in _tensors(theirs)) and torch.cuda.is_current_stream_capturing():
+            return theirs  # nothing may be waited for
+        try:
+            ours = exact(self, args, kwargs)
+            dtypes = _dtypes(theirs, ours)
+        except Exception:  # whatever a model may raise that meets a float64
+            known[key] = None
+            return theirs
+        if dtypes is not None:
+            ours = _rounded(ours, dtypes)
+            if not _are_equal(theirs, ours):
+                known[key] = dtypes
+                return ours
+            if sum(x.numel() for x in _tensors(theirs)) < _ENOUGH:
+                return theirs  # of so few numbers none may have been rounded in between
+        known[key] = None
+        return theirs
+
+    return forward
+
+
+def _kind(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.dtype, value.device.type, value.requires_grad and torch.is_grad_enabled()
+    return type(value)
+
+
+def _autocast(device: str) -> Any:
+    return torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
+
+
+def _devices(value: Any) -> list[str]:
+    return [*dict.fromkeys(("cpu", *(each.device.type for each in _tensors(value))))]
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [each for each in tree_flatten(value)[0] if isinstance(each, Tensor)]
+
+
+def _dtypes(theirs: Any, ours: Any) -> dict[bool, torch.dtype] | None:
+    """The dtypes of a module's tables, of real and of complex ones; None: leave them alone."""
+    own, exact = _tensors(theirs), _tensors(ours)
+    if tree_flatten(theirs)[1] != tree_flatten(ours)[1] or len(own) != len(exact):
+        return None
+    found: dict[bool, torch.dtype] = {}
+    for a, b in zip(own, exact, strict=True):
+        if not _is_narrow(a):
+            if not torch.equal(a, b):
+                return None
+        elif (
+            a.requires_grad
+            or a.shape != b.shape
+            or found.setdefault(a.is_complex(), a.dtype) != a.dtype
+            or not float((a.to(b.dtype) - b).abs().max()) <= _FURTHEST
+        ):
+            return None
+    return found
+
+
+def _rounded(tables: Any, dtypes: dict[bool, torch.dtype]) -> Any:
+    def rounded(table: Any) -> Any:
+        if not isinstance(table, Tensor) or table.dtype not in _WIDE.values():
+            return table
+        return table.to(dtypes.get(table.is_complex(), table.dtype))
+
+    return tree_map(rounded, tables)
+
+
+def _are_equal(a: Any, b: Any) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(_tensors(a), _tensors(b), strict=True))
