@@ -13,7 +13,7 @@ SHELL_SCRIPTS := .ci/run scripts/aarch64.sh scripts/free_threaded.sh scripts/fuz
 	scripts/gpu_kit.sh scripts/release_libraries.sh scripts/sanitize.sh scripts/setup.sh scripts/wheels.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all asan tsan mutants fuzz fuzz-core free-threaded check check-ruff check-mypy \
+.PHONY: help demo test test-all asan tsan mutants fuzz own-tests fuzz-core free-threaded check check-ruff check-mypy \
 	check-clang-format check-shellcheck check-workflows lint-tools actionlint audit format docs \
 	docs-links bench growth instructions gpu gpu-kit gpu-resources aarch64 wheels setup clean distclean
 
@@ -117,6 +117,10 @@ mutants:  ## plant ten known faults and see the test of each fail; ARGS=--all: e
 	@PYTHONPATH=scripts $(BIN)/python -m mutants $(ARGS)
 
 # A compiler is all that it needs.
+own-tests:  ## timm's own tests of its models, patched, in half an hour; ARGS='-k eva02_tiny' for some
+	@$(SETUP) test oracles package
+	@scripts/own_tests.sh $(ARGS)
+
 fuzz-core:  ## the checks and the arithmetic of csrc/core under libFuzzer; ARGS='600 calls'
 	@scripts/fuzz.sh $(ARGS)
 

@@ -105,7 +105,7 @@ def patch(model: Any, *, inplace: bool | None = None, fuse_norm: bool = False) -
     - ``model.half()``, ``.bfloat16()``, ``.to(...)`` may come before or after: frequencies and
       tables stay float32. In half precision the rotated values are rounded once, not four times.
     - ``torch.compile(model, fullgraph=True)`` works; patch and undo *before* compiling, or call
-      ``torch.compiler.reset()`` after.
+      ``torch.compiler.reset()`` after. ``torch.jit.script`` takes no patched model.
     - ``copy.deepcopy(model)`` gives a patched model of its own; `unpatch` restores it.
     - ``pickle`` of a whole model (``torch.save(model)``) does not work while it is patched;
       ``save_pretrained`` and ``state_dict`` do.
