@@ -15,6 +15,7 @@ import torch
 import posenc_native as pn
 from benchmarks import command
 from benchmarks.cases import (
+    blocks,
     decode,
     functions,
     patched,
@@ -87,7 +88,7 @@ def main(
     part_of_it = filter or quick or not compile or exhaustive or rounds or (*threads,) != (1, 2)
     rounds = rounds or (3 if quick else 31)
     files = (
-        rotary, sinusoidal, decode, patched, functions, qkv, rotary_variants, relative,
+        rotary, sinusoidal, decode, patched, functions, blocks, qkv, rotary_variants, relative,
     )  # fmt: skip
     chosen = [
         (number, name, build)

@@ -9,6 +9,7 @@ import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
+from unittest.mock import MagicMock
 
 
 def torchtune_positions() -> ModuleType:
@@ -19,6 +20,27 @@ def torchtune_positions() -> ModuleType:
 def timm_positions() -> ModuleType:
     """timm's file of sinusoids and rotations; the rest of timm needs torchvision."""
     return without_its_packages("timm", "layers", "pos_embed_sincos")
+
+
+@functools.cache
+def timm_eva() -> ModuleType:
+    """timm's file of EVA02 and DINOv3, which use nothing of torchvision.
+
+    Of that there is a stand-in while all of timm is imported, and no longer: others ask whether
+    it is there.
+    """
+    if importlib.util.find_spec("torchvision"):
+        return importlib.import_module("timm.models.eva")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "timm"]:
+        del sys.modules[name]  # parts of it, without what surrounds them
+    parts = ("", ".datasets", ".ops", ".ops.misc", ".transforms", ".transforms.functional")
+    stand_ins = {f"torchvision{part}": MagicMock() for part in parts}
+    sys.modules.update(stand_ins)
+    try:
+        return importlib.import_module("timm.models.eva")
+    finally:
+        for name in stand_ins:
+            del sys.modules[name]
 
 
 @functools.cache

@@ -115,6 +115,12 @@ def test_a_quick_run_fills_in_every_row(tmp_path, run_benchmarks):
     assert {name.partition(",")[0] for name in names} == {
         "accuracy",
         "many devices",
+        "a block",
+        "a function of diffusers (Flux)",
+        "a function of diffusers (HunyuanVideo)",
+        "a function of diffusers (LTX)",
+        "a function of diffusers (Qwen-Image)",
+        "a function of timm (EVA02-L/448)",
         "before attention",
         "rotary",
         "rotary backward",
@@ -148,7 +154,8 @@ def test_a_quick_run_fills_in_every_row(tmp_path, run_benchmarks):
             assert limit["seconds"] == limit["variants"][limit["variant"]]
         modes = {row["mode"] for row in case["rows"] if row.get("ours")}
         # What is small, and what has only fresh results.
-        fresh = ("before attention, backward", "decode", "relative: decode",
+        fresh = ("a block", "a function of", "before attention, backward", "decode",
+                 "relative: decode",
                  "relative: diagonal sums", "relative: Shaw scores", "rotary: learned",
                  "relative: shift, forward and backward", "relative: ALiBi, forward and backward",
                  "add sinusoidal, forward and backward")  # fmt: skip
