@@ -79,6 +79,8 @@ if TYPE_CHECKING:
     from .rotary.rotary import Rotary
     from .rotary.several_axes import axial_rotary, mixed_frequencies, vision_rotary
     from .rotary.xpos import apply_xpos, xpos_tables
+    from .selective.phases import accumulated_phases, phase_tables
+    from .selective.rotary import selective_rotary_qk
     from .sinusoids.grid import GridCoordinates
     from .sinusoids.presets import sinusoidal_presets
     from .sinusoids.spec import SinusoidalSpec, sinusoidal_grid, sinusoidal_preset
@@ -96,6 +98,7 @@ __all__ = [
     "PairingEvidence",
     "Rotary",
     "SinusoidalSpec",
+    "accumulated_phases",
     "add_sinusoidal",
     "add_toeplitz_bias",
     "add_unrotated_tokens",
@@ -143,6 +146,7 @@ __all__ = [
     "padded_positions",
     "permute_qk",
     "permute_state_dict",
+    "phase_tables",
     "plot",
     "recurrent_positions",
     "relative_gather",
@@ -157,6 +161,7 @@ __all__ = [
     "rotary_presets",
     "rotary_tables",
     "sandwich_diagonals",
+    "selective_rotary_qk",
     "set_backend",
     "set_num_threads",
     "shift_matrix",
@@ -216,6 +221,8 @@ _PLACES = {
     "rotary.rotary": "Rotary",
     "rotary.several_axes": "axial_rotary mixed_frequencies vision_rotary",
     "rotary.xpos": "apply_xpos xpos_tables",
+    "selective.phases": "accumulated_phases phase_tables",
+    "selective.rotary": "selective_rotary_qk",
     "sinusoids.grid": "GridCoordinates",
     "sinusoids.presets": "sinusoidal_presets",
     "sinusoids.spec": "SinusoidalSpec sinusoidal_grid sinusoidal_preset",

@@ -25,7 +25,7 @@ FLOORS = (
     ("spectra",),
     ("engines",),
     ("models", "positions", "absolute"),
-    ("qkv", "rotary", "sinusoids", "relative"),
+    ("qkv", "rotary", "selective", "sinusoids", "relative"),
     ("configuration", "posenc_native"),  # the public names
     ("nn", "hf", "flex", "plot"),
     ("cli",),

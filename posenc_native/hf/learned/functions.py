@@ -270,7 +270,7 @@ class Learned:
 
     def __init__(self, original: Callable[..., Any], report: Callable[[str], object]) -> None:
         parameters = inspect.signature(original).parameters
-        self.arguments = RotaryArguments(tuple(parameters), (), (), (), {})
+        self.arguments: RotaryArguments = RotaryArguments(tuple(parameters), (), (), (), {})
         self._original, self._report = original, report
         self._title = title_of(original)
         self._defaults = {

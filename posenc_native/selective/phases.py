@@ -1,0 +1,317 @@
+"""Steps in radians as exact turns, their sums along the tokens, and the tables of these phases.
+
+A float32 is m * 2^e with an integer m of 24 bits. With 2^(e + 64) / (2 pi) in four words of 32
+bits, kept for every e, two of them behind the point, its turns are four products of 56 bits:
+
+    m * w3        the lowest; what is above 32 bits goes on to the next
+    m * w2 + ...  rounds the result
+    m * w1 + ...  lower half of the result
+    m * w0 + ...  upper half, modulo 2^32: whole turns are lost, as they should be
+
+What else there is, is made of such: 16 bits are float32 too, a float64 is the sum of three.
+"""
+
+from __future__ import annotations
+
+import decimal
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from posenc_native.base import arguments
+from posenc_native.base.arguments import wrong_type, wrong_value
+from posenc_native.engines.arrays import Arrays
+from posenc_native.rotary.by_tables import rotary_tables
+from posenc_native.spectra.frequencies import EXACT, TWO_PI
+
+if TYPE_CHECKING:
+    import torch
+
+    from posenc_native.base.kinds import (
+        Array,
+        Dtype,
+        Integers,
+        Number,
+        Pair,
+        SupportsArray,
+        Tensor,
+        TensorLike,
+    )
+
+__all__ = [
+    "Rows", "accumulated_phases", "check_steps", "phase_tables", "phases_and_state", "rows_given",
+    "state_given", "turns_of",
+]  # fmt: skip
+
+LARGEST = 2.0**31  # radians of a step
+_WORD = 2**32 - 1
+_UNIT = float(TWO_PI / 2**64)  # radians
+
+
+# --- turns of steps
+
+
+def _words() -> npt.NDArray[np.int64]:
+    """[256, 4]: 2^(e + 64) / (2 pi) for each exponent field of a float32, as the head says.
+
+    Nothing for the field 0, whose numbers are far below a unit, nor beyond 2^32 radians.
+    """
+    with decimal.localcontext(EXACT):
+        scaled = int(Decimal(2) ** 160 * 2**64 / TWO_PI)  # 2^64 / (2 pi), 160 bits behind the point
+    words = np.zeros((256, 4), np.int64)
+    for field in range(1, 160):
+        shift = field - 150 - 96
+        value = scaled << shift if shift >= 0 else scaled >> -shift
+        words[field] = [value >> 32 * i & _WORD for i in (3, 2, 1, 0)]
+    return words
+
+
+_WORDS = _words()
+_OF_TENSORS = _WORDS.tolist()  # torch.compile takes lists for constants
+
+
+def turns_of(arrays: Arrays, steps: Any) -> Any:
+    """Steps in radians as turns times 2^64, to the nearest: int64 of their shape."""
+    xp = arrays.xp
+    words: Any = _WORDS
+    if arrays.is_torch:
+        words = xp.tensor(_OF_TENSORS, device=arrays.device)
+    rest = steps.detach() if arrays.is_torch else steps
+    double = rest.dtype == xp.float64
+    sums: list[Any] = [0, 0, 0, 0]
+    for _ in range(3 if double else 1):
+        part = arrays._cast(rest, xp.float32)
+        if double:
+            rest = rest - arrays._cast(part, xp.float64)
+        bits = arrays._cast(part.view(xp.int32), xp.int64)
+        field = (bits >> 23) & 255
+        number = (bits & (2**23 - 1)) | (2**23)
+        number = xp.where(bits < 0, -number, number)
+        own = words[field]
+        sums = [old + number * own[..., i] for i, old in enumerate(sums)]
+    third = sums[2] + (sums[3] >> 32)
+    second = sums[1] + (third >> 32)
+    first = sums[0] + (second >> 32)
+    return (first << 32 | second & _WORD) + ((third >> 31) & 1)
+
+
+def check_steps(arrays: Arrays, steps: Any) -> bool:
+    """Whether steps can be looked at; ValueError for those that are no angle then."""
+    if arrays.is_torch:
+        from posenc_native.engines.tensors.composed.phases import concrete
+
+        if not concrete(steps):
+            return False
+    elements = steps.detach() if arrays.is_torch else steps
+    # Compared as a Python number: 16 bits have no 2^31. A NaN is the largest of all.
+    if 0 not in elements.shape and not float(abs(elements).max()) <= LARGEST:
+        expected = "finite radians of at most 2^31"
+        wrong_value(arrays.function, "steps", expected, "larger ones or NaN")
+    return True
+
+
+# --- sums of them
+
+
+class Rows:
+    """Where rows of packed tokens begin, and which one each token is in."""
+
+    def __init__(self, arrays: Arrays, starts: Any, tokens: int) -> None:
+        xp, function = arrays.xp, arrays.function
+        seen = arrays.seen(starts)
+        if seen is not None and not (
+            len(seen) > 1
+            and seen[0] == 0
+            and seen[-1] == tokens
+            and bool((np.diff(seen) >= 0).all())
+        ):
+            expected = f"rising integers from 0 to {tokens}, the number of tokens"
+            wrong_value(function, "starts", expected, seen.tolist())
+        self.count: int = starts.shape[0] - 1
+        starts = starts.clip(0, tokens)
+        self.first: Any = starts[:-1]
+        self.last: Any = starts[1:]
+        numbers = arrays.arange(tokens)
+        self.of_tokens: Any = xp.searchsorted(self.last, numbers, side="right").clip(
+            0, self.count - 1
+        )
+
+
+def phases_and_state(
+    arrays: Arrays, turns: Any, state: Any, rows: Rows | None, axis: int
+) -> tuple[Any, Any]:
+    """Phases after each token, of the shape of its turns, and the state after the last ones.
+
+    state: of the shape without the axis of tokens; with rows, theirs is an axis before.
+    """
+    xp = arrays.xp
+    sums = xp.cumsum(turns, axis)
+    if rows is None:
+        if state is not None:
+            sums = sums + xp.expand_dims(state, axis) if xp is np else sums + state.unsqueeze(axis)
+        if turns.shape[axis] == 0:
+            others = [n for i, n in enumerate(turns.shape) if i != axis]
+            return sums, _zeros(arrays, others) if state is None else state + 0
+        return sums, sums.take(-1, axis) if xp is np else sums.select(axis, -1).clone()
+    sums = moved(sums, axis, 0)
+    nothing = _zeros(arrays, (1, *sums.shape[1:]))
+    before = xp.concatenate((nothing, sums))
+    first = before[rows.first]
+    if state is not None:
+        first = first - state
+    phases = sums - first[rows.of_tokens]
+    return moved(phases, 0, axis), before[rows.last] - first
+
+
+def moved(values: Any, axis: int, to: int) -> Any:
+    """The view with an axis in another place."""
+    return (
+        np.moveaxis(values, axis, to)
+        if isinstance(values, np.ndarray)
+        else values.movedim(axis, to)
+    )
+
+
+def _zeros(arrays: Arrays, shape: Any) -> Any:
+    if arrays.is_torch:
+        return arrays._beside(arrays.xp.zeros(shape, dtype=arrays.int64, device=arrays.device))
+    return np.zeros(shape, np.int64)
+
+
+def state_given(arrays: Arrays, state: Any, shape: list[int], axes: str) -> Any:
+    """The state that a call begins from, checked; None stays."""
+    if state is None:
+        return None
+    if arguments.dtype_name(getattr(state, "dtype", None)).startswith(("float", "bfloat")):
+        hint = "a state is in turns: radians times 2^64 / (2 pi), modulo 2^64"
+        wrong_type(arrays.function, "state", "int64", arguments.dtype_name(state.dtype), hint)
+    given = arrays.integers("state", state, ("int64",))
+    if list(given.shape) != shape:
+        expected = f"shape [{axes}] = {shape}"
+        wrong_value(arrays.function, "state", expected, f"shape {list(given.shape)}")
+    return given
+
+
+# --- public
+
+
+if TYPE_CHECKING:
+
+    @overload
+    def accumulated_phases(steps: TensorLike, *, axis: int, state: Any = ...,
+                           starts: Integers | None = ...) -> Tensor: ...  # fmt: skip
+    @overload
+    def accumulated_phases(steps: SupportsArray[Number], *, axis: int, state: Any = ...,
+                           starts: Integers | None = ...) -> Array[np.int64]: ...  # fmt: skip
+
+
+def accumulated_phases(
+    steps: Any,
+    *,
+    axis: int,
+    state: npt.ArrayLike | torch.Tensor | None = None,
+    starts: npt.ArrayLike | torch.Tensor | None = None,
+) -> Any:
+    """The angle of every token as the sum of all steps up to and with it, exact.
+
+    Each step is taken as it is, and becomes turns times 2^64, rounded once. So the phases of a
+    million tokens are off by no more than those of one call in a thousand: n * 2^-65 turns.
+
+    Args:
+        steps: radians, any shape, float16, bfloat16, float32 or float64.
+        axis: that of the tokens.
+        state: int64, the phases before the first token, of the shape of `steps` without the axis;
+            default 0. The phases of the last token are the state of the next call.
+        starts: ``[rows + 1]`` integers from 0 to the number of tokens, where rows of packed tokens
+            begin: each is summed from 0, or from its own state, ``[rows, ...]``.
+
+    Returns:
+        int64 like `steps`, turns times 2^64; they wrap as angles do. No gradient flows through
+        integers: `selective_rotary_qk` has one.
+
+    Raises:
+        ValueError: steps that are not finite or beyond 2^31 radians, where they can be looked at
+            (on CUDA a NaN counts as 0); an axis, a state or starts that do not fit.
+        TypeError: impossible dtypes, a state that is not int64.
+
+    Example:
+        >>> import numpy as np
+        >>> import posenc_native as pn
+        >>> steps = np.full(3, np.pi / 4, np.float32)
+        >>> phases = pn.accumulated_phases(steps, axis=0)
+        >>> (phases / 2.0**64).round(6)  # turns
+        array([0.125, 0.25 , 0.375])
+        >>> again = pn.accumulated_phases(steps[2:], axis=0, state=phases[1])
+        >>> bool((again == phases[2:]).all())
+        True
+
+    Source: the angles of Selective RoPE (arXiv:2511.17388) and of Mamba-3 (ICLR 2026).
+    """
+    function = "accumulated_phases"
+    arrays = Arrays(function, None, None, steps=steps, state=state, starts=starts)
+    steps = arrays.floats("steps", steps)
+    if not arguments.is_count(axis) or not -steps.ndim <= axis < steps.ndim:
+        axes = f"an axis of steps, {-steps.ndim} .. {steps.ndim - 1}"
+        wrong_value(function, "axis", axes if steps.ndim else "steps with an axis", axis)
+    axis = int(axis) % steps.ndim
+    check_steps(arrays, steps)
+    rows = rows_given(arrays, starts, steps.shape[axis])
+    others = [n for i, n in enumerate(steps.shape) if i != axis]
+    before = others if rows is None else [rows.count, *others]
+    axes = "the axes of steps but that of the tokens"
+    state = state_given(arrays, state, before, axes if rows is None else f"rows, {axes}")
+    return phases_and_state(arrays, turns_of(arrays, steps), state, rows, axis)[0]
+
+
+def rows_given(arrays: Arrays, starts: Any, tokens: int) -> Rows | None:
+    """The rows that starts describe."""
+    if starts is None:
+        return None
+    given = arrays.integers("starts", starts, arguments.INTEGER_DTYPES)
+    if given.ndim != 1:
+        wrong_value(arrays.function, "starts", "shape [rows + 1]", f"shape {list(given.shape)}")
+    return Rows(arrays, given, tokens)
+
+
+if TYPE_CHECKING:
+
+    @overload
+    def phase_tables(phases: TensorLike, dtype: Dtype = ...) -> Pair[Tensor]: ...
+    @overload
+    def phase_tables(phases: SupportsArray[Any], dtype: Any = ...) -> Pair[Array[Any]]: ...
+
+
+def phase_tables(phases: Any, dtype: Any = None) -> tuple[Any, Any]:
+    """Cosines and sines of phases, exact: what `apply_rotary_tables` takes, by head.
+
+    Args:
+        phases: int64, turns times 2^64, any shape: `accumulated_phases`.
+        dtype: float16, bfloat16, float32 (default) or float64, of NumPy or torch.
+
+    Returns:
+        ``(cos, sin)``, each like `phases`; float32 is off by at most 1.2e-7.
+
+    Raises:
+        TypeError: phases that are not int64, an impossible dtype.
+
+    Example:
+        >>> import numpy as np
+        >>> import posenc_native as pn
+        >>> quarter = np.array([0, 2**62])
+        >>> cos, sin = pn.phase_tables(quarter)
+        >>> cos + 0.0, sin
+        (array([1., 0.], dtype=float32), array([0., 1.], dtype=float32))
+    """
+    function = "phase_tables"
+    arrays = Arrays(function, None, None, phases=phases)
+    phases = arrays.integers("phases", phases, ("int64",))
+    if phases.ndim == 0:
+        cos, sin = phase_tables(phases.reshape(1), dtype)
+        return cos[0], sin[0]
+    # They are positions, one for each pair, at a frequency of one unit.
+    pairs = phases.shape[-1]
+    unit = arrays.constant([_UNIT] * pairs)
+    points = moved(phases, -1, 0)
+    return rotary_tables(points, unit, axis_map=arrays.arange(pairs), dtype=dtype)

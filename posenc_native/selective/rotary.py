@@ -1,0 +1,116 @@
+"""Queries and keys turned by angles that the data decide, and the state to go on from.
+
+Steps in the order of the layout become phases [b, h, s, P], which is the order of tables by head;
+`apply_rotary_qk_tables` does the rest. Autograd has gradients of q, k and steps from the inputs
+alone; phases are computed again in the backward.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from posenc_native.base import arguments
+from posenc_native.base.suggestions.vocabulary import check_given, takes_words, unknown_keywords
+
+from .angles import FUNCTION, Angles, Selective, turned
+
+if TYPE_CHECKING:
+    import torch
+
+    from posenc_native.base.kinds import Array, Number, Pairing, SupportsArray, Tensor, TensorLike
+
+__all__ = ["selective_rotary_qk"]
+
+
+if TYPE_CHECKING:
+
+    @overload
+    def selective_rotary_qk(q: TensorLike, k: TensorLike | None, steps: Any,
+                            **options: Any) -> tuple[Tensor, Any, Tensor]: ...  # fmt: skip
+    @overload
+    def selective_rotary_qk(q: SupportsArray[Number], k: SupportsArray[Number] | None, steps: Any,
+                            **options: Any
+    ) -> tuple[Array[Number], Any, Array[np.int64]]: ...  # fmt: skip
+
+
+@takes_words
+def selective_rotary_qk(
+    q: Any,
+    k: Any,
+    steps: Any,
+    *,
+    state: npt.ArrayLike | torch.Tensor | None = None,
+    starts: npt.ArrayLike | torch.Tensor | None = None,
+    layout: str = "bshd",
+    pairing: Pairing = "half",
+    rotary_start: int = 0,
+    scale: float = 1.0,
+    inverse: bool = False,
+    out_pairing: Pairing | Literal["same"] = "same",
+    inplace: bool = False,
+    out: tuple[Any, Any] | None = None,
+    **unknown: NoReturn,
+) -> tuple[Any, Any, Any]:
+    """Rotate queries and keys by angles that the data decide: sums of steps along the tokens.
+
+    The angle of pair p of token t is ``state[p] + steps[0, p] + ... + steps[t, p]``, exact: steps
+    are summed as integers, so one call of n tokens, n calls of one and any chunks have the same
+    bits, on any number of threads, from NumPy and torch.
+
+    Args:
+        q, k: arrays or tensors, float16, bfloat16, float32 or float64, of one shape but for heads.
+            One of them may be None, and is then in the result.
+        steps: radians, with the axes of `layout` and P pairs in place of d: ``[b, s, h, P]``; of
+            any of the four float dtypes. h is 1, or divides the heads of q and k, whose
+            neighbours then share the steps of one.
+        state: int64, where the first token's sum begins, turns times 2^64: ``[b, h, P]``, without
+            the axes that `layout` lacks; default 0.
+        starts: ``[rows + 1]`` integers from 0 to the number of tokens, where rows of packed tokens
+            begin ("thd", "shd"); each has a state of its own then, ``[rows, h, P]``.
+        layout, pairing, rotary_start, scale, inverse, out_pairing: as in `apply_rotary_qk`. 2P dims
+            from `rotary_start` on are rotated.
+        inplace, out: as in `apply_rotary_qk`; not where steps require a gradient.
+
+    Returns:
+        ``(q, k, state)``: q and k rotated, and the state after the last token (of each row), to be
+        passed to the next call. Gradients reach q, k and steps, none flows through the state.
+
+    Raises:
+        ValueError: steps that are not finite or beyond 2^31 radians, where they can be looked at
+            (on CUDA or compiled they make everything from there on NaN); shapes, layout, starts or
+            a state that do not fit. Nothing has been written then.
+        TypeError: impossible dtypes, such as a state in float32.
+
+    Example:
+        >>> import numpy as np
+        >>> import posenc_native as pn
+        >>> rng = np.random.default_rng(0)
+        >>> q, k = rng.standard_normal((2, 1, 6, 4, 16))
+        >>> steps = rng.standard_normal((1, 6, 1, 8)) * 0.1
+        >>> all_q, all_k, state = pn.selective_rotary_qk(q, k, steps)
+        >>> _, _, before = pn.selective_rotary_qk(q[:, :5], k[:, :5], steps[:, :5])
+        >>> last = [x[:, 5:] for x in (q, k, steps)]
+        >>> last_q, last_k, after = pn.selective_rotary_qk(*last, state=before)
+        >>> bool((last_q[:, 0] == all_q[:, 5]).all()), bool((after == state).all())
+        (True, True)
+
+    Source: Selective RoPE (Movahedi et al., ICLR 2026, arXiv:2511.17388); Mamba-3 (ICLR 2026).
+    """
+    if unknown:
+        unknown_keywords(FUNCTION, unknown, selective_rotary_qk)
+    check_given(selective_rotary_qk, q, k, steps)
+    if not (arguments.is_tensor(q) or arguments.is_tensor(k)):
+        q, k = (x if x is None else arguments.as_operand(FUNCTION, n, x) if out or not inplace
+                else x for n, x in (("q", q), ("k", k)))  # fmt: skip
+    options = Selective(layout, pairing, rotary_start, scale, inverse, out_pairing)
+    angles = Angles(q, k, steps, state, starts, options)
+    to: dict[str, Any] = {"inplace": inplace} if out is None else {"out": out, "inplace": inplace}
+    if angles.arrays.is_torch:
+        from .gradients import rotate
+
+        return rotate(q, k, angles, starts, to)
+    cos, sin, after = angles.tables()
+    return (*turned(q, k, angles, cos, sin, to), after)
