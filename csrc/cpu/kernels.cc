@@ -125,4 +125,8 @@ void relative_shift_back(const RelativeArgs& args, int64_t begin, int64_t end) {
   kernels().relative_shift_back(args, begin, end);
 }
 
+void phase_tables(const PhaseTablesArgs& args, int64_t begin, int64_t end) {
+  kernels().phase_tables(args, begin, end);
+}
+
 }  // namespace posenc::cpu

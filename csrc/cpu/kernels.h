@@ -13,6 +13,7 @@
 
 #include "core/lookup.h"
 #include "core/norm_rotary.h"
+#include "core/phases.h"
 #include "core/rotary.h"
 #include "core/sinusoidal.h"
 #include "core/toeplitz.h"
@@ -48,6 +49,11 @@ void relative_gather(const RelativeArgs& args, int64_t begin, int64_t end);
 void relative_scatter(const RelativeArgs& args, int64_t begin, int64_t end);
 // Scatter without an index.
 void relative_shift_back(const RelativeArgs& args, int64_t begin, int64_t end);
+
+// Sums the columns [begin, end).
+void accumulate(const AccumulateArgs& args, int64_t begin, int64_t end);
+// Writes the numbers [begin, end).
+void phase_tables(const PhaseTablesArgs& args, int64_t begin, int64_t end);
 
 // Names of the compiled SIMD targets that this processor can run, best first; of the one in use.
 std::vector<std::string> available_targets();

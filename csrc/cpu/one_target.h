@@ -15,6 +15,7 @@
 // After HWY_TARGET:
 #include "core/lookup.h"
 #include "core/norm_rotary.h"
+#include "core/phases.h"
 #include "core/rotary.h"
 #include "core/sinusoidal.h"
 #include "core/toeplitz.h"
@@ -38,5 +39,6 @@ void diagonal_sums(const ToeplitzArgs& args, int64_t begin, int64_t end);
 void relative_gather(const RelativeArgs& args, int64_t begin, int64_t end);
 void relative_shift_back(const RelativeArgs& args, int64_t begin, int64_t end);
 void relative_scatter(const RelativeArgs& args, int64_t begin, int64_t end);
+void phase_tables(const PhaseTablesArgs& args, int64_t begin, int64_t end);
 
 }  // namespace posenc::cpu::HWY_NAMESPACE

@@ -9,6 +9,7 @@
 
 #include "core/lookup.h"
 #include "core/norm_rotary.h"
+#include "core/phases.h"
 #include "core/rotary.h"
 #include "core/sinusoidal.h"
 #include "core/toeplitz.h"
@@ -164,6 +165,21 @@ void scatter(RelativeArgs args, const Runner& runner) {
   runs.give_to(args);
   runner(args.rows(), bytes + args.rows() * args.keys * item_size(args.dtype),
          [&](int64_t begin, int64_t end) { relative_scatter(args, begin, end); });
+}
+
+// A step takes as long as to read or to write 64 bytes.
+template <typename Runner>
+void accumulate_phases(const AccumulateArgs& args, const Runner& runner) {
+  if (args.tokens() == 0 || args.columns() == 0) return;
+  const int64_t bytes = args.outer() * args.tokens() * args.pairs() * 64;
+  runner(args.columns(), bytes, [&](int64_t begin, int64_t end) { accumulate(args, begin, end); });
+}
+
+template <typename Runner>
+void write_phase_tables(const PhaseTablesArgs& args, const Runner& runner) {
+  if (args.count == 0) return;
+  const int64_t bytes = args.count * (8 + 2 * item_size(args.dtype));
+  runner(args.count, bytes, [&](int64_t begin, int64_t end) { phase_tables(args, begin, end); });
 }
 
 }  // namespace posenc::cpu

@@ -12,6 +12,7 @@ const Kernels& kernels_of<HWY_TARGET>() {
       HWY_NAMESPACE::sinusoidal,       HWY_NAMESPACE::toeplitz,
       HWY_NAMESPACE::diagonal_sums,    HWY_NAMESPACE::relative_gather,
       HWY_NAMESPACE::relative_scatter, HWY_NAMESPACE::relative_shift_back,
+      HWY_NAMESPACE::phase_tables,
   };
   return kKernels;
 }

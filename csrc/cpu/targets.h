@@ -8,6 +8,7 @@
 namespace posenc {
 struct NormRotaryArgs;
 struct NormRotaryGradientArgs;
+struct PhaseTablesArgs;
 struct RelativeArgs;
 struct RotaryArgs;
 struct RotaryGradientArgs;
@@ -34,6 +35,7 @@ struct Kernels {
   void (*relative_gather)(const RelativeArgs& args, int64_t begin, int64_t end);
   void (*relative_scatter)(const RelativeArgs& args, int64_t begin, int64_t end);
   void (*relative_shift_back)(const RelativeArgs& args, int64_t begin, int64_t end);
+  void (*phase_tables)(const PhaseTablesArgs& args, int64_t begin, int64_t end);
 };
 
 // Of a target of Highway's that was compiled: target.cc.

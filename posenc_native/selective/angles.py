@@ -21,7 +21,7 @@ from .phases import (
     phases_and_state,
     rows_given,
     state_given,
-    turns_of,
+    sums_of_numbers,
 )
 
 __all__ = ["FUNCTION", "Angles", "Selective", "turned"]
@@ -128,14 +128,12 @@ class Angles:
         arrays = self.arrays
         steps = self.in_order(self.steps)
         axis = steps.ndim - 2
-        phases, state = phases_and_state(
-            arrays, turns_of(arrays, steps), self.state, self.rows, axis
-        )
+        phases, state = phases_and_state(arrays, steps, self.state, self.rows, axis)
         cos, sin = phase_tables(phases, getattr(arrays.xp, self.real))
         if not self.seen:
             # Nobody has looked at them: from a step that is no angle on nothing is one.
             bad = arrays.whole(~(steps.detach().abs() <= LARGEST))
-            wrong = phases_and_state(arrays, bad, None, self.rows, axis)[0] > 0
+            wrong = sums_of_numbers(arrays, bad, self.rows, axis) > 0
             cos, sin = (table.masked_fill(wrong, float("nan")) for table in (cos, sin))
         return cos, sin, state
 

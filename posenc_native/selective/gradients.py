@@ -21,7 +21,7 @@ from posenc_native.engines.tensors.composed.phases import moving
 from posenc_native.engines.tensors.following import needs_grad, transformed
 
 from .angles import FUNCTION, Angles, Selective, turned
-from .phases import Rows, moved, phases_and_state
+from .phases import Rows, moved, sums_of_numbers
 
 __all__ = ["rotate"]
 
@@ -42,7 +42,7 @@ def rotate(
     cos, sin, state = angles.tables()
     if transformed():
         own = angles.in_order(steps).to(cos.dtype)
-        angle, _ = phases_and_state(angles.arrays, own, None, angles.rows, own.ndim - 2)
+        angle = sums_of_numbers(angles.arrays, own, angles.rows, own.ndim - 2)
         cos, sin = moving(cos, sin, angle)
     return (*turned(q, k, angles, cos, sin, to), state)
 

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_type, wrong_value
+from posenc_native.engines import backend
 from posenc_native.engines.arrays import Arrays
 from posenc_native.rotary.by_tables import rotary_tables
 from posenc_native.spectra.frequencies import EXACT, TWO_PI
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "Rows", "accumulated_phases", "check_steps", "phase_tables", "phases_and_state", "rows_given",
-    "state_given", "turns_of",
+    "Rows", "accumulated_phases", "check_steps", "moved", "phase_tables", "phases_and_state",
+    "rows_given", "state_given", "sums_of_numbers",
 ]  # fmt: skip
 
 LARGEST = 2.0**31  # radians of a step
@@ -140,29 +141,55 @@ class Rows:
 
 
 def phases_and_state(
-    arrays: Arrays, turns: Any, state: Any, rows: Rows | None, axis: int
+    arrays: Arrays, steps: Any, state: Any, rows: Rows | None, axis: int
 ) -> tuple[Any, Any]:
-    """Phases after each token, of the shape of its turns, and the state after the last ones.
+    """Phases after each token, of the shape of its steps, and the state after the last ones.
 
     state: of the shape without the axis of tokens; with rows, theirs is an axis before.
     """
-    xp = arrays.xp
-    sums = xp.cumsum(turns, axis)
-    if rows is None:
-        if state is not None:
-            sums = sums + xp.expand_dims(state, axis) if xp is np else sums + state.unsqueeze(axis)
-        if turns.shape[axis] == 0:
-            others = [n for i, n in enumerate(turns.shape) if i != axis]
-            return sums, _zeros(arrays, others) if state is None else state + 0
-        return sums, sums.take(-1, axis) if xp is np else sums.select(axis, -1).clone()
+    sums = _sums_of(arrays, steps, state if rows is None else None, axis)
+    if rows is not None:
+        return summed_by_rows(arrays, sums, state, rows, axis)
+    if steps.shape[axis] > 0:
+        return sums, sums.take(-1, axis) if arrays.xp is np else sums.select(axis, -1).clone()
+    others = [n for i, n in enumerate(steps.shape) if i != axis]
+    return sums, _zeros(arrays, others) if state is None else state + 0
+
+
+def _sums_of(arrays: Arrays, steps: Any, state: Any, axis: int) -> Any:
+    """Sums of steps as turns, from a state on."""
+    # As native code takes them: [..., s, P].
+    last = axis == steps.ndim - 1
+    laid = steps[..., None] if last else moved(steps, axis, -2)
+    before = state if state is None or not last else state[..., None]
+    if arrays.is_torch:
+        from .operators import accumulated_phases as native
+
+        sums = native(laid, before)
+        if sums is None:
+            sums = turns_of(arrays, laid).cumsum(-2)
+            sums = sums if before is None else sums + before.unsqueeze(-2)
+    else:
+        sums = backend.implementation.accumulated_phases(laid, before)
+    return sums[..., 0] if last else moved(sums, -2, axis)
+
+
+def summed_by_rows(arrays: Arrays, sums: Any, state: Any, rows: Rows, axis: int) -> tuple[Any, Any]:
+    """Sums over all tokens, counted from the beginning of each row; and those of whole rows."""
     sums = moved(sums, axis, 0)
-    nothing = _zeros(arrays, (1, *sums.shape[1:]))
-    before = xp.concatenate((nothing, sums))
+    nothing = sums[:1] * 0 if sums.shape[0] else _zeros(arrays, (1, *sums.shape[1:]))
+    before = arrays.xp.concatenate((nothing, sums))
     first = before[rows.first]
     if state is not None:
         first = first - state
     phases = sums - first[rows.of_tokens]
     return moved(phases, 0, axis), before[rows.last] - first
+
+
+def sums_of_numbers(arrays: Arrays, numbers: Any, rows: Rows | None, axis: int) -> Any:
+    """Sums of any numbers along the tokens, from 0 for each row."""
+    sums = arrays.xp.cumsum(numbers, axis)
+    return sums if rows is None else summed_by_rows(arrays, sums, None, rows, axis)[0]
 
 
 def moved(values: Any, axis: int, to: int) -> Any:
@@ -262,7 +289,7 @@ def accumulated_phases(
     before = others if rows is None else [rows.count, *others]
     axes = "the axes of steps but that of the tokens"
     state = state_given(arrays, state, before, axes if rows is None else f"rows, {axes}")
-    return phases_and_state(arrays, turns_of(arrays, steps), state, rows, axis)[0]
+    return phases_and_state(arrays, steps, state, rows, axis)[0]
 
 
 def rows_given(arrays: Arrays, starts: Any, tokens: int) -> Rows | None:
@@ -305,13 +332,21 @@ def phase_tables(phases: Any, dtype: Any = None) -> tuple[Any, Any]:
         (array([1., 0.], dtype=float32), array([0., 1.], dtype=float32))
     """
     function = "phase_tables"
-    arrays = Arrays(function, None, None, phases=phases)
+    arrays = Arrays(function, dtype, None, phases=phases)
     phases = arrays.integers("phases", phases, ("int64",))
     if phases.ndim == 0:
         cos, sin = phase_tables(phases.reshape(1), dtype)
         return cos[0], sin[0]
-    # They are positions, one for each pair, at a frequency of one unit.
-    pairs = phases.shape[-1]
-    unit = arrays.constant([_UNIT] * pairs)
-    points = moved(phases, -1, 0)
-    return rotary_tables(points, unit, axis_map=arrays.arange(pairs), dtype=dtype)
+    if arrays.is_torch:
+        from .operators import phase_tables as native
+
+        tables = native(phases, arrays.dtype)
+        if tables is not None:
+            return tables
+        # They are positions, one for each pair, at a frequency of one unit.
+        pairs = phases.shape[-1]
+        unit = arrays.constant([_UNIT] * pairs)
+        points = moved(phases, -1, 0)
+        return rotary_tables(points, unit, axis_map=arrays.arange(pairs), dtype=dtype)
+    ordered = np.ascontiguousarray(phases)
+    return backend.implementation.phase_tables(ordered, np.dtype(arrays.dtype))  # type: ignore[no-any-return]

@@ -140,6 +140,7 @@ void define_bound(py::module_& door);  // the type of bound calls, made when the
 void define_bound_rotary(py::module_& m);
 void define_bound_tables(py::module_& m);
 void define_relative(py::module_& m);
+void define_phases(py::module_& m);
 void define_relative_door(py::module_& door);
 void define_cuda_on_host(py::module_& m);  // where its kernels are those
 

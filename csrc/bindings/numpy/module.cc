@@ -32,6 +32,7 @@ PYBIND11_MODULE(unguarded, m, pybind11::mod_gil_not_used()) {
   define_rotary(m, door);
   define_norm_rotary(m, door);
   define_relative(m);
+  define_phases(m);
   define_relative_door(door);
   define_bound(door);
   define_bound_rotary(m);

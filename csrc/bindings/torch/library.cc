@@ -55,6 +55,7 @@ STABLE_TORCH_LIBRARY(posenc_native, m) {
   define_rotary(m);
   define_norm_rotary(m);
   define_relative(m);
+  define_phases(m);
   m.def("current_target() -> str");
   m.def("set_target(str name) -> bool");
   m.def("cuda_architectures() -> str");
@@ -65,6 +66,7 @@ STABLE_TORCH_LIBRARY(posenc_native, m) {
 STABLE_TORCH_LIBRARY_IMPL(posenc_native, CPU, m) {
   posenc::operators::implement(m);
   posenc::operators::implement_turns_on_cpu(m);
+  posenc::operators::implement_phases_on_cpu(m);
 }
 
 #ifdef POSENC_CUDA_ARCHITECTURES

@@ -11,12 +11,16 @@ void define_sinusoidal(Library& m);
 void define_rotary(Library& m);
 void define_norm_rotary(Library& m);
 void define_relative(Library& m);
+void define_phases(Library& m);
 
 // The same functions serve every device: they look where their tensors are.
 void implement_sinusoidal(Library& m);
 void implement_rotary(Library& m);
 void implement_norm_rotary(Library& m);
 void implement_relative(Library& m);
+
+// Phases that data decide, of the CPU alone.
+void implement_phases_on_cpu(Library& m);
 
 // Frequencies in turns: on the CPU, and for calls without a tensor that would name a device.
 void implement_turns_on_cpu(Library& m);

@@ -26,9 +26,11 @@ from .rotary import (
     rotary_backward,
     rotary_tables,
 )
+from .selective import accumulated_phases, phase_tables
 from .sinusoids import add_sinusoidal, sinusoidal
 
 __all__ = [
+    "accumulated_phases",
     "add_sinusoidal",
     "add_toeplitz_bias",
     "apply_rotary",
@@ -38,6 +40,7 @@ __all__ = [
     "diagonal_sums",
     "norm_rotary_qk",
     "norm_rotary_qk_tables",
+    "phase_tables",
     "relative_gather",
     "relative_scatter",
     "rotary_append",

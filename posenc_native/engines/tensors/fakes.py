@@ -78,6 +78,14 @@ def register() -> None:
         shape = (*grad.shape[grad.ndim - 2 - keep : -2], *counts)
         return grad.new_empty(shape, dtype=dtype)
 
+    @fake("accumulated_phases")
+    def _(steps, state):  # type: ignore[no-untyped-def]
+        return steps.new_empty(steps.shape, dtype=torch.int64)
+
+    @fake("phase_tables")
+    def _(phases, dtype):  # type: ignore[no-untyped-def]
+        return tuple(phases.new_empty(phases.shape, dtype=dtype) for _ in range(2))
+
     @fake("frequency_turns")
     def _(inv_freq):  # type: ignore[no-untyped-def]
         return inv_freq.new_empty((2, inv_freq.shape[0]), dtype=torch.int64)
