@@ -21,6 +21,7 @@ from .learned import LearnedPositionalEncoding, RecurrentPositionalEncoding
 from .norm_rotary import NormRotaryEmbedding
 from .query_terms import RelativePositionalEncoding, ShawRelativePosition
 from .rotary import LearnedRotaryEmbedding, RotaryEmbedding, XPos
+from .selective import SelectiveRotaryEmbedding, SelectiveState
 from .sinusoidal import (
     FourierFeatures,
     SinusoidalEmbedding,
@@ -50,6 +51,8 @@ __all__ = [
     "RelativePositionalEncoding",
     "RotaryEmbedding",
     "Sandwich",
+    "SelectiveRotaryEmbedding",
+    "SelectiveState",
     "ShawRelativePosition",
     "SinusoidalEmbedding",
     "SinusoidalPositionalEncoding",

@@ -28,6 +28,9 @@ MODULES = {
     "NormRotaryEmbedding": lambda: pnn.NormRotaryEmbedding(16, weight_offset=1.0),
     "RecurrentPositionalEncoding": lambda: pnn.RecurrentPositionalEncoding(8, hidden=5),
     "RelativePositionalEncoding": lambda: pnn.RelativePositionalEncoding(16, 2),
+    "SelectiveRotaryEmbedding": lambda: pnn.SelectiveRotaryEmbedding(
+        8, 12, 3, rank=None, gate="pair", bias=True
+    ),
     "ShawRelativePosition": lambda: pnn.ShawRelativePosition(8, 3),
     "SinusoidalEmbedding": lambda: pnn.SinusoidalEmbedding(8, learned_scale=0.7),
     "SinusoidalPositionalEncoding": lambda: pnn.SinusoidalPositionalEncoding(

@@ -1,0 +1,269 @@
+"""The module of rotations whose angles the tokens decide: Selective RoPE."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from posenc_native.base import arguments
+from posenc_native.base.arguments import wrong_value
+from posenc_native.selective.rotary import selective_rotary_qk
+
+from .initial import reset_layers
+from .module import Described, flag, positive_size
+
+if TYPE_CHECKING:
+    from posenc_native.base.kinds import Pairing
+
+__all__ = ["SelectiveRotaryEmbedding", "SelectiveState"]
+
+
+class SelectiveState(NamedTuple):
+    """What a decoder keeps of the tokens before, beside its cache.
+
+    Attributes:
+        phases: int64 ``[b, heads, P]``, turns times 2^64: where each pair stands.
+        projected: ``[b, kernel_size - 1, heads * P]``, what the convolution still looks at.
+    """
+
+    phases: Tensor
+    projected: Tensor
+
+
+class _OfEachHead(nn.Module):
+    """A linear map for each head, of columns of one length that is learned."""
+
+    def __init__(self, heads: int, width: int, results: int) -> None:
+        super().__init__()
+        self.weight: nn.Parameter = nn.Parameter(torch.empty(heads, width, results))
+        self.scalar: nn.Parameter = nn.Parameter(torch.empty(heads))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Begin anew."""
+        for weight in self.weight:
+            nn.init.kaiming_uniform_(weight)
+        nn.init.ones_(self.scalar)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = F.normalize(self.weight, dim=-2) * self.scalar[:, None, None]
+        return torch.einsum("bshi,hio->bsho", x, weight).flatten(-2)
+
+
+class _Convolution(nn.Module):
+    """A sum over the last tokens, with weights of each channel."""
+
+    def __init__(self, channels: int, size: int) -> None:
+        super().__init__()
+        self.size = size
+        self.weight: nn.Parameter = nn.Parameter(torch.empty(channels, 1, size))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """As torch's convolutions begin."""
+        nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Of ``[b, size - 1 + s, channels]`` the results for the last s tokens."""
+        return F.conv1d(x.transpose(1, 2), self.weight, groups=x.shape[-1]).transpose(1, 2)
+
+
+class SelectiveRotaryEmbedding(Described):
+    """Rotates q and k by angles that the tokens decide.
+
+    ``steps = temperature * gate * (conv(projection(normalized tokens)) + exp(bias))``
+
+    The angle of a token is the sum of all steps up to it, exact: `selective_rotary_qk`.
+
+    Args:
+        head_dim: dims of a head of q and k; all are rotated, P = head_dim / 2 pairs.
+        model_dim: dims of the tokens, a multiple of `heads`.
+        heads: heads of steps; they divide those of q and k.
+        rank: of the projection, ``phi_proj``; None: each head projects its part of the token, with
+            columns of one length.
+        kernel_size: tokens that the convolution ``phi_conv1d`` looks at; None: each projection less
+            the one before, so that the angle is that of its token alone.
+        activation: of the convolution, None or "silu".
+        gate: None, or a sigmoid of the tokens for each head ("head", with `gate_rank` "low_rank")
+            or for each pair ("pair").
+        gate_rank: of gates "low_rank" and "pair".
+        bias: whether every step gets a learned share, the exponential of ``phi_bias``.
+        base: of the temperature, which is ``largest * base^(-p / P)`` in pair p; at least 1.
+        largest: temperature of pair 0.
+        learned_temperature: whether it learns.
+        layout, pairing: as in `selective_rotary_qk`.
+
+    Parameters have the names and shapes of the published implementation, whose ``state_dict``
+    loads.
+
+    Raises:
+        ValueError: sizes that do not fit, other words.
+        TypeError: impossible types.
+
+    Example:
+        >>> import torch
+        >>> from posenc_native import nn as pnn
+        >>> rotate = pnn.SelectiveRotaryEmbedding(16, 64, heads=2)
+        >>> tokens, q, k = torch.randn(1, 5, 64), torch.randn(1, 5, 4, 16), torch.randn(1, 5, 2, 16)
+        >>> rotated_q, rotated_k, state = rotate(q, k, tokens)
+        >>> state.phases.shape
+        torch.Size([1, 2, 8])
+        >>> step = torch.randn(1, 1, 64)  # the next token goes on from the state
+        >>> next_q, _, state = rotate(torch.randn(1, 1, 4, 16), None, step, state)
+
+    Source: Movahedi et al., "Selective Rotary Position Embedding", ICLR 2026, arXiv:2511.17388.
+    """
+
+    __call__: Callable[..., Any]
+
+    def __init__(
+        self,
+        head_dim: int,
+        model_dim: int,
+        heads: int = 1,
+        *,
+        rank: int | None = 16,
+        kernel_size: int | None = 4,
+        activation: Literal["silu"] | None = None,
+        gate: Literal["head", "low_rank", "pair"] | None = None,
+        gate_rank: int = 16,
+        bias: bool = False,
+        base: float = 500000.0,
+        largest: float = 1.0,
+        learned_temperature: bool = False,
+        layout: str = "bshd",
+        pairing: Pairing = "half",
+    ) -> None:
+        super().__init__()
+        function = type(self).__name__
+        self.head_dim: int = positive_size(function, "head_dim", head_dim)
+        self.model_dim: int = positive_size(function, "model_dim", model_dim)
+        self.heads: int = positive_size(function, "heads", heads)
+        if head_dim % 2:
+            wrong_value(function, "head_dim", "an even number", head_dim)
+        if model_dim % heads:
+            wrong_value(function, "model_dim", f"a multiple of {heads} heads", model_dim)
+        if activation not in (None, "silu"):
+            wrong_value(function, "activation", "None or 'silu'", repr(activation))
+        if gate not in (None, "head", "low_rank", "pair"):
+            wrong_value(function, "gate", "None, 'head', 'low_rank' or 'pair'", repr(gate))
+        self.rank: int | None = None if rank is None else positive_size(function, "rank", rank)
+        self.kernel_size: int | None = (
+            None if kernel_size is None else positive_size(function, "kernel_size", kernel_size)
+        )
+        self.activation: str | None = activation
+        self.gate: str | None = gate
+        self.gate_rank: int = positive_size(function, "gate_rank", gate_rank)
+        self.bias: bool = flag(function, "bias", bias)
+        self.base: float = arguments.positive_number(function, "base", base)
+        self.largest: float = arguments.finite_number(function, "largest", largest)
+        if self.base < 1:
+            wrong_value(function, "base", "a number of at least 1", base)
+        self.learned_temperature: bool = flag(function, "learned_temperature", learned_temperature)
+        self.layout: str = layout
+        self.pairing: Any = pairing
+        pairs = head_dim // 2
+        channels = heads * pairs
+        self.phi_proj: nn.Module = (
+            _OfEachHead(heads, model_dim // heads, pairs)
+            if rank is None
+            else nn.Sequential(
+                nn.Linear(model_dim, rank, bias=False), nn.Linear(rank, channels, bias=False)
+            )
+        )
+        if kernel_size is not None:
+            self.phi_conv1d: _Convolution = _Convolution(channels, kernel_size)
+        if bias:
+            self.phi_bias: nn.Parameter = nn.Parameter(torch.empty(1, 1, heads, pairs))
+        self.temperature: nn.Parameter = nn.Parameter(
+            torch.empty(1, 1, 1, pairs), requires_grad=learned_temperature
+        )
+        if gate == "head":
+            self.phase_gate_proj: nn.Module = nn.Linear(model_dim, heads)
+        elif gate is not None:
+            self.phase_gate_proj = nn.Sequential(
+                nn.Linear(model_dim, gate_rank, bias=False),
+                nn.Linear(gate_rank, heads if gate == "low_rank" else channels),
+            )
+        self._reset_own()
+
+    def _reset_own(self) -> None:
+        pairs = self.head_dim // 2
+        powers = [self.largest * self.base ** (-p / pairs) for p in range(pairs)]
+        with torch.no_grad():
+            self.temperature.copy_(torch.tensor(powers).reshape(1, 1, 1, -1))
+            if self.bias:
+                self.phi_bias.zero_()
+
+    def reset_parameters(self) -> None:
+        """Begin anew, as at construction."""
+        for part in self.children():
+            reset_layers(part)
+        self._reset_own()
+
+    def steps(self, tokens: Tensor, state: SelectiveState | None = None) -> tuple[Tensor, Tensor]:
+        """How far tokens ``[b, s, model_dim]`` turn each pair, and what the next ones look at.
+
+        Returns:
+            ``[b, s, heads, P]`` radians in float32 (float64), and the state's ``projected``.
+        """
+        function = type(self).__name__
+        if tokens.ndim != 3 or tokens.shape[-1] != self.model_dim:
+            expected = f"shape [b, s, {self.model_dim}]"
+            wrong_value(function, "tokens", expected, f"shape {list(tokens.shape)}")
+        of_heads = tokens.unflatten(-1, (self.heads, -1))
+        length = of_heads.square().sum(-1, keepdim=True)
+        of_heads = of_heads * torch.rsqrt(length + 1e-6)
+        flat = of_heads.flatten(-2)
+        projected = self.phi_proj(of_heads if self.rank is None else flat)
+        looks_back = 1 if self.kernel_size is None else self.kernel_size - 1
+        if state is None:
+            before = projected.new_zeros(len(projected), looks_back, projected.shape[-1])
+        else:
+            before = state.projected.to(projected.dtype)
+        seen = torch.cat((before, projected), dim=1)
+        if self.kernel_size is None:
+            phi = projected - seen[:, :-1]
+        else:
+            phi = self.phi_conv1d(seen)
+            phi = F.silu(phi) if self.activation else phi
+        phi = phi.unflatten(-1, (self.heads, -1))
+        if self.bias:
+            phi = phi + self.phi_bias.exp()
+        if self.gate is not None:
+            opened = self.phase_gate_proj(flat).sigmoid()
+            opened = opened.unflatten(-1, (self.heads, -1))  # [b, s, h, 1 or P]
+            phi = phi * opened
+        real = torch.float64 if phi.dtype == torch.float64 else torch.float32
+        kept = seen[:, seen.shape[1] - looks_back :]
+        return phi.to(real) * self.temperature.to(real), kept
+
+    def forward(
+        self, q: Tensor, k: Tensor | None, tokens: Tensor, state: SelectiveState | None = None
+    ) -> tuple[Tensor, Tensor | None, SelectiveState]:
+        """Rotate q and k of these tokens, which follow those of the state.
+
+        Args:
+            q, k: as in `selective_rotary_qk`, in the module's layout; k may be None.
+            tokens: ``[b, s, model_dim]``, what the attention gets.
+            state: of the tokens before; None at the first.
+
+        Returns:
+            ``(q, k, state)``.
+        """
+        steps, projected = self.steps(tokens, state)
+        letters = "bshd"
+        order = [letters.index(letter) for letter in self.layout if letter in letters]
+        if sorted(order) != [0, 1, 2, 3]:
+            function = type(self).__name__
+            wrong_value(function, "layout", "the letters b, s, h and d", repr(self.layout))
+        phases = None if state is None else state.phases
+        turned_q, turned_k, phases = selective_rotary_qk(
+            q, k, steps.permute(order), state=phases, layout=self.layout, pairing=self.pairing
+        )
+        return turned_q, turned_k, SelectiveState(phases, projected)
