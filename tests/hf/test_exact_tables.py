@@ -173,6 +173,23 @@ def test_other_weights_other_tables() -> None:
             assert error < 2.0**-24
 
 
+def test_other_settings_other_tables() -> None:
+    """A pipeline may change them between steps: a scale, a list of sizes."""
+    module = RoPE(torch.cos)
+    module.scale, module.sizes = 1.0, [2.0]
+    module.make = lambda angles: (angles * module.scale * module.sizes[0]).cos()
+    forward = exact(module)
+    for change in (
+        lambda: None,
+        lambda: setattr(module, "scale", 0.5),
+        lambda: module.sizes.append(3.0) or module.sizes.pop(0),
+        lambda: setattr(module, "make", torch.sin),
+    ):
+        change()
+        for _ in range(2):
+            torch.testing.assert_close(forward(POSITIONS), module(POSITIONS), atol=1e-3, rtol=0)
+
+
 def test_followed_and_compiled_it_is_the_models() -> None:
     module = transformer_cogview4.CogView4RotaryPosEmbed(32, 2, (16, 16))
     x = torch.zeros(1, 4, 16, 16)

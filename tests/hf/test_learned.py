@@ -406,3 +406,14 @@ def test_functions_are_told_by_their_names(name: str, rotates: bool) -> None:
     assert not learned.may_rotate(name, lambda x: x)
     assert not learned.may_rotate(name, lambda *args: args)
     assert not learned.may_rotate(name, torch.nn.Linear)
+
+
+def test_in_place_one_tensor_for_q_and_k_is_turned_once() -> None:
+    x = numbers(2, 7, 3, 16)
+    a = angles(7, 8)
+    circle = torch.polar(torch.ones_like(a), a)
+    ours = learning(of_q_and_k, print, inplace=True)
+    expected = of_q_and_k(x, x, circle)
+    for _ in range(2):  # the first call of a kind is in fresh memory anyway
+        for found, each in zip(ours(x, x, circle), expected, strict=True):
+            torch.testing.assert_close(found, each)

@@ -313,7 +313,9 @@ class Learned:
                 over = inplace
                 if over is None:
                     over = nobody_else_sees(heads, way)
-                over = over and all(map(rotation.may_overwrite, heads))
+                # One tensor that is both q and k would be turned twice.
+                once = len({id(x) for x in heads}) == len(heads)
+                over = over and once and all(map(rotation.may_overwrite, heads))
                 rotated = [rotation(x, cos, sin, over) for x in heads]
             return rotated[0] if rotation.gives is Tensor else rotation.gives(rotated)
 

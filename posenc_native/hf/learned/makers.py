@@ -95,7 +95,7 @@ class _Copy:
         self._copy: nn.Module | None = None
 
     def of(self, module: nn.Module, original: Callable[..., Any]) -> Callable[..., Any]:
-        state = [(id(b), b._version, b.data_ptr(), b.dtype) for b in module.buffers()]
+        state = [_state_of(each) for each in module.modules()]
         if self._copy is None or state != self._state:
             plain = copy.copy(module)
             # What is put into the instance is not what is asked.
@@ -103,6 +103,32 @@ class _Copy:
                 plain.__dict__.pop(name, None)
             self._copy, self._state = copy.deepcopy(plain).double(), state
         return functools.partial(original, self._copy)
+
+
+_PLAIN = (int, float, str, tuple, list, type(None), torch.dtype, torch.device)
+
+
+def _state_of(module: nn.Module) -> Any:
+    """What a module computes from: its buffers and settings, by value where these are plain."""
+    buffers = [
+        (id(b), b._version, b.data_ptr(), b.dtype)
+        for b in module._buffers.values()
+        if b is not None
+    ]
+    settings = {
+        name: (*value,)
+        if isinstance(value, list)
+        else value
+        if isinstance(value, _PLAIN)
+        else id(value)
+        for name, value in vars(module).items()
+        if name not in _NOT_ASKED
+    }
+    return buffers, settings
+
+
+# What is in every module; and what is put into the instance.
+_NOT_ASKED = {*vars(nn.Module()), "forward", MARK} - {"training"}
 
 
 def exact_forward(original: Callable[..., Any]) -> Callable[..., Any]:
