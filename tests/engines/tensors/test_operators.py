@@ -298,6 +298,19 @@ SAMPLES = {
         # On the CPU always: it is what prepares a composition for another device.
         ("float32", lambda *_: ((BY_NAME["bhsd"].inv_freq().float(),), {})),
     ],
+    # Of the CPU alone: other devices have a composition.
+    "accumulated_phases": [
+        ("float32", lambda *_: ((torch.randn(2, 7, 3), None), {})),
+        ("a state", lambda *_: (
+            (torch.randn(3, 7, 2, dtype=torch.float64).transpose(0, 2), torch.arange(6).view(2, 3)),
+            {},
+        )),
+        ("bfloat16", lambda *_: ((torch.randn(7, 3).bfloat16(), torch.arange(3)), {})),
+    ],
+    "phase_tables": [
+        ("float32", lambda *_: ((torch.arange(35).view(5, 7) << 58, torch.float32), {})),
+        ("float16", lambda *_: ((torch.arange(5) << 60, torch.float16), {})),
+    ],
     "recurrent_positions": [("gru", recurrent_sample)],
     "recurrent_positions_backward": [
         ("gru", lambda device, grad: (
