@@ -42,7 +42,7 @@ def steps_of(dtype: str, count: int = 4000) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_each_step_is_rounded_once(dtype: str) -> None:
+def test_each_step_is_rounded_once(dtype: str, backend: str) -> None:
     steps = steps_of(dtype)
     expected = [wrapped(turns(step)) for step in steps]
     assert pn.accumulated_phases(steps[:, None], axis=1)[:, 0].tolist() == expected
@@ -104,6 +104,24 @@ def test_packed_rows(lengths: list[int], with_states: bool, tensors: bool) -> No
         own = None if states is None else states[row]
         alone = pn.accumulated_phases(steps[:, begin:end], axis=1, state=own)
         assert np.array_equal(found[:, begin:end], alone)
+
+
+def test_a_state_and_columns_of_any_strides(backend: str) -> None:
+    """More columns than are summed at once, of which two threads have some each."""
+    rng = np.random.default_rng(5)
+    steps = rng.standard_normal((3, 150, 2, 11)).astype(np.float32)[::-1].transpose(2, 0, 3, 1)
+    state = rng.integers(-(2**63), 2**63 - 1, (150, 3, 2)).T
+    found = pn.accumulated_phases(steps, axis=2, state=state)
+    threads = pn.get_num_threads()
+    for count in (1, 3):
+        pn.set_num_threads(count)
+        assert np.array_equal(pn.accumulated_phases(steps, axis=2, state=state), found)
+    pn.set_num_threads(threads)
+    for i in [(0, 0, 0), (1, 2, 149), (1, 0, 64), (0, 1, 63)]:
+        total, column = int(state[i]), steps[i[0], i[1], :, i[2]]
+        for t, step in enumerate(column):
+            total = wrapped(total + turns(step))
+            assert found[i[0], i[1], t, i[2]] == total
 
 
 def test_no_drift() -> None:
