@@ -177,8 +177,9 @@ def _sums_of(arrays: Arrays, steps: Any, state: Any, axis: int) -> Any:
 def summed_by_rows(arrays: Arrays, sums: Any, state: Any, rows: Rows, axis: int) -> tuple[Any, Any]:
     """Sums over all tokens, counted from the beginning of each row; and those of whole rows."""
     sums = moved(sums, axis, 0)
-    nothing = sums[:1] * 0 if sums.shape[0] else _zeros(arrays, (1, *sums.shape[1:]))
-    before = arrays.xp.concatenate((nothing, sums))
+    xp = arrays.xp
+    nothing = xp.zeros_like(sums[:1]) if sums.shape[0] else _zeros(arrays, (1, *sums.shape[1:]))
+    before = xp.concatenate((nothing, sums))
     first = before[rows.first]
     if state is not None:
         first = first - state
