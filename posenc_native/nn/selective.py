@@ -26,9 +26,8 @@ __all__ = ["SelectiveRotaryEmbedding", "SelectiveState"]
 class SelectiveState(NamedTuple):
     """What a decoder keeps of the tokens before, beside its cache.
 
-    Attributes:
-        phases: int64 ``[b, heads, P]``, turns times 2^64: where each pair stands.
-        projected: ``[b, kernel_size - 1, heads * P]``, what the convolution still looks at.
+    ``phases``, int64 ``[b, heads, P]``, turns times 2^64: where each pair stands. ``projected``,
+    ``[b, kernel_size - 1, heads * P]``: what the convolution still looks at.
     """
 
     phases: Tensor
