@@ -52,6 +52,8 @@ MODULES: dict[str, Callable[[], Any]] = {
     "RelativePositionalEncoding": lambda: pnn.RelativePositionalEncoding(16, 4, causal=True),
     "RotaryEmbedding": lambda: pnn.RotaryEmbedding(16, base=500000.0, scaling=LINEAR),
     "Sandwich": lambda: pnn.Sandwich(4, dim=64),
+    "SelectiveRotaryEmbedding": lambda: pnn.SelectiveRotaryEmbedding(
+        8, 32, 4, rank=2, gate="pair", gate_rank=2),
     "ShawRelativePosition": lambda: pnn.ShawRelativePosition(8, 4, values=False),
     "SinusoidalEmbedding": lambda: pnn.SinusoidalEmbedding(8, "detr", learned_scale=0.5),
     "SinusoidalPositionalEncoding": lambda: pnn.SinusoidalPositionalEncoding(
