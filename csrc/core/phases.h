@@ -13,6 +13,23 @@
 
 namespace posenc {
 
+// Steps of some tokens, as kernels sum them; strides in elements.
+struct StepBlock {
+  const void* steps = nullptr;
+  Dtype dtype = Dtype::kFloat32;
+  int64_t tokens = 0, heads = 0, pairs = 0;
+  int64_t token_stride = 0, head_stride = 0, pair_stride = 0;
+
+  int64_t columns() const { return heads * pairs; }
+};
+
+// What is summed, from sums [heads, pairs] on: to the last token; likewise, and every token's
+// phase is written; from the last token back, whose phase the sums were.
+enum class Sum { kTotals, kForwards, kBackwards };
+
+// Steps are radians of at most this size, where they can be looked at.
+constexpr double kMaxStep = 2147483648.0;  // 2^31
+
 struct AccumulateArgs {
   // Columns that are summed side by side: a line of the cache of float32 steps is read at once.
   static constexpr int64_t kColumns = 64;

@@ -282,11 +282,15 @@ void check_pairs(const RotaryCall& call, RotaryArgs& args) {
 void check_turn(const RotaryCall& call, RotaryArgs& args) {
   args.start = call.rotary_start;
   if (args.pairs > args.head_dim / 2) {
-    const bool by_tables = call.cosine != nullptr;
+    const bool by_steps = call.steps != nullptr, by_tables = call.cosine != nullptr;
+    const char* const each = by_steps ? " pairs" : by_tables ? " columns" : " frequencies";
     fail_value(
-        call.function, by_tables ? "cos" : "inv_freq",
-        "at most " + std::to_string(args.head_dim / 2) + (by_tables ? " columns" : " frequencies") +
-            ", 2 dims each, for head_dim " + std::to_string(args.head_dim),
+        call.function,
+        by_steps    ? "steps"
+        : by_tables ? "cos"
+                    : "inv_freq",
+        "at most " + std::to_string(args.head_dim / 2) + each + ", 2 dims each, for head_dim " +
+            std::to_string(args.head_dim),
         std::to_string(args.pairs) + ", which turn " + std::to_string(2 * args.pairs) + " dims");
   }
   if (args.start < 0 || args.start > args.head_dim ||
@@ -468,6 +472,28 @@ RotaryArgs check_rotary(const RotaryCall& call) {
   return parts.first;
 }
 
+namespace {
+
+// What was rotated, with the shape and dtype of its gradient.
+void check_same(const RotaryCall& call, const Array* const* x, const void** data,
+                HeadStrides* strides) {
+  const Layout layout = parse_layout(call);
+  for (int i = 0; i < call.tensor_count; ++i) {
+    const Array& given = *x[i];
+    const Array& grad = *call.in[i];
+    if (given.dtype != grad.dtype) {
+      fail_type(call.function, call.names[i], grad.dtype_name, given.dtype_name);
+    }
+    if (given.rank != grad.rank || !std::equal(grad.shape, grad.shape + grad.rank, given.shape)) {
+      fail_value(call.function, call.names[i], "shape " + shape_string(grad), shape_string(given));
+    }
+    data[i] = given.data;
+    strides[i] = head_strides(given, layout);
+  }
+}
+
+}  // namespace
+
 RotaryGradientArgs check_rotary_gradient(RotaryCall call, const Array* const* x) {
   RotaryGradientArgs args;
   args.inverse = call.inverse;
@@ -475,21 +501,127 @@ RotaryGradientArgs check_rotary_gradient(RotaryCall call, const Array* const* x)
   if (call.out_pairing != "same") std::swap(call.pairing, call.out_pairing);
   args.turned = check_rotary(call);
   for (int i = 0; i < call.tensor_count; ++i) {
-    const Array& given = *x[i];
-    const Array& grad = *call.in[i];
     if (args.turned.tensors[i].groups() > 1 || call.layout.find('g') != std::string_view::npos) {
       fail_value(call.function, "layout", "letters without g",
                  "'" + std::string(call.layout) + "'");
     }
-    if (given.dtype != grad.dtype) {
-      fail_type(call.function, call.names[i], grad.dtype_name, given.dtype_name);
-    }
-    if (given.rank != grad.rank || !std::equal(grad.shape, grad.shape + grad.rank, given.shape)) {
-      fail_value(call.function, call.names[i], "shape " + shape_string(grad), shape_string(given));
-    }
-    args.x[i] = x[i]->data;
-    args.x_strides[i] = head_strides(*x[i], parse_layout(call));
   }
+  check_same(call, x, args.x, args.x_strides);
+  return args;
+}
+
+namespace {
+
+// [b, s, h, P] in the order of the layout, with heads that divide those of the tensors.
+void check_steps(const RotaryCall& call, const Layout& layout, SelectiveArgs& args) {
+  const Array& steps = *call.steps;
+  check_real(call.function, "steps", steps);
+  bool fits = steps.rank == static_cast<int>(call.layout.size());
+  for (int i = 0; fits && i + 1 < steps.rank; ++i) {
+    fits = i == layout.head || steps.shape[i] == call.in[0]->shape[i];
+  }
+  const int64_t heads = fits ? size_of(steps, layout.head) : 0;
+  for (int i = 0; fits && i < call.tensor_count; ++i) {
+    const int64_t own = args.rotary.tensors[i].heads;
+    fits = heads == 0 ? own == 0 : own % heads == 0;
+  }
+  if (!fits) {
+    fail_value(call.function, "steps", "the axes of q, with P for d and heads that divide its",
+               "shape " + shape_string(steps));
+  }
+  args.steps = steps.data;
+  args.steps_dtype = steps.dtype;
+  args.steps_strides = head_strides(steps, layout);
+  args.heads = heads;
+}
+
+void check_starts(const RotaryCall& call, const Layout& layout, SelectiveArgs& args) {
+  const int64_t tokens = args.rotary.tokens;
+  args.rows = args.rotary.batch;
+  if (call.starts == nullptr) return;
+  const Array& starts = *call.starts;
+  if (layout.batch >= 0) {
+    fail_value(call.function, "starts", "None with a layout that has b", "an array");
+  }
+  if (!is_integer(starts.dtype)) {
+    fail_type(call.function, "starts", "an integer dtype", starts.dtype_name);
+  }
+  args.starts = {starts.data, starts.dtype, 0};
+  args.starts_stride = starts.rank == 1 ? starts.stride[0] : 0;
+  args.rows = starts.rank == 1 ? starts.shape[0] - 1 : 0;
+  bool rising = args.rows > 0 && starts.rank == 1;
+  for (int64_t i = 0, before = 0; rising && i <= args.rows; ++i) {
+    const int64_t start = args.starts.index_at(i * args.starts_stride);
+    rising = start >= before && (i > 0 || start == 0) && (i < args.rows || start == tokens);
+    before = start;
+  }
+  if (!rising) {
+    fail_value(call.function, "starts",
+               "rising integers from 0 to " + std::to_string(tokens) + ", the number of tokens",
+               "others");
+  }
+}
+
+void check_state(const RotaryCall& call, const Layout& layout, SelectiveArgs& args,
+                 StateShape& states) {
+  const bool by_row = layout.batch >= 0 || call.starts != nullptr;
+  if (by_row) states.shape[states.rank++] = args.rows;
+  if (layout.head >= 0) states.shape[states.rank++] = args.heads;
+  states.shape[states.rank++] = args.rotary.pairs;
+  if (call.state == nullptr) return;
+  const Array& state = *call.state;
+  if (state.dtype != Dtype::kInt64) {
+    fail_type(call.function, "state", "int64", state.dtype_name);
+  }
+  if (state.rank != states.rank ||
+      !std::equal(states.shape, states.shape + states.rank, state.shape)) {
+    Array expected;
+    expected.rank = states.rank;
+    std::copy_n(states.shape, states.rank, expected.shape);
+    fail_value(call.function, "state", "shape " + shape_string(expected),
+               "shape " + shape_string(state));
+  }
+  args.state = static_cast<const int64_t*>(state.data);
+  int axis = 0;
+  if (by_row) args.state_strides.batch = state.stride[axis++];
+  if (layout.head >= 0) args.state_strides.head = state.stride[axis++];
+  args.state_strides.dim = state.stride[axis];
+}
+
+}  // namespace
+
+SelectiveArgs check_selective(const RotaryCall& call, StateShape& states) {
+  const Layout layout = parse_layout(call);
+  if (layout.group >= 0) {
+    fail_value(call.function, "layout", "letters of b, s, h, t and d",
+               "'" + std::string(call.layout) + "'");
+  }
+  SelectiveArgs args;
+  check_tensors(call, layout, args.rotary);
+  check_steps(call, layout, args);
+  args.rotary.pairs = call.steps->shape[call.steps->rank - 1];
+  check_turn(call, args.rotary);
+  check_starts(call, layout, args);
+  check_state(call, layout, args, states);
+  RotaryTensor* const tensors[] = {&args.rotary.tensors[0], &args.rotary.tensors[1]};
+  check_outputs(call, layout, tensors);
+  return args;
+}
+
+SelectiveGradientArgs check_selective_gradient(RotaryCall call, const Array* const* x,
+                                               const Array& steps_gradient) {
+  SelectiveGradientArgs args;
+  args.inverse = call.inverse;
+  call.inverse = !call.inverse;
+  if (call.out_pairing != "same") std::swap(call.pairing, call.out_pairing);
+  StateShape states;
+  args.turned = check_selective(call, states);
+  const Layout layout = parse_layout(call);
+  check_same(call, x, args.x, args.x_strides);
+  const Array& steps = *call.steps;
+  check_output(call.function, "steps", steps_gradient, steps.shape, steps.rank, steps);
+  args.steps_gradient = steps_gradient.data;
+  args.gradient_strides = head_strides(steps_gradient, layout);
   return args;
 }
 

@@ -20,6 +20,7 @@
 #include <string_view>
 
 #include "core/angles.h"
+#include "core/phases.h"
 #include "core/view.h"
 
 namespace posenc {
@@ -110,6 +111,10 @@ struct RotaryArgs {
   TableStrides cosine_strides, sine_strides;
   int64_t table_heads = 1;  // 1: the same for all
   TableRows table_rows;     // which row a token has, where that is not its own
+  // ... or from phases, if they are set: turns times 2^64, [batch, tokens, P] in C order. Vectors
+  // are read whole: kPhasesBehind numbers have to follow the last one.
+  const int64_t* phases = nullptr;
+  static constexpr int64_t kPhasesBehind = 64;
 
   double scale = 1.0;
   bool inverse = false;
@@ -264,7 +269,59 @@ struct RotaryGradientArgs {
   }
 };
 
-enum class AnglesFrom { kPositions, kTables };
+// A rotation by angles that data decide: in the row of a token and pair, the state before the row
+// and all steps of the pair up to the token, summed as phases (core/phases.h).
+struct SelectiveArgs {
+  RotaryArgs rotary;  // whose phases are set for some tokens at a time
+  const void* steps = nullptr;
+  Dtype steps_dtype = Dtype::kFloat32;
+  HeadStrides steps_strides;  // dim: from pair to pair
+  int64_t heads = 1;          // of steps; so many neighbours of q, and of k, share those of one
+  const int64_t* state = nullptr;
+  HeadStrides state_strides;  // batch: from row to row
+  // Packed rows begin at these tokens, [rows + 1]. Else every row of the batch is one.
+  Positions starts;
+  int64_t starts_stride = 0, rows = 0;
+  int64_t* after = nullptr;  // the states after the rows, [rows, heads, P] in C order
+
+  // Of row i; never outside of the tokens, since starts may have changed since they were looked at.
+  int64_t first_token(int64_t i) const {
+    if (starts.data == nullptr) return 0;
+    return std::clamp<int64_t>(starts.at(i * starts_stride).integer, 0, rotary.tokens);
+  }
+  int64_t token_count(int64_t i) const {
+    if (starts.data == nullptr) return rotary.tokens;
+    return std::max<int64_t>(first_token(i + 1) - first_token(i), 0);
+  }
+  StepBlock block(int64_t batch, int64_t first_head, int64_t head_count, int64_t first_token,
+                  int64_t token_count) const {
+    const HeadStrides& strides = steps_strides;
+    const int64_t at =
+        batch * strides.batch + first_head * strides.head + first_token * strides.token;
+    StepBlock block;
+    block.steps = static_cast<const char*>(steps) + at * item_size(steps_dtype);
+    block.dtype = steps_dtype;
+    block.tokens = token_count;
+    block.heads = head_count;
+    block.pairs = rotary.pairs;
+    block.token_stride = strides.token;
+    block.head_stride = strides.head;
+    block.pair_stride = strides.dim;
+    return block;
+  }
+};
+
+// Its gradients: the rotation backwards, gradient of out -> gradient of x, and of the steps.
+struct SelectiveGradientArgs {
+  SelectiveArgs turned;
+  const void* x[2] = {};  // what was rotated, with strides in elements
+  HeadStrides x_strides[2];
+  bool inverse = false;  // of the rotation forwards
+  void* steps_gradient = nullptr;
+  HeadStrides gradient_strides;  // dim: from pair to pair
+};
+
+enum class AnglesFrom { kPositions, kTables, kSteps };
 
 // The options of a rotation: what a rotary function takes beside the tensors that it turns.
 //
@@ -279,6 +336,9 @@ struct RotaryOptions {
   const Array* cosine = nullptr;
   const Array* sine = nullptr;
   const Array* rows = nullptr;  // of the tables; null: every token has its own
+  const Array* steps = nullptr;
+  const Array* state = nullptr;   // may be null
+  const Array* starts = nullptr;  // may be null
   // Letters of b, s, g, h, d or t, g, h, d in memory-axis order; g: groups of heads, h: of a group.
   std::string_view layout = "bhsd";
   std::string_view pairing = "half";  // or "interleaved", or the block size as a number
@@ -298,6 +358,7 @@ struct RotaryOptions {
   template <typename Reader>
   constexpr void for_each(AnglesFrom angles, Reader& reader) {
     const bool computed = angles == AnglesFrom::kPositions;
+    if (angles == AnglesFrom::kSteps) return for_each_of_steps(reader);
     if (computed) {
       reader.positions("positions", positions, first_position);
       reader.array("inv_freq", inv_freq);
@@ -327,6 +388,19 @@ struct RotaryOptions {
     reader.pairing("out_pairing", out_pairing);
   }
 
+  template <typename Reader>
+  constexpr void for_each_of_steps(Reader& reader) {
+    reader.array("steps", steps);
+    reader.optional_array("state", state);
+    reader.optional_array("starts", starts);
+    reader.text("layout", layout);
+    reader.pairing("pairing", pairing);
+    reader.integer("rotary_start", rotary_start);
+    reader.number("scale", scale);
+    reader.boolean("inverse", inverse);
+    reader.pairing("out_pairing", out_pairing);
+  }
+
   // Whether q and k have tokens of their own; and whether they are turned one by one.
   bool own_tokens() const {
     return k_positions != nullptr || k_cosine != nullptr || k_rows != nullptr;
@@ -334,7 +408,9 @@ struct RotaryOptions {
   bool apart() const { return own_tokens() || k_start >= 0; }
 
   AnglesFrom angles() const {
-    return cosine != nullptr ? AnglesFrom::kTables : AnglesFrom::kPositions;
+    return steps != nullptr    ? AnglesFrom::kSteps
+           : cosine != nullptr ? AnglesFrom::kTables
+                               : AnglesFrom::kPositions;
   }
 };
 
@@ -388,5 +464,18 @@ RotaryArgs check_rotary(const RotaryCall& call);
 // `call` is the rotation forwards, but for its tensors, which are the gradients of out and of x;
 // x[i] has the shape and dtype of in[i]. Memory of sums and radians is left to the caller.
 RotaryGradientArgs check_rotary_gradient(RotaryCall call, const Array* const* x);
+
+// The shape of the states of a call: without the axes that its layout lacks.
+struct StateShape {
+  int64_t shape[3];
+  int rank = 0;
+};
+
+// `call` has steps; memory for the states after it is the caller's, who sets `after`.
+SelectiveArgs check_selective(const RotaryCall& call, StateShape& states);
+
+// As check_rotary_gradient; steps_gradient is like the steps.
+SelectiveGradientArgs check_selective_gradient(RotaryCall call, const Array* const* x,
+                                               const Array& steps_gradient);
 
 }  // namespace posenc

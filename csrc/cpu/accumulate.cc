@@ -1,26 +1,14 @@
-// Steps summed to phases, column by column: each step becomes an integer (core/phase.h), which is
-// added to the sum so far. Multiplications of 64 by 64 bits are scalar on every processor here.
+// Steps summed to phases that the caller wants themselves: columns that lie side by side at a time.
 
 #include <algorithm>
 #include <cstdint>
 
-#include "core/half.h"
-#include "core/phase.h"
 #include "core/phases.h"
-#include "core/visit_type.h"
 #include "cpu/kernels.h"
+#include "cpu/targets.h"
 
 namespace posenc::cpu {
 namespace {
-
-template <typename T>
-uint64_t turns_of(T step) {
-  if constexpr (sizeof(T) == 8) {
-    return turns_from_radians(to_binary(step)).fraction;
-  } else {
-    return turns_from_radians(to_binary(to_float(step))).fraction;
-  }
-}
 
 // The offset of an index of the first `axes` axes.
 int64_t offset_of(const Array& array, int axes, int64_t index) {
@@ -32,18 +20,25 @@ int64_t offset_of(const Array& array, int axes, int64_t index) {
   return offset;
 }
 
-template <typename T>
-void accumulate_columns(const AccumulateArgs& args, int64_t begin, int64_t end) {
+}  // namespace
+
+void accumulate(const AccumulateArgs& args, int64_t begin, int64_t end) {
   const Array& steps = args.steps;
   const int last = steps.rank - 1;
   const int64_t tokens = args.tokens(), pairs = args.pairs(), blocks = args.blocks();
-  const int64_t token_stride = steps.stride[last - 1], stride = steps.stride[last];
+  const int64_t stride = steps.stride[last];
   for (int64_t column = begin; column < end; ++column) {
     const int64_t outer = column / blocks, first = column % blocks * AccumulateArgs::kColumns;
     const int64_t count = std::min(AccumulateArgs::kColumns, pairs - first);
-    const T* from =
-        static_cast<const T*>(steps.data) + offset_of(steps, last - 1, outer) + first * stride;
-    int64_t* to = args.phases + outer * tokens * pairs + first;
+    const int64_t at = offset_of(steps, last - 1, outer) + first * stride;
+    StepBlock block;
+    block.steps = static_cast<const char*>(steps.data) + at * item_size(steps.dtype);
+    block.dtype = steps.dtype;
+    block.tokens = tokens;
+    block.heads = 1;
+    block.pairs = count;
+    block.token_stride = steps.stride[last - 1];
+    block.pair_stride = stride;
     uint64_t sums[AccumulateArgs::kColumns] = {};
     if (args.has_state) {
       const int64_t pair_stride = args.state.stride[last - 1];
@@ -51,22 +46,9 @@ void accumulate_columns(const AccumulateArgs& args, int64_t begin, int64_t end) 
                                    offset_of(args.state, last - 1, outer) + first * pair_stride;
       for (int64_t i = 0; i < count; ++i) sums[i] = static_cast<uint64_t>(state[i * pair_stride]);
     }
-    for (int64_t token = 0; token < tokens; ++token) {
-      for (int64_t i = 0; i < count; ++i) {
-        sums[i] += turns_of(from[i * stride]);
-        to[i] = static_cast<int64_t>(sums[i]);
-      }
-      from += token_stride;
-      to += pairs;
-    }
+    int64_t* const to = args.phases + outer * tokens * pairs + first;
+    kernels().sum_steps(block, Sum::kForwards, sums, to, pairs);
   }
-}
-
-}  // namespace
-
-void accumulate(const AccumulateArgs& args, int64_t begin, int64_t end) {
-  visit_type(args.steps.dtype,
-             [&](auto type) { accumulate_columns<decltype(type)>(args, begin, end); });
 }
 
 }  // namespace posenc::cpu

@@ -40,5 +40,11 @@ void relative_gather(const RelativeArgs& args, int64_t begin, int64_t end);
 void relative_shift_back(const RelativeArgs& args, int64_t begin, int64_t end);
 void relative_scatter(const RelativeArgs& args, int64_t begin, int64_t end);
 void phase_tables(const PhaseTablesArgs& args, int64_t begin, int64_t end);
+void sum_steps(const StepBlock& block, Sum sum, uint64_t* sums, int64_t* phases, int64_t stride);
+bool steps_are_angles(const StepBlock& block);
+void angle_gradient(const RotaryArgs& back, const void* const* x, const HeadStrides* x_strides,
+                    void* sums);
+void step_gradient(const void* angles, Dtype of_angles, double sign, const StepBlock& to,
+                   double* sums);
 
 }  // namespace posenc::cpu::HWY_NAMESPACE

@@ -14,24 +14,6 @@ HWY_BEFORE_NAMESPACE();
 namespace posenc::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Neighbouring phases in the words that the polynomials take.
-template <class D>
-HWY_INLINE Phases<D> phases_from(D /*d*/, const uint64_t* from) {
-  const hn::Repartition<uint64_t, D> du64;
-  const auto move = hn::Set(du64, kMoved<D>);
-  const auto phase0 = hn::LoadU(du64, from);
-  if constexpr (sizeof(hn::TFromD<D>) == 4) {
-    const hn::RebindToUnsigned<D> du32;
-    const hn::RebindToSigned<D> di32;
-    const auto phase1 = hn::LoadU(du64, from + hn::Lanes(du64));
-    return {hn::ConcatOdd(du32, hn::BitCast(du32, hn::Add(phase1, move)),
-                          hn::BitCast(du32, hn::Add(phase0, move))),
-            hn::ConcatEven(di32, hn::BitCast(di32, phase1), hn::BitCast(di32, phase0))};
-  } else {
-    return {hn::Add(phase0, move)};
-  }
-}
-
 template <typename T>
 HWY_ATTR void write_tables(const PhaseTablesArgs& args, int64_t begin, int64_t end) {
   const RealTag<T> d;

@@ -1,5 +1,5 @@
-// Angles of rotary: cosines and sines of a block of tokens, from positions or from tables, in the
-// order in which rows read them.
+// Angles of rotary: cosines and sines of a block of tokens, from positions, tables or phases, in
+// the order in which rows read them.
 
 #pragma once
 
@@ -80,7 +80,7 @@ class RotaryAngles {
   HWY_ATTR void enter(const RotaryArgs& args, const Piece& piece) {
     const D d;
     padded_ = 0;
-    if (args.cosine == nullptr && args.inv_freq.axes == 0) {
+    if (args.cosine == nullptr && args.inv_freq.axes == 0 && args.phases == nullptr) {
       for (int64_t i = 0; i < piece.blocks; ++i) {
         const int64_t from = piece.first_pair(args, i);
         padded_ += arrange_frequencies(
@@ -91,9 +91,6 @@ class RotaryAngles {
       const size_t group = group_size(d, kOrder);
       padded_ = static_cast<size_t>(piece.blocks) *
                 ((static_cast<size_t>(piece.length) + group - 1) / group * group);
-      // Sums of phases are positions, whose frequency is the unit of phases.
-      std::fill(fraction_, fraction_ + padded_, uint64_t{1});
-      std::fill(whole_, whole_ + padded_, uint64_t{0});
     }
     for (size_t lane = 0; lane < hn::Lanes(d); ++lane) {
       pairs_of_lanes_[lane] =
@@ -253,13 +250,21 @@ class RotaryAngles {
   HWY_ATTR HWY_INLINE void from_phase(const RotaryArgs& args, const Piece& piece, int64_t batch,
                                       int64_t token, Number* cosine, Number* sine) {
     const int64_t offset = batch * args.position_batch_stride + token * args.position_token_stride;
-    if (args.inv_freq.axes > 0) {
+    if (args.inv_freq.axes > 0 || args.phases != nullptr) {
+      const Scales scales(args);
       const size_t padded = padded_ / static_cast<size_t>(std::max<int64_t>(piece.blocks, 1));
       for (int64_t i = 0; i < piece.blocks; ++i) {
-        sum_phases(args, offset, piece.first_pair(args, i), static_cast<size_t>(piece.length),
-                   padded, pair_integer_ + static_cast<size_t>(i) * padded);
+        const int64_t first = piece.first_pair(args, i);
+        const uint64_t* phases = sums_;
+        if (args.phases != nullptr) {
+          phases = reinterpret_cast<const uint64_t*>(args.phases) +
+                   (batch * args.tokens + token) * args.pairs + first;
+        } else {
+          sum_phases(args, offset, first, static_cast<size_t>(piece.length), padded);
+        }
+        const size_t at = static_cast<size_t>(i) * padded * kCopies;
+        put_phases(phases, padded, scales, cosine + at, sine + at);
       }
-      sincos_row<true, false>(args, {{}, pair_integer_, pair_fraction_}, cosine, sine);
       return;
     }
     if (args.axis_map.data == nullptr) {
@@ -290,10 +295,10 @@ class RotaryAngles {
     }
   }
 
-  // The phases of the pairs of one block of the piece, summed over the axes of the position, in
-  // the order of the scratch and padded to groups.
+  // The phases of the pairs of one block of the piece, summed over the axes of the position and
+  // padded to groups.
   HWY_ATTR void sum_phases(const RotaryArgs& args, int64_t offset, int64_t first, size_t count,
-                           size_t padded, int64_t* arranged) {
+                           size_t padded) {
     std::fill(sums_, sums_ + padded, uint64_t{0});
     for (int64_t axis = 0; axis < args.inv_freq.axes; ++axis) {
       const Position position = args.positions.at(offset + axis * args.positions.axis_stride);
@@ -306,13 +311,25 @@ class RotaryAngles {
         add_phases<true>(position, frequencies, count);
       }
     }
+  }
+
+  // Phases in the order of the pairs, whole groups of them -> scratch.
+  HWY_ATTR HWY_INLINE void put_phases(const uint64_t* phases, size_t padded, const Scales& scales,
+                                      Number* cosine, Number* sine) const {
     const D d;
-    const size_t group = group_size(d, kOrder);
-    for (size_t lane = 0; lane < group; ++lane) {
-      const size_t pair = pair_of_lane(d, kOrder, lane);
-      for (size_t i = 0; i < padded; i += group) {
-        arranged[i + lane] = static_cast<int64_t>(sums_[i + pair]);
+    for (size_t i = 0; i < padded; i += kVectors * hn::Lanes(d)) {
+      hn::Vec<D> c[kVectors], s[kVectors];
+      for (size_t j = 0; j < kVectors; ++j) {
+        sincos(d, phases_from(d, phases + i + j * hn::Lanes(d)), s[j], c[j]);
       }
+      arrange(d, c);
+      arrange(d, s);
+      hn::Vec<D> cosines[kVectors * kCopies], sines[kVectors * kCopies];
+      for (size_t j = 0; j < kVectors; ++j) {
+        copy_each(d, hn::Mul(c[j], scales.cosine), hn::Mul(s[j], scales.sine),
+                  cosines + j * kCopies, sines + j * kCopies);
+      }
+      put(d, cosines, sines, cosine + i * kCopies, sine + i * kCopies);
     }
   }
 
@@ -408,6 +425,11 @@ class RotaryAngles {
       const auto nan = hn::Set(d, std::numeric_limits<Number>::quiet_NaN());
       group[i] = hn::IfThenElse(hn::IsNaN(v), nan, v);
     }
+    arrange(d, group);
+  }
+
+  // A group in the order of the pairs -> in that of the scratch.
+  HWY_ATTR HWY_INLINE void arrange(D d, hn::Vec<D>* group) const {
     if constexpr (kOrder == PairOrder::kInterleave) {
       group[0] = hn::TableLookupLanes(group[0], hn::SetTableIndices(d, pairs_of_lanes_));
     } else if constexpr (kOrder == PairOrder::kEvenOdd) {

@@ -3,6 +3,7 @@
 // that together are 0 .. rows; `bytes` is what they read and write, or would in the same time.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -15,8 +16,12 @@
 #include "core/toeplitz.h"
 #include "cpu/kept.h"
 #include "cpu/kernels.h"
+#include "cpu/selective.h"
 
 namespace posenc::cpu {
+
+// Below so many bytes rows are not cut for threads.
+constexpr int64_t kBytesOfSeveralThreads = int64_t{1} << 21;
 
 template <typename Runner>
 void write_sinusoidal(SinusoidalArgs args, const Runner& runner) {
@@ -56,6 +61,40 @@ void rotate(RotaryArgs args, const Runner& runner) {
     args.frequencies = converted.emplace(args.inv_freq, args.pairs).get();
   }
   runner(args.rows(), 2 * bytes, [&](int64_t begin, int64_t end) { rotary(args, begin, end); });
+}
+
+// threads: that the runner has.
+template <typename Runner>
+void rotate_by_steps(const char* function, SelectiveArgs args, int64_t threads,
+                     const Runner& runner) {
+  const int64_t bytes = result_bytes(args.rotary);
+  args.rotary.non_temporal = bytes >= non_temporal_bytes();
+  if (2 * bytes < kBytesOfSeveralThreads) threads = 1;
+  SelectiveRun run(args, threads);
+  std::atomic<bool> good{true};
+  runner(run.segments(), run.step_bytes(), [&](int64_t begin, int64_t end) {
+    if (!run.are_angles(begin, end)) good.store(false, std::memory_order_relaxed);
+  });
+  if (!good.load()) {
+    fail_value(function, "steps", "finite radians of at most 2^31", "larger ones or NaN");
+  }
+  if (run.is_cut()) {
+    run.begin_totals();
+    runner(run.segments(), 4 * run.step_bytes(),
+           [&](int64_t begin, int64_t end) { run.add_totals(begin, end); });
+    run.scan();
+  }
+  runner(run.segments(), 2 * bytes + run.step_bytes(),
+         [&](int64_t begin, int64_t end) { run.rotate(begin, end); });
+}
+
+template <typename Runner>
+void rotate_back_by_steps(SelectiveGradientArgs args, int64_t threads, const Runner& runner) {
+  const int64_t bytes = result_bytes(args.turned.rotary);
+  args.turned.rotary.non_temporal = false;  // what is written is read at once
+  const int64_t units = selective_gradient_units(args, threads);
+  runner(units, 4 * bytes,
+         [&](int64_t begin, int64_t end) { rotate_back(args, units, begin, end); });
 }
 
 // The sums of all pieces are left in those of the first one.

@@ -144,6 +144,24 @@ template <class D>
 constexpr uint64_t kMoved =
     (uint64_t{1} << 61) + (sizeof(hn::TFromD<D>) == 4 ? uint64_t{1} << 31 : 0);
 
+// Neighbouring phases.
+template <class D>
+HWY_INLINE Phases<D> phases_from(D /*d*/, const uint64_t* from) {
+  const hn::Repartition<uint64_t, D> du64;
+  const auto move = hn::Set(du64, kMoved<D>);
+  const auto phase0 = hn::LoadU(du64, from);
+  if constexpr (sizeof(hn::TFromD<D>) == 4) {
+    const hn::RebindToUnsigned<D> du32;
+    const hn::RebindToSigned<D> di32;
+    const auto phase1 = hn::LoadU(du64, from + hn::Lanes(du64));
+    return {hn::ConcatOdd(du32, hn::BitCast(du32, hn::Add(phase1, move)),
+                          hn::BitCast(du32, hn::Add(phase0, move))),
+            hn::ConcatEven(di32, hn::BitCast(di32, phase1), hn::BitCast(di32, phase0))};
+  } else {
+    return {hn::Add(phase0, move)};
+  }
+}
+
 // The lanes from `i` on at a position; `moved` is kMoved, or 0 for the difference of two phases.
 template <bool kPerPair, bool kFraction, class D>
 HWY_INLINE Phases<D> phases_at(D /*d*/, const TokenPosition<kPerPair>& position,

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 namespace posenc {
+struct HeadStrides;
 struct NormRotaryArgs;
 struct NormRotaryGradientArgs;
 struct PhaseTablesArgs;
@@ -13,7 +14,10 @@ struct RelativeArgs;
 struct RotaryArgs;
 struct RotaryGradientArgs;
 struct SinusoidalArgs;
+struct StepBlock;
 struct ToeplitzArgs;
+enum class Dtype : uint8_t;
+enum class Sum;
 }  // namespace posenc
 
 namespace posenc::cpu {
@@ -36,6 +40,17 @@ struct Kernels {
   void (*relative_scatter)(const RelativeArgs& args, int64_t begin, int64_t end);
   void (*relative_shift_back)(const RelativeArgs& args, int64_t begin, int64_t end);
   void (*phase_tables)(const PhaseTablesArgs& args, int64_t begin, int64_t end);
+  // phases: of the block, tokens `stride` apart; of Sum::kTotals none.
+  void (*sum_steps)(const StepBlock& block, Sum sum, uint64_t* sums, int64_t* phases,
+                    int64_t stride);
+  bool (*steps_are_angles)(const StepBlock& block);
+  // Of the tokens of one row that were rotated back, [tokens, P], in float32, or float64 for
+  // float64; x is what had been rotated.
+  void (*angle_gradient)(const RotaryArgs& back, const void* const* x, const HeadStrides* x_strides,
+                         void* sums);
+  // To the block, from the gradients of its angles; sums: of all tokens after it.
+  void (*step_gradient)(const void* angles, Dtype of_angles, double sign, const StepBlock& to,
+                        double* sums);
 };
 
 // Of a target of Highway's that was compiled: target.cc.

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "bindings/numpy/arguments.h"
@@ -137,6 +138,17 @@ class CallArguments {
     if (!all_read_) return {};
     return checked(ArrayArgument::of_tensor(
         tensors::Library::get().new_empty(like.object(), shape, rank, dtype, of_float32)));
+  }
+
+  // New integers of this shape.
+  ArrayArgument integers(const char* name, const int64_t* shape, int rank) {
+    if (!of_tensors_) return result(name, shape, rank, py::dtype::of<int64_t>());
+    py::object made = tensors::Library::get().new_integers(shape, rank);
+    if (!made) {
+      all_read_ = false;
+      return {};
+    }
+    return checked(ArrayArgument::of_tensor(std::move(made)));
   }
 
   // A new one like it.

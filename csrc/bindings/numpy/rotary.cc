@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <utility>
 
@@ -25,7 +26,7 @@ template <AnglesFrom from>
 struct Options {
   static constexpr size_t kArguments = RotaryOptionCount(from).all;
   // The last ones may be left out, which takes no time then.
-  static constexpr size_t kRequired = from == AnglesFrom::kPositions ? 8 : 7;
+  static constexpr size_t kRequired = from == AnglesFrom::kTables ? 7 : 8;
 
   PyObject* const* arguments;
   size_t count;
@@ -33,9 +34,11 @@ struct Options {
 using tensors::Form;
 using PositionOptions = Options<AnglesFrom::kPositions>;
 using TableOptions = Options<AnglesFrom::kTables>;
+using StepOptions = Options<AnglesFrom::kSteps>;
 
-constexpr size_t kMaxArrays = std::max(RotaryOptionCount(AnglesFrom::kPositions).arrays,
-                                       RotaryOptionCount(AnglesFrom::kTables).arrays);
+constexpr size_t kMaxArrays = std::max({RotaryOptionCount(AnglesFrom::kPositions).arrays,
+                                        RotaryOptionCount(AnglesFrom::kTables).arrays,
+                                        RotaryOptionCount(AnglesFrom::kSteps).arrays});
 
 // One call of a rotation, and the arrays or tensors behind its options.
 class Rotation : CallArguments<kMaxArrays> {
@@ -66,40 +69,28 @@ class Rotation : CallArguments<kMaxArrays> {
   // them may be None, and is then in the result. Heads of another width than `head_dim`, where it
   // is not negative, are left to the caller, who has words for them.
   py::object rotate(py::handle q, py::handle k, py::handle to, int64_t head_dim = -1) {
-    const py::handle given[2] = {q, k};
-    const py::handle outs[2] = {memory(to, q, 0), memory(to, k, 1)};
-    ArrayArgument in[2], out[2];
-    py::handle results[2] = {q, k};
-    bool new_memory = false, in_place = true;
-    for (int i = 0; i < 2; ++i) {
-      if (given[i].is_none()) continue;
-      const int at = call_.tensor_count++;
-      call_.names[at] = kNames[i];
-      call_.out_names[at] = kOutNames[i];
-      const bool itself = outs[i].is(given[i]);
-      in_place = in_place && itself;
-      in[i] = itself ? output(kNames[i], given[i]) : input(kNames[i], given[i]);
-      call_.in[at] = call_.out[at] = &in[i].array();
-      const Array& x = in[i].array();
-      if (i == 0 && head_dim >= 0 && x.rank > 0 && x.shape[x.rank - 1] != head_dim) {
-        return not_mine();
-      }
-      if (itself) continue;
-      new_memory = !outs[i];
-      out[i] = new_memory ? result(in[i]) : output(kOutNames[i], outs[i]);
-      call_.out[at] = &out[i].array();
-      results[i] = out[i].object();
-    }
-    if (call_.tensor_count == 0) return not_mine();
-    const Form form = in_place ? Form::kInPlace : new_memory ? Form::kNew : Form::kOut;
-    if (!rotate(form)) return not_mine();
-    for (const py::handle out_of_caller : outs) {
-      if (out_of_caller && !out_of_caller.is_none()) written(out_of_caller);
-    }
+    if (!take(q, k, to, head_dim) || !rotate(form_)) return not_mine();
+    tell_written();
     if (PyTuple_CheckExact(to.ptr())) return py::reinterpret_borrow<py::object>(to);
-    PyObject* const both = PyTuple_Pack(2, results[0].ptr(), results[1].ptr());
-    if (both == nullptr) throw py::error_already_set();
-    return py::reinterpret_steal<py::object>(both);
+    return tuple_of({results_[0], results_[1]});
+  }
+
+  // The same, with the states after the tokens behind both.
+  py::object rotate_by_steps(py::handle q, py::handle k, py::handle to) {
+    if (!take(q, k, to, -1)) return not_mine();
+    const auto operation = call_.tensor_count == 2 ? tensors::Operation::kRotateTwoBySteps
+                                                   : tensors::Operation::kRotateOneBySteps;
+    if (!all_read() || !has_own_kernels(operation, form_)) return not_mine();
+    StateShape states;
+    SelectiveArgs args = check_selective(call_, states);
+    if (of_tensors() && 2 * cpu::result_bytes(args.rotary) >= kTensorBytes) return not_mine();
+    const ArrayArgument after = integers("state", states.shape, states.rank);
+    if (!all_read()) return not_mine();
+    args.after = static_cast<int64_t*>(after.array().data);
+    cpu::rotate_by_steps(call_.function, args, num_threads.load(std::memory_order_relaxed),
+                         run_rows);
+    tell_written();
+    return tuple_of({results_[0], results_[1], after.object()});
   }
 
   // Takes the gradients of what x (or q and k) was rotated to, and x itself. Returns the gradients
@@ -147,6 +138,51 @@ class Rotation : CallArguments<kMaxArrays> {
   static constexpr const char* kNames[2] = {"q", "k"};
   static constexpr const char* kOutNames[2] = {"out[0]", "out[1]"};
 
+  // Takes q and k, one of which may be None, and where they go. False where they are left to the
+  // caller.
+  bool take(py::handle q, py::handle k, py::handle to, int64_t head_dim) {
+    const py::handle given[2] = {q, k};
+    bool new_memory = false, in_place = true;
+    for (int i = 0; i < 2; ++i) {
+      results_[i] = given[i];
+      outs_[i] = memory(to, given[i], static_cast<size_t>(i));
+      if (given[i].is_none()) {
+        if (outs_[i] && !outs_[i].is_none()) return false;  // memory for nothing
+        continue;
+      }
+      const int at = call_.tensor_count++;
+      call_.names[at] = kNames[i];
+      call_.out_names[at] = kOutNames[i];
+      const bool itself = outs_[i].is(given[i]);
+      in_place = in_place && itself;
+      in_[i] = itself ? output(kNames[i], given[i]) : input(kNames[i], given[i]);
+      call_.in[at] = call_.out[at] = &in_[i].array();
+      const Array& x = in_[i].array();
+      if (i == 0 && head_dim >= 0 && x.rank > 0 && x.shape[x.rank - 1] != head_dim) return false;
+      if (itself) continue;
+      new_memory = !outs_[i];
+      out_[i] = new_memory ? result(in_[i]) : output(kOutNames[i], outs_[i]);
+      call_.out[at] = &out_[i].array();
+      results_[i] = out_[i].object();
+    }
+    form_ = in_place ? Form::kInPlace : new_memory ? Form::kNew : Form::kOut;
+    return call_.tensor_count > 0;
+  }
+
+  void tell_written() const {
+    for (const py::handle out : outs_) {
+      if (out && !out.is_none()) written(out);
+    }
+  }
+
+  static py::object tuple_of(std::initializer_list<py::handle> values) {
+    PyObject* const tuple = PyTuple_New(static_cast<Py_ssize_t>(values.size()));
+    if (tuple == nullptr) throw py::error_already_set();
+    Py_ssize_t i = 0;
+    for (const py::handle value : values) PyTuple_SET_ITEM(tuple, i++, value.inc_ref().ptr());
+    return py::reinterpret_steal<py::object>(tuple);
+  }
+
   // Of the caller, where the result of q (0) or k (1) goes; nothing for new memory.
   py::handle memory(py::handle to, py::handle given, size_t i) const {
     if (!PyTuple_CheckExact(to.ptr())) return boolean(to) ? given : py::handle();
@@ -174,6 +210,10 @@ class Rotation : CallArguments<kMaxArrays> {
 
   RotaryCall call_;
   const AnglesFrom from_;
+  // Of q and k.
+  ArrayArgument in_[2], out_[2];
+  py::handle outs_[2], results_[2];
+  Form form_ = Form::kNew;
 };
 
 py::object apply_rotary(py::handle x, PositionOptions options, py::handle out) {
@@ -208,6 +248,10 @@ py::object apply_rotary_qk_tables(py::handle q, py::handle k, TableOptions optio
   return Rotation("apply_rotary_qk_tables", operand(q, k), options).rotate(q, k, to);
 }
 
+py::object selective_rotary_qk(py::handle q, py::handle k, StepOptions options, py::handle to) {
+  return Rotation("selective_rotary_qk", operand(q, k), options).rotate_by_steps(q, k, to);
+}
+
 }  // namespace
 
 void define_rotary(py::module_& m, py::module_& door) {
@@ -216,6 +260,7 @@ void define_rotary(py::module_& m, py::module_& door) {
                                   method<&rotary_backward>("rotary_backward"),
                                   method<&apply_rotary_tables>("apply_rotary_tables"),
                                   method<&apply_rotary_qk_tables>("apply_rotary_qk_tables"),
+                                  method<&selective_rotary_qk>("selective_rotary_qk"),
                                   {nullptr, nullptr, 0, nullptr}};
   add_methods(m, methods);
   static PyMethodDef at_door[] = {method<&apply_rotary, true>("apply_rotary"),
@@ -223,6 +268,7 @@ void define_rotary(py::module_& m, py::module_& door) {
                                   method<&rotate_heads, true>("rotate_heads"),
                                   method<&apply_rotary_tables, true>("apply_rotary_tables"),
                                   method<&apply_rotary_qk_tables, true>("apply_rotary_qk_tables"),
+                                  method<&selective_rotary_qk, true>("selective_rotary_qk"),
                                   {nullptr, nullptr, 0, nullptr}};
   add_methods(door, at_door);
 }

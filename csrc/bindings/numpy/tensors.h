@@ -106,6 +106,8 @@ enum class Operation {
   kSums,
   kGather,
   kScatter,
+  kRotateOneBySteps,
+  kRotateTwoBySteps,
 };
 
 constexpr Operation by_tables(Operation operation, bool so) {
@@ -295,6 +297,17 @@ class Library {
     return py::reinterpret_steal<py::object>(result);
   }
 
+  // A new tensor of int64 of this shape; nothing where this torch has no quick way.
+  py::object new_integers(const int64_t* shape, int rank) const {
+    int64_t strides[kMaxRank];
+    int64_t stride = 1;
+    for (int i = rank - 1; i >= 0; --i) {
+      strides[i] = stride;
+      stride *= std::max(shape[i], int64_t{1});
+    }
+    return empty(shape, strides, rank, Dtype::kInt64);
+  }
+
   // A new tensor of this shape, of the dtype of another one or of float32.
   py::object new_empty(py::handle like, const int64_t* shape, int rank, Dtype dtype,
                        bool of_float32) const {
@@ -367,6 +380,8 @@ class Library {
   // The number of a dtype in torch's stable ABI; -1: not one of results.
   static int32_t scalar_type(Dtype dtype) {
     switch (dtype) {
+      case Dtype::kInt64:
+        return 4;
       case Dtype::kFloat16:
         return 5;
       case Dtype::kFloat32:

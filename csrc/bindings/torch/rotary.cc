@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -46,8 +47,11 @@ Tensors<count> new_like(const Tensors<count>& x) {
 
 constexpr RotaryOptionCount kPositionOptions(AnglesFrom::kPositions);
 constexpr RotaryOptionCount kTableOptions(AnglesFrom::kTables);
-constexpr size_t kMaxArrays = std::max(kPositionOptions.arrays, kTableOptions.arrays);
-constexpr size_t kMaxTexts = std::max(kPositionOptions.texts, kTableOptions.texts);
+constexpr RotaryOptionCount kStepOptions(AnglesFrom::kSteps);
+constexpr size_t kMaxArrays =
+    std::max({kPositionOptions.arrays, kTableOptions.arrays, kStepOptions.arrays});
+constexpr size_t kMaxTexts =
+    std::max({kPositionOptions.texts, kTableOptions.texts, kStepOptions.texts});
 
 using Options = CallOptions<RotaryOptions, kMaxArrays, kMaxTexts>;
 
@@ -55,6 +59,7 @@ using Options = CallOptions<RotaryOptions, kMaxArrays, kMaxTexts>;
 
 // The public function that error messages name.
 constexpr const char* function_name(AnglesFrom from, size_t count) {
+  if (from == AnglesFrom::kSteps) return "selective_rotary_qk";
   if (from == AnglesFrom::kTables) {
     return count == 1 ? "apply_rotary_tables" : "apply_rotary_qk_tables";
   }
@@ -111,6 +116,62 @@ void rotary(StableIValue* values, uint64_t size, uint64_t /*results*/) {
     rotate_to(out);
     std::apply([&](const auto&... tensors) { stack.give(tensors...); }, out);
   }
+}
+
+// As `rotary`, with the states after the tokens behind the results. Of the CPU.
+template <size_t count, Result result>
+void rotary_by_steps(StableIValue* values, uint64_t size, uint64_t /*results*/) {
+  Stack stack(values, size);
+  const Tensors<count> in = take_tensors<count>(stack);
+  Options options(stack, AnglesFrom::kSteps);
+  const auto rotate_to = [&](const Tensors<count>& out) {
+    stack.all_taken();
+    std::optional<Tensor> after;
+    with_call(function_name(AnglesFrom::kSteps, count), in, out, options,
+              [&](const Call& tensors, const RotaryCall& call) {
+                StateShape states;
+                SelectiveArgs args = check_selective(call, states);
+                after = new_tensor({states.shape, states.shape + states.rank}, ScalarType::Long,
+                                   tensors.device);
+                args.after = static_cast<int64_t*>(after->data_ptr());
+                cpu::rotate_by_steps(call.function, args, torch::stable::get_num_threads(),
+                                     run_rows);
+              });
+    return *after;
+  };
+  if constexpr (result == Result::kInPlace) {
+    stack.give(rotate_to(in));
+  } else if constexpr (result == Result::kOut) {
+    stack.give(rotate_to(take_tensors<count>(stack)));
+  } else {
+    const Tensors<count> out = new_like(in);
+    const Tensor after = rotate_to(out);
+    std::apply([&](const auto&... tensors) { stack.give(tensors..., after); }, out);
+  }
+}
+
+// Gradients of x, or of q and k, and of the steps.
+template <size_t count>
+void rotary_by_steps_backward(StableIValue* values, uint64_t size, uint64_t /*results*/) {
+  Stack stack(values, size);
+  const Tensors<count> grad = take_tensors<count>(stack), x = take_tensors<count>(stack);
+  const Tensor steps_gradient = stack.take<Tensor>();
+  Options options(stack, AnglesFrom::kSteps);
+  stack.all_taken();
+  const Tensors<count> grad_x = new_like(x);
+  with_call(function_name(AnglesFrom::kSteps, count), grad, grad_x, options,
+            [&](const Call& tensors, const RotaryCall& call) {
+              Array arrays[count];
+              const Array* given[count];
+              for (size_t i = 0; i < count; ++i) {
+                arrays[i] = tensors.describe(call.names[i], x[i]);
+                given[i] = &arrays[i];
+              }
+              const Array to = tensors.describe("steps", steps_gradient);
+              cpu::rotate_back_by_steps(check_selective_gradient(call, given, to),
+                                        torch::stable::get_num_threads(), run_rows);
+            });
+  std::apply([&](const auto&... tensors) { stack.give(tensors...); }, grad_x);
 }
 
 // Writes grad_x. Returns the gradients of frequencies (like inv_freq) and of positions ([axes, b,
@@ -192,6 +253,32 @@ void define_rotary(Library& m) {
   m.def(("rotary_qk_backward(Tensor grad_q, Tensor grad_k, Tensor q, Tensor k, " + options +
          ", *, bool of_positions) -> (Tensor, Tensor, Tensor, Tensor)")
             .c_str());
+  const std::string steps = schema_of<RotaryOptions>(true, AnglesFrom::kSteps);
+  const auto define = [&](const std::string& schema) { m.def(schema.c_str()); };
+  define("rotary_by_steps(Tensor x, " + steps + ") -> (Tensor, Tensor)");
+  define("rotary_by_steps_(Tensor(a!) x, " + steps + ") -> Tensor");
+  define("rotary_by_steps_out(Tensor x, " + steps + ", *, Tensor(a!) out) -> Tensor");
+  define("rotary_qk_by_steps(Tensor q, Tensor k, " + steps + ") -> (Tensor, Tensor, Tensor)");
+  define("rotary_qk_by_steps_(Tensor(a!) q, Tensor(b!) k, " + steps + ") -> Tensor");
+  define("rotary_qk_by_steps_out(Tensor q, Tensor k, " + steps +
+         ", *, Tensor(a!) out_q, Tensor(b!) out_k) -> Tensor");
+  define("rotary_by_steps_backward(Tensor grad, Tensor x, Tensor(a!) grad_steps, " + steps +
+         ") -> Tensor");
+  define(
+      "rotary_qk_by_steps_backward(Tensor grad_q, Tensor grad_k, Tensor q, Tensor k, "
+      "Tensor(a!) grad_steps, " +
+      steps + ") -> (Tensor, Tensor)");
+}
+
+void implement_rotary_on_cpu(Library& m) {
+  m.impl("rotary_by_steps", &rotary_by_steps<1, Result::kNew>);
+  m.impl("rotary_by_steps_", &rotary_by_steps<1, Result::kInPlace>);
+  m.impl("rotary_by_steps_out", &rotary_by_steps<1, Result::kOut>);
+  m.impl("rotary_qk_by_steps", &rotary_by_steps<2, Result::kNew>);
+  m.impl("rotary_qk_by_steps_", &rotary_by_steps<2, Result::kInPlace>);
+  m.impl("rotary_qk_by_steps_out", &rotary_by_steps<2, Result::kOut>);
+  m.impl("rotary_by_steps_backward", &rotary_by_steps_backward<1>);
+  m.impl("rotary_qk_by_steps_backward", &rotary_by_steps_backward<2>);
 }
 
 void implement_rotary(Library& m) {

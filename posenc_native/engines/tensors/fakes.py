@@ -86,6 +86,9 @@ def register() -> None:
     def _(phases, dtype):  # type: ignore[no-untyped-def]
         return tuple(phases.new_empty(phases.shape, dtype=dtype) for _ in range(2))
 
+    for name, count in (("rotary_by_steps", 1), ("rotary_qk_by_steps", 2)):
+        _register_by_steps(fake, name, count)
+
     @fake("frequency_turns")
     def _(inv_freq):  # type: ignore[no-untyped-def]
         return inv_freq.new_empty((2, inv_freq.shape[0]), dtype=torch.int64)
@@ -93,6 +96,28 @@ def register() -> None:
     @fake("sinusoidal_turns")
     def _(dim, base, shift, scale):  # type: ignore[no-untyped-def]
         return torch.empty((2, dim // 2), dtype=torch.int64)
+
+
+def _register_by_steps(fake: Any, name: str, count: int) -> None:
+    """Fakes of a rotation by steps, of one tensor or of two."""
+
+    def state(steps: Tensor, _: Any, starts: Tensor | None, layout: str, *others: Any) -> Tensor:
+        inner = [steps.shape[layout.index(letter)] for letter in "bh" if letter in layout]
+        if starts is not None:
+            inner = [starts.shape[0] - 1, *inner]
+        return steps.new_empty((*inner, steps.shape[-1]), dtype=torch.int64)
+
+    def results(*args: Any) -> Any:
+        return *map(torch.empty_like, args[:count]), state(*args[count:])
+
+    def gradients(*args: Any) -> Any:
+        found = tuple(map(torch.empty_like, args[count : 2 * count]))
+        return found if count > 1 else found[0]
+
+    fake(name)(results)
+    for form in ("_", "_out"):
+        fake(name + form)(lambda *args, **outs: state(*args[count:]))
+    fake(f"{name}_backward")(gradients)
 
 
 def _norm_gradients(grad_q: Tensor, grad_k: Tensor, q: Tensor, k: Tensor, *options: Any) -> Any:

@@ -78,6 +78,7 @@ _OPERATORS = (
     "rotary_from_tables", "rotary_qk_from_tables", "norm_rotary_qk_from_tables",
     "rotary_append_from_tables", "rotary_tables", "sinusoidal", "add_sinusoidal", "toeplitz_bias",
     "add_toeplitz_bias", "diagonal_sums", "relative_gather", "relative_scatter",
+    "rotary_by_steps", "rotary_qk_by_steps",
 )  # fmt: skip
 
 

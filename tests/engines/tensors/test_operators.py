@@ -183,6 +183,25 @@ def recurrent_sample(device, requires_grad):
     return (5, *state), {}
 
 
+def steps_sample(tensors, form, case):
+    """Rotations by steps: heads that share those of one, and packed rows with states."""
+
+    def make(device, requires_grad):
+        rows = case == "rows"
+        inner, heads = (9,) if rows else (2, 5), [4, 2][:tensors]
+        x = [torch.randn(*inner, h, 7) for h in heads]
+        steps = torch.randn(*inner, 2, 3, dtype=torch.float64 if rows else torch.float32)
+        state, starts = (torch.arange(18).view(3, 2, 3) << 58, torch.tensor([0, 4, 4, 9]))
+        options = (state, starts, "thd", "interleaved", 1) if rows else (None, None, "bshd")
+        if form == "_backward":
+            x = [torch.randn_like(one) for one in x] + x + [torch.empty_like(steps)]
+        names = ["out"] if tensors == 1 else ["out_q", "out_k"]
+        outs = dict(zip(names, map(torch.empty_like, x), strict=True)) if form == "_out" else {}
+        return (*x, steps, *options), outs
+
+    return make
+
+
 SAMPLES = {
     "sinusoidal": [
         (str(points.dtype), lambda device, _, p=points, d=dtype: ((p.to(device), 8, *SPEC, d), {}))
@@ -311,6 +330,11 @@ SAMPLES = {
         ("float32", lambda *_: ((torch.arange(35).view(5, 7) << 58, torch.float32), {})),
         ("float16", lambda *_: ((torch.arange(5) << 60, torch.float16), {})),
     ],
+    **{
+        f"{name}{form}": [(case, steps_sample(tensors, form, case)) for case in ("heads", "rows")]
+        for tensors, name in ((1, "rotary_by_steps"), (2, "rotary_qk_by_steps"))
+        for form in ("", "_", "_out", "_backward")
+    },
     "recurrent_positions": [("gru", recurrent_sample)],
     "recurrent_positions_backward": [
         ("gru", lambda device, grad: (

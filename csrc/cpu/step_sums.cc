@@ -1,0 +1,199 @@
+// Steps summed to phases: each becomes an integer, which is added to the sum of its column.
+//
+//   steps of a token  p0 p1 p2 ...      sums  += turns(step), and there is the token's phase
+//
+// A step of float32 or less becomes turns in float64. 1 / (2 pi) times 2^64 is cut into three
+// parts, so that step times one of the first two is exact:
+//
+//   step * c1   whole numbers of 2^32, and below them whole numbers and a rest
+//   step * c2                                      whole numbers and a rest
+//   step * c3                                                        a rest
+//
+// The three rests are rounded together, once. Their sum is off by less than 2^-37 there, and no
+// float32 from 2^-64 to 2^8 comes nearer than 2^-31 to the middle between two integers (all were
+// tried: benchmarks/studies/turns_of_steps.py): so it is the nearest integer, bit for bit what
+// core/phase.h has. Larger steps and float64 go its way.
+
+#include "cpu/one_target.h"
+// After one_target.h:
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#include "core/half.h"
+#include "core/phase.h"
+#include "core/phases.h"
+#include "core/visit_type.h"
+#include "cpu/elements-inl.h"
+#include "cpu/numbers-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace posenc::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Below it the products in float64 are exact enough.
+constexpr float kMostOnVectors = 256.0f;
+
+template <typename T>
+uint64_t turns_of(T step) {
+  if constexpr (sizeof(T) == 8) {
+    return turns_from_radians(to_binary(step)).fraction;
+  } else {
+    return turns_from_radians(to_binary(to_float(step))).fraction;
+  }
+}
+
+// Turns times 2^64 of steps of at most 24 bits, below kMostOnVectors.
+template <class D>
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> turns_of(D d, hn::Vec<D> step) {
+  const hn::RebindToUnsigned<D> du;
+  // Added to a number below 2^51 it leaves the nearest integer in the lowest bits.
+  const auto magic = hn::Set(d, 6755399441055744.0);
+  const auto turns = hn::Mul(step, hn::Set(d, 683565272.0));  // of 2^-32, exact
+  const auto high = hn::Add(turns, magic);
+  const auto below = hn::Mul(hn::Sub(turns, hn::Sub(high, magic)), hn::Set(d, 4294967296.0));
+  const auto middle = hn::Mul(step, hn::Set(d, 15360656640.0));  // exact
+  const auto below_whole = hn::Round(below), middle_whole = hn::Round(middle);
+  const auto lowest = hn::Mul(step, hn::Set(d, 0x1.29fc2757d1f53p+6));
+  const auto rest =
+      hn::Add(hn::Add(lowest, hn::Sub(below, below_whole)), hn::Sub(middle, middle_whole));
+  const auto low = hn::Add(hn::Add(below_whole, middle_whole), hn::Round(rest));
+  return hn::Add(hn::ShiftLeft<32>(hn::BitCast(du, high)),
+                 hn::Sub(hn::BitCast(du, hn::Add(low, magic)), hn::BitCast(du, magic)));
+}
+
+// Neighbouring columns of a token.
+template <Sum kSum, class DU>
+HWY_INLINE void add(DU du, hn::Vec<DU> turns, uint64_t* sums, uint64_t* phases) {
+  const auto before = hn::LoadU(du, sums);
+  if constexpr (kSum == Sum::kBackwards) {
+    hn::StoreU(before, du, phases);
+    hn::StoreU(hn::Sub(before, turns), du, sums);
+  } else {
+    const auto sum = hn::Add(before, turns);
+    hn::StoreU(sum, du, sums);
+    if constexpr (kSum == Sum::kForwards) hn::StoreU(sum, du, phases);
+  }
+}
+
+template <Sum kSum>
+HWY_INLINE void add(uint64_t turns, uint64_t& sum, uint64_t* phase) {
+  if constexpr (kSum == Sum::kBackwards) {
+    *phase = sum;
+    sum -= turns;
+  } else {
+    sum += turns;
+    if constexpr (kSum == Sum::kForwards) *phase = sum;
+  }
+}
+
+template <typename T, Sum kSum>
+HWY_ATTR void sum_columns(const T* steps, int64_t count, uint64_t* sums, uint64_t* phases) {
+  int64_t i = 0;
+  if constexpr (sizeof(T) != 8) {
+    const hn::ScalableTag<float> d;
+    const hn::ScalableTag<double> d64;
+    const hn::RebindToUnsigned<decltype(d64)> du64;
+    const hn::Half<decltype(d)> half;
+    const int64_t step = lanes(d), wide = lanes(d64);
+    for (; i + step <= count; i += step) {
+      const auto radians = load(d, steps + i);
+      if (!hn::AllTrue(d, hn::Lt(hn::Abs(radians), hn::Set(d, kMostOnVectors)))) {
+        for (int64_t j = i; j < i + step; ++j) add<kSum>(turns_of(steps[j]), sums[j], phases + j);
+        continue;
+      }
+      const auto low = turns_of(d64, hn::PromoteTo(d64, hn::LowerHalf(half, radians)));
+      const auto high = turns_of(d64, hn::PromoteTo(d64, hn::UpperHalf(half, radians)));
+      add<kSum>(du64, low, sums + i, phases + i);
+      add<kSum>(du64, high, sums + i + wide, phases + i + wide);
+    }
+  }
+  for (; i < count; ++i) add<kSum>(turns_of(steps[i]), sums[i], phases + i);
+}
+
+template <typename T, Sum kSum>
+HWY_ATTR void sum_block(const StepBlock& block, uint64_t* sums, uint64_t* phases, int64_t stride) {
+  constexpr int64_t kApart = 256;  // columns collected at a time
+  const bool neighbours = block.pair_stride == 1 || block.pairs == 1;
+  const bool joined = neighbours && (block.head_stride == block.pairs || block.heads == 1);
+  const int64_t heads = joined ? 1 : block.heads;
+  const int64_t pairs = joined ? block.columns() : block.pairs;
+  for (int64_t i = 0; i < block.tokens; ++i) {
+    const int64_t token = kSum == Sum::kBackwards ? block.tokens - 1 - i : i;
+    const T* from = static_cast<const T*>(block.steps) + token * block.token_stride;
+    // Of totals nothing is written.
+    uint64_t* const to = kSum == Sum::kTotals ? sums : phases + token * stride;
+    for (int64_t head = 0; head < heads; ++head, from += block.head_stride) {
+      const int64_t first = head * pairs;
+      if (neighbours) {
+        sum_columns<T, kSum>(from, pairs, sums + first, to + first);
+        continue;
+      }
+      for (int64_t pair = 0; pair < pairs; pair += kApart) {
+        const int64_t count = std::min(kApart, pairs - pair);
+        T collected[kApart];
+        collect(from + pair * block.pair_stride, block.pair_stride, count, collected);
+        sum_columns<T, kSum>(collected, count, sums + first + pair, to + first + pair);
+      }
+    }
+  }
+}
+
+template <typename T>
+HWY_ATTR bool are_angles(const StepBlock& block) {
+  const RealTag<T> d;
+  const auto most = hn::Set(d, static_cast<Real<T>>(kMaxStep));
+  const bool neighbours = block.pair_stride == 1;
+  const bool joined = neighbours && block.head_stride == block.pairs;
+  const int64_t heads = joined ? 1 : block.heads;
+  const int64_t pairs = joined ? block.columns() : block.pairs;
+  for (int64_t token = 0; token < block.tokens; ++token) {
+    const T* from = static_cast<const T*>(block.steps) + token * block.token_stride;
+    for (int64_t head = 0; head < heads; ++head, from += block.head_stride) {
+      int64_t i = 0;
+      for (; neighbours && i + lanes(d) <= pairs; i += lanes(d)) {  // false of NaN, too
+        if (!hn::AllTrue(d, hn::Le(hn::Abs(load(d, from + i)), most))) return false;
+      }
+      for (; i < pairs; ++i) {
+        const Real<T> step = convert<false, Real<T>>(from[i * block.pair_stride]);
+        if (!(step <= kMaxStep && step >= -kMaxStep)) return false;
+      }
+    }
+  }
+  return true;
+}
+
+HWY_ATTR void run_sums(const StepBlock& block, Sum sum, uint64_t* sums, uint64_t* phases,
+                       int64_t stride) {
+  visit_type(block.dtype, [&](auto type) HWY_ATTR {
+    using T = decltype(type);
+    switch (sum) {
+      case Sum::kTotals:
+        return sum_block<T, Sum::kTotals>(block, sums, phases, stride);
+      case Sum::kForwards:
+        return sum_block<T, Sum::kForwards>(block, sums, phases, stride);
+      case Sum::kBackwards:
+        return sum_block<T, Sum::kBackwards>(block, sums, phases, stride);
+    }
+  });
+}
+
+HWY_ATTR bool check_steps(const StepBlock& block) {
+  bool good = true;
+  visit_type(block.dtype, [&](auto type) HWY_ATTR { good = are_angles<decltype(type)>(block); });
+  return good;
+}
+
+}  // namespace posenc::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+namespace posenc::cpu::HWY_NAMESPACE {
+
+void sum_steps(const StepBlock& block, Sum sum, uint64_t* sums, int64_t* phases, int64_t stride) {
+  run_sums(block, sum, sums, reinterpret_cast<uint64_t*>(phases), stride);
+}
+
+bool steps_are_angles(const StepBlock& block) { return check_steps(block); }
+
+}  // namespace posenc::cpu::HWY_NAMESPACE
