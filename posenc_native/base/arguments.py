@@ -211,11 +211,17 @@ def as_operands(
     if is_tensor(k):
         wrong_type(function, "k", "an array, as q is", type(k).__name__)
     plain_k = as_operand(function, "k", k)
-    for argument, value in (("q", q), ("k", k)):
-        if inplace and not isinstance(value, np.ndarray):
+    if inplace:
+        check_overwritten(function, q=q, k=k)
+    return plain_q, plain_k
+
+
+def check_overwritten(function: str, **given: Any) -> None:
+    """TypeError for what cannot be rotated in place, since it is read through a copy."""
+    for argument, value in given.items():
+        if value is not None and not isinstance(value, np.ndarray):
             expected = "a NumPy array or a torch tensor, to be rotated in place"
             wrong_type(function, argument, expected, type(value).__name__)
-    return plain_q, plain_k
 
 
 def in_order(function: str, x: Any, overwritten: bool) -> Any:

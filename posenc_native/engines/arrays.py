@@ -6,6 +6,7 @@ methods of `Arrays` are what differs.
 
 from __future__ import annotations
 
+import copy
 import functools
 import sys
 from collections.abc import Callable
@@ -22,6 +23,13 @@ from . import late
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 
+def any_dtensor(*values: Any) -> bool:
+    """Whether one of them is a DTensor."""
+    if "torch.distributed.tensor" not in sys.modules:  # who has not imported them has none
+        return False
+    return any(type(value).__name__ == "DTensor" for value in values)
+
+
 def of_wholes(function: AnyFunction) -> AnyFunction:
     """The function, of DTensors too: every rank computes all of it, from the whole of each.
 
@@ -30,10 +38,8 @@ def of_wholes(function: AnyFunction) -> AnyFunction:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if "torch.distributed.tensor" not in sys.modules:  # who has not imported them has none
-            return function(*args, **kwargs)
         values = (*args, *kwargs.values())
-        if not any(type(value).__name__ == "DTensor" for value in values):
+        if not any_dtensor(*values):
             return function(*args, **kwargs)
         from .tensors.sharded.cut import gathered, mesh_of, whole
 
@@ -72,6 +78,12 @@ class Arrays:
         if device is not None and device.type == "mps":  # it has nothing wider
             self.float64 = self.xp.float32
         self.dtype: Any = self._result_dtype(dtype)
+
+    def of_parts(self) -> Arrays:
+        """What computes with the parts of DTensors, which are plain tensors."""
+        other = copy.copy(self)
+        other._mesh = None
+        return other
 
     def flag(self, argument: str, value: object) -> bool:
         """An argument that is a bool."""

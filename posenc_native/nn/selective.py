@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_value
+from posenc_native.engines.arrays import any_dtensor
 from posenc_native.selective.rotary import selective_rotary_qk
 
 from .initial import reset_layers
@@ -215,32 +216,49 @@ class SelectiveRotaryEmbedding(Described):
         if tokens.ndim != 3 or tokens.shape[-1] != self.model_dim:
             expected = f"shape [b, s, {self.model_dim}]"
             wrong_value(function, "tokens", expected, f"shape {list(tokens.shape)}")
+        if any_dtensor(tokens, *(() if state is None else state)):
+            return _steps_of_parts(self, tokens, state)
+        return self._steps(tokens, None if state is None else state.projected, None)
+
+    def _steps(
+        self, tokens: Tensor, before: Tensor | None, parameters: dict[str, Tensor] | None
+    ) -> tuple[Tensor, Tensor]:
+        """`steps` by the module's parameters, or by those that are given in their place."""
+
+        def run(name: str, x: Tensor) -> Tensor:
+            child = getattr(self, name)
+            if parameters is None:
+                return child(x)  # type: ignore[no-any-return]
+            own = {key: parameters[f"{name}.{key}"] for key, _ in child.named_parameters()}
+            return torch.func.functional_call(child, own, (x,))  # type: ignore[no-any-return]
+
+        def own(name: str) -> Tensor:
+            return getattr(self, name) if parameters is None else parameters[name]
+
         of_heads = tokens.unflatten(-1, (self.heads, -1))
         length = of_heads.square().sum(-1, keepdim=True)
         of_heads = of_heads * torch.rsqrt(length + 1e-6)
         flat = of_heads.flatten(-2)
-        projected = self.phi_proj(of_heads if self.rank is None else flat)
+        projected = run("phi_proj", of_heads if self.rank is None else flat)
         looks_back = 1 if self.kernel_size is None else self.kernel_size - 1
-        if state is None:
+        if before is None:
             before = projected.new_zeros(len(projected), looks_back, projected.shape[-1])
-        else:
-            before = state.projected.to(projected.dtype)
-        seen = torch.cat((before, projected), dim=1)
+        seen = torch.cat((before.to(projected.dtype), projected), dim=1)
         if self.kernel_size is None:
             phi = projected - seen[:, :-1]
         else:
-            phi = self.phi_conv1d(seen)
+            phi = run("phi_conv1d", seen)
             phi = F.silu(phi) if self.activation else phi
         phi = phi.unflatten(-1, (self.heads, -1))
         if self.bias:
-            phi = phi + self.phi_bias.exp()
+            phi = phi + own("phi_bias").exp()
         if self.gate is not None:
-            opened = self.phase_gate_proj(flat).sigmoid()
+            opened = run("phase_gate_proj", flat).sigmoid()
             opened = opened.unflatten(-1, (self.heads, -1))  # [b, s, h, 1 or P]
             phi = phi * opened
         real = torch.float64 if phi.dtype == torch.float64 else torch.float32
         kept = seen[:, seen.shape[1] - looks_back :]
-        return phi.to(real) * self.temperature.to(real), kept
+        return phi.to(real) * own("temperature").to(real), kept
 
     def forward(
         self, q: Tensor, k: Tensor | None, tokens: Tensor, state: SelectiveState | None = None
@@ -266,3 +284,20 @@ class SelectiveRotaryEmbedding(Described):
             q, k, steps.permute(order), state=phases, layout=self.layout, pairing=self.pairing
         )
         return turned_q, turned_k, SelectiveState(phases, projected)
+
+
+def _steps_of_parts(
+    module: SelectiveRotaryEmbedding, tokens: Tensor, state: SelectiveState | None
+) -> tuple[Tensor, Tensor]:
+    """Steps of DTensors, cut along the batch as they are. The convolution needs all tokens."""
+    from posenc_native.engines.tensors.sharded.cut import Cut, mesh_of, whole
+
+    tokens = whole(tokens, mesh_of((tokens, *(state or ()))))
+    cut = Cut(tokens, ("b", "s", "d"), ("b",))
+    parameters = {
+        name: cut.part(parameter, tuple(f"n{axis}" for axis in range(parameter.ndim)))
+        for name, parameter in module.named_parameters()
+    }
+    projected = None if state is None else cut.part(state.projected, ("b", "n", "channels"))
+    steps, kept = module._steps(cut.local(tokens), projected, parameters)
+    return cut.join(steps, ("b", "s", "h", "P")), cut.join(kept, ("b", "n", "channels"))

@@ -72,6 +72,15 @@ def share_of(function: str, rank: Any, ranks: Any, order: Any) -> Share:
     return Share(rank, ranks, order, ranks * (2 if order in _BALANCED else 1))
 
 
+def check_order(function: str, order: Any, *, cut: bool) -> None:
+    """ValueError for an unknown order, and for one of tokens that are not cut over ranks."""
+    arguments.check_name(function, "order", order, ORDERS)
+    if order != "contiguous" and not cut:
+        hint = "DTensor.from_local makes one of the tokens of a rank"
+        expected = "'contiguous' unless DTensors are cut along tokens"
+        wrong_value(function, "order", expected, repr(order), hint)
+
+
 def shared_length(function: str, argument: str, given: Any, share: Share) -> int:
     """The length of a row that all ranks share; one that they cannot is an error."""
     length: int = arguments.length(function, argument, given)

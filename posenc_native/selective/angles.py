@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from .phases import (
     state_given,
     sums_of_numbers,
 )
+
+if TYPE_CHECKING:
+    from .across import Across
 
 __all__ = ["FUNCTION", "Angles", "Selective", "turned"]
 
@@ -47,10 +50,18 @@ class Angles:
         q, k: of one library; one of them may be None.
         steps, state, starts: as the caller gave them.
         options: of the rotation.
+        across: what the tokens of a rank have to know of those of others; its pieces are `starts`.
     """
 
     def __init__(
-        self, q: Any, k: Any, steps: Any, state: Any, starts: Any, options: Selective
+        self,
+        q: Any,
+        k: Any,
+        steps: Any,
+        state: Any,
+        starts: Any,
+        options: Selective,
+        across: Across | None = None,
     ) -> None:
         if q is None and k is None:
             wrong_type(FUNCTION, "q", "q, k or both", "None for both")
@@ -58,9 +69,10 @@ class Angles:
         given = {**named, "steps": steps, "state": state, "starts": starts}
         arrays = Arrays(FUNCTION, None, None, **given)
         self.arrays: Arrays = arrays
-        if arrays._mesh is not None:
-            wrong_type(FUNCTION, "q", "plain tensors", "a DTensor", "its to_local() is one")
+        self.across: Across | None = across
         for name, x in named.items():
+            if arrays.is_torch and not arguments.is_tensor(x):
+                wrong_type(FUNCTION, name, "a tensor, as the others are", type(x).__name__)
             arguments.check_dtype(FUNCTION, name, x.dtype, arguments.FLOAT_DTYPES)
         self.options: Selective = options
         self.steps: Any = arrays.floats("steps", steps)
@@ -72,8 +84,7 @@ class Angles:
         self._check_shape(letters, first)
         order = [letters.index(letter) for letter in "bhst" if letter in letters]
         self.order: tuple[int, ...] = (*order, len(letters) - 1)
-        self.seen: bool = check_steps(arrays, self.steps)
-        if starts is not None and batched:
+        if starts is not None and batched and across is None:
             hint = 'write packed rows as "thd"'
             wrong_value(FUNCTION, "starts", f"None with {letters!r}, which has b", "starts", hint)
         self.rows: Rows | None = rows_given(arrays, starts, first.tokens)
@@ -109,7 +120,7 @@ class Angles:
         wanted = [*view.shape[:-1], *given[-1:]]
         if "h" in letters and len(given) == len(letters):
             own = given[letters.index("h")]
-            if own < 1 or any(n % own for n in heads):
+            if any(n % own if own else n for n in heads):
                 expected = f"heads that divide those of q and k, {' and '.join(map(str, heads))}"
                 wrong_value(FUNCTION, "steps", expected, f"shape {given}")
             wanted[letters.index("h")] = own
@@ -126,11 +137,12 @@ class Angles:
     def tables(self) -> tuple[Any, Any, Any]:
         """cos and sin in the order of tables, and the state after the last token."""
         arrays = self.arrays
+        seen = check_steps(arrays, self.steps)
         steps = self.in_order(self.steps)
         axis = steps.ndim - 2
         phases, state = phases_and_state(arrays, steps, self.state, self.rows, axis)
         cos, sin = phase_tables(phases, getattr(arrays.xp, self.real))
-        if not self.seen:
+        if not seen:
             # Nobody has looked at them: from a step that is no angle on nothing is one.
             bad = arrays.whole(~(steps.detach().abs() <= LARGEST))
             wrong = sums_of_numbers(arrays, bad, self.rows, axis) > 0

@@ -5,25 +5,31 @@
     of a        g_b y_a - g_a y_b of every pair      summed over the heads that share the angle
     of steps    sum of those of a, u >= t            from the end, in float64
 
-Only inputs are kept; y is computed again. All of it is made of operations that have derivatives
-themselves, so second ones are there. Forward mode and torch.func follow a composition.
+Only inputs are kept. On the CPU an operator does it in one pass. Where second derivatives are
+wanted, and elsewhere, y is computed again, by operations that have derivatives themselves. Of
+tokens on several ranks each is told the sum of those of later ranks (across.py), nothing else.
+Forward mode and torch.func follow a composition.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from posenc_native.base.arguments import wrong_value
+from posenc_native.base.arguments import wrong_type, wrong_value
 from posenc_native.engines.tensors.composed.phases import moving
 from posenc_native.engines.tensors.following import needs_grad, transformed
 
+from . import operators
 from .angles import FUNCTION, Angles, Selective, turned
 from .phases import Rows, moved, sums_of_numbers
 
-__all__ = ["rotate"]
+if TYPE_CHECKING:
+    from .across import Across
+
+__all__ = ["new_where_steps_learn", "rotate"]
 
 
 def rotate(
@@ -34,11 +40,22 @@ def rotate(
     to: the keywords `inplace` and `out`, where they are given.
     """
     steps = angles.steps
-    if needs_grad(steps) and any(to.values()):
-        expected = "new tensors where steps require a gradient"
-        wrong_value(FUNCTION, "out" if "out" in to else "inplace", expected, "others")
-    if needs_grad(steps) and not transformed():
-        return _Followed.apply(q, k, steps, angles.state, starts, angles.options)  # type: ignore[no-any-return, no-untyped-call]
+    learned = needs_grad(*(x for x in (q, k, steps) if x is not None))
+    if any(to.values()):
+        new_where_steps_learn(steps, "out" if "out" in to else "inplace")
+        learned = False  # q and k may be followed: those operations see to it
+    if learned and not transformed():
+        return _Followed.apply(  # type: ignore[no-any-return, no-untyped-call]
+            q, k, steps, angles.state, starts, angles.options, angles.across
+        )
+    if angles.across is not None and transformed():
+        hint = "torch.autograd has their derivatives"
+        wrong_type(FUNCTION, "steps", "whole tokens in forward mode and in torch.func",
+                   "DTensors cut along them", hint)  # fmt: skip
+    results = operators.rotated(q, k, angles, starts, to)
+    if results is not None:
+        return results
+    operators.checked_places(q, k, angles, starts, to)
     cos, sin, state = angles.tables()
     if transformed():
         own = angles.in_order(steps).to(cos.dtype)
@@ -47,15 +64,31 @@ def rotate(
     return (*turned(q, k, angles, cos, sin, to), state)
 
 
+def new_where_steps_learn(steps: Tensor, argument: str) -> None:
+    """ValueError where a gradient of steps needs what would be overwritten."""
+    if needs_grad(steps):
+        expected = "new tensors where steps require a gradient"
+        wrong_value(FUNCTION, argument, expected, "others")
+
+
 class _Followed(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, q: Any, k: Any, steps: Tensor, state: Any, starts: Any, options: Selective
+        ctx: Any,
+        q: Any,
+        k: Any,
+        steps: Tensor,
+        state: Any,
+        starts: Any,
+        options: Selective,
+        across: Across | None,
     ) -> Any:
         ctx.options = options
         ctx.starts = starts
-        ctx.save_for_backward(q, k, steps, state)
-        angles = Angles(q, k, steps.detach(), state, starts, options)
+        ctx.across = across
+        kept = (q, k) if ctx.needs_input_grad[2] else (None, None)
+        ctx.save_for_backward(*kept, steps, state)
+        angles = Angles(q, k, steps.detach(), state, starts, options, across)
         results = rotate(q, k, angles, starts, {})
         ctx.mark_non_differentiable(results[-1])
         return results
@@ -64,19 +97,24 @@ class _Followed(torch.autograd.Function):
     def backward(ctx: Any, of_q: Any, of_k: Any, _: Any) -> Any:
         q, k, steps, state = ctx.saved_tensors
         options: Selective = ctx.options
+        if ctx.needs_input_grad[2] and ctx.across is None:
+            angles = Angles(q, k, steps, state, ctx.starts, options)
+            found = operators.rotated_back((of_q, of_k), q, k, angles, ctx.starts)
+            if found is not None:
+                return *found, None, None, None, None
         back = options._replace(inverse=not options.inverse)
         if options.out_pairing != "same":
             back = back._replace(pairing=options.out_pairing, out_pairing=options.pairing)
-        angles = Angles(of_q, of_k, steps, state, ctx.starts, back)
+        angles = Angles(of_q, of_k, steps, state, ctx.starts, back, ctx.across)
         grad_q, grad_k, _ = rotate(of_q, of_k, angles, ctx.starts, {})
         if not ctx.needs_input_grad[2]:
-            return grad_q, grad_k, None, None, None, None
-        angles = Angles(q, k, steps, state, ctx.starts, options)
+            return grad_q, grad_k, None, None, None, None, None
+        angles = Angles(q, k, steps, state, ctx.starts, options, ctx.across)
         rotated = rotate(q, k, angles, ctx.starts, {})
         grad = _of_angles(angles, (of_q, of_k), rotated[:2])
-        grad = _summed_from_the_end(grad, angles.rows)
+        grad = _summed_from_the_end(grad, angles.rows, ctx.across)
         order = sorted(range(len(angles.order)), key=angles.order.__getitem__)
-        return grad_q, grad_k, grad.permute(order).to(steps.dtype), None, None, None
+        return grad_q, grad_k, grad.permute(order).to(steps.dtype), None, None, None, None
 
 
 def _of_angles(angles: Angles, grads: tuple[Any, ...], rotated: tuple[Any, ...]) -> Tensor:
@@ -105,12 +143,17 @@ def _pairs(x: Tensor, block: int) -> tuple[Tensor, Tensor]:
     return first.flatten(-2), second.flatten(-2)
 
 
-def _summed_from_the_end(grad: Tensor, rows: Rows | None) -> Tensor:
+def _summed_from_the_end(grad: Tensor, rows: Rows | None, across: Across | None) -> Tensor:
     """Sums over this token and all after it in its row, [..., s, P]."""
     sums = grad.flip(-2).cumsum(-2).flip(-2)
     if rows is None:
-        return sums
+        if across is None:
+            return sums
+        return sums + across.later(grad.sum(-2)[None])[0].unsqueeze(-2)
     sums = moved(sums, -2, 0)
     after = torch.cat((sums, sums.new_zeros((1, *sums.shape[1:]))))
-    result: Tensor = moved(sums - after[rows.last][rows.of_tokens], 0, -2)
+    rest = after[rows.last]
+    if across is not None:
+        rest = rest - across.later(after[rows.first] - rest)
+    result: Tensor = moved(sums - rest[rows.of_tokens], 0, -2)
     return result

@@ -24,6 +24,7 @@ from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_type, wrong_value
 from posenc_native.engines import backend
 from posenc_native.engines.arrays import Arrays
+from posenc_native.positions.orders import check_order
 from posenc_native.rotary.by_tables import rotary_tables
 from posenc_native.spectra.frequencies import EXACT, TWO_PI
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
         Integers,
         Number,
         Pair,
+        ShardOrder,
         SupportsArray,
         Tensor,
         TensorLike,
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Rows", "accumulated_phases", "check_steps", "moved", "phase_tables", "phases_and_state",
-    "rows_given", "state_given", "sums_of_numbers",
+    "rows_given", "state_given", "sums_of_numbers", "totals_of",
 ]  # fmt: skip
 
 LARGEST = 2.0**31  # radians of a step
@@ -131,6 +133,7 @@ class Rows:
             expected = f"rising integers from 0 to {tokens}, the number of tokens"
             wrong_value(function, "starts", expected, seen.tolist())
         self.count: int = starts.shape[0] - 1
+        self.starts: Any = starts
         starts = starts.clip(0, tokens)
         self.first: Any = starts[:-1]
         self.last: Any = starts[1:]
@@ -208,6 +211,19 @@ def _zeros(arrays: Arrays, shape: Any) -> Any:
     return np.zeros(shape, np.int64)
 
 
+def totals_of(arrays: Arrays, steps: Any, rows: Rows | None, axis: int) -> tuple[Any, Any]:
+    """Sums of whole rows, [rows, ...] without the axis, and how many steps are no angle.
+
+    The count is of all pairs, on the last axis, of steps that have one after that of the tokens.
+    """
+    totals = phases_and_state(arrays, steps, None, rows, axis)[1]
+    bad = ~(steps.detach().abs() <= LARGEST)
+    bad = arrays.whole(bad.any(-1, keepdim=True))
+    if rows is None:
+        return totals[None], bad.sum(axis)[None]
+    return totals, summed_by_rows(arrays, bad.cumsum(axis), None, rows, axis)[1]
+
+
 def state_given(arrays: Arrays, state: Any, shape: list[int], axes: str) -> Any:
     """The state that a call begins from, checked; None stays."""
     if state is None:
@@ -215,7 +231,7 @@ def state_given(arrays: Arrays, state: Any, shape: list[int], axes: str) -> Any:
     if arguments.dtype_name(getattr(state, "dtype", None)).startswith(("float", "bfloat")):
         hint = "a state is in turns: radians times 2^64 / (2 pi), modulo 2^64"
         wrong_type(arrays.function, "state", "int64", arguments.dtype_name(state.dtype), hint)
-    given = arrays.integers("state", state, ("int64",))
+    given = arrays._read("state", state, ("int64",))
     if list(given.shape) != shape:
         expected = f"shape [{axes}] = {shape}"
         wrong_value(arrays.function, "state", expected, f"shape {list(given.shape)}")
@@ -229,10 +245,12 @@ if TYPE_CHECKING:
 
     @overload
     def accumulated_phases(steps: TensorLike, *, axis: int, state: Any = ...,
-                           starts: Integers | None = ...) -> Tensor: ...  # fmt: skip
+                           starts: Integers | None = ..., order: ShardOrder = ...
+    ) -> Tensor: ...  # fmt: skip
     @overload
     def accumulated_phases(steps: SupportsArray[Number], *, axis: int, state: Any = ...,
-                           starts: Integers | None = ...) -> Array[np.int64]: ...  # fmt: skip
+                           starts: Integers | None = ..., order: ShardOrder = ...
+    ) -> Array[np.int64]: ...  # fmt: skip
 
 
 def accumulated_phases(
@@ -241,6 +259,7 @@ def accumulated_phases(
     axis: int,
     state: npt.ArrayLike | torch.Tensor | None = None,
     starts: npt.ArrayLike | torch.Tensor | None = None,
+    order: ShardOrder = "contiguous",
 ) -> Any:
     """The angle of every token as the sum of all steps up to and with it, exact.
 
@@ -254,6 +273,8 @@ def accumulated_phases(
             default 0. The phases of the last token are the state of the next call.
         starts: ``[rows + 1]`` integers from 0 to the number of tokens, where rows of packed tokens
             begin: each is summed from 0, or from its own state, ``[rows, ...]``.
+        order: which tokens of the whole a rank holds, of DTensors that are cut along them, as in
+            `selective_rotary_qk`.
 
     Returns:
         int64 like `steps`, turns times 2^64; they wrap as angles do. No gradient flows through
@@ -290,13 +311,49 @@ def accumulated_phases(
     before = others if rows is None else [rows.count, *others]
     axes = "the axes of steps but that of the tokens"
     state = state_given(arrays, state, before, axes if rows is None else f"rows, {axes}")
+    check_order(function, order, cut=arrays._mesh is not None)
+    if arrays._mesh is not None:
+        return _phases_of_parts(arrays, steps, state, rows, axis, order)
     return phases_and_state(arrays, steps, state, rows, axis)[0]
+
+
+def _phases_of_parts(
+    arrays: Arrays, steps: Any, state: Any, rows: Rows | None, axis: int, order: str
+) -> Any:
+    """`accumulated_phases` of DTensors, cut along any axes."""
+    from posenc_native.engines.tensors.sharded.cut import Cut
+
+    from .across import across_ranks
+
+    names = tuple("s" if i == axis else f"n{i}" for i in range(steps.ndim))
+    others = tuple(name for name in names if name != "s")
+    cut = Cut(steps, names, names)
+    own_state = cut.part(state, others if rows is None else ("rows", *others))
+    part = cut.local(steps).detach()
+    arrays = arrays.of_parts()
+    across = across_ranks(arrays, cut, "s", order, None if rows is None else rows.starts)
+    if across is None:
+        check_steps(arrays, part)
+        return cut.join(phases_and_state(arrays, part, own_state, rows, axis)[0], names)
+    rows = rows_given(arrays, across.starts, part.shape[axis])
+    flat = moved(part, axis, 0)
+    shape = flat.shape[1:]
+    flat = flat.reshape(len(flat), shape.numel())
+    totals, wrong = totals_of(arrays, flat, rows, 0)
+    before = None if own_state is None else own_state.reshape(across.rows, shape.numel())
+    begin = across.begin(totals, wrong, before, arrays.seen(wrong) is not None).phases
+    own = begin.reshape(shape if rows is None else (rows.count, *shape))
+    return cut.join(phases_and_state(arrays, part, own, rows, axis)[0], names)
 
 
 def rows_given(arrays: Arrays, starts: Any, tokens: int) -> Rows | None:
     """The rows that starts describe."""
     if starts is None:
         return None
+    if arrays._mesh is not None:  # all ranks look at all of them
+        from posenc_native.engines.tensors.sharded.cut import gathered
+
+        starts, arrays = gathered(starts, arrays._mesh), arrays.of_parts()
     given = arrays.integers("starts", starts, arguments.INTEGER_DTYPES)
     if given.ndim != 1:
         wrong_value(arrays.function, "starts", "shape [rows + 1]", f"shape {list(given.shape)}")
@@ -335,6 +392,13 @@ def phase_tables(phases: Any, dtype: Any = None) -> tuple[Any, Any]:
     function = "phase_tables"
     arrays = Arrays(function, dtype, None, phases=phases)
     phases = arrays.integers("phases", phases, ("int64",))
+    if arrays._mesh is not None:
+        from posenc_native.engines.tensors.sharded.cut import Cut
+
+        names = tuple(f"n{axis}" for axis in range(phases.ndim))
+        cut = Cut(phases, names, names)
+        cos, sin = (cut.join(t, names) for t in phase_tables(cut.local(phases), dtype))
+        return cos, sin
     if phases.ndim == 0:
         cos, sin = phase_tables(phases.reshape(1), dtype)
         return cos[0], sin[0]

@@ -1,8 +1,8 @@
 """Queries and keys turned by angles that the data decide, and the state to go on from.
 
-Steps in the order of the layout become phases [b, h, s, P], which is the order of tables by head;
-`apply_rotary_qk_tables` does the rest. Autograd has gradients of q, k and steps from the inputs
-alone; phases are computed again in the backward.
+Arrays and tensors on the CPU are turned in one pass (csrc/cpu/selective.cc). Elsewhere steps become
+phases [b, h, s, P], which is the order of tables by head, and `apply_rotary_qk_tables` does the
+rest. Autograd has gradients of q, k and steps from the inputs alone.
 """
 
 from __future__ import annotations
@@ -13,14 +13,26 @@ import numpy as np
 import numpy.typing as npt
 
 from posenc_native.base import arguments
+from posenc_native.base.pairs import missing_one, outputs
 from posenc_native.base.suggestions.vocabulary import check_given, takes_words, unknown_keywords
+from posenc_native.engines import backend
+from posenc_native.engines.arrays import any_dtensor
+from posenc_native.positions.orders import check_order
 
-from .angles import FUNCTION, Angles, Selective, turned
+from .angles import FUNCTION, Angles, Selective
 
 if TYPE_CHECKING:
     import torch
 
-    from posenc_native.base.kinds import Array, Number, Pairing, SupportsArray, Tensor, TensorLike
+    from posenc_native.base.kinds import (
+        Array,
+        Number,
+        Pairing,
+        ShardOrder,
+        SupportsArray,
+        Tensor,
+        TensorLike,
+    )
 
 __all__ = ["selective_rotary_qk"]
 
@@ -44,6 +56,7 @@ def selective_rotary_qk(
     *,
     state: npt.ArrayLike | torch.Tensor | None = None,
     starts: npt.ArrayLike | torch.Tensor | None = None,
+    order: ShardOrder = "contiguous",
     layout: str = "bshd",
     pairing: Pairing = "half",
     rotary_start: int = 0,
@@ -70,6 +83,8 @@ def selective_rotary_qk(
             the axes that `layout` lacks; default 0.
         starts: ``[rows + 1]`` integers from 0 to the number of tokens, where rows of packed tokens
             begin ("thd", "shd"); each has a state of its own then, ``[rows, h, P]``.
+        order: which tokens of the whole a rank holds, of DTensors that are cut along them: the
+            orders of `ContextParallel`. With `starts`, "contiguous" or "zigzag".
         layout, pairing, rotary_start, scale, inverse, out_pairing: as in `apply_rotary_qk`. 2P dims
             from `rotary_start` on are rotated.
         inplace, out: as in `apply_rotary_qk`; not where steps require a gradient.
@@ -79,9 +94,9 @@ def selective_rotary_qk(
         passed to the next call. Gradients reach q, k and steps, none flows through the state.
 
     Raises:
-        ValueError: steps that are not finite or beyond 2^31 radians, where they can be looked at
-            (on CUDA or compiled they make everything from there on NaN); shapes, layout, starts or
-            a state that do not fit. Nothing has been written then.
+        ValueError: steps that are not finite or beyond 2^31 radians (on CUDA they make everything
+            from there on NaN; compiled code for the CPU raises a RuntimeError); shapes, layout,
+            starts, a state or an order that do not fit. Nothing has been written then.
         TypeError: impossible dtypes, such as a state in float32.
 
     Example:
@@ -102,15 +117,45 @@ def selective_rotary_qk(
     if unknown:
         unknown_keywords(FUNCTION, unknown, selective_rotary_qk)
     check_given(selective_rotary_qk, q, k, steps)
+    to: Any = inplace if out is None else out
+    if order == "contiguous" and (type(to) is bool or (type(to) is tuple and not inplace)):
+        results: Any = backend.door.selective_rotary_qk(
+            q, k, steps, state, starts, layout, pairing, rotary_start, scale, inverse, out_pairing,
+            to,
+        )  # fmt: skip
+        if results is not NotImplemented:
+            return results  # type: ignore[no-any-return]
+    given = q, k
     if not (arguments.is_tensor(q) or arguments.is_tensor(k)):
-        q, k = (x if x is None else arguments.as_operand(FUNCTION, n, x) if out or not inplace
-                else x for n, x in (("q", q), ("k", k)))  # fmt: skip
+        q, k = (
+            x if x is None else arguments.as_operand(FUNCTION, name, x)
+            for name, x in (("q", q), ("k", k))
+        )
+        if inplace and out is None:
+            arguments.check_overwritten(FUNCTION, q=given[0], k=given[1])
     options = Selective(layout, pairing, rotary_start, scale, inverse, out_pairing)
+    outs = out if isinstance(out, tuple) else ()
+    sharded = any_dtensor(q, k, steps, state, starts, *outs)
+    if order != "contiguous":
+        check_order(FUNCTION, order, cut=sharded)
+    if sharded:
+        from .sharded import selective_rotary_qk as of_parts
+
+        return of_parts(q, k, steps, state, starts, order, options, inplace, out)
     angles = Angles(q, k, steps, state, starts, options)
-    to: dict[str, Any] = {"inplace": inplace} if out is None else {"out": out, "inplace": inplace}
     if angles.arrays.is_torch:
         from .gradients import rotate
 
-        return rotate(q, k, angles, starts, to)
-    cos, sin, after = angles.tables()
-    return (*turned(q, k, angles, cos, sin, to), after)
+        keywords = {"inplace": inplace} if out is None else {"out": out, "inplace": inplace}
+        return rotate(q, k, angles, starts, keywords)
+    if out is not None:
+        outputs(FUNCTION, out, inplace, missing_one(q, k))
+    if starts is not None:  # as it is: a copy would hide what it has in common with out
+        starts = angles.arrays._read("starts", starts, arguments.INTEGER_DTYPES)
+    scale = arguments.factor(FUNCTION, "scale", scale, (k if q is None else q).dtype)
+    checked = options._replace(scale=scale, inverse=bool(inverse))
+    inplace = angles.arrays.flag("inplace", inplace)
+    results = backend.implementation.selective_rotary_qk(
+        q, k, angles.steps, angles.state, starts, *checked, inplace if out is None else out
+    )
+    return (*given, results[2]) if inplace else results

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from targets import NEEDS_NATIVE
 
 import posenc_native as pn
 
@@ -93,12 +94,12 @@ def ways(tokens: int) -> Iterator[tuple[str, list[int]]]:
 
 @pytest.mark.parametrize("tensors", [False, True])
 def test_the_same_bits_from_prefill_and_from_decode(tensors: bool) -> None:
-    """Ten thousand tokens, each way."""
+    """Ten thousand tokens, each way; enough of them to be cut for two threads."""
     tokens = 10_000
     given: Any = (
-        rng.standard_normal((1, tokens, 2, 8)).astype(np.float32),
+        rng.standard_normal((1, tokens, 2, 16)).astype(np.float32),
+        rng.standard_normal((1, tokens, 1, 16)).astype(np.float32),
         rng.standard_normal((1, tokens, 1, 8)).astype(np.float32),
-        rng.standard_normal((1, tokens, 1, 4)).astype(np.float32),
     )
     threads = pn.get_num_threads()
     pn.set_num_threads(2)
@@ -121,6 +122,97 @@ def test_the_same_bits_from_prefill_and_from_decode(tensors: bool) -> None:
                 assert np.array_equal(np.asarray(a), b[:, begin : begin + length]), name
             begin += length
         assert np.array_equal(np.asarray(state), whole[2])
+
+
+def in_parts(x: Array, steps: Array, state: Any, layout: str, scale: float, **options: Any) -> Any:
+    """The same from phases, tables of them and a rotation by tables of each head."""
+    order = [layout.index(letter) for letter in "bhs" if letter in layout] + [len(layout) - 1]
+    laid = steps.transpose(order)
+    phases = pn.accumulated_phases(laid, axis=laid.ndim - 2, state=state)
+    real = "float64" if x.dtype == "float64" else "float32"
+    cos, sin = (table * table.dtype.type(scale) for table in pn.phase_tables(phases, real))
+    if "h" in layout:
+        times = x.shape[layout.index("h")] // steps.shape[layout.index("h")]
+        cos, sin = cos.repeat(times, -3), sin.repeat(times, -3)
+    return pn.apply_rotary_tables(x, cos, sin, layout=layout, **options), phases
+
+
+@NEEDS_NATIVE
+@given(st.data())
+def test_one_pass_has_the_bits_of_its_parts(data: Any) -> None:
+    """The kernel of all three takes heads and tokens in other runs than each of them alone."""
+    layout = data.draw(st.sampled_from(LAYOUTS))
+    pairs, start, rest = (data.draw(st.integers(*ends)) for ends in ((1, 40), (0, 3), (0, 3)))
+    groups, shared = data.draw(st.sampled_from([(1, 1), (1, 3), (2, 1), (3, 2)]))
+    sizes = {"b": 2, "s": data.draw(st.integers(0, 70)), "h": groups * shared}
+    width = 2 * pairs + start + rest
+
+    def numbers(dtype: str, heads: int, last: int, apart: int) -> Array:
+        """Heads that are slices of longer rows, `apart` heads more."""
+        shape = [heads + apart if n == "h" else sizes[n] for n in layout[:-1]]
+        made = rng.standard_normal((*shape, last)).astype(dtype)
+        return made[tuple(slice(heads) if n == "h" else slice(None) for n in layout)]
+
+    apart = data.draw(st.sampled_from([0, 0, 2]))
+    dtype = data.draw(st.sampled_from(["float16", "float32", "float64"]))
+    of_steps = data.draw(st.sampled_from(["float16", "float32", "float64"]))
+    q = numbers(dtype, groups * shared, width, apart)
+    k = numbers(dtype, groups, width, 0) if data.draw(st.booleans()) else None
+    steps = numbers(of_steps, groups, pairs, apart) * data.draw(st.sampled_from([0.01, 1, 3000]))
+    steps = steps.astype(of_steps)
+    letters = [n for n in "bh" if n in layout]
+    shape = [{"b": 2, "h": groups}[n] for n in letters] + [pairs]
+    state = rng.integers(-(2**63), 2**63 - 1, shape) if data.draw(st.booleans()) else None
+    kind = st.sampled_from(["half", "interleaved", 2 * pairs])
+    options = {
+        "layout": layout, "pairing": data.draw(kind), "rotary_start": start,
+        "inverse": data.draw(st.booleans()), "out_pairing": data.draw(kind | st.just("same")),
+    }  # fmt: skip
+    scale = data.draw(st.sampled_from([1.0, 0.75]))
+    wanted = [None if x is None else in_parts(x, steps, state, scale=scale, **options)
+              for x in (q, k)]  # fmt: skip
+    way = data.draw(st.sampled_from(["new", "out", "in place"]))
+    to: dict[str, Any] = {}
+    if way == "out":
+        to["out"] = tuple(x if x is None else np.empty(x.shape, x.dtype) for x in (q, k))
+    elif way == "in place":
+        to["inplace"] = True
+    *found, after = pn.selective_rotary_qk(
+        q, k, steps, state=state, scale=scale, **options, **to
+    )  # fmt: skip
+    for pair, y in zip(wanted, found, strict=True):
+        assert (pair is None) == (y is None)
+        if pair is not None:
+            np.testing.assert_array_equal(y, pair[0])
+    last = np.zeros(shape, np.int64) if state is None else state
+    if sizes["s"] > 0:
+        assert wanted[0] is not None
+        last = wanted[0][1][..., -1, :]
+    np.testing.assert_array_equal(after, last)
+
+
+@NEEDS_NATIVE
+@pytest.mark.parametrize("threads", [2, 5])
+def test_rows_that_are_cut_for_threads(threads: int) -> None:
+    """Each piece begins where the pieces before it end: of long rows, short ones and empty ones."""
+    starts = np.cumsum([0, 0, 1, 2900, 63, 65, 0, 1071])
+    q = rng.standard_normal((starts[-1], 4, 64)).astype(np.float32)
+    steps = rng.standard_normal((starts[-1], 2, 32)).astype(np.float32)
+    state = rng.integers(-(2**63), 2**63 - 1, (7, 2, 32))
+    before = pn.get_num_threads()
+    calls = []
+    for count in (1, threads):
+        pn.set_num_threads(count)
+        calls.append(pn.selective_rotary_qk(q, None, steps, layout="thd", starts=starts,
+                                            state=state))  # fmt: skip
+    pn.set_num_threads(before)
+    np.testing.assert_array_equal(calls[0][0], calls[1][0])
+    np.testing.assert_array_equal(calls[0][2], calls[1][2])
+    begin, end = starts[3:5]
+    row = pn.selective_rotary_qk(q[begin:end], None, steps[begin:end], layout="shd",
+                                 state=state[3])  # fmt: skip
+    np.testing.assert_array_equal(row[0], calls[1][0][begin:end])
+    np.testing.assert_array_equal(row[2], calls[1][2][3])
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=5), st.booleans(), st.booleans())
@@ -201,6 +293,10 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "scale": ({"scale": np.inf}, ValueError, "scale: expected a finite number"),
     "a word": ({"positions": 3}, TypeError, "positions: expected a keyword of q, k, steps, state"),
     "pairing": ({"pairing": "whole"}, ValueError, "pairing: expected 'half'"),
+    "an order of tokens on one rank": (
+        {"order": "zigzag"}, ValueError, "order: expected 'contiguous' unless DTensors are cut",
+    ),
+    "an unknown order": ({"order": "ring"}, ValueError, "order: expected one of contiguous, zig"),
     "one out": ({"out": (np.ones(3),)}, TypeError, "out: expected a pair"),
 }  # fmt: skip
 
@@ -270,6 +366,19 @@ def test_derivatives_of_packed_rows() -> None:
     assert torch.autograd.gradcheck(function, args, fast_mode=True, check_forward_ad=True)
 
 
+@pytest.mark.parametrize("shape", [(0, 5, 4), (2, 0, 4), (2, 5, 0)])
+def test_gradients_of_nothing(shape: tuple[int, ...]) -> None:
+    """A rank may have no row, no token or no head."""
+    torch = pytest.importorskip("torch")
+    q, steps = torch.ones(*shape, 6, requires_grad=True), torch.ones(*shape, 2, requires_grad=True)
+    rotated, _, state = pn.selective_rotary_qk(q, None, steps)
+    rotated.sum().backward()
+    assert q.grad.shape == q.shape
+    assert steps.grad.shape == steps.shape
+    assert state.shape == (shape[0], shape[2], 2)
+    assert not state.any()
+
+
 def test_only_inputs_are_kept() -> None:
     q, k, steps = leaves((1, 3, 2, 8), (1, 3, 2, 8), (1, 3, 1, 4))
     rotated, _, state = pn.selective_rotary_qk(q, k, steps)
@@ -332,12 +441,19 @@ def test_torch_func_and_compile() -> None:
     torch.compiler.reset()
 
 
-def test_steps_that_nobody_looks_at_make_nan_from_there_on() -> None:
+def test_compiled_code_refuses_what_is_no_angle_or_makes_nan_of_it(backend: str) -> None:
+    """The operator looks at steps when it runs; a composition cannot, here as on CUDA."""
     torch = pytest.importorskip("torch")
+    from posenc_native.engines.tensors.library import operators_in_use
+
     q, steps = torch.randn(1, 6, 1, 4), torch.zeros(1, 6, 1, 2)
     steps[0, 3, 0, 1] = float("nan")
+    torch.compiler.reset()
     call = torch.compile(pn.selective_rotary_qk, fullgraph=True, backend="aot_eager")
-    rotated = call(q, None, steps)[0]
-    wrong = rotated.isnan()[0, :, 0]
-    assert wrong.tolist() == [[False] * 4] * 3 + [[False, True, False, True]] * 3
+    if operators_in_use():
+        with pytest.raises(RuntimeError, match="ValueError: selective_rotary_qk: steps"):
+            call(q, None, steps)
+    else:
+        wrong = call(q, None, steps)[0].isnan()[0, :, 0]
+        assert wrong.tolist() == [[False] * 4] * 3 + [[False, True, False, True]] * 3
     torch.compiler.reset()

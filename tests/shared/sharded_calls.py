@@ -59,6 +59,16 @@ def norm(q: Tensor, k: Tensor, **more: Any) -> Any:
     return pn.norm_rotary_qk(q, k, None, INV_FREQ, **more)
 
 
+def selective(q: Tensor, k: Tensor | None, steps: Tensor, **more: Any) -> Any:
+    """Without the state, which has no gradient."""
+    more.setdefault("layout", "bhsd")
+    return tuple(x for x in pn.selective_rotary_qk(q, k, steps, **more)[:2] if x is not None)
+
+
+def states(*shape: int) -> Tensor:
+    return torch.randint(-(2**63), 2**63 - 1, shape)
+
+
 def append(q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, **more: Any) -> Any:
     """Also what the caches hold then."""
     keys, values = keys.clone(), values.clone()
@@ -242,5 +252,57 @@ CASES: dict[str, Case] = {
     "relative_scatter": Case(
         lambda: {"grad": randn(B, H, S, S), "index": torch.arange(DIAGONALS) % 6},
         {"grad": "bhqk"}, lambda grad, index: pn.relative_scatter(grad, index, 6), free="bhq",
+    ),
+    "selective_rotary_qk": Case(
+        lambda: q_and_k(steps=randn(B, K, S, P)), {**QK, "steps": "bhsd"}, selective, free="b",
+        in_place="qk",
+    ),
+    "selective_rotary_qk, steps of each head": Case(
+        lambda: {name: randn(B, H, S, n) for name, n in (("q", D), ("k", D), ("steps", P))},
+        {**QK, "steps": "bhsd"}, selective, free="bh",
+    ),
+    "selective_rotary_qk, steps for all heads": Case(
+        lambda: q_and_k(steps=randn(B, 1, S, P)), QK, selective, free="bh",
+        learned=["steps"],
+    ),
+    "selective_rotary_qk, packed": Case(
+        lambda: {"q": randn(B * S, H, D), "steps": randn(B * S, H, P)},
+        {"q": "thd", "steps": "thd"},
+        lambda q, steps: selective(
+            q, None, steps, layout="thd", starts=torch.tensor([0, 4, 4, 9, 15])
+        ),
+        free="h",
+    ),
+    "selective_rotary_qk, states": Case(
+        lambda: {"k": randn(S, B, H, D), "steps": randn(S, B, H, P), "state": states(B, H, P)},
+        {"k": "sbhd", "steps": "sbhd"},
+        lambda k, steps, state: pn.selective_rotary_qk(
+            None, k, steps, state=state, layout="sbhd", inverse=True
+        )[1:],
+        free="bh", gradients=False,
+    ),
+    "selective_rotary_qk, states of rows": Case(
+        lambda: {"q": randn(B * S, H, D), "steps": randn(B * S, 1, P), "state": states(3, 1, P)},
+        {"q": "thd"},
+        lambda q, steps, state: pn.selective_rotary_qk(
+            q, None, steps, state=state, layout="thd", starts=torch.tensor([0, 4, 9, 15])
+        )[::2],
+        free="", gradients=False,
+    ),
+    "accumulated_phases": Case(
+        lambda: {"steps": randn(B, S, P), "state": states(B, P)}, {"steps": "bsp"},
+        lambda steps, state: pn.accumulated_phases(steps, axis=1, state=state), free="bp",
+        gradients=False,
+    ),
+    "accumulated_phases, rows": Case(
+        lambda: {"steps": randn(H, 9), "state": states(3, H)}, {"steps": "hs"},
+        lambda steps, state: pn.accumulated_phases(
+            steps, axis=-1, state=state, starts=torch.tensor([0, 4, 4, 9])
+        ),
+        free="h", gradients=False,
+    ),
+    "phase_tables": Case(
+        lambda: {"phases": states(B, S, P)}, {"phases": "bsp"},
+        lambda phases: pn.phase_tables(phases), free="bsp", gradients=False,
     ),
 }  # fmt: skip

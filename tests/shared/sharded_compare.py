@@ -190,8 +190,9 @@ def _compare_gradients(
             placed = [Replicate() if isinstance(p, Partial) else p for p in ours.placements]  # type: ignore[attr-defined]
             found.expect(placed == own, f"{about}: gradient of {name}: {ours.placements}")  # type: ignore[attr-defined]
             ours = ours.full_tensor()  # type: ignore[attr-defined]
-        # Of what all parts share the gradient is a sum over them, in another order.
-        shared = case.sums or name in case.learned or name == "diagonals"
+        # Of what all parts share the gradient is a sum over them, in another order. That of steps
+        # is one over the tokens of later parts.
+        shared = case.sums or name in case.learned or name in ("diagonals", "steps")
         found.expect(agree(ours, whole, shared), f"{about}: gradient of {name}")
 
 

@@ -65,6 +65,12 @@ def attend(p: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return pnn.ShawRelativePosition(D, 2).attend(p, v)
 
 
+def selective(q: torch.Tensor, k: torch.Tensor, tokens: torch.Tensor) -> Any:
+    torch.manual_seed(3)
+    one = pnn.SelectiveRotaryEmbedding(D, 2 * D, 2, gate="head", bias=True)
+    return one(q, k, tokens)[:2]
+
+
 ROPE = pn.Rotary(D)
 MODULES: dict[str, Case] = {
     "Rotary": Case(q_and_k, QK, lambda q, k, **o: ROPE(q, k, **o), in_place="qk"),
@@ -83,6 +89,10 @@ MODULES: dict[str, Case] = {
     "NormRotaryEmbedding": turned(lambda: pnn.NormRotaryEmbedding(D)),
     "LearnedRotaryEmbedding": turned(lambda: pnn.LearnedRotaryEmbedding(D)),
     "XPos": turned(lambda: pnn.XPos(D)),
+    "SelectiveRotaryEmbedding": Case(
+        lambda: {"q": randn(B, S, H, D), "k": randn(B, S, 2, D), "tokens": randn(B, S, 2 * D)},
+        {"q": "bshd", "k": "bshd", "tokens": "bsd"}, selective, free="b", sums=True,
+    ),
     "ALiBi": scores(lambda: pnn.ALiBi(H)),
     "ALiBi, learned": scores(lambda: pnn.ALiBi(H, learned=True, causal=True)),
     "Kerple": scores(lambda: pnn.Kerple(H)),

@@ -26,7 +26,7 @@ from .rotary import (
     rotary_backward,
     rotary_tables,
 )
-from .selective import accumulated_phases, phase_tables
+from .selective import accumulated_phases, phase_tables, selective_rotary_qk
 from .sinusoids import add_sinusoidal, sinusoidal
 
 __all__ = [
@@ -47,6 +47,7 @@ __all__ = [
     "rotary_append_tables",
     "rotary_backward",
     "rotary_tables",
+    "selective_rotary_qk",
     "sinusoidal",
     "toeplitz_bias",
 ]

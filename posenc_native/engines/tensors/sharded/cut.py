@@ -63,6 +63,15 @@ class Cut:
                 begin, count = begin + before, min(chunk, count - before)
         return begin, count
 
+    def ranks(self, name: str) -> tuple[int, int]:
+        """Which part along an axis is here, and of how many."""
+        rank, count = 0, 1
+        for dim, cut in enumerate(self.by):
+            if cut == name:
+                size = self.mesh.size(dim)
+                rank, count = rank * size + self.mesh.get_local_rank(dim), count * size
+        return rank, count
+
     def is_cut(self, *names: str) -> bool:
         """Whether x is cut along one of these axes."""
         return any(name in self.by for name in names)
@@ -134,6 +143,21 @@ class Cut:
         part = self.part(opened, (*names[:axis], *two, *names[axis + 1 :]))
         return part.flatten(axis, axis + 1)
 
+    def of_all(self, t: Tensor, name: str) -> Tensor:
+        """What every part along an axis has one of, gathered: [parts, ...]."""
+        dims = [dim for dim, cut in enumerate(self.by) if cut == name]
+        # Other dimensions of the mesh hold other values; nothing is gathered over them.
+        placements: list[Any] = [Replicate()] * self.mesh.ndim
+        for axis, dim in enumerate(dims):
+            placements[dim] = Shard(axis)
+        shape = torch.Size((*(self.mesh.size(dim) for dim in dims), *t.shape))
+        own = t.contiguous().reshape((1,) * len(dims) + tuple(t.shape))
+        all_parts = DTensor.from_local(
+            own, self.mesh, placements, run_check=False, shape=shape, stride=_strides(own, shape)
+        )
+        result: Tensor = gathered(all_parts, self.mesh)
+        return result.flatten(0, len(dims) - 1)
+
     def join(self, part: Tensor, names: Names, *, summed: Names = ()) -> DTensor:
         """The DTensor that a result is the part of; over cuts along `summed` it is to be added."""
         shape = torch.Size(
@@ -161,6 +185,12 @@ class Cut:
             raise NotThePart
         other = copy.copy(self)
         other.by = by
+        return other
+
+    def of_sizes(self, **sizes: int) -> Cut:
+        """The same cut of a tensor whose axes have other sizes."""
+        other = copy.copy(self)
+        other.sizes = self.sizes | sizes
         return other
 
     def place(

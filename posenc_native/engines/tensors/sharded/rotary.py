@@ -51,7 +51,7 @@ def rotate_two(q: Any, k: Any, rotation: Any, to: Any) -> tuple[Tensor, Tensor]:
         for name, cut, x in zip("qk", cuts, both, strict=True):
             cut.place(function, name, x, name)
         rotated = rotate_two(q, k, rotation, False)
-        return _overwrite(q, rotated[0]), _overwrite(k, rotated[1])
+        return overwrite(q, rotated[0]), overwrite(k, rotated[1])
     if outs:
         places = [
             cut.place(function, name if out is x else f"out[{i}]", out, name)
@@ -153,7 +153,7 @@ def _rotate_parts(
     )
 
 
-def _overwrite(x: Any, rotated: Any) -> Tensor:
+def overwrite(x: Any, rotated: Any) -> Tensor:
     """x with other values; one that is plain beside a DTensor gets the whole of them."""
     result: Tensor = x.copy_(rotated if isinstance(x, DTensor) else rotated.full_tensor())
     return result

@@ -56,10 +56,15 @@ def _run(operation: Callable[..., Any], family: str, rule: str, args: tuple[Any,
         "matrices": matrices, "norm_rotary": norm_rotary, "relative": relative, "rotary": rotary,
         "sinusoids": sinusoids,
     }  # fmt: skip
+    return by_rule(operation, getattr(rules[family], rule), args)
+
+
+def by_rule(operation: Callable[..., Any], rule: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """What a rule makes of DTensors; errors are those of the operation on the whole."""
     if not torch.compiler.is_compiling():
         check_whole(operation, args)
     try:
-        return getattr(rules[family], rule)(*args)
+        return rule(*args)
     except (ValueError, TypeError) as error:
         if torch.compiler.is_compiling():
             raise

@@ -1,0 +1,160 @@
+"""Sums along tokens that lie on several ranks: what each rank has to know of the others.
+
+    this rank's tokens ──► pieces, each of neighbours in the row ──► a total of each
+    totals of all ranks, gathered ──► in the order of the row ──► summed before each, after each
+
+Contiguous parts are a piece each, "zigzag" makes two, "striped" one of every token. Packed rows
+have pieces of their own, empty ones where a rank has nothing of a row. Which piece lies where
+follows from lengths and the order alone, so a total is all that is sent.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posenc_native.base.arguments import wrong_value
+from posenc_native.engines.arrays import Arrays
+from posenc_native.engines.tensors.sharded.cut import Cut
+from posenc_native.positions.context_parallel import ContextParallel
+from posenc_native.positions.orders import check_order, share_of, shared_length
+
+__all__ = ["Across", "Begun", "across_ranks"]
+
+
+class Begun:
+    """Where the pieces of a rank begin.
+
+    phases: [pieces, ...], int64. after: [rows, ...], the state after the last token of all ranks.
+    wrong: [pieces, ..., 1], whether a step before, on another rank, is no angle.
+    """
+
+    def __init__(self, phases: Tensor, after: Tensor, wrong: Tensor) -> None:
+        self.phases = phases
+        self.after = after
+        self.wrong = wrong
+
+
+class Across:
+    """The pieces of this rank, and their places among those of all ranks.
+
+    starts: where the pieces begin on this rank and the last one ends; None where it is one.
+    """
+
+    def __init__(
+        self, arrays: Arrays, cut: Cut, name: str, order: str, starts: Tensor | None
+    ) -> None:
+        function = arrays.function
+        self.function = function
+        self.cut = cut
+        self.name = name
+        rank, ranks = cut.ranks(name)
+        tokens = cut.sizes[name]
+        share = share_of(function, rank, ranks, order)
+        part = ContextParallel(rank, ranks, share.order)
+        pieces = share.parts  # of a row, on all ranks
+        if order == "contiguous":
+            if starts is not None:
+                begin, count = cut.span(name)
+                starts = (starts - begin).clip(0, count)
+        else:
+            shared_length(function, "order", tokens, share)
+            if order == "striped":
+                pieces = max(tokens, ranks)
+            if starts is None:
+                starts = arrays.arange(2) * tokens
+            else:
+                _check_rows(arrays, starts, order, pieces)
+            here = starts // ranks
+            length = (starts[1:] - starts[:-1]) // pieces
+            inner = arrays.arange(pieces // ranks) * length[:, None]
+            starts = torch.cat(((here[:-1, None] + inner).flatten(), here[-1:]))
+        self.starts: Tensor | None = starts
+        own = pieces // ranks
+        self.rows: int = 1 if starts is None else (starts.shape[0] - 1) // own
+        # A row of one token a piece says which piece of which rank has which place.
+        places = part.gathered_positions(pieces, device=arrays.device)
+        at = places.argsort()
+        row = arrays.arange(self.rows)[:, None]
+        self._in_order = (at // own * self.rows + row) * own + at % own
+        self._here = (row * pieces + places[rank * own : (rank + 1) * own]).flatten()
+
+    def begin(self, totals: Tensor, wrong: Tensor, state: Tensor | None, look: bool) -> Begun:
+        """Where each piece begins.
+
+        totals: [pieces, ...]; wrong: [pieces, ..., 1], how many steps are no angle; state:
+        [rows, ...]; look: whether they can be looked at, and are an error.
+        """
+        width = totals.shape[-1]
+        laid = self._laid(torch.cat((totals, wrong), -1))
+        if look and bool(laid[..., width:].any()):
+            # Found on one rank, it is said on all: none waits for another.
+            wrong_value(self.function, "steps", "finite radians of at most 2^31",
+                        "larger ones or NaN, on one of the ranks")  # fmt: skip
+        before = self._before(laid)
+        phases, after = before[..., :width], laid[..., :width].sum(1)
+        if state is not None:
+            phases, after = phases + state[:, None], after + state
+        return Begun(self._own(phases), after, self._own(before[..., width:]) > 0)
+
+    def later(self, totals: Tensor) -> Tensor:
+        """Sums of what comes after each piece in its row, [pieces, ...]; in one order, always."""
+        return _Others.apply(totals, self, True)  # type: ignore[no-any-return, no-untyped-call]
+
+    def others(self, totals: Tensor, after: bool) -> Tensor:
+        """Sums of the pieces before each piece in its row, or after it."""
+        laid = self._laid(totals)
+        if not after:
+            return self._own(self._before(laid))
+        return self._own(self._before(laid.flip(1)).flip(1))
+
+    def _laid(self, x: Tensor) -> Tensor:
+        """What the pieces of all ranks have, in the order of the rows: [rows, places, ...]."""
+        return self.cut.of_all(x, self.name).flatten(0, 1)[self._in_order]
+
+    def _before(self, laid: Tensor) -> Tensor:
+        sums = laid.cumsum(1)
+        return torch.cat((torch.zeros_like(sums[:, :1]), sums[:, :-1]), 1)
+
+    def _own(self, laid: Tensor) -> Tensor:
+        return laid.flatten(0, 1)[self._here]
+
+
+class _Others(torch.autograd.Function):
+    """`Across.others`, whose derivative sums the other way."""
+
+    @staticmethod
+    def forward(ctx: Any, totals: Tensor, across: Across, after: bool) -> Tensor:
+        ctx.across, ctx.after = across, after
+        return across.others(totals, after)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return _Others.apply(grad, ctx.across, not ctx.after), None, None  # type: ignore[no-untyped-call]
+
+
+def across_ranks(
+    arrays: Arrays, cut: Cut, name: str, order: str, starts: Tensor | None
+) -> Across | None:
+    """What the parts along an axis have to know of each other; None where it is not cut.
+
+    starts: of all tokens, checked.
+    """
+    if cut.is_cut(name):
+        return Across(arrays, cut, name, order, starts)
+    check_order(arrays.function, order, cut=False)
+    return None
+
+
+def _check_rows(arrays: Arrays, starts: Tensor, order: str, pieces: int) -> None:
+    """ValueError for packed rows that an order does not cut each by itself, and evenly."""
+    function = arrays.function
+    if order != "zigzag":
+        expected = "'contiguous' or 'zigzag', which cuts each row by itself, with starts"
+        wrong_value(function, "order", expected, repr(order))
+    seen = arrays.seen(starts)
+    if seen is not None and bool(((seen[1:] - seen[:-1]) % pieces).any()):
+        expected = f"rows of multiples of {pieces}, of which 'zigzag' makes two pieces a rank"
+        wrong_value(function, "starts", expected, seen.tolist())
