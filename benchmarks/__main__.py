@@ -23,6 +23,7 @@ from benchmarks.cases import (
     relative,
     rotary,
     rotary_variants,
+    selective,
     sinusoidal,
 )
 from benchmarks.cases.goals import RULES
@@ -88,7 +89,8 @@ def main(
     part_of_it = filter or quick or not compile or exhaustive or rounds or (*threads,) != (1, 2)
     rounds = rounds or (3 if quick else 31)
     files = (
-        rotary, sinusoidal, decode, patched, functions, blocks, qkv, rotary_variants, relative,
+        rotary, sinusoidal, decode, patched, functions, blocks, qkv, rotary_variants, selective,
+        relative,
     )  # fmt: skip
     chosen = [
         (number, name, build)
