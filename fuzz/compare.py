@@ -475,6 +475,24 @@ def _check_backward(case: Case, arguments: dict[str, Any], results: tuple[Array,
         assert np.all(~(sums < 1e30) | (excess <= 0)), f"a sum is off by {excess.max()} more"
 
 
+def _check_selective(case: Case, arguments: dict[str, Any], results: tuple[Array, ...]) -> None:
+    names = [name for name in "qk" if arguments[name] is not None]
+    wide = arguments | {name: arguments[name].astype(np.float64) for name in names}
+    *exact, state = (one for one in _reference(case, wide) if one is not None)
+    assert len(results) == len(names) + 1, f"{len(results)} results, not {len(names) + 1}"
+    _assert_same(results[-1], state)
+    pairs = arguments["steps"].shape[-1]
+    for name, actual, expected in zip(names, results, exact, strict=False):
+        x = arguments[name]
+        assert actual.dtype == x.dtype, f"{actual.dtype}, not {x.dtype}"
+        partner = _partners(arguments, x.shape[-1], pairs)
+        still = partner == np.arange(x.shape[-1])
+        _assert_same(actual[..., still], x[..., still])
+        magnitude = np.abs(wide[name])
+        magnitude = (magnitude + magnitude[..., partner]) * abs(arguments.get("scale", 1.0))
+        _assert_close(actual[..., ~still], expected[..., ~still], magnitude[..., ~still])
+
+
 def _check_rotary_tables(case: Case, arguments: dict[str, Any], results: tuple[Array, ...]) -> None:
     dtype = np.dtype(arguments.get("dtype") or np.float32)
     exact = _reference(case, arguments | {"dtype": np.float64})
@@ -555,6 +573,7 @@ _CHECKS = {
     "bound_steps": _check_bound,
     "rotary_backward": _check_backward,
     "rotary_tables": _check_rotary_tables,
+    "selective_rotary_qk": _check_selective,
     "sinusoidal": _check_sinusoidal,
     "add_sinusoidal": _check_add_sinusoidal,
     "toeplitz_bias": _check_bias,

@@ -179,6 +179,7 @@ LINEAR = {
     "apply_rotary_qk": ("q", "k"),
     "apply_rotary_tables": ("x",),
     "apply_rotary_qk_tables": ("q", "k"),
+    "selective_rotary_qk": ("q", "k"),
     "toeplitz_bias": ("diagonals",),
     "add_toeplitz_bias": ("scores", "diagonals"),
     "diagonal_sums": ("grad",),
@@ -198,6 +199,7 @@ def adjoint_fault(case: Case, tensors: dict[int, Any]) -> str | None:
     inputs = {name: x.detach().requires_grad_() for name, x in inputs.items() if x is not None}
     with prepared(Engine("operator")):
         results = _several(function_of(case)(**(arguments | inputs)))
+        results = tuple(y for y in results if y.requires_grad)  # integers have no gradient
         torch.manual_seed(0)
         grads = [torch.randn(y.shape, dtype=torch.float64).to(y.dtype) for y in results]
         found = torch.autograd.grad(results, list(inputs.values()), grads, allow_unused=True)

@@ -20,6 +20,7 @@ from .relative import (
     toeplitz_bias,
 )
 from .rotary import VERBS, Verb, bound_steps, rotary_backward, rotary_tables, rotation
+from .selective import selective_rotary_qk
 from .sinusoids import (
     add_sinusoidal,
     sinusoidal,
@@ -38,7 +39,7 @@ FUNCTIONS: dict[str, Callable[[Builder], Case]] = {verb.name: _of(verb) for verb
     function.__name__: function
     for function in (
         bound_steps, rotary_backward, rotary_tables, sinusoidal, add_sinusoidal, toeplitz_bias,
-        add_toeplitz_bias, diagonal_sums, relative_gather, relative_scatter,
+        add_toeplitz_bias, diagonal_sums, relative_gather, relative_scatter, selective_rotary_qk,
     )
 }  # fmt: skip
 NAMES = list(FUNCTIONS)
