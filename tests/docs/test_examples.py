@@ -26,6 +26,7 @@ EXAMPLES = ROOT / "examples"
 PROGRAMS = (
     "which_encoding",
     "far_positions.py",
+    "parity.py",
     "patched_generation.py",
     "vision_transformer.py",
     "time_series.py",
@@ -316,6 +317,93 @@ def test_far_positions_are_those_of_the_readme_and_show_what_it_says() -> None:
     assert f"in {figures['windows']} windows" in readme
     assert figures["settings"]["steps"] == 400
     assert (EXAMPLES / "results" / "far_positions.png").stat().st_size < 200_000
+
+
+# --- parity ---------------------------------------------------------------------------------------
+
+
+def test_parity_runs(tmp_path: Path) -> None:
+    need("torch", "matplotlib")
+    out = output(tmp_path, "parity.py", "--quick", "--out", "a.png")
+    figures = json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))
+    rows = re.findall(r"^ +(\d+k?)(?:  +\d\.\d{3}){6}$", out, re.M)
+    assert rows == ["64", "256", "1k", "2k"] * 2
+    for shares in figures["shares"].values():
+        assert shares["exact"][0] == shares["f32, tokens"][0] == shares["f32, chunks"][0]
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    again = output(tmp_path, "parity.py", "--redraw", "a.json", "--out", "b.png")
+    assert again.splitlines()[:-1] == out.splitlines()[6:-1]
+    assert (tmp_path / "b.png").read_bytes() == (tmp_path / "a.png").read_bytes()
+
+
+def test_parity_says_what_is_wrong(tmp_path: Path) -> None:
+    need("torch", "matplotlib")
+    line = error_line(tmp_path, "parity.py", "--out", "nowhere/a.png")
+    assert line == "parity: --out: no folder nowhere"
+    (tmp_path / "short.txt").write_text("too short", encoding="utf-8")
+    line = error_line(tmp_path, "parity.py", "--redraw", "short.txt")
+    assert line == "parity: short.txt: expected figures that this program wrote"
+
+
+@pytest.fixture
+def parity(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    need("torch", "matplotlib")
+    with modules_of_its_own():
+        monkeypatch.syspath_prepend(str(EXAMPLES))
+        yield __import__("parity")
+
+
+def test_parity_sums_in_float32_are_what_they_are_called(parity: Any) -> None:
+    import torch
+
+    steps = torch.randn(2, 300, 3, generator=torch.Generator().manual_seed(0))
+    one_by_one, in_chunks = torch.zeros(2, 3), torch.zeros(2, 3)
+    cos, _ = parity.tables_of(steps, "tokens")
+    of_chunks, _ = parity.tables_of(steps, "chunks")
+    before = torch.zeros(2, 3)
+    for token in range(300):
+        if token % 128 == 0:
+            before, in_chunks = before + in_chunks, torch.zeros(2, 3)
+        one_by_one = one_by_one + steps[:, token]
+        in_chunks = in_chunks + steps[:, token]
+        torch.testing.assert_close(cos[:, token], one_by_one.cos(), rtol=0, atol=1e-6)
+        torch.testing.assert_close(
+            of_chunks[:, token], (before + in_chunks).cos(), rtol=0, atol=1e-6
+        )
+
+
+def test_parity_model_reads_a_string_in_parts_as_at_once(parity: Any) -> None:
+    import torch
+
+    torch.manual_seed(0)
+    model = parity.Model("selective", 2)
+    tokens = parity.strings(64, 128, 2, torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        right = model(tokens).argmax(-1) == parity.answers(tokens, 2)
+    parts = parity.accuracies(model, tokens, [32, 64, 128], "not rounded")
+    whole = [right[:, n - parity.WINDOW : n].double().mean().item() for n in (32, 64, 128)]
+    assert parts == pytest.approx(whole, abs=2e-3)  # a tie may fall either way
+    assert parity.answers(tokens, 2)[0, -1] == tokens[0, 1:].sum() % 2
+
+
+def test_parity_figures_are_those_of_the_pages_and_show_what_they_say(parity: Any) -> None:
+    figures = parity.load(EXAMPLES / "results" / "parity.json")
+    readme = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "encodings" / "selective.md").read_text(encoding="utf-8")
+    for task in parity.TASKS:
+        for cells in parity.table(figures, task):
+            assert f"| {' | '.join(cells)} |" in readme
+            assert task != "parity" or f"| {' | '.join(cells)} |" in page
+    for task, modulus in parity.TASKS.items():
+        shares = figures.shares[task]
+        assert min(shares["exact"]) > 0.99
+        assert shares["not rounded"][0] > 0.99
+        assert min(shares["not rounded"]) < 0.7
+        for guess in ("fixed rotary", "none"):
+            assert max(shares[guess][1:]) < 1 / modulus + 0.06
+    assert figures.lengths[-1] == 2**20
+    assert figures.settings == json.loads(json.dumps(parity.asdict(parity.Settings())))
+    assert (EXAMPLES / "results" / "parity.png").stat().st_size < 200_000
 
 
 # --- the others -----------------------------------------------------------------------------------
