@@ -203,27 +203,6 @@ def as_operand(function: str, argument: str, value: Any) -> np.ndarray[Any, Any]
     return as_array(function, argument, value)
 
 
-def as_operands(
-    function: str, q: Any, k: Any, inplace: bool
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """q and k as `as_operand`; to be overwritten they must be NumPy arrays or of a subclass."""
-    plain_q = as_operand(function, "q", q)
-    if is_tensor(k):
-        wrong_type(function, "k", "an array, as q is", type(k).__name__)
-    plain_k = as_operand(function, "k", k)
-    if inplace:
-        check_overwritten(function, q=q, k=k)
-    return plain_q, plain_k
-
-
-def check_overwritten(function: str, **given: Any) -> None:
-    """TypeError for what cannot be rotated in place, since it is read through a copy."""
-    for argument, value in given.items():
-        if value is not None and not isinstance(value, np.ndarray):
-            expected = "a NumPy array or a torch tensor, to be rotated in place"
-            wrong_type(function, argument, expected, type(value).__name__)
-
-
 def in_order(function: str, x: Any, overwritten: bool) -> Any:
     """x as the option contiguous wants it: its result has the strides of x."""
     if overwritten:

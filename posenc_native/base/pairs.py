@@ -31,6 +31,27 @@ def outputs(function: str, out: Any, inplace: bool, missing: int | None = None) 
     return out
 
 
+def as_operands(
+    function: str, q: Any, k: Any, inplace: bool
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """q and k as arrays; to be overwritten they must be NumPy arrays or of a subclass."""
+    plain_q = arguments.as_operand(function, "q", q)
+    if arguments.is_tensor(k):
+        arguments.wrong_type(function, "k", "an array, as q is", type(k).__name__)
+    plain_k = arguments.as_operand(function, "k", k)
+    if inplace:
+        check_overwritten(function, q=q, k=k)
+    return plain_q, plain_k
+
+
+def check_overwritten(function: str, **given: Any) -> None:
+    """TypeError for what cannot be rotated in place, since it is read through a copy."""
+    for argument, value in given.items():
+        if value is not None and not isinstance(value, np.ndarray):
+            expected = "a NumPy array or a torch tensor, to be rotated in place"
+            arguments.wrong_type(function, argument, expected, type(value).__name__)
+
+
 def missing_one(q: Any, k: Any) -> int | None:
     """Which of q (0) and k (1) is None; None where neither or both are."""
     return None if (q is None) == (k is None) else int(k is None)

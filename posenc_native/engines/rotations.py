@@ -21,6 +21,7 @@ from posenc_native.base.descriptions import DESCRIBED, check_none_beside, descri
 from posenc_native.base.errors import blame, fault_of
 from posenc_native.base.pairs import (
     FIRST,
+    as_operands,
     first_given,
     missing_one,
     of_pair,
@@ -265,7 +266,7 @@ def _as_arrays(call: Call) -> Call:
     if len(inputs) == 1:
         inputs = (arguments.as_operand(function, "x", inputs[0]),)
     else:
-        q, k = arguments.as_operands(function, inputs[0], inputs[1], to is True)
+        q, k = as_operands(function, inputs[0], inputs[1], to is True)
         inputs = (q, k, *(arguments.as_operand(function, "v", v) for v in inputs[2:]))
     changes: dict[str, Any] = {}
     if isinstance(rotation, Rotation):

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from posenc_native.base import arguments
 from posenc_native.base.arguments import is_tensor, wrong_type, wrong_value
 from posenc_native.base.calls import call
+from posenc_native.base.pairs import as_operands
 from posenc_native.base.views import check_same_tokens, rotary_view
 from posenc_native.engines.arrays import Arrays
 
@@ -174,7 +175,7 @@ class FullWidthRotary:
         layout = rope.layout if layout is None else layout
         given = q, k
         if not is_tensor(q):
-            q, k = arguments.as_operands(function, q, k, inplace)
+            q, k = as_operands(function, q, k, inplace)
         rope._check_width(function, "q", q)
         q_view, k_view = (
             rotary_view(

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from posenc_native.base import arguments
 from posenc_native.base.descriptions import check_none_beside, description_in
 from posenc_native.base.errors import fault_of
-from posenc_native.base.pairs import positions_in
+from posenc_native.base.pairs import as_operands, positions_in
 from posenc_native.base.views import rotary_view
 from posenc_native.engines.arrays import Arrays
 
@@ -224,7 +224,7 @@ def apply_xpos(
     rotary_start = 0 if rotary_start is None else rotary_start
     q_and_k = q, k
     if not arguments.is_tensor(q):
-        q, k = arguments.as_operands(function, q, k, inplace)
+        q, k = as_operands(function, q, k, inplace)
     for argument, x in (("q", q), ("k", k)):
         if type(x) is not type(q) and not (arguments.is_tensor(x) and arguments.is_tensor(q)):
             arguments.wrong_type(function, argument, "what q is", type(x).__name__)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from posenc_native.base import arguments
-from posenc_native.base.pairs import missing_one, outputs
+from posenc_native.base.pairs import check_overwritten, missing_one, outputs
 from posenc_native.base.suggestions.vocabulary import check_given, takes_words, unknown_keywords
 from posenc_native.engines import backend
 from posenc_native.engines.arrays import any_dtensor
@@ -132,7 +132,7 @@ def selective_rotary_qk(
             for name, x in (("q", q), ("k", k))
         )
         if inplace and out is None:
-            arguments.check_overwritten(FUNCTION, q=given[0], k=given[1])
+            check_overwritten(FUNCTION, q=given[0], k=given[1])
     options = Selective(layout, pairing, rotary_start, scale, inverse, out_pairing)
     outs = out if isinstance(out, tuple) else ()
     sharded = any_dtensor(q, k, steps, state, starts, *outs)
