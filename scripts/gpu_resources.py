@@ -36,7 +36,7 @@ ROOT = Path(__file__).parent.parent
 ENTRY = re.compile(r"Compiling entry function '(\S+)' for '(\w+)'")
 STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 USED = re.compile(r"Used (\d+) registers")
-BYTES = {"Float16": 2, "BFloat16": 2, "float": 4, "double": 8}
+BYTES = {"Float16": 2, "BFloat16": 2, "float": 4, "double": 8, "long": 8}
 PTX_ENTRY = re.compile(r"\.entry (\w+)\(.*?\n\}\n", re.DOTALL)
 THREADS = re.compile(r"\.maxntid (\d+)")
 BLOCKS = re.compile(r"\.minnctapersm (\d+)")
@@ -182,6 +182,20 @@ LIMITS = [
     Limits(r"NormRotary<", 10250, loop_barriers=6),
     Limits(r"NormGradientWarp<", 2850, lambda _: 4),  # x and the gradient of out, near and far
     Limits(r"NormGradient<", 11800, loop_barriers=7),
+    # Heads of the first token and of others, and what is copied.
+    Limits(r"Selective<", 3160, lambda v: v.policy["kHeads"] * (2 * v.words + 1)),
+    Limits(
+        r"SelectiveGradient<",
+        3260,
+        lambda v: 4 * v.policy["kGradientHeads"] * v.words + v.policy["kHeads"],  # x likewise
+    ),
+    # Totals are 64 bits wide. Four steps of float64 take two accesses.
+    Limits(r"SelectiveTotals<float", 3700, lambda v: v.policy["kStepReads"], wide_stores=False),
+    Limits(r"SelectiveTotals<", 3900, wide_stores=False),
+    # Gradients of steps, of any dtype.
+    Limits(r"SelectiveSteps<", 3150, wide_stores=False),
+    Limits(r"SelectiveScan<", 1860, lambda _: 16),  # segments at once, in two places
+    Limits(r"SelectiveCarry<", 1460, lambda _: 16),
     # One number for each column, in float64 whatever the parts are in.
     Limits(r"ColumnSums<", 370),
     Limits(r"Sinusoidal<B?Float16, 8, false", 7650, _of_sinusoids),  # two sincos for 8 pairs

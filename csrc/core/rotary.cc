@@ -550,7 +550,8 @@ void check_starts(const RotaryCall& call, const Layout& layout, SelectiveArgs& a
   args.starts_stride = starts.rank == 1 ? starts.stride[0] : 0;
   args.rows = starts.rank == 1 ? starts.shape[0] - 1 : 0;
   bool rising = args.rows > 0 && starts.rank == 1;
-  for (int64_t i = 0, before = 0; rising && i <= args.rows; ++i) {
+  // On a GPU they are not looked at, and its kernels stay within the tokens whatever they are.
+  for (int64_t i = 0, before = 0; rising && starts.readable && i <= args.rows; ++i) {
     const int64_t start = args.starts.index_at(i * args.starts_stride);
     rising = start >= before && (i > 0 || start == 0) && (i < args.rows || start == tokens);
     before = start;

@@ -282,7 +282,8 @@ struct SelectiveArgs {
   // Packed rows begin at these tokens, [rows + 1]. Else every row of the batch is one.
   Positions starts;
   int64_t starts_stride = 0, rows = 0;
-  int64_t* after = nullptr;  // the states after the rows, [rows, heads, P] in C order
+  int64_t* after = nullptr;   // the states after the rows, [rows, heads, P] in C order
+  void* workspace = nullptr;  // of CUDA alone: cuda::selective_workspace(args) bytes
 
   // Of row i; never outside of the tokens, since starts may have changed since they were looked at.
   int64_t first_token(int64_t i) const {

@@ -48,16 +48,17 @@ uint64_t turns_of(T step) {
 template <class D>
 HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> turns_of(D d, hn::Vec<D> step) {
   const hn::RebindToUnsigned<D> du;
-  // Added to a number below 2^51 it leaves the nearest integer in the lowest bits.
-  const auto magic = hn::Set(d, 6755399441055744.0);
-  const auto turns = hn::Mul(step, hn::Set(d, 683565272.0));  // of 2^-32, exact
-  const auto high = hn::Add(turns, magic);
-  const auto below = hn::Mul(hn::Sub(turns, hn::Sub(high, magic)), hn::Set(d, 4294967296.0));
-  const auto middle = hn::Mul(step, hn::Set(d, 15360656640.0));  // exact
-  const auto below_whole = hn::Round(below), middle_whole = hn::Round(middle);
-  const auto lowest = hn::Mul(step, hn::Set(d, 0x1.29fc2757d1f53p+6));
-  const auto rest =
-      hn::Add(hn::Add(lowest, hn::Sub(below, below_whole)), hn::Sub(middle, middle_whole));
+  // Added to a number below 2^51 it leaves the nearest integer in the lowest bits, and the other
+  // the nearest multiple of 2^32.
+  const auto magic = hn::Set(d, 0x1.8p52), high_magic = hn::Set(d, 0x1.8p84);
+  const auto c1 = hn::Set(d, 683565272.0 * 0x1p32), c2 = hn::Set(d, 15360656640.0);
+  const auto high = hn::MulAdd(step, c1, high_magic);
+  const auto below = hn::MulSub(step, c1, hn::Sub(high, high_magic));  // exact
+  const auto below_whole = hn::Round(below);
+  const auto middle_whole = hn::Round(hn::Mul(step, c2));
+  const auto middle_rest = hn::MulSub(step, c2, middle_whole);  // exact
+  const auto c3 = hn::Set(d, 0x1.29fc2757d1f53p+6);
+  const auto rest = hn::Add(hn::MulAdd(step, c3, hn::Sub(below, below_whole)), middle_rest);
   const auto low = hn::Add(hn::Add(below_whole, middle_whole), hn::Round(rest));
   return hn::Add(hn::ShiftLeft<32>(hn::BitCast(du, high)),
                  hn::Sub(hn::BitCast(du, hn::Add(low, magic)), hn::BitCast(du, magic)));

@@ -34,6 +34,13 @@ cudaError_t rotary(const RotaryArgs& args, Queue queue);
 // All sums are written; `radians` are not needed. Two launches.
 cudaError_t rotary_gradient(const RotaryGradientArgs& args, Queue queue);
 int64_t gradient_workspace(const RotaryGradientArgs& args);  // bytes, which the caller gives
+// Rotations by steps. Three launches, or one for rows of few tokens; values of steps, and where
+// packed rows begin, are not looked at before.
+cudaError_t selective(const SelectiveArgs& args, Queue queue);
+int64_t selective_workspace(const SelectiveArgs& args);  // bytes, which the caller gives
+// Five launches, or two.
+cudaError_t selective_gradient(const SelectiveGradientArgs& args, Queue queue);
+int64_t selective_gradient_workspace(const SelectiveGradientArgs& args);  // likewise
 cudaError_t norm_rotary(const NormRotaryArgs& args, Queue queue);
 // All sums are written. Two launches, three where the mean is over all heads of a token.
 cudaError_t norm_rotary_gradient(const NormRotaryGradientArgs& args, Queue queue);

@@ -43,6 +43,23 @@ struct Policy {
   // Tokens whose angles a block of norm and rotation computes at a time.
   static constexpr int kNormTokens = 4;
 
+  // Rotations by steps. Likewise, of threads that wait for nobody and keep phases of four pairs
+  // beside what they read: up to 128 registers.
+  static constexpr int kWalkBlocksPerProcessor = 4;
+  // And of those that read x beside the gradients: up to 168 registers.
+  static constexpr int kWalkBackBlocksPerProcessor = 3;
+  // Tokens of a segment; so many threads, or segments are cut shorter: 192 for
+  // each multiprocessor of an H100. A row of up to kOneSegment tokens is not cut, which takes one
+  // launch instead of three.
+  static constexpr int64_t kMostSegment = 32;
+  static constexpr int64_t kLeastSegment = 8;
+  static constexpr int64_t kOneSegment = 16;
+  static constexpr int64_t kSegmentThreads = 25344;
+  // Tokens whose steps are read before one is added; tokens whose heads are asked for before they
+  // are read.
+  static constexpr int kStepReads = 8;
+  static constexpr int kTokensAhead = 2;
+
   // Relative encodings. As kBlocksPerProcessor, of threads that move 4 bytes and less.
   static constexpr int kNarrowBlocksPerProcessor = 3;
   // Vectors of a row that one block takes, at most (or as many as leave no thread idle), and

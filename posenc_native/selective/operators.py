@@ -1,7 +1,8 @@
 """Operators of angles that data decide: phases from steps, tables from phases, and rotations.
 
-They are of the CPU. What torch.func and forward mode follow, and other devices, have a composition
-(phases.py, angles.py), which these leave it to with None.
+Rotations are of the CPU and of CUDA, phases and tables of the CPU alone. What torch.func and
+forward mode follow, and other devices, have a composition (phases.py, angles.py), which these leave
+it to with None.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ __all__ = ["accumulated_phases", "checked_places", "phase_tables", "rotated", "r
 
 def accumulated_phases(steps: Tensor, state: Tensor | None) -> Tensor | None:
     """Sums along the last axis but one of steps in turns, from a state on."""
-    if not _takes(steps, state):
+    if not (steps.is_cpu and _takes(steps, state)):
         return None
     return call(ops.accumulated_phases.default, steps.detach(), state)  # type: ignore[no-any-return]
 
 
 def phase_tables(phases: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor] | None:
     """Cosines and sines of phases."""
-    if not _takes(phases):
+    if not (phases.is_cpu and _takes(phases)):
         return None
     return call(ops.phase_tables.default, phases.contiguous(), dtype)  # type: ignore[no-any-return]
 
@@ -103,7 +104,7 @@ def rotated_back(
 
 
 def _takes(x: Tensor, *others: Tensor | None) -> bool:
-    return x.is_cpu and not transformed() and operators_take(x, *others)
+    return not transformed() and operators_take(x, *others)
 
 
 def _takes_call(angles: Angles, starts: Any, *tensors: Tensor) -> bool:

@@ -169,6 +169,30 @@ def test_rotations_in_any_order(dim, start, pairs, pairing, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(("tokens", "pairing"), [(5, "half"), (75, "interleaved"), (75, "half")])
+def test_rotations_by_steps_in_any_order(tokens, pairing, packed, dtype):
+    """In place and not, and their gradients: rows of one segment, and of several."""
+    rows = (tokens,) if packed else (2, tokens)
+    layout, starts = ("thd", np.array([0, 3, 3, tokens])) if packed else ("bshd", None)
+    state = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, (3 if packed else 2, 2, 8))
+    steps = numbers(dtype, *rows, 2, 8)
+
+    def run(inplace: bool, out: str) -> list[np.ndarray]:
+        both = numbers(dtype, *rows, 9, 20)
+        q, k = both[..., :4, :], both[..., 4:6, :]
+        given = (steps, state, starts, layout, pairing, 2, 1.0, False, out)
+        to = np.empty_like(steps)
+        back = CUDA_ON_HOST.selective_rotary_backward(
+            (q, k), (k[..., [0, 1, 0, 1], :], k), *given, to
+        )
+        return [to, *back, *CUDA_ON_HOST.selective_rotary_qk(q, k, *given, inplace), both]
+
+    for inplace, out in itertools.product((False, True), ("same", "half")):
+        assert_order_does_not_matter(lambda i=inplace, o=out: run(i, o))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("out_pairing", ["same", "interleaved"])
 @pytest.mark.parametrize("shape", [(16,), (6, 16), (2, 1, 16)])
 def test_gradients_of_angles_in_any_order(shape, out_pairing, dtype):

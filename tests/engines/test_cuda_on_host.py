@@ -9,6 +9,7 @@ where such kernels break, compared bit by bit with the CPU's kernels.
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import math
 import os
@@ -20,6 +21,8 @@ from typing import Any
 import numpy as np
 import pytest
 from arrays import View, aligned, aligned_rows
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from matrices import pairwise
 from oracle import DTYPES, assert_close, assert_same_bits
 from places import CSRC
@@ -842,3 +845,261 @@ def test_pieces_beyond_the_two_to_the_31st(tmp_path):
     grad = base.reshape(2048, 80)[None, :64, :64]
     expected = NATIVE.diagonal_sums(grad, (1, 127), (64,), (64,), (63,), None)
     assert_same_bits(sums, expected[0, -64:])
+
+
+# --- Rotations by steps: rows cut into segments of 8 tokens, or of 16 or 32 in large calls
+
+
+def steps_as(dtype: str, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Most of them of less than a turn, and some of many."""
+    steps = rng.standard_normal(shape) * np.exp2(rng.integers(-20, 8, shape))
+    return steps.astype(DTYPES[dtype])
+
+
+def states(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    return rng.integers(-(2**63), 2**63 - 1, shape)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_turns_of_steps(dtype):
+    """Of every exponent, both ends of it among them, and every one that is no angle."""
+    rng = np.random.default_rng(0)
+    mantissa, bits = np.finfo(dtype).nmant, 8 * np.dtype(dtype).itemsize
+    word = np.dtype(f"u{bits // 8}").type
+    exponents = np.arange(2 ** (bits - 1 - mantissa), dtype=word) << word(mantissa)
+    fractions = rng.integers(0, 2**mantissa, (len(exponents), 2000), word)
+    fractions[:, :4] = [0, 1, 2**mantissa - 1, 2 ** (mantissa - 1)]
+    steps = (exponents[:, None] | fractions).reshape(-1).view(dtype)
+    steps = np.concatenate((steps, -steps))
+    angles = np.abs(steps) <= 2.0**31  # false of NaN
+    expected = NATIVE.accumulated_phases(np.where(angles, steps, 0)[:, None, None], None)
+    assert np.array_equal(CUDA_ON_HOST.turns_of_steps(steps), expected.reshape(-1))
+
+
+def tensors_by_steps(
+    layout: str, rng: np.random.Generator, dtype: str, steps: str, tokens: int,
+    heads: tuple[int, int, int], dim: int, pairs: int,
+) -> tuple[np.ndarray, ...]:  # fmt: skip
+    """q, k and steps of a layout; heads: of each."""
+    sizes = {"b": 2, "s": tokens, "t": tokens, "d": dim}
+    shapes = [tuple({**sizes, "h": h}[letter] for letter in layout) for h in heads]
+    q, k = (rng.standard_normal(shape).astype(DTYPES[dtype]) for shape in shapes[:2])
+    return q, k, steps_as(steps, rng, (*shapes[2][:-1], pairs))
+
+
+def starts_of(layout: str, rng: np.random.Generator, tokens: int) -> np.ndarray | None:
+    """Of five packed rows, empty ones among them."""
+    if "t" not in layout:
+        return None
+    return np.sort(np.concatenate(([0, 0], rng.integers(0, tokens + 1, 3), [tokens])))
+
+
+CASES_BY_STEPS = st.fixed_dictionaries({
+    "dtype": st.sampled_from(sorted(DTYPES)),
+    "steps": st.sampled_from(sorted(DTYPES)),
+    "layout": st.sampled_from(["bshd", "bhsd", "thd", "sd", "htd"]),
+    "tokens": st.sampled_from([1, 8, 15, 16, 17, 24, 25, 256, 512, 519]) | st.integers(1, 90),
+    "heads": st.sampled_from([(1, 1, 1), (4, 2, 2), (6, 2, 1), (9, 0, 3), (5, 5, 5)]),
+    "turned": st.sampled_from(
+        [(64, 32, 0), (40, 16, 5), (12, 3, 3), (8, 4, 0), (18, 0, 0), (72, 32, 8), (16, 8, 0)]
+    ),
+    "pairing": st.sampled_from(["half", "interleaved", "blocks"]),
+    "out": st.sampled_from(["same", "same", "interleaved", "half"]),
+    "options": st.sampled_from([(1.0, False), (0.5, True)]),
+    "state": st.booleans(),
+    "order": st.sampled_from([(0, False), (5, True)]),
+})  # fmt: skip
+
+
+class ByTheSteps:
+    """The tensors and options of one of these cases."""
+
+    def __init__(
+        self, dtype: str, steps: str, layout: str, tokens: int, heads: tuple[int, int, int],
+        turned: tuple[int, int, int], pairing: Any, out: str, options: tuple[float, bool],
+        state: bool, order: tuple[int, bool],
+    ) -> None:  # fmt: skip
+        rng = np.random.default_rng(tokens)
+        dim, pairs, start = turned
+        if pairing == "blocks":
+            pairing = 16 if pairs % 8 == 0 and pairs else 2
+        self.heads = heads = heads if "h" in layout else (1, 1, 1)
+        self.q, self.k, angles = tensors_by_steps(
+            layout, rng, dtype, steps, tokens, heads, dim, pairs
+        )
+        self.grads = tuple(rng.standard_normal(x.shape).astype(x.dtype) for x in (self.q, self.k))
+        starts = starts_of(layout, rng, tokens)
+        rows = [2] if "b" in layout else [] if starts is None else [len(starts) - 1]
+        of_heads = [heads[2]] if "h" in layout else []
+        before = states(rng, *rows, *of_heads, pairs) if state else None
+        self.given = (angles, before, starts, layout, pairing, start, *options, out)
+        self.order = order
+
+
+@settings(max_examples=100)
+@given(CASES_BY_STEPS)
+def test_rotations_by_steps(drawn):
+    """Where segments begin and end, in new memory and in place."""
+    case = ByTheSteps(**drawn)
+    q, k, given_options = case.q, case.k, case.given
+    CUDA_ON_HOST.simulate(*case.order)
+    try:
+        for in_place in (False, True):
+            assert_agree("selective_rotary_qk", q, k, *given_options, in_place)
+        ours, theirs = both("selective_rotary_qk", q, None, *given_options, False)
+        assert_same_bits(ours[0], theirs[0])
+        assert_same_bits(ours[2], theirs[2])
+    finally:
+        CUDA_ON_HOST.simulate()
+
+
+@pytest.mark.parametrize(("tokens", "length"), [(1700, 16), (3400, 32)])
+def test_longer_segments_have_the_same_bits(kernels_of, tokens, length):
+    rng = np.random.default_rng(length)
+    q, k, steps = tensors_by_steps("thd", rng, "bfloat16", "float32", tokens, (16, 16, 16), 128, 64)
+    starts = np.array([0, 5, 5, 1200, tokens])
+    given = (q, k, steps, states(rng, 4, 16, 64), starts, "thd", "half", 0, 1.0, False, "same")
+    launches = kernels_of(lambda: CUDA_ON_HOST.selective_rotary_qk(*given, False))
+    assert launches == [
+        "SelectiveTotalsThread<float, 4>", "SelectiveScanThread<long int, 1>",
+        "SelectiveThread<BFloat16, 4, false, float>",
+    ]  # fmt: skip
+    CUDA_ON_HOST.simulate()
+    ours, theirs = (module.selective_rotary_qk(*given, False) for module in (CUDA_ON_HOST, NATIVE))
+    for one, other in zip(ours, theirs, strict=True):
+        assert_same_bits(one, other)
+
+
+def test_few_tokens_take_one_launch(kernels_of):
+    rng = np.random.default_rng(0)
+    for tokens in (0, 1, 16, 17):
+        q, k, steps = tensors_by_steps("bshd", rng, "float32", "float32", tokens, (2, 2, 2), 16, 8)
+        given = (q, k, steps, None, None, "bshd", "half", 0, 1.0, False, "same", False)
+        launches = kernels_of(lambda given=given: CUDA_ON_HOST.selective_rotary_qk(*given))
+        assert len(launches) == (3 if tokens > 16 else 1)
+
+
+def test_states_after_no_tokens():
+    rng = np.random.default_rng(0)
+    q, k, steps = tensors_by_steps("bshd", rng, "float32", "float32", 0, (2, 2, 2), 16, 8)
+    before = states(rng, 2, 2, 8)
+    given = (q, k, steps, before, None, "bshd", "half", 0, 1.0, False, "same", False)
+    assert_same_bits(CUDA_ON_HOST.selective_rotary_qk(*given)[2], before)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+def test_rotations_by_steps_at_any_address_and_stride(pairing, dtype):
+    rng = np.random.default_rng(0)
+    shape = (21, 3, 32)
+    x, base = numbers(dtype, *shape), steps_as(dtype, rng, (21, 3, 66))
+    for steps in (base[..., :16], base[..., 1:17], base[..., 0:32:2], base[:, ::-1, 31:15:-1]):
+        for offset in range(0, 17, DTYPES[dtype].itemsize):
+            given = (steps, None, None, "thd", pairing, 0, 1.0, False, "same")
+            there = aligned_rows(shape, DTYPES[dtype], offset)
+            there.array[...] = x
+            CUDA_ON_HOST.selective_rotary_qk(there.array, None, *given, True)
+            there.assert_rest_untouched()
+            assert_same_bits(
+                there.array.copy(), NATIVE.selective_rotary_qk(x, None, *given, False)[0]
+            )
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 2.0**31 * 1.001])
+@pytest.mark.parametrize("tokens", [9, 75])
+def test_what_is_no_angle_is_nan_to_the_end_of_its_row_and_pair(tokens, bad):
+    rng = np.random.default_rng(0)
+    q, k, steps = tensors_by_steps("thd", rng, "float32", "float32", tokens, (4, 2, 2), 16, 8)
+    starts = np.array([0, 2, tokens - 3, tokens])
+    given = ("thd", "half", 0, 1.0, False, "same", False)
+    good = NATIVE.selective_rotary_qk(q, k, steps, None, starts, *given)
+    steps[5, 1, 3] = bad
+    found = CUDA_ON_HOST.selective_rotary_qk(q, k, steps, None, starts, *given)
+    for ours, theirs, shared in zip(found[:2], good[:2], (2, 1), strict=True):
+        lost = np.zeros(ours.shape, bool)
+        lost[5 : tokens - 3, shared:, [3, 11]] = True
+        assert np.isnan(ours[lost]).all()
+        assert_same_bits(ours[~lost], theirs[~lost])
+
+
+def gradients(
+    q: np.ndarray, k: np.ndarray | None, grads: tuple[np.ndarray, ...], given: tuple[Any, ...]
+) -> tuple[np.ndarray, ...]:
+    tensors = (q,) if k is None else (q, k)
+    of_steps = np.full_like(given[0], 7)
+    of_x = CUDA_ON_HOST.selective_rotary_backward(grads, tensors, *given, of_steps)
+    return (*of_x, of_steps)
+
+
+@settings(max_examples=60)
+@given(CASES_BY_STEPS)
+def test_gradients_of_steps(drawn):
+    """x has the bits of the CPU's operator; a step the sum of as many float32 (float64)."""
+    torch = pytest.importorskip("torch")
+    importlib.import_module("posenc_native.engines.tensors")
+    case = ByTheSteps(**drawn)
+    q, k, grads = case.q, case.k, case.grads
+    angles, before, starts, layout, pairing, start, scale, inverse, out = case.given
+    CUDA_ON_HOST.simulate(*case.order)
+    try:
+        *of_x, of_steps = gradients(q, k, grads, case.given)
+    finally:
+        CUDA_ON_HOST.simulate()
+
+    def tensor(array: np.ndarray | None) -> Any:
+        if array is None:
+            return None
+        if array.dtype == DTYPES["bfloat16"]:
+            return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+        return torch.from_numpy(array)
+
+    expected = tensor(np.zeros_like(angles))
+    by_torch = torch.ops.posenc_native.rotary_qk_by_steps_backward(
+        *map(tensor, grads), tensor(q), tensor(k), expected, tensor(angles), tensor(before),
+        tensor(starts), layout, str(pairing), start, scale, inverse, out,
+    )  # fmt: skip
+    for ours, theirs in zip(of_x, by_torch, strict=True):
+        bits = theirs.view(torch.int16) if drawn["dtype"] == "bfloat16" else theirs
+        assert_same_bits(ours, bits.numpy().view(ours.dtype))
+    # Of every token and head a product, a fused product and an addition, and the order of heads.
+    unit = 2.0**-53 if drawn["dtype"] == "float64" else 2.0**-24
+    most = max(float(np.abs(x.astype(np.float64)).max(initial=0)) for x in (q, k, *of_x))
+    heads = case.heads[0] + case.heads[1]
+    bound = unit * drawn["tokens"] * heads * (heads + 2) * 2 * most**2
+    theirs = expected.double().numpy()
+    rounding = torch.finfo(getattr(torch, drawn["steps"])).eps
+    error = np.abs(of_steps.astype(np.float64) - theirs)
+    assert (error <= bound + rounding * (np.abs(theirs) + bound)).all(), error.max()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("tokens", [16, 75, 256, 1001])
+@pytest.mark.parametrize("inverse", [False, True])
+def test_sums_of_gradients_of_steps_lose_nothing(inverse, tokens, dtype):
+    """Whole numbers, turned by nothing: sums of those of all tokens have more than 24 bits."""
+    rng = np.random.default_rng(0)
+    x, grad = (rng.integers(-2047, 2048, (tokens, 3, 8)).astype(dtype) for _ in range(2))
+    starts = np.array([0, tokens // 3, tokens])
+    steps = np.zeros((tokens, 3, 4))
+    given = (steps, None, starts, "thd", "half", 0, 1.0, inverse, "same")
+    of_x, of_steps = gradients(x, None, (grad,), given)
+    assert_same_bits(of_x, grad)
+    each = grad[..., 4:].astype(float) * x[..., :4] - grad[..., :4].astype(float) * x[..., 4:]
+    rows = np.split(-each if inverse else each, starts[1:-1])
+    expected = [np.cumsum(row[::-1], 0)[::-1] for row in rows]
+    assert np.array_equal(of_steps, np.concatenate(expected))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_any_starts_stay_within_the_tokens(as_before, seed):
+    """A GPU does not look at them before: whatever they are, memory around is as it was."""
+    rng = np.random.default_rng(seed)
+    CUDA_ON_HOST.simulate(seed)
+    tokens = int(rng.integers(1, 80))
+    q, _, _ = tensors_by_steps("thd", rng, "float32", "float32", tokens, (2, 2, 2), 16, 8)
+    starts = rng.choice([0, 1, tokens, tokens // 2, -1, 2**62, -(2**63), 2**63 - 1, tokens + 1], 6)
+    steps, to = (aligned_rows((tokens, 2, 8), np.dtype(np.float32), 4) for _ in range(2))
+    steps.array[...] = 0.5
+    given = (steps.array, None, starts, "thd", "half", 0, 1.0, False, "same", to.array)
+    CUDA_ON_HOST.selective_rotary_backward((q,), (q,), *given)
+    to.assert_rest_untouched()

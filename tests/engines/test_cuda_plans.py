@@ -137,6 +137,31 @@ def test_rotations(gpu, data, dtype):
     assert_within_limits(gpu, lambda: CUDA_ON_HOST.apply_rotary(x, positions, inv_freq, *options))
 
 
+@given(gpus(), st.data(), dtypes, dtypes)
+def test_rotations_by_steps(gpu, data, dtype, of_steps):
+    """Packed or not; states have memory, and so have results of gradients."""
+    draw = data.draw
+    heads, half, tokens = shape(draw, 8, 10, 32)
+    dim = 2 * half + draw(st.integers(0, 1))
+    pairs = draw(st.integers(1, half))
+    pairing = draw(st.sampled_from(["half", "interleaved"]))
+    rows, layout, starts = (tokens,), "thd", np.array([0, tokens // 2, tokens])
+    if draw(st.booleans()):
+        rows, layout, starts = (1, tokens), "bshd", None
+    q = nowhere(draw, (*rows, heads, dim), dtype)
+    steps, to = (nowhere(draw, (*rows, heads, pairs), of_steps) for _ in range(2))
+    given_options = (steps, None, starts, layout, pairing, 0, 1.0, False, "same")
+    assert_within_limits(
+        gpu, lambda: CUDA_ON_HOST.selective_rotary_qk(q, None, *given_options, True)
+    )
+    if math.prod(q.shape) > 2**24:
+        return
+    assert_within_limits(
+        gpu,
+        lambda: CUDA_ON_HOST.selective_rotary_backward((q,), (q,), *given_options, to),
+    )
+
+
 @given(gpus(), st.data(), dtypes)
 def test_gradients_of_angles(gpu, data, dtype):
     """Smaller ones: results and partial sums have memory."""

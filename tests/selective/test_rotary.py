@@ -441,6 +441,23 @@ def test_torch_func_and_compile() -> None:
     torch.compiler.reset()
 
 
+def test_an_exported_model_takes_any_length() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Rotates(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, *given: Any) -> Any:
+            return pn.selective_rotary_qk(*given)
+
+    given = tuple(torch.randn(2, 5, h, width) for h, width in ((4, 8), (2, 8), (2, 4)))
+    length = torch.export.Dim("length", min=2, max=64)
+    program = torch.export.export(
+        Rotates(), given, dynamic_shapes={"given": ({1: length},) * 3}
+    ).module()
+    longer = tuple(x.repeat(1, 3, 1, 1) for x in given)
+    for found, expected in zip(program(*longer), pn.selective_rotary_qk(*longer), strict=True):
+        assert torch.equal(found, expected)
+
+
 def test_compiled_code_refuses_what_is_no_angle_or_makes_nan_of_it(backend: str) -> None:
     """The operator looks at steps when it runs; a composition cannot, here as on CUDA."""
     torch = pytest.importorskip("torch")

@@ -54,6 +54,14 @@ void rotate_back(const char* function, int32_t device, const RotaryGradientArgs&
   run_kernel(function, device, args, &rotary_gradient);
 }
 
+void rotate_by_steps(const char* function, int32_t device, const SelectiveArgs& args) {
+  run_kernel(function, device, args, &selective);
+}
+
+void rotate_back_by_steps(const char* function, int32_t device, const SelectiveGradientArgs& args) {
+  run_kernel(function, device, args, &selective_gradient);
+}
+
 void run(const char* function, int32_t device, const NormRotaryArgs& args) {
   run_kernel(function, device, args, &norm_rotary);
 }

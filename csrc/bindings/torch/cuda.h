@@ -18,6 +18,12 @@ void run(const char* function, int32_t device, const SinusoidalArgs& args);
 // args.workspace has gradient_workspace(args) bytes, which the caller gives.
 void rotate_back(const char* function, int32_t device, const RotaryGradientArgs& args);
 int64_t gradient_workspace(const RotaryGradientArgs& args);
+// args.workspace, and that of args.turned, has selective_workspace(args) and
+// selective_gradient_workspace(args) bytes, which the caller gives.
+void rotate_by_steps(const char* function, int32_t device, const SelectiveArgs& args);
+int64_t selective_workspace(const SelectiveArgs& args);
+void rotate_back_by_steps(const char* function, int32_t device, const SelectiveGradientArgs& args);
+int64_t selective_gradient_workspace(const SelectiveGradientArgs& args);
 void run(const char* function, int32_t device, const NormRotaryArgs& args);
 // args.workspace has norm_gradient_workspace(args) bytes, which the caller gives.
 void norm_rotate_back(const char* function, int32_t device, const NormRotaryGradientArgs& args);

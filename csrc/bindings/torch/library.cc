@@ -67,7 +67,6 @@ STABLE_TORCH_LIBRARY_IMPL(posenc_native, CPU, m) {
   posenc::operators::implement(m);
   posenc::operators::implement_turns_on_cpu(m);
   posenc::operators::implement_phases_on_cpu(m);
-  posenc::operators::implement_rotary_on_cpu(m);
 }
 
 #ifdef POSENC_CUDA_ARCHITECTURES

@@ -118,7 +118,7 @@ void rotary(StableIValue* values, uint64_t size, uint64_t /*results*/) {
   }
 }
 
-// As `rotary`, with the states after the tokens behind the results. Of the CPU.
+// As `rotary`, with the states after the tokens behind the results.
 template <size_t count, Result result>
 void rotary_by_steps(StableIValue* values, uint64_t size, uint64_t /*results*/) {
   Stack stack(values, size);
@@ -134,8 +134,7 @@ void rotary_by_steps(StableIValue* values, uint64_t size, uint64_t /*results*/) 
                 after = new_tensor({states.shape, states.shape + states.rank}, ScalarType::Long,
                                    tensors.device);
                 args.after = static_cast<int64_t*>(after->data_ptr());
-                cpu::rotate_by_steps(call.function, args, torch::stable::get_num_threads(),
-                                     run_rows);
+                run(tensors, args);
               });
     return *after;
   };
@@ -168,8 +167,7 @@ void rotary_by_steps_backward(StableIValue* values, uint64_t size, uint64_t /*re
                 given[i] = &arrays[i];
               }
               const Array to = tensors.describe("steps", steps_gradient);
-              cpu::rotate_back_by_steps(check_selective_gradient(call, given, to),
-                                        torch::stable::get_num_threads(), run_rows);
+              run(tensors, check_selective_gradient(call, given, to));
             });
   std::apply([&](const auto&... tensors) { stack.give(tensors...); }, grad_x);
 }
@@ -270,17 +268,6 @@ void define_rotary(Library& m) {
       steps + ") -> (Tensor, Tensor)");
 }
 
-void implement_rotary_on_cpu(Library& m) {
-  m.impl("rotary_by_steps", &rotary_by_steps<1, Result::kNew>);
-  m.impl("rotary_by_steps_", &rotary_by_steps<1, Result::kInPlace>);
-  m.impl("rotary_by_steps_out", &rotary_by_steps<1, Result::kOut>);
-  m.impl("rotary_qk_by_steps", &rotary_by_steps<2, Result::kNew>);
-  m.impl("rotary_qk_by_steps_", &rotary_by_steps<2, Result::kInPlace>);
-  m.impl("rotary_qk_by_steps_out", &rotary_by_steps<2, Result::kOut>);
-  m.impl("rotary_by_steps_backward", &rotary_by_steps_backward<1>);
-  m.impl("rotary_qk_by_steps_backward", &rotary_by_steps_backward<2>);
-}
-
 void implement_rotary(Library& m) {
   constexpr AnglesFrom kPositions = AnglesFrom::kPositions, kTables = AnglesFrom::kTables;
   m.impl("rotary", &rotary<kPositions, 1, Result::kNew>);
@@ -297,6 +284,14 @@ void implement_rotary(Library& m) {
   m.impl("rotary_qk_from_tables", &rotary<kTables, 2, Result::kNew>);
   m.impl("rotary_qk_from_tables_", &rotary<kTables, 2, Result::kInPlace>);
   m.impl("rotary_qk_from_tables_out", &rotary<kTables, 2, Result::kOut>);
+  m.impl("rotary_by_steps", &rotary_by_steps<1, Result::kNew>);
+  m.impl("rotary_by_steps_", &rotary_by_steps<1, Result::kInPlace>);
+  m.impl("rotary_by_steps_out", &rotary_by_steps<1, Result::kOut>);
+  m.impl("rotary_qk_by_steps", &rotary_by_steps<2, Result::kNew>);
+  m.impl("rotary_qk_by_steps_", &rotary_by_steps<2, Result::kInPlace>);
+  m.impl("rotary_qk_by_steps_out", &rotary_by_steps<2, Result::kOut>);
+  m.impl("rotary_by_steps_backward", &rotary_by_steps_backward<1>);
+  m.impl("rotary_qk_by_steps_backward", &rotary_by_steps_backward<2>);
 }
 
 }  // namespace posenc::operators

@@ -62,6 +62,37 @@ inline void run([[maybe_unused]] const Call& call, RotaryGradientArgs args) {
   cpu::rotate_back(args, run_rows);
 }
 
+inline void run([[maybe_unused]] const Call& call, SelectiveArgs args) {
+#ifdef POSENC_CUDA_ARCHITECTURES
+  if (!call.device.is_cpu()) {
+    RotaryArgs& rotary = args.rotary;
+    std::optional<Tensor> copy;
+    if (rotary.overwrites_itself()) {
+      copy = new_tensor({rotary.rows() * rotary.row_bytes()}, ScalarType::Byte, call.device);
+      cuda::run(call.function, call.device.index,
+                rotary.read_from_copy(copy->data_ptr(), 0, rotary.rows()));
+    }
+    const Tensor workspace =
+        new_tensor({cuda::selective_workspace(args)}, ScalarType::Byte, call.device);
+    args.workspace = workspace.data_ptr();
+    return cuda::rotate_by_steps(call.function, call.device.index, args);
+  }
+#endif
+  cpu::rotate_by_steps(call.function, args, torch::stable::get_num_threads(), run_rows);
+}
+
+inline void run([[maybe_unused]] const Call& call, SelectiveGradientArgs args) {
+#ifdef POSENC_CUDA_ARCHITECTURES
+  if (!call.device.is_cpu()) {
+    const Tensor workspace =
+        new_tensor({cuda::selective_gradient_workspace(args)}, ScalarType::Byte, call.device);
+    args.turned.workspace = workspace.data_ptr();
+    return cuda::rotate_back_by_steps(call.function, call.device.index, args);
+  }
+#endif
+  cpu::rotate_back_by_steps(args, torch::stable::get_num_threads(), run_rows);
+}
+
 inline void run([[maybe_unused]] const Call& call, const NormRotaryArgs& args) {
 #ifdef POSENC_CUDA_ARCHITECTURES
   if (!call.device.is_cpu()) return cuda::run(call.function, call.device.index, args);
