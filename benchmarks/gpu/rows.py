@@ -141,6 +141,32 @@ def _backward(options: Options, dtype: torch.dtype, batch: int, seq: int) -> Row
     ]  # fmt: skip
 
 
+def _selective(options: Options, dtype: torch.dtype, batch: int, seq: int) -> Rows:
+    """Angles that data decide, with steps for every head of k; the copy lacks the steps."""
+    steps = (torch.randn(batch, seq, K_HEADS, HEAD_DIM // 2) * 0.1).to(dtype)
+    learned = steps.clone().requires_grad_()
+
+    def rotate(q: torch.Tensor, k: torch.Tensor, of: torch.Tensor = steps, **to: Any) -> Any:
+        return pn.selective_rotary_qk(q, k, of, **to)[:2]
+
+    def recipe(b: QueryKey) -> Any:
+        groups = b.q.unflatten(2, (K_HEADS, -1)).transpose(2, 3)
+        angles = steps.float().cumsum(1)[:, :, None]
+        cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
+        halves = [x.chunk(2, -1) for x in (groups, b.k[:, :, None])]
+        return [torch.cat((x * cos - y * sin, y * cos + x * sin), -1) for x, y in halves]
+
+    return options.make_sets(partial(QueryKey, dtype, "bshd", batch, seq, 32)), [
+        *ours("selective_rotary_qk", {
+            "in place": lambda b: rotate(b.q, b.k, inplace=True),
+            "fresh": lambda b: rotate(b.q, b.k),
+        }),
+        *ours("selective_rotary_qk, backward",
+              {"fresh": _Backward(partial(rotate, of=learned), learned)}, limit="two reads"),
+        Contestant("the recipe, eager", "fresh", recipe, "copy"),
+    ]  # fmt: skip
+
+
 @dataclass(frozen=True)
 class _Pair:
     """q and k alone, as peers take them."""
@@ -348,6 +374,8 @@ TABLE: list[tuple[str, Callable[..., Rows], list[tuple[Any, ...]]]] = [
     (f"backward, {{1}} x {{2}} tokens, {_HEADS}, {{0}}, bshd", _backward, [(BF16, 4, 4096)]),
     (f"norm and rotation, {{1}} x {{2}} tokens, {_HEADS}, {{0}}, bshd", _normed,
      [(BF16, 4, 4096)]),
+    (f"data decide, {{1}} x {{2}} tokens, {_HEADS}, {{0}}, bshd", _selective,
+     [(BF16, 4, 4096), (F32, 4, 4096)]),
     ("sinusoidal table, {1} x {2}, {0}", _table, [(F32, 131072, 128), (BF16, 131072, 128)]),
     ("add sinusoidal, {1} x {2} x {3}, {0}", _sum, [(BF16, 8, 4096, 4096), (F32, 8, 4096, 4096)]),
     (f"bias of diagonals, {_SIZE}", _bias, [(BF16, 1, 32, 4096, 4096), (F32, 1, 32, 4096, 4096)]),

@@ -112,6 +112,58 @@ def rotary(case: RotaryCase, sizes: dict[str, int], dtype: torch.dtype, device: 
     return results
 
 
+def selective(
+    layout: str, tokens: int, heads: int, pairs: int, dtype: torch.dtype, device: str
+) -> Results:
+    """q and k turned by angles that data decide, in every way, and gradients in whole numbers.
+
+    Steps of 0 turn nothing.
+    """
+    sizes = {"b": 2, "s": tokens, "t": tokens}
+
+    def numbers(count: int, width: int, seed: int, of: torch.dtype = dtype) -> torch.Tensor:
+        shape = [(sizes | {"h": count, "d": width})[letter] for letter in layout]
+        return random(shape, of, device, seed)
+
+    q, k = numbers(2 * heads, 2 * pairs + 3, 0), numbers(heads, 2 * pairs + 3, 1)
+    starts = None if "b" in layout else torch.tensor([0, tokens // 3, tokens // 3, tokens])
+    rows = 2 if starts is None else 3
+    state = (torch.arange(rows * heads * pairs).view(rows, heads, pairs) << 50).to(device)
+    starts = starts if starts is None else starts.to(device)
+    results = []
+    for pairing, out_pairing in (
+        ("half", "same"),
+        ("interleaved", "same"),
+        ("interleaved", "half"),
+    ):
+        options = {"layout": layout, "pairing": pairing, "out_pairing": out_pairing,
+                   "rotary_start": 1, "starts": starts, "state": state}  # fmt: skip
+        of_steps = torch.float64 if pairing == "half" else dtype
+        steps = numbers(heads, pairs, 2, of_steps)
+
+        def one(
+            x: torch.Tensor, out: Any = None, steps: Any = steps, options: Any = options
+        ) -> Any:
+            to = {"inplace": True} if out is x else {"out": None if out is None else (None, out)}
+            return pn.selective_rotary_qk(None, x, steps, **options, **to)[1]
+
+        def two(*both: torch.Tensor, steps: Any = steps, options: Any = options, **to: Any) -> Any:
+            return pn.selective_rotary_qk(*both, steps, **options, **to)
+
+        results += [*every_way(one, q), *every_way(two, q, k)]
+    axis = layout.index("t" if "t" in layout else "s")
+    phases = pn.accumulated_phases(steps, axis=axis)
+    results += [phases, *pn.phase_tables(phases)]
+    whole = [(numbers(n, 2 * pairs + 3, 3 + n) * 4).round() for n in (2 * heads, heads) * 2]
+    inputs = [x.requires_grad_() for x in (*whole[:2], torch.zeros_like(steps))]
+    for count in (2, 1):
+        both = [x if i < count else None for i, x in enumerate(inputs[:2])]
+        turned = pn.selective_rotary_qk(*both, inputs[2], layout=layout, starts=starts)
+        of = [inputs[0], *inputs[2 - (count > 1) :]]
+        results += torch.autograd.grad(turned[:count], of, whole[2 : 2 + count])
+    return results
+
+
 def gradients(case: RotaryCase, sizes: dict[str, int], dtype: torch.dtype, device: str) -> Results:
     """Gradients of x, and of frequencies and positions in whole numbers: exact in any order.
 
@@ -253,6 +305,7 @@ _ARGUMENTS: dict[Callable[..., Results], list[tuple[Any, ...]]] = {
     rotary: SIZES, normed: SIZES, gradients: SIZES,
     sinusoids: [(1, 2, "interleaved"), (33, 66, "interleaved"), (5, 1030, "sin_cos"),
                 (257, 6, "cos_sin"), (3, 4096, "interleaved")],
+    selective: [("bshd", 1, 4, 32), ("thd", 45, 2, 7), ("bhsd", 71, 1, 16), ("sbhd", 16, 3, 64)],
     relative: [(1, 40), (8, 8), (9, 13), (33, 64), (70, 24), (5, 1030), (263, 9)],
     grids: [((7, 7), (7, 7)), ((3, 5), (4, 8)), ((2, 2, 3), (1, 4, 2))],
 }  # fmt: skip

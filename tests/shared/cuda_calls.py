@@ -31,6 +31,9 @@ class Inputs:
         self.axis_map = torch.arange(HEAD_DIM // 2, device=device) % 2
         self.f = inv_freq(device)
         self.cos, self.sin = pn.rotary_tables(self.positions, self.f)
+        self.steps = random((shape[0], 1, shape[2], HEAD_DIM // 2), dtype, device, seed=5)
+        self.state = torch.arange(shape[0] * HEAD_DIM // 2, device=device) << 50
+        self.state = self.state.view(shape[0], 1, -1)
         self.table = torch.full((shape[2], HEAD_DIM), -7.0, dtype=dtype, device=device)
         # Relative: scores of 5 queries and keys of which there are two windows in longer diagonals.
         queries, keys = shape[2:]
@@ -85,6 +88,12 @@ CALLS = {
     "apply_rotary_qk_tables in place": lambda i: pn.apply_rotary_qk_tables(
         i.x, i.k, i.cos, i.sin, pairing="interleaved", inplace=True
     ),
+    "selective_rotary_qk": lambda i: pn.selective_rotary_qk(
+        i.x, i.k, i.steps, state=i.state, layout="bhsd"),
+    "selective_rotary_qk in place": lambda i: pn.selective_rotary_qk(
+        i.x, i.k, i.steps, layout="bhsd", pairing="interleaved", inplace=True),
+    "selective_rotary_qk out": lambda i: pn.selective_rotary_qk(
+        i.x, None, i.steps, layout="bhsd", out=(i.out, None))[::2],
     "norm_rotary_qk": lambda i: pn.norm_rotary_qk(
         i.x, i.k, i.positions, i.f, q_weight=i.x[0, :, 0], norm_over="token"
     ),
