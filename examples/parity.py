@@ -1,6 +1,6 @@
 """Parity and addition modulo 5, learned on short strings and tested on strings of a million tokens.
 
-    python examples/parity.py               a minute or two on two cores
+    python examples/parity.py               a minute on two cores
     python examples/parity.py --seed 1      other initial weights and strings
 
 A model of one linear-attention layer reads a start token, then digits. At every token it says the
