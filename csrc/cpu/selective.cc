@@ -85,6 +85,10 @@ void read_state(const SelectiveArgs& args, int64_t row, int64_t head, int64_t he
   const HeadStrides& strides = args.state_strides;
   for (int64_t i = 0; i < heads; ++i) {
     const int64_t* const from = args.state + row * strides.batch + (head + i) * strides.head;
+    if (strides.dim == 1) {
+      std::copy_n(from, pairs, reinterpret_cast<int64_t*>(sums + i * pairs));
+      continue;
+    }
     for (int64_t pair = 0; pair < pairs; ++pair) {
       sums[i * pairs + pair] = static_cast<uint64_t>(from[pair * strides.dim]);
     }

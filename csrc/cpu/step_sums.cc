@@ -13,6 +13,9 @@
 // float32 from 2^-64 to 2^8 comes nearer than 2^-31 to the middle between two integers (all were
 // tried: benchmarks/studies/turns_of_steps.py): so it is the nearest integer, bit for bit what
 // core/phase.h has. Larger steps and float64 go its way.
+//
+// A step of 16 bits has at most 11 of them in its number, so that step times 42 bits is exact and
+// two parts do. tests/selective/test_phases.py tries every float16 and bfloat16.
 
 #include "cpu/one_target.h"
 // After one_target.h:
@@ -64,6 +67,19 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> turns_of(D d, hn::Vec<D> step) {
                  hn::Sub(hn::BitCast(du, hn::Add(low, magic)), hn::BitCast(du, magic)));
 }
 
+// The same of steps of at most 11 bits.
+template <class D>
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> turns_of_short(D d, hn::Vec<D> step) {
+  const hn::RebindToUnsigned<D> du;
+  const auto magic = hn::Set(d, 0x1.8p52), high_magic = hn::Set(d, 0x1.8p84);
+  const auto c1 = hn::Set(d, 2799883368761.0 * 0x1p20), c2 = hn::Set(d, 0x1.054a7f09d5f48p+16);
+  const auto high = hn::MulAdd(step, c1, high_magic);
+  const auto below = hn::MulSub(step, c1, hn::Sub(high, high_magic));  // exact
+  const auto low = hn::Add(hn::MulAdd(step, c2, below), magic);
+  return hn::Add(hn::ShiftLeft<32>(hn::BitCast(du, high)),
+                 hn::Sub(hn::BitCast(du, low), hn::BitCast(du, magic)));
+}
+
 // Neighbouring columns of a token.
 template <Sum kSum, class DU>
 HWY_INLINE void add(DU du, hn::Vec<DU> turns, uint64_t* sums, uint64_t* phases) {
@@ -104,8 +120,16 @@ HWY_ATTR void sum_columns(const T* steps, int64_t count, uint64_t* sums, uint64_
         for (int64_t j = i; j < i + step; ++j) add<kSum>(turns_of(steps[j]), sums[j], phases + j);
         continue;
       }
-      const auto low = turns_of(d64, hn::PromoteTo(d64, hn::LowerHalf(half, radians)));
-      const auto high = turns_of(d64, hn::PromoteTo(d64, hn::UpperHalf(half, radians)));
+      const auto turns = [&](hn::Vec<decltype(half)> some) HWY_ATTR {
+        const auto wide_steps = hn::PromoteTo(d64, some);
+        if constexpr (sizeof(T) == 2) {
+          return turns_of_short(d64, wide_steps);
+        } else {
+          return turns_of(d64, wide_steps);
+        }
+      };
+      const auto low = turns(hn::LowerHalf(half, radians));
+      const auto high = turns(hn::UpperHalf(half, radians));
       add<kSum>(du64, low, sums + i, phases + i);
       add<kSum>(du64, high, sums + i + wide, phases + i + wide);
     }

@@ -48,6 +48,17 @@ def test_each_step_is_rounded_once(dtype: str, backend: str) -> None:
     assert pn.accumulated_phases(steps[:, None], axis=1)[:, 0].tolist() == expected
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_every_step_of_16_bits(dtype: str) -> None:
+    """On vectors they become turns by fewer parts than float32."""
+    torch = pytest.importorskip("torch")
+    steps = torch.arange(-(2**15), 2**15, dtype=torch.int16).view(getattr(torch, dtype))
+    steps = steps[steps.double().abs() <= 2.0**31]
+    rows = steps[: len(steps) // 64 * 64].reshape(1, -1)
+    found = pn.accumulated_phases(rows, axis=0)[0]
+    assert found.tolist() == [wrapped(turns(step)) for step in rows[0].double()]
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_tensors_have_the_same_phases(dtype: str) -> None:
     torch = pytest.importorskip("torch")
