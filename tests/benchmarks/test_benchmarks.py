@@ -144,6 +144,8 @@ def test_a_quick_run_fills_in_every_row(tmp_path, run_benchmarks):
         "relative: shift",
         "relative: shift and content",
         "relative: Swin bias",
+        "selective: steps of each head",
+        "selective: forward and backward",
         "relative: Shaw scores",
         "relative: decode",
     }

@@ -412,6 +412,18 @@ def test_where_steps_learn_results_are_new() -> None:
             pn.selective_rotary_qk(q, k, steps, **where)
 
 
+def test_compiled_with_every_option_at_its_default() -> None:
+    """Of the operator's, whose layout is not that of the function: such options do not arrive."""
+    torch = pytest.importorskip("torch")
+    q, k = (torch.randn(2, 3, 5, 8) for _ in range(2))
+    steps = torch.randn(2, 3, 5, 4)
+    call = torch.compile(pn.selective_rotary_qk, fullgraph=True, backend="aot_eager")
+    found = call(q, k, steps, layout="bhsd")
+    for one, other in zip(found, pn.selective_rotary_qk(q, k, steps, layout="bhsd"), strict=True):
+        assert torch.equal(one, other)
+    torch.compiler.reset()
+
+
 def test_torch_func_and_compile() -> None:
     torch = pytest.importorskip("torch")
     q, k, steps = (x.detach().float() for x in leaves((2, 5, 4, 8), (2, 5, 2, 8), (2, 5, 2, 4)))

@@ -101,7 +101,10 @@ def register() -> None:
 def _register_by_steps(fake: Any, name: str, count: int) -> None:
     """Fakes of a rotation by steps, of one tensor or of two."""
 
-    def state(steps: Tensor, _: Any, starts: Tensor | None, layout: str, *others: Any) -> Tensor:
+    # Options that all are at their defaults do not arrive where torch.compile traces.
+    def state(
+        steps: Tensor, _: Any, starts: Tensor | None, layout: str = "bhsd", *others: Any
+    ) -> Tensor:
         inner = [steps.shape[layout.index(letter)] for letter in "bh" if letter in layout]
         if starts is not None:
             inner = [starts.shape[0] - 1, *inner]
