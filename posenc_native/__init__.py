@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     )
     from .absolute.resampling import resample_positions
     from .configuration import show_config
+    from .explanations.compare import compare
+    from .explanations.explain import explain
     from .models.layers import nope_layers
     from .models.presets import rotary_presets
     from .models.weights import (
@@ -73,7 +75,6 @@ if TYPE_CHECKING:
         apply_rotary_tables,
         rotary_tables,
     )
-    from .rotary.explain import explain
     from .rotary.full_width import FullWidthRotary
     from .rotary.rerotate import rerotate
     from .rotary.rotary import Rotary
@@ -116,6 +117,7 @@ __all__ = [
     "clipped_diagonals",
     "clipped_index",
     "combine",
+    "compare",
     "context_parallel_positions",
     "deberta_bucket",
     "deberta_index",
@@ -189,6 +191,8 @@ _PLACES = {
     ),
     "absolute.resampling": "resample_positions",
     "configuration": "show_config",
+    "explanations.compare": "compare",
+    "explanations.explain": "explain",
     "models.layers": "nope_layers",
     "models.presets": "rotary_presets",
     "models.weights": (
@@ -215,7 +219,6 @@ _PLACES = {
     "relative.windows": "swin_diagonals swin_v2_coordinates",
     "rotary.apply": "apply_rotary apply_rotary_qk",
     "rotary.by_tables": "apply_rotary_qk_tables apply_rotary_tables rotary_tables",
-    "rotary.explain": "explain",
     "rotary.full_width": "FullWidthRotary",
     "rotary.rerotate": "rerotate",
     "rotary.rotary": "Rotary",

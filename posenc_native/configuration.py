@@ -9,11 +9,15 @@ from .engines.backend import get_num_threads, native, torch_library
 from .engines.late import torch_operations
 
 # Packages that parts of this one use where they are there, beside torch.
-_OPTIONAL = ("transformers", "matplotlib", "ml_dtypes", "rich", "rich-argparse", "safetensors")
+_OPTIONAL = ("transformers", "matplotlib", "ml_dtypes", "rich", "rich-argparse", "safetensors",
+             "gguf", "onnx", "pyyaml", "shtab")  # fmt: skip
 
 
-def configuration(*, ask_torch: bool = True) -> dict[str, str]:
-    """What `show_config` shows, as text by name.
+Value = str | int | list[str]
+
+
+def configuration(*, ask_torch: bool = True) -> dict[str, Value]:
+    """What `show_config` shows, by name: numbers as numbers, lists as lists.
 
     Without `ask_torch` torch is not imported, which takes seconds: what only it can tell is said to
     be unasked.
@@ -29,9 +33,9 @@ def configuration(*, ask_torch: bool = True) -> dict[str, str]:
         "numpy": np.__version__,
         "backend": "native" if uses_native else "reference",
         "native module": "built" if native is not None else f"not available: {backend.missing}",
-        "SIMD targets": ", ".join(targets) or "none",
+        "SIMD targets": targets,
         "SIMD target in use": native.current_target() if native is not None else "none",
-        "threads (NumPy)": str(get_num_threads()),
+        "threads (NumPy)": get_num_threads(),
         "huge pages": _huge_pages(),
         "torch": _version("torch"),
         "torch operators": (
@@ -93,7 +97,13 @@ def show_config() -> None:
     """
     entries = configuration()
     width = max(map(len, entries))
-    print("\n".join(f"{name:{width}}  {value}" for name, value in entries.items()))  # noqa: T201
+    lines = (f"{name:{width}}  {text_of(value)}" for name, value in entries.items())
+    print("\n".join(lines))  # noqa: T201
+
+
+def text_of(value: Value) -> str:
+    """A value in a line of text."""
+    return (", ".join(value) or "none") if isinstance(value, list) else str(value)
 
 
 def _version(distribution: str) -> str:

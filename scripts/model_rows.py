@@ -5,8 +5,8 @@
 
 Rows stay in the order in which they stand. A value is written on one line if it fits there; a
 longer mapping has a line for each key, a longer list as many numbers on a line as fit. What rows
-mean is said where they are read, in posenc_native/models/*.py; tests/models/test_rows.py says what
-must be in them.
+mean is said where they are read, in posenc_native/models/*.py and
+posenc_native/formats/binary/gguf.py; tests/models/test_rows.py says what must be in them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-TABLES = sorted((Path(__file__).parents[1] / "posenc_native" / "models").glob("*.json"))
+PACKAGE = Path(__file__).parents[1] / "posenc_native"
+TABLES = [*sorted((PACKAGE / "models").glob("*.json")),
+          PACKAGE / "formats" / "binary" / "llama_cpp.json"]  # fmt: skip
 WIDTH = 100
 
 

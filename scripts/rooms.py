@@ -25,7 +25,7 @@ FLOORS = (
     ("spectra",),
     ("engines",),
     ("models", "positions", "absolute"),
-    ("qkv", "rotary", "selective", "sinusoids", "relative"),
+    ("qkv", "rotary", "selective", "sinusoids", "relative", "formats", "explanations"),
     ("configuration", "posenc_native"),  # the public names
     ("nn", "hf", "flex", "plot"),
     ("cli",),

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from posenc_native import __version__
 
-from . import bench, demo, explain, info, plot, table, terminal
+from . import bench, compare, completion, demo, explain, info, plot, table, terminal
 from .parser import CommandError, CommandParser, in_words_of_the_shell, unknown
 from .signatures import add_function
 
@@ -33,6 +33,7 @@ _EPILOG = """\
 examples:
   %(prog)s info
   %(prog)s explain path/to/model
+  %(prog)s compare llama-3.1 path/to/model
   %(prog)s plot heatmap --dim 128 -o heatmap.png
   %(prog)s plot frequencies --preset llama-3.1
   %(prog)s table rotary --preset llama-3.1 --positions 0:131072 -o llama.npz
@@ -46,7 +47,8 @@ exit status:
   2    the command line makes no sense
   130  interrupted
   141  nobody reads the output any more (`| head`)
-  bench ends with the status of the benchmarks.
+  compare ends with 1 if there is a difference and with 2 if one cannot be
+  read, explain --as with 1 if something cannot be said, bench as it is told.
 
 On a terminal, output is drawn by rich where it is installed
 (rich, rich-argparse) and follows NO_COLOR; pipes and files get plain text."""
@@ -80,7 +82,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "posenc-native")
 
 
 def _run_command(arguments: Sequence[str] | None, program: str) -> int:
-    parser = _parser(program)
+    parser = program_parser(program)
     speaker = None
     try:
         # bench passes on options that it does not know: those of the benchmarks.
@@ -113,15 +115,18 @@ def _run_command(arguments: Sequence[str] | None, program: str) -> int:
     return status
 
 
-def _parser(program: str) -> CommandParser:
+def program_parser(program: str) -> CommandParser:
+    """The parser of a whole command line."""
     parser = CommandParser(prog=program, description=_DESCRIPTION, epilog=_EPILOG)
     parser.add_argument("--version", action="version", version=f"posenc_native {__version__}")
     commands = parser.add_commands("COMMAND", "commands")
     add_function(commands, "info", info.info)
     add_function(commands, "explain", explain.explain)
+    add_function(commands, "compare", compare.compare)
     plot.add(commands)
     table.add(commands)
     add_function(commands, "demo", demo.demo)
+    add_function(commands, "completion", completion.completion_of(parser))
     # The benchmarks, where they are, have a --help of their own.
     help_here = bench.repository() is None
     usage = "%(prog)s [OPTION ...]"

@@ -2,56 +2,86 @@
 
 from __future__ import annotations
 
+import json as json_text
 import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
+from posenc_native.base.errors import names_like
+from posenc_native.explanations.explain import explain as explanation_of
+from posenc_native.explanations.explanation import Explanation
+from posenc_native.formats.writing import WRITERS, write
 from posenc_native.models.presets import rotary_presets
-from posenc_native.rotary.explain import explain as explanation_of
 from posenc_native.rotary.rotary import Rotary
 
 from .encodings import reading_config
-from .kinds import output
+from .kinds import Kind, output
 from .parser import CommandError, UsageError
 from .plot import FORMATS, show
 from .terminal import printable, show_text
 
+Form = Annotated[str, Kind(choices=tuple(WRITERS))]
 Picture = Annotated[Path, output(*FORMATS, short=None)]
 
-_WIDEST = 92  # characters of a line; longer ones read badly
+WIDEST = 92  # characters of a line; longer ones read badly
 
 
-def explain(path: Path, /, plot: Picture | None = None) -> None:
-    """Say in plain words how a model rotates, from its config.json.
+def explain(
+    path: str | None = None,
+    /,
+    preset: str | None = None,
+    json: bool = False,
+    as_: Form | None = None,
+    plot: Picture | None = None,
+) -> int:
+    """Say in plain words how a model rotates, from its files or its name.
 
-    Reads a Hugging Face config.json and says how the model encodes positions by
-    rotation, layer by layer, and where engines are known to differ on it. Nothing
-    is downloaded, and neither torch nor transformers is needed; --plot needs
-    matplotlib.
+    Says how a model encodes positions by rotation, layer by layer, and where
+    engines are known to differ on it. Reads a Hugging Face config.json or its
+    folder, GGUF and ONNX files, Meta's and Mistral's params.json, Megatron-LM's
+    arguments and YAML of NeMo and Megatron-Bridge, settings of torchtitan,
+    torchtune, TensorRT-LLM, vLLM and SGLang, and configurations of MLX. Nothing
+    is downloaded, no weights are read, and neither torch nor transformers is
+    needed; GGUF, ONNX, YAML and --plot need a package each, which is named.
 
     Args:
-        path: a config.json, or its folder
+        path: a file, or its folder; megatron:PATH says what kind it is, PATH+{...} puts overrides
+            on top, as vLLM's --hf-overrides does
+        preset: in place of a path the name of a published model (--list-presets of `plot`)
+        json: as one JSON object, for programs
+        as_: print the entries that say the same in another engine's words; what these cannot say
+            is on stderr, and the exit status then 1
         plot: also draw what the scaling does to each frequency: .png, .svg, .pdf; a file that is
             there is replaced
 
     Examples:
         $ path/to/model/config.json
+        $ model.gguf --json
+        $ path/to/model --as gguf
+        $ --preset llama-3.1
         $ path/to/model --plot frequencies.png
     """
-    if str(path) in rotary_presets() and not path.exists():
-        raise UsageError(
-            f"{path}: a preset, which has no config.json to explain. To draw it: "
-            f"`plot frequencies --preset {path}`. To read its facts in Python: "
-            f"`rotary_presets()[{str(path)!r}]`"
-        )
-    with reading_config(path):
-        found = explanation_of(path)
-    wide = min(_WIDEST, shutil.get_terminal_size().columns) if sys.stdout.isatty() else None
+    if (path is None) == (preset is None):
+        got = "neither" if path is None else "both"
+        raise UsageError(f"expected a path or --preset, got {got}")
+    if preset is not None and preset not in rotary_presets():
+        like = names_like(preset, rotary_presets(), cutoff=0.4)
+        expected = f"a preset like {', '.join(like)}" if like else "a preset"
+        raise UsageError(f"--preset: expected {expected}, got {preset!r}")
+    source = preset if path is None else path
+    with reading_config(Path(source or "")):
+        found = explanation_of(source)
+    if as_ is not None:
+        return _in_words_of(found, as_)
+    if json:
+        print(json_text.dumps(found.to_dict(), indent=2))
+        return 0
+    wide = min(WIDEST, shutil.get_terminal_size().columns) if sys.stdout.isatty() else None
     show_text(printable(str(found) if wide is None else found.text(wide)))
     if plot is None:
-        return
+        return 0
     # Layers that rotate alike are one picture, whatever else they differ in.
     rotating: dict[Rotary, list[str]] = {}
     for group in found.layers:
@@ -60,6 +90,17 @@ def explain(path: Path, /, plot: Picture | None = None) -> None:
     if not rotating:
         raise CommandError(f"{path}: no layer rotates, there is nothing to draw")
     show(lambda module: _draw_frequencies_by_layer(module, rotating), plot)
+    return 0
+
+
+def _in_words_of(found: Explanation, form: str) -> int:
+    """Print the entries that say the same; on stderr what they cannot say."""
+    assert found.description is not None  # it has been read
+    written = write(found.description, form)
+    print(json_text.dumps(written.entries, indent=2))
+    for lost in written.lost:
+        print(printable(f"not said: {lost}"), file=sys.stderr)
+    return 1 if written.lost else 0
 
 
 def _draw_frequencies_by_layer(plot: Any, rotating: Mapping[Rotary, list[str]]) -> Any:

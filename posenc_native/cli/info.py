@@ -26,7 +26,7 @@ def info(json: bool = False, check: bool = False) -> int:
     only it can tell is asked with --check.
 
     Args:
-        json: as one JSON object, for programs
+        json: as one JSON object, for programs: numbers are numbers, lists are lists
         check: import torch, ask for the driver, and compute a table by its operators on each
             device that they serve; exit status 1 if it is not that of NumPy, bit for bit
 
@@ -43,7 +43,8 @@ def info(json: bool = False, check: bool = False) -> int:
     if json:
         print(dumps(entries, indent=2))
     else:
-        show_table(("", ""), list(entries.items()))
+        rows = [(name, configuration.text_of(value)) for name, value in entries.items()]
+        show_table(("", ""), rows)
     return 1 if {*tried.values()} - {_SAME} else 0
 
 

@@ -141,13 +141,57 @@ def similarity(
         $ --dim 128 -o similarity.png
         $ --head-dim 64 --base 500000 --offsets 1000 --starts 0,1000000 -o rotary.svg
     """
-    files = {name: path for name, path in (("q", q), ("k", k)) if path is not None}
-    vectors = {name: _load_array(path, flag(name)) for name, path in files.items()}
-    for name in vectors:
-        if not isinstance(encoding, Rotary):
-            raise UsageError(f"{flag(name)}: is not of a sinusoidal encoding, which this is")
+    vectors = _load_vectors(encoding, q, k)
     _check_numbers("--offsets", offsets, 2 * _width(encoding))
     return plot.similarity(encoding, offsets, starts=starts, **vectors)
+
+
+def similarity_matrix(
+    plot: Any,
+    encoding: SinusoidalSpec | Rotary,
+    positions: Places = HUNDRED,
+    q: ArrayFile | None = None,
+    k: ArrayFile | None = None,
+) -> Any:
+    """Inner products of all pairs of positions, as shades.
+
+    Inner products of all pairs of positions, position by position: of the rows of
+    a table, or of a query and a key after rotation. Where the offset alone
+    decides, diagonals are of one shade.
+
+    Args:
+        q: of a rotary encoding: queries [..., head_dim] before rotation (default: random ones)
+        k: of a rotary encoding: keys [..., head_dim] before rotation (default: the queries)
+
+    Examples:
+        $ --dim 128 -o pairs.png
+        $ --preset llama-3.1 --positions 256 -o rotary.png
+    """
+    vectors = _load_vectors(encoding, q, k)
+    _check_numbers("--positions", positions.total, positions.total + _width(encoding))
+    return plot.similarity_matrix(encoding, _as_typed(positions, encoding), **vectors)
+
+
+def compare(plot: Any, first: str, second: str, /, positions: Count | None = None) -> Any:
+    """How far apart two checkpoints rotate, against position.
+
+    How far cosines and sines of two descriptions are apart at most up to each
+    position, a curve for each kind of layer, and from which position on bfloat16
+    shows it. Each is what `compare` takes: a path, or the name of a preset.
+
+    Args:
+        first: a file, its folder or a preset
+        second: compared with it
+        positions: how many (default: the longest sequence that the two are meant for)
+
+    Examples:
+        $ path/to/model model.gguf -o apart.png
+        $ llama-3 llama-3.1 --positions 32768 -o llama.svg
+    """
+    try:
+        return plot.compare(first, second, positions)
+    except ImportError as error:  # a package that reads one of them
+        raise CommandError(str(error)) from error
 
 
 def rotation(
@@ -317,6 +361,8 @@ PICTURES: tuple[tuple[Callable[..., Any], ...], ...] = (
     (waves,),
     (clock, clock_animation),
     (similarity,),
+    (similarity_matrix,),
+    (compare,),
     (bias, *_BIASES.values()),
     (rotation,),
     (frequencies,),
@@ -341,6 +387,18 @@ def _as_typed(positions: Positions, encoding: SinusoidalSpec | Rotary) -> Any:
 
 def _width(encoding: SinusoidalSpec | Rotary) -> int:
     return encoding.head_dim if isinstance(encoding, Rotary) else encoding.dim
+
+
+def _load_vectors(
+    encoding: SinusoidalSpec | Rotary, q: Path | None, k: Path | None
+) -> dict[str, npt.NDArray[Any]]:
+    """Queries and keys from files, those that were typed."""
+    files = {name: path for name, path in (("q", q), ("k", k)) if path is not None}
+    vectors = {name: _load_array(path, flag(name)) for name, path in files.items()}
+    for name in vectors:
+        if not isinstance(encoding, Rotary):
+            raise UsageError(f"{flag(name)}: is not of a sinusoidal encoding, which this is")
+    return vectors
 
 
 def _load_array(path: Path, option: str) -> npt.NDArray[Any]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -37,9 +38,17 @@ def add(commands: Any) -> None:
     """Add the command."""
     kinds = add_command(commands, "plot", __doc__).add_commands("KIND", "pictures")
     for draw, *also in pictures.PICTURES:
-        settings = {"group": "picture", "usage": "%(prog)s [OPTION ...] [-o FILE]"}
-        one = add_function(kinds, draw.__name__, draw, *also, show, **settings)
+        settings = {"group": "picture", "usage": f"%(prog)s {_words(draw)}[OPTION ...] [-o FILE]"}
+        name = draw.__name__.replace("_", "-")
+        one = add_function(kinds, name, draw, *also, show, **settings)
         one.set_defaults(run=partial(_run, draw, also))
+
+
+def _words(draw: Callable[..., Any]) -> str:
+    """What is typed without a name, as usage has it."""
+    given = inspect.signature(draw).parameters.values()
+    names = [one.name.upper() for one in given if one.kind is one.POSITIONAL_ONLY][1:]
+    return "".join(f"{name} " for name in names)
 
 
 def _run(
@@ -49,7 +58,11 @@ def _run(
     if out is not None and out.suffix.lower() == ".gif":
         _animate(options, out)
     else:
-        show(lambda plot: draw(plot, **values(draw, options, *also)), **values(show, options))
+        given = values(draw, options, *also)
+        parameters = inspect.signature(draw).parameters.values()
+        alone = [one.name for one in parameters if one.kind is one.POSITIONAL_ONLY][1:]
+        typed = [given.pop(name) for name in alone]
+        show(lambda plot: draw(plot, *typed, **given), **values(show, options))
 
 
 def _animate(options: argparse.Namespace, out: Path) -> None:

@@ -1,9 +1,10 @@
 """Commands from functions: a signature has the options, a docstring what --help says.
 
 A parameter is an option of its name, if ``Args:`` has a line for it or its kind has words of its
-own (kinds.py). One that is positional only is typed without a name, `*words` takes whatever is
-left, and a `SinusoidalSpec` or a `Rotary` has the options of encodings.py. An option that is not
-typed is not passed: the default is that of the function.
+own (kinds.py). One that is positional only is typed without a name; `*words` takes as many more,
+or whatever is left if ``Args:`` has no line for it; a `SinusoidalSpec` or a `Rotary` has the
+options of encodings.py. An option that is not typed is not passed: the default is that of the
+function. `as_` is typed --as.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ def add_function(
         group: title of the options that are not those of an encoding.
         settings: of argparse.ArgumentParser.
     """
-    takes_more = any(one.kind is one.VAR_POSITIONAL for one in _parameters(function))
+    said = Words.of(function.__doc__).arguments
+    takes_more = any(
+        one.kind is one.VAR_POSITIONAL and one.name not in said for one in _parameters(function)
+    )
     parser = add_command(commands, name, function.__doc__, **settings)
     parser.set_defaults(run=partial(_call, function), takes_more=takes_more)
     for parameter in _parameters(function):
@@ -59,7 +63,9 @@ def _call(function: Function, options: argparse.Namespace) -> Any:
         for parameter in _parameters(function)
         if parameter.kind is parameter.POSITIONAL_ONLY
     ]
-    return function(*alone, *options.more, **given)
+    named = (p.name for p in _parameters(function) if p.kind is p.VAR_POSITIONAL)
+    several = [each for name in named for each in given.pop(name, ())]
+    return function(*alone, *several, *options.more, **given)
 
 
 def values(function: Function, options: argparse.Namespace, *more: Function) -> dict[str, Any]:
@@ -109,9 +115,13 @@ def _add_option(group: Any, parameter: inspect.Parameter, said: dict[str, str]) 
     else:
         settings |= {"type": kind.read, "metavar": kind.metavar, "choices": kind.choices}
     if parameter.kind is parameter.POSITIONAL_ONLY:
-        group.add_argument(name, **settings)
+        may_be_missing = {} if default is parameter.empty else {"nargs": "?"}
+        group.add_argument(name, **settings, **may_be_missing)
         return True
-    flags = filter(None, (kind.short, flag(name)))
-    required = default is parameter.empty
-    group.add_argument(*flags, **settings, required=required, default=argparse.SUPPRESS)
+    if parameter.kind is parameter.VAR_POSITIONAL:
+        group.add_argument(name, **settings, nargs="*")
+        return True
+    flags = filter(None, (kind.short, flag(name.removesuffix("_"))))
+    settings |= {"required": default is parameter.empty, "default": argparse.SUPPRESS}
+    group.add_argument(*flags, **settings, dest=name)
     return True

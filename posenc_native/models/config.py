@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NoReturn
 
@@ -18,7 +18,11 @@ import numpy.typing as npt
 
 from posenc_native.base import arguments
 from posenc_native.spectra.axes import axial_arguments, mrope_axis_map
-from posenc_native.spectra.scaling import ROTARY_SCALINGS, scaled_frequencies
+from posenc_native.spectra.scaling import (
+    ROTARY_SCALINGS,
+    scaled_frequencies,
+    softmax_correction,
+)
 
 from .entries import HEAD_LIMIT, KIND_LIMIT, SIZES, named_type
 from .facts import facts_of, vision_models
@@ -92,6 +96,7 @@ class LayerGroup:
     layer_type: str | None
     layers: tuple[int, ...]
     arguments: dict[str, Any] | None  # of Rotary; None for layers without rotary encoding
+    softmax_correction: float = 1.0  # factor of the softmax scale that the model applies beside it
 
 
 @dataclass(frozen=True)
@@ -144,6 +149,14 @@ class Configuration(ConfigLayers):
 
     def groups(self, seq_len: int | None = None) -> list[LayerGroup]:
         """All attention layers, those that rotate alike together."""
+        return [
+            replace(group, softmax_correction=softmax_correction(group.arguments.get("scaling")))
+            if self.facts.corrects_softmax and group.arguments is not None
+            else group
+            for group in self._groups(seq_len)
+        ]
+
+    def _groups(self, seq_len: int | None) -> list[LayerGroup]:
         nope = frozenset(self._numbered_without)
         by_layer = self.fields.get("layer_rope_theta") or self._scaled_layers is not None
         if not self.layer_types and not nope and not by_layer:

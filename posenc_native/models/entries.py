@@ -195,7 +195,8 @@ ENTRIES = _SIZES | _table(
     ("rope_scaling_layers", _list_of(_LAYER, LAYER_LIMIT)),
     ("sliding_window_pattern global_attn_every_n_layers",
      _one_of({str: _text(LAYER_LIMIT)}, _LAYER)),
-    ("no_rope_layer_interval prefix_dense_sliding_window_pattern", _LAYER),
+    ("""no_rope_layer_interval prefix_dense_sliding_window_pattern
+     full_attention_interval""", _LAYER),
     ("per_layer_config", _layers),
     ("""rope_theta global_rope_theta rotary_emb_base rope_local_base_freq local_rope_theta
      partial_rotary_factor rotary_pct""", _number()),

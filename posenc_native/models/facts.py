@@ -50,6 +50,7 @@ class ModelFacts:
         rows_and_columns: tokens have a row and a column, which drive the pairs in turn.
         full_attention_every: every n-th layer has full attention and the others a sliding window,
             where an older configuration gives no layer types.
+        others_linear: the others have linear attention instead, without positions.
         full_attention_nope: layers of full attention have no rotary encoding: "always", or
             "beside_windows", if there are layers with a sliding window; "": they have one.
         nope_every: every n-th layer has no rotary encoding unless no_rope_layers says otherwise; a
@@ -73,6 +74,7 @@ class ModelFacts:
     mrope: Mapping[str, Any] | None = None
     rows_and_columns: bool = False
     full_attention_every: int | None = None
+    others_linear: bool = False
     full_attention_nope: str = ""
     nope_every: int = 0
     corrects_softmax: bool = False

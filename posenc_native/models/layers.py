@@ -238,7 +238,8 @@ def _layer_types(fields: Mapping[str, Any], facts: ModelFacts) -> tuple[str, ...
     no_windows = fields.get("sliding_window", 1) is None
     if no_windows and facts.full_attention_nope == "beside_windows":
         windows = [False]
-    kinds = ["sliding_attention" if window else "full_attention" for window in windows]
+    other = "linear_attention" if facts.others_linear else "sliding_attention"
+    kinds = [other if window else "full_attention" for window in windows]
     return tuple(kinds[layer % len(kinds)] for layer in range(count))
 
 
@@ -249,7 +250,10 @@ def _hidden_layers(fields: Mapping[str, Any]) -> int | None:
 
 def _period(fields: Mapping[str, Any], facts: ModelFacts) -> Any:
     """n if every n-th layer has full attention; or the period as text, one letter a layer."""
-    given = first_given(fields, "sliding_window_pattern", "global_attn_every_n_layers")
+    keys = ["sliding_window_pattern", "global_attn_every_n_layers"]
+    if facts.others_linear:
+        keys = ["full_attention_interval"]
+    given = first_given(fields, *keys)
     known = facts.full_attention_every
     return known if given is None else given or known or 1
 

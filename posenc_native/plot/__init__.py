@@ -7,6 +7,7 @@
     pn.plot.bias(pn.alibi_diagonals(8, 64, 64), q_len=64, k_len=64)
     pn.plot.rotation(q, rope)
     pn.plot.frequencies(pn.Rotary.preset("llama-3.1"))
+    pn.plot.compare("path/to/model", "model.gguf")
 
 An *encoding* is an int, the width of the Transformer paper's sinusoidal table; or a
 `SinusoidalSpec`, or a `Rotary` or a module that has one, whose titles say their parameters; or a
@@ -27,7 +28,8 @@ if absent("matplotlib"):
     raise ImportError(f"posenc_native.plot needs matplotlib: {install_command('matplotlib')}")
 
 from .clocks import clock, clock_animation
-from .offsets import bias, similarity
+from .comparison import compare
+from .offsets import bias, similarity, similarity_matrix
 from .rotary import frequencies, rotation
 from .tables import heatmap, waves
 
@@ -35,10 +37,12 @@ __all__ = [
     "bias",
     "clock",
     "clock_animation",
+    "compare",
     "frequencies",
     "heatmap",
     "rotation",
     "similarity",
+    "similarity_matrix",
     "waves",
 ]
 

@@ -157,6 +157,25 @@ def shade_positions(ax: Axes, values: FloatArray, positions: Positions, limit: f
     return image
 
 
+def shade_pairs(ax: Axes, values: FloatArray, positions: Positions) -> AxesImage:
+    """A square matrix with a row and a column for each position; shades from its least number on.
+
+    Positions that are no scale are names of their rows and columns.
+    """
+    names = None
+    if not (is_range(positions) and has_scale(positions)):
+        names = [position_name(one) for one in positions]
+    first = 0.0 if names else float(positions[0])
+    finite = values[np.isfinite(values)]
+    limits = float(finite.min(initial=0.0)), float(finite.max(initial=0.0))
+    image = shade(ax, values, limits, first)
+    end = first + len(values)
+    image.set_extent((first - 0.5, end - 0.5, end - 0.5, first - 0.5))
+    for axis in (ax.xaxis, ax.yaxis):
+        position_ticks(axis, names)
+    return image
+
+
 def colour_bar(image: AxesImage, axes: Any, label: str, clipped: bool = False) -> None:
     """The shades and their numbers, beside these Axes; pointed where numbers go on beyond them."""
     figure = image.get_figure()
@@ -185,6 +204,12 @@ def position_ticks(axis: Any, names: Sequence[str] | None = None) -> None:
 
     axis.set_major_locator(MaxNLocator(nbins=8, integer=True, steps=[1, 2, 5, 10]))
     axis.set_major_formatter(FuncFormatter(text))
+
+
+def logarithmic_positions(ax: Axes) -> None:
+    """Positions to the right, logarithmic: 1, 10, 100 ... written out."""
+    ax.set_xscale("log")
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _without_decimals(value)))
 
 
 def _without_decimals(value: float) -> str:

@@ -23,6 +23,7 @@ from .encodings import (
     Positions,
     evenly,
     number,
+    position_words,
     read_encoding,
     read_indices,
     read_numbers,
@@ -282,6 +283,60 @@ def similarity(
     return ax
 
 
+def similarity_matrix(
+    encoding: Any,
+    positions: Any = 100,
+    *,
+    q: Any = None,
+    k: Any = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Inner products of all pairs of positions, as shades: position by position.
+
+    As in `similarity`, of rows of a table or of rotated queries and keys. Where the offset alone
+    decides, diagonals are of one shade; a learned table shows where it knows no offset.
+
+    Args:
+        encoding: as in `heatmap`.
+        positions: as in `heatmap`.
+        q, k: as in `similarity`.
+        ax: the Axes to draw into; None for a new figure.
+
+    Returns:
+        The Axes.
+
+    Raises:
+        ValueError, TypeError: as in `similarity`.
+
+    Example:
+        >>> import posenc_native as pn
+        >>> ax = pn.plot.similarity_matrix(128, 50)
+        >>> shades = ax.images[0].get_array()
+        >>> shades.shape, round(float(shades[3, 3]), 3)  # 64 pairs, each of sin^2 + cos^2
+        ((50, 50), 64.0)
+    """
+    function = "plot.similarity_matrix"
+    rope = rotary_in(encoding)
+    if rope is not None:
+        found = read_positions(function, positions, None)
+        values, whose = _products_of_all(function, rope, q, k, found)
+        name = f"Rotary: products of rotated queries and keys\n{rotary_words(rope)}\n{whose}"
+    else:
+        if q is not None or k is not None:
+            wrong_value(function, "q, k", "None with a table, which has rows of its own", "others")
+        shown = read_encoding(function, encoding)
+        found = read_positions(function, positions, shown)
+        rows = shown.table(found)
+        values = rows @ rows.T
+        name = f"{shown.name}: products of rows\n{shown.parameters}"
+    (ax,) = drawing.axes(function, ax, (6.4, 5.4))
+    image = drawing.shade_pairs(ax, values, found)
+    drawing.colour_bar(image, [ax], "inner product")
+    words = f"{name}, {position_words(found)}"
+    drawing.set_words(ax, words, "position of the key", "position of the query")
+    return ax
+
+
 def _read_starts(function: str, starts: Any, offsets: int, shown: Encoding | None) -> list[int]:
     if arguments.is_count(starts):
         wrong_type(function, "starts", "a sequence of positions", type(starts).__name__)
@@ -297,6 +352,29 @@ def _products_of_vectors(
     function: str, rope: Rotary, q: Any, k: Any, steps: Positions
 ) -> tuple[_Curve, str]:
     """Products of rotated queries and keys, and whose they are."""
+    query, key, whose = _read_vectors(function, rope, q, k)
+
+    def curve(start: int) -> FloatArray:
+        at = np.array([start])
+        products = (_turned(rope, query, at) * _turned(rope, key, at + steps)).sum(-1)
+        return np.asarray(products.mean(0), np.float64)
+
+    return curve, whose
+
+
+def _products_of_all(
+    function: str, rope: Rotary, q: Any, k: Any, positions: Positions
+) -> tuple[FloatArray, str]:
+    """Products of queries and keys at all pairs of positions, and whose they are."""
+    query, key, whose = _read_vectors(function, rope, q, k)
+    queries, keys = (_turned(rope, each, positions) for each in (query, key))
+    return np.asarray((queries @ keys.swapaxes(-1, -2)).mean(0), np.float64), whose
+
+
+def _read_vectors(
+    function: str, rope: Rotary, q: Any, k: Any
+) -> tuple[FloatArray, FloatArray, str]:
+    """Queries and keys [count, head_dim] before rotation, and whose they are."""
     whose = "k = q, given" if k is None else "q and k given"
     if q is None:
         if k is not None:
@@ -310,19 +388,16 @@ def _products_of_vectors(
         wrong_value(function, "q", expected, list(query.shape))
     arguments.check_shape(function, "k", key.shape, query.shape)
     count = query.size // rope.head_dim
+    rows = [each.reshape(count, rope.head_dim) for each in (query, key)]
+    return rows[0], rows[1], whose + (f", mean of {count:,}" if count > 1 else "")
 
-    def turned(vectors: FloatArray, positions: Positions) -> FloatArray:
-        rows = vectors.reshape(count, 1, rope.head_dim).astype(np.float32)
-        tokens = np.repeat(rows, len(positions), 1)
-        positions = same_on_all_axes(rope, positions)
-        return np.asarray(rope.apply(tokens, positions, layout="hsd"), np.float64)
 
-    def curve(start: int) -> FloatArray:
-        at = np.array([start])
-        products = (turned(query, at) * turned(key, at + steps)).sum(-1)
-        return np.asarray(products.mean(0), np.float64)
-
-    return curve, whose + (f", mean of {count:,}" if count > 1 else "")
+def _turned(rope: Rotary, vectors: FloatArray, positions: Positions) -> FloatArray:
+    """Vectors [count, head_dim] at each of the positions: [count, positions, head_dim]."""
+    rows = vectors[:, None].astype(np.float32)
+    tokens = np.repeat(rows, len(positions), 1)
+    places = same_on_all_axes(rope, positions)
+    return np.asarray(rope.apply(tokens, places, layout="hsd"), np.float64)
 
 
 def _products_of_rows(shown: Encoding, steps: Positions) -> _Curve:

@@ -21,6 +21,8 @@ import posenc_native
 import posenc_native as pn
 from posenc_native import cli, configuration
 from posenc_native.cli import bench, demo, info, plot
+from posenc_native.formats.reading import read
+from posenc_native.formats.writing import write
 
 NO = subprocess.CompletedProcess("", 0)
 
@@ -101,6 +103,11 @@ def test_examples_run(
 ) -> None:
     if " plot " in example or " --plot " in example:
         pytest.importorskip("matplotlib")
+    if "args.json" in example:
+        entries = write(read(model, "test"), "megatron").entries
+        Path("args.json").write_text(json.dumps({**entries, "hidden_size": 64}), encoding="utf-8")
+    if "model.gguf" in example:
+        write_gguf(Path("model.gguf"), model)
     np.save("q.npy", np.zeros((1, 4, 8, 128), np.float32))
     Path("book.txt").write_text("a book", encoding="ascii")
     run_with = []
@@ -117,9 +124,12 @@ def test_examples_run(
     _, *arguments = shlex.split(example.partition("|")[0])
     if "frequencies" in arguments and "-o" not in arguments:
         arguments += ["-o", "a_file_instead_of_a_window.png"]
-    assert cli.main(arguments) == 0
+    # Of different bases, and of what GGUF cannot say.
+    different = arguments[:1] == ["compare"] and "megatron:args.json" not in arguments
+    differs = (different and "model.gguf" not in arguments) or "--as" in arguments
+    assert cli.main(arguments) == int(differs)
     captured = capsys.readouterr()
-    assert not captured.err
+    assert not captured.err or "--as" in arguments
     assert captured.out or run_with
     if "-o" in arguments and not run_with:
         file = Path(arguments[arguments.index("-o") + 1])
@@ -127,13 +137,28 @@ def test_examples_run(
         assert f"wrote {file}" in captured.out
 
 
+def write_gguf(path: Path, model: Path) -> None:
+    """The file of a model as llama.cpp's converter would write it."""
+    gguf = pytest.importorskip("gguf")
+    writer = gguf.GGUFWriter(path, "llama")
+    config = json.loads((model / "config.json").read_text())
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_key_length(config["head_dim"])
+    writer.add_rope_dimension_count(config["head_dim"])
+    writer.add_rope_freq_base(config["rope_theta"])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+
+
 NO_SENSE = [
     ("dance", ": COMMAND: invalid choice: 'dance'"),
     ("--json info", " info: unrecognized arguments: --json (write them after the command: `"),
-    ("explain llama-3.1", " explain: llama-3.1: a preset, which has no config.json to explain"),
+    ("explain --preset llama-9", " explain: --preset: expected a preset like llama-"),
     ("info --loud", " info: unrecognized arguments: --loud"),
     ("info --js", " info: unrecognized arguments: --js"),  # no abbreviations
-    ("explain", " explain: the following arguments are required: PATH"),
+    ("explain", " explain: expected a path or --preset, got neither"),
     ("demo --tokens 0", " demo: --tokens: expected 1 or more, got 0"),
     ("demo --tokens many", " demo: --tokens: expected an int, got 'many'"),
     ("table sinusoidal --positions 3", " table sinusoidal: the following arguments are"),

@@ -114,7 +114,7 @@ UNNUMBERED = [
     name
     for name in NOPE
     if name in {*with_fact("nope_every"), *with_fact("full_attention_every"), "beam", "flint"}
-    and name != "gemma3_text"
+    and name not in {*with_fact("others_linear"), "gemma3_text"}
 ]
 
 

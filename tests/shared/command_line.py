@@ -48,7 +48,7 @@ def refusal(command: str | list[str], status: int, capsys: pytest.CaptureFixture
 
 def commands(parser: Any = None) -> Iterator[Any]:
     """Every parser: of the program, of its commands, of theirs."""
-    parser = parser or cli._parser("posenc-native")
+    parser = parser or cli.program_parser("posenc-native")
     yield parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):

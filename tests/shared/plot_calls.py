@@ -18,6 +18,8 @@ CALLS = {
     "row": lambda ax=None: pn.plot.waves(128, position=50, ax=ax),
     "clock": lambda ax=None: pn.plot.clock(128, 50, ax=ax),
     "similarity": lambda ax=None: pn.plot.similarity(pn.Rotary(128), ax=ax),
+    "similarity_matrix": lambda ax=None: pn.plot.similarity_matrix(pn.Rotary(128), 50, ax=ax),
+    "compare": lambda ax=None: pn.plot.compare("llama-3", "llama-3.1", 8192, ax=ax),
     "frequencies": lambda ax=None: pn.plot.frequencies(LLAMA, ax=ax),
     "bias": lambda ax=None: pn.plot.bias(pn.alibi_diagonals(8, 64, 64), q_len=64, k_len=64, ax=ax),
     "rotation": lambda ax=None: pn.plot.rotation(QUERIES, LLAMA, ax=ax),

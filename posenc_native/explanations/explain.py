@@ -12,13 +12,14 @@ from typing import Any, NoReturn
 import numpy as np
 
 from posenc_native.base.suggestions.vocabulary import MISSING, takes_words, unknown_keywords
-from posenc_native.models.config import Configuration, LayerGroup
-from posenc_native.models.unread import unread_entries
-from posenc_native.spectra.scaling import rotary_frequencies, softmax_correction
+from posenc_native.formats.description import Description
+from posenc_native.formats.reading import read
+from posenc_native.models.config import LayerGroup
+from posenc_native.rotary.rotary import Rotary
+from posenc_native.spectra.scaling import rotary_frequencies
 
-from .differences import _SEVERAL, CHECKS, Case, _float32_phase
+from .engine_differences import _SEVERAL, CHECKS, Case, _float32_phase
 from .explanation import NOPE, Explanation, LayerExplanation
-from .rotary import Rotary
 from .words import number, times, turn_text
 
 
@@ -27,17 +28,22 @@ def explain(config: Any, **unknown: NoReturn) -> Explanation:
     """Say in plain words how a model rotates, and where engines are known to differ on it.
 
     Args:
-        config: a transformers configuration, its dict, or the path of a config.json, as in
-            `Rotary.from_config`.
+        config: a transformers configuration, its mapping, or a path: of a config.json, of a GGUF or
+            ONNX file, of Meta's or Mistral's params.json, of Megatron-LM's arguments as JSON or
+            YAML, of settings of torchtitan, torchtune, TensorRT-LLM, vLLM or SGLang, or of the
+            folder of one. Also the name of a preset, or a `Rotary`. What kind of file it is shows
+            in the file; ``"megatron:path"`` says so where it does not. ``'path+{"rope_scaling":
+            ...}'`` puts overrides on top of a Hugging Face configuration, as vLLM and SGLang do.
 
     Returns:
         An ``Explanation``: for each group of layers that rotate alike their `Rotary`, the factor of
         the softmax scale and sentences about them; the layers without rotary encoding; warnings;
-        entries that look as if they spoke of the rotation, and are not read.
-        ``print(explain(config))`` shows all of it.
+        entries that look as if they spoke of the rotation, and are not read; the ``description``
+        that all formats share. ``print(explain(config))`` shows all of it.
 
     Raises:
         ValueError, TypeError, OSError: as in `Rotary.from_config`.
+        ImportError: a package that reads the format is not installed (gguf, onnx, PyYAML).
 
     Example:
         >>> report = explain({"model_type": "llama", "head_dim": 8, "rope_theta": 10000.0})
@@ -54,54 +60,63 @@ def explain(config: Any, **unknown: NoReturn) -> Explanation:
     """
     if unknown or config is MISSING:
         unknown_keywords("explain", unknown, explain)
-    model = Configuration.read(config, "explain")
-    groups = model.groups()
-    explained = tuple(_explained(model, group, len(groups)) for group in groups)
+    model = read(config, "explain")
+    explained = tuple(_explained(model, group) for group in model.groups)
     rotating = [found.rotary for found in explained if found.rotary is not None]
     general = [_SEVERAL] if any(rotary != rotating[0] for rotary in rotating) else []
-    general += _float32_phase(rotating, model.fields.get("max_position_embeddings"))
+    general += _float32_phase(rotating, model.length)
     warnings = dict.fromkeys(
         text
         for check in CHECKS
-        for group, found in zip(groups, explained, strict=True)
+        for group, found in zip(model.groups, explained, strict=True)
         for text in check(Case(model, group, found))
     )
-    model_type = model.model_type if model.fields.get("model_type") else ""
-    nope = () if model.unnumbered_without else model.nope_layers()
-    return Explanation(model_type, explained, nope, (*general, *warnings), unread_entries(model))
+    return Explanation(
+        model.model_type,
+        explained,
+        model.nope_layers,
+        (*general, *warnings, *_of_file(model)),
+        model.unread,
+        model,
+    )
+
+
+def _of_file(model: Description) -> list[str]:
+    """What the file leaves to its engine, and what is to be said of this file alone."""
+    # A check has better words for the base of a Hugging Face configuration.
+    unknown = [] if model.entries else [each for each in model.unknown if each.assumed]
+    return [*(f"{str(each)[0].upper()}{str(each)[1:]}." for each in unknown), *model.remarks]
 
 
 # Facts
 
 
-def _explained(model: Configuration, group: LayerGroup, count: int) -> LayerExplanation:
+def _explained(model: Description, group: LayerGroup) -> LayerExplanation:
     layers = group.layers
-    if count == 1 and len(layers) == model.layer_count:
+    if len(model.groups) == 1 and len(layers) == model.layer_count:
         layers = ()  # all there are: no need to number them
     if group.arguments is None:
         return LayerExplanation(group.layer_type, layers, None, 1.0, (NOPE,))
     rotary = Rotary(**group.arguments)
-    correction = softmax_correction(rotary.scaling) if model.corrects_softmax else 1.0
     facts = (
         _dims(model, rotary),
         _frequencies(rotary),
         *_axes(model, rotary),
         *_scaling(rotary),
-        *_factors(rotary, correction),
+        *_factors(rotary, group.softmax_correction),
     )
-    return LayerExplanation(group.layer_type, layers, rotary, correction, facts)
+    return LayerExplanation(group.layer_type, layers, rotary, group.softmax_correction, facts)
 
 
-def _dims(model: Configuration, rotary: Rotary) -> str:
+def _dims(model: Description, rotary: Rotary) -> str:
     pairs = len(rotary.inv_freq)
     rotated = 2 * pairs
-    latent = model.fields.get("qk_rope_head_dim") == rotary.head_dim
     if rotated < rotary.head_dim:
         place = "first" if rotary.rotary_start == 0 else "last"
         what = f"The {place} {rotated} of the {rotary.head_dim} dims of a head"
     else:
         what = f"All {rotated} dims of a head"
-    if latent:
+    if model.latent:
         what = f"The {rotated} dims that latent attention keeps for the position"
     if rotary.pairing == "interleaved":
         partner = 'dim 2i with dim 2i + 1 ("interleaved")'
@@ -126,7 +141,7 @@ def _frequencies(rotary: Rotary) -> str:
     )
 
 
-def _axes(model: Configuration, rotary: Rotary) -> list[str]:
+def _axes(model: Description, rotary: Rotary) -> list[str]:
     if rotary.axis_map is None:
         return []
     counts = np.bincount(rotary.axis_map)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+from posenc_native.formats.description import Description
 from posenc_native.models.unread import UnreadEntry
+from posenc_native.rotary.rotary import Rotary
 
-from .rotary import Rotary
 from .words import WIDTH, layer_numbers, wrapped
 
 _INTRODUCTION = (
@@ -49,6 +51,7 @@ class Explanation:
         warnings: where engines are known to differ on such a configuration, and what to look at.
         unread: entries that look as if they spoke of the rotation, and are not read; each has its
             ``place``, the entry ``near`` that may be meant, and ``why``.
+        description: what was read, in the form that all formats share.
     """
 
     model_type: str
@@ -56,13 +59,14 @@ class Explanation:
     nope_layers: tuple[int, ...]
     warnings: tuple[str, ...]
     unread: tuple[UnreadEntry, ...] = ()
+    description: Description | None = None
 
     def __str__(self) -> str:
         return self.text()
 
     def text(self, width: int = WIDTH) -> str:
         """All of it, in lines of at most `width` characters; headings alone are not indented."""
-        lines = [f"Rotary encoding of {self.model_type or 'an unnamed model'}"]
+        lines = [f"Rotary encoding of {self.model_type or 'an unnamed model'}{self._read_by()}"]
         lines += [*wrapped(_INTRODUCTION, width, "", ""), ""]
         for group in self.layers:
             lines.append(_heading(group, len(self.layers) == 1))
@@ -78,6 +82,54 @@ class Explanation:
             for entry in self.unread:
                 lines += wrapped(str(entry), width, "  - ", "    ")
         return "\n".join(lines).rstrip()
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as JSON has it; numbers are numbers, lists are whole."""
+        about = self.description
+        return {
+            "model_type": self.model_type,
+            "source": "" if about is None else about.source,
+            "format": "" if about is None else about.format,
+            "engine": "" if about is None else about.engine,
+            "layer_count": None if about is None else about.layer_count,
+            "length": None if about is None else about.length,
+            "layers": [_layers_as_json(group) for group in self.layers],
+            "nope_layers": list(self.nope_layers),
+            "unknown": [] if about is None else [vars(each) for each in about.unknown],
+            "warnings": list(self.warnings),
+            "unread": [each._asdict() for each in self.unread],
+        }
+
+    def _read_by(self) -> str:
+        """Whose form of a file it is, if it is not Hugging Face's."""
+        if self.description is None or self.description.entries:
+            return ""
+        return f", from a {self.description.format}"
+
+
+def _layers_as_json(group: LayerExplanation) -> dict[str, Any]:
+    rotary = group.rotary
+    found: dict[str, Any] = {
+        "layer_type": group.layer_type,
+        "layers": list(group.layers),
+        "softmax_correction": group.softmax_correction,
+        "facts": list(group.facts),
+        "rotary": None,
+    }
+    if rotary is not None:
+        explicit = "inv_freq" in rotary._given
+        found["rotary"] = {
+            "head_dim": rotary.head_dim,
+            "rotary_dim": rotary.rotary_dim,
+            "rotary_start": rotary.rotary_start,
+            "pairing": rotary.pairing,
+            "base": None if explicit else rotary.base,
+            "scaling": None if rotary.scaling is None else dict(rotary.scaling),
+            "scale": rotary.scale,
+            "axis_map": None if rotary.axis_map is None else rotary.axis_map.tolist(),
+            "inv_freq": rotary.inv_freq.tolist(),
+        }
+    return found
 
 
 # Words

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from posenc_native.models.config import Configuration, LayerGroup
+from posenc_native.formats.description import Description
+from posenc_native.models.config import LayerGroup
+from posenc_native.rotary.rotary import Rotary
 from posenc_native.spectra.scaling import rotary_frequencies
 
 from .explanation import LayerExplanation
-from .rotary import Rotary
 from .words import layer_rule, number
 
 
@@ -20,7 +21,7 @@ from .words import layer_rule, number
 class Case:
     """One group of layers, for the checks below."""
 
-    model: Configuration
+    model: Description
     group: LayerGroup
     found: LayerExplanation
 
@@ -76,7 +77,8 @@ def _check(function: _Check) -> _Check:
 @_check
 def _base_unsaid(case: Case) -> Iterator[str]:
     rotary = case.found.rotary
-    if rotary is None or "inv_freq" in rotary._given or case.model.names_a_base:
+    named = case.model.names_a_base or not case.model.entries
+    if rotary is None or "inv_freq" in rotary._given or named:
         return
     yield (
         f"The configuration names no base: {number(rotary.base)} is what the model's class takes."
@@ -139,7 +141,7 @@ def _truncation(case: Case) -> Iterator[str]:
         "truncate is false: the bounds of YaRN's blend are not rounded to whole pairs. ggml always "
         "rounds them, and so did vLLM and SGLang before they knew the key."
     )
-    given = case.model.fields.get("rope_parameters") or {}
+    given = case.model.entries.get("rope_parameters") or {}
     if isinstance(given.get(case.found.layer_type or ""), Mapping):
         yield (
             "truncate stands in the entry of a layer type, where transformers 5.23 overlooks it "
@@ -246,7 +248,7 @@ def _pairing_difference(case: Case) -> Iterator[str]:
             "their projections in another order; with the wrong pairing nothing fails, the text is "
             "only worse."
         )
-        if model.fields.get("qk_rope_head_dim") == rotary.head_dim:
+        if model.latent:
             yield (
                 "Code of this model may write the rotated dims in another order than it read them "
                 "(even dims, then odd ones): the same for q and k, so no score changes."
@@ -284,7 +286,7 @@ def _without(case: Case) -> Iterator[str]:
 @_check
 def _factor_without_a_type(case: Case) -> Iterator[str]:
     for key in ("rope_parameters", "rope_scaling"):
-        given = case.model.fields.get(key)
+        given = case.model.entries.get(key)
         if not isinstance(given, Mapping) or case.found.rotary is None:
             continue
         entries = [entry for entry in (given, *given.values()) if isinstance(entry, Mapping)]
@@ -300,7 +302,9 @@ def _factor_without_a_type(case: Case) -> Iterator[str]:
 
 @_check
 def _query_temperature(case: Case) -> Iterator[str]:
-    given = case.model.fields.get("rope_parameters") or case.model.fields.get("rope_scaling") or {}
+    given = (
+        case.model.entries.get("rope_parameters") or case.model.entries.get("rope_scaling") or {}
+    )
     beta = given.get("llama_4_scaling_beta") if isinstance(given, Mapping) else None
     if not beta:
         return

@@ -1,0 +1,101 @@
+"""compare: whether checkpoints rotate alike, and where they part."""
+
+from __future__ import annotations
+
+import contextlib
+import json as json_text
+import shutil
+import sys
+from collections.abc import Iterator
+
+from posenc_native.base.errors import fault_of
+from posenc_native.explanations.compare import compare as comparison_of
+from posenc_native.formats.reading import read
+
+from .explain import WIDEST
+from .kinds import Ints
+from .parser import CommandError, UsageError
+from .terminal import printable, show_text
+
+
+class UnreadableError(CommandError):
+    """Something that cannot be compared."""
+
+    status = 2
+
+
+def compare(
+    first: str,
+    second: str,
+    /,
+    *others: str,
+    at: Ints | None = None,
+    permuted: bool = False,
+    weights: str | None = None,
+    json: bool = False,
+) -> int:
+    """Say whether checkpoints rotate alike, and where they part.
+
+    Reads how each of them encodes positions by rotation and compares the others
+    with the first: pairing, base, scaling, rotated dims, attention factor,
+    softmax correction, position axes, layers without rotary encoding. Says for
+    rotations that differ how far apart cosines, sines and scores are, and from
+    which position on bfloat16 shows it.
+
+    Each is a path, as `explain` takes it: a Hugging Face config.json or its
+    folder, a GGUF or ONNX file, Meta's or Mistral's params.json, Megatron-LM's
+    arguments or a NeMo or Megatron-Bridge YAML, settings of torchtitan,
+    torchtune, TensorRT-LLM, vLLM or SGLang; or the name of a preset. Weights are
+    read with --weights alone.
+
+    Exit status: 0 they rotate alike, 1 they differ, 2 one cannot be read.
+
+    Args:
+        first: what the others are compared with
+        second: compared with it
+        others: more of them to compare with the first
+        at: positions at which to say how far apart they are (default: some, up to the longest
+            sequence)
+        permuted: the weights of queries and keys were permuted with the pairing, as converters do
+            from one to the other
+        weights: a .safetensors file of each of them, separated by commas in the same order (- for
+            none): which pairing the weights of queries and keys look like
+        json: as one JSON object, for programs
+
+    Examples:
+        $ path/to/model model.gguf --permuted
+        $ llama-3.1 path/to/model --at 4096,131072
+        $ path/to/model 'path/to/model+{"rope_theta": 1000000}'
+        $ megatron:args.json path/to/model --json
+    """
+    sources = (first, second, *others)
+    described = []
+    for source in sources:
+        with _reading(source):
+            described.append(read(source, "compare"))
+    files = None if weights is None else [each or None for each in weights.split(",")]
+    if files is not None and len(files) != len(sources):
+        expected = f"{len(sources)} files, one of each (nothing for none)"
+        raise UsageError(f"--weights: expected {expected}, got {len(files)}")
+    with _reading("--weights"):
+        found = comparison_of(*described, at=at, permuted=permuted, weights=files)
+    if json:
+        print(json_text.dumps(found.to_dict(), indent=2))
+    else:
+        wide = min(WIDEST, shutil.get_terminal_size().columns) if sys.stdout.isatty() else None
+        show_text(printable(str(found) if wide is None else found.text(wide)))
+    return 1 if found else 0
+
+
+@contextlib.contextmanager
+def _reading(source: str) -> Iterator[None]:
+    """One line and status 2 for what cannot be read."""
+    try:
+        yield
+    except OSError as error:
+        file = error.filename or source
+        raise UnreadableError(f"cannot read {file}: {error.strerror or error}") from error
+    except (ValueError, TypeError, ImportError) as error:
+        fault = fault_of(error)
+        said = str(error) if fault is None else str(fault).removeprefix(f"{fault.function}: ")
+        raise UnreadableError(f"{source}: {said}") from None

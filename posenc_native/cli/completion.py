@@ -1,0 +1,33 @@
+"""completion: a script with which a shell completes what is typed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from .kinds import Kind
+from .parser import require
+
+Shell = Annotated[str, Kind(choices=("bash", "zsh", "tcsh"))]
+
+
+def completion_of(parser: Any) -> Callable[[Shell], None]:
+    """The command that completes what this parser reads."""
+
+    def completion(shell: Shell, /) -> None:
+        """Print a script with which a shell completes commands and options.
+
+        Prints a script for the shell to read when it starts. With it the Tab key
+        completes commands, options and their choices. Needs shtab.
+
+        Args:
+            shell: which shell
+
+        Examples:
+            $ bash | sudo tee /etc/bash_completion.d/posenc-native
+            $ zsh | tee ~/.zfunc/_posenc-native
+        """
+        shtab: Any = require("shtab", "completion")
+        print(shtab.complete(parser, shell=shell))
+
+    return completion

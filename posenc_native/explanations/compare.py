@@ -1,0 +1,470 @@
+"""Whether descriptions of models rotate alike, and where they part."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+
+from posenc_native.base import arguments
+from posenc_native.base.suggestions.vocabulary import MISSING, takes_words, unknown_keywords
+from posenc_native.formats.description import (
+    Description,
+    at_length,
+    depends_on_length,
+    trained_length,
+)
+from posenc_native.formats.reading import read
+from posenc_native.models.config import LayerGroup
+from posenc_native.models.weights import PairingEvidence
+from posenc_native.rotary.rotary import Rotary
+
+from .comparison import Comparison, Difference, LayerError
+from .distances import distances_at, first_visible
+from .evidence import evidence_of
+from .field_words import SAME, axes, close, frequency_words, in_words, scaling_words, texts
+from .words import layer_numbers, number
+
+_MOST_POSITIONS = 1 << 10  # that one call asks for
+
+
+@takes_words
+def compare(
+    first: Any,
+    second: Any,
+    *more: Any,
+    at: Sequence[int] | None = None,
+    permuted: bool = False,
+    weights: Sequence[str | os.PathLike[str] | None] | None = None,
+    **unknown: NoReturn,
+) -> Comparison:
+    """Whether checkpoints, configurations or descriptions rotate alike; where not, in which field.
+
+    Args:
+        first, second: each of them whatever `explain` takes: the path of a file of any format that
+            it reads, a mapping, a configuration object, the name of a preset, or a `Rotary`.
+        more: others to compare with the first.
+        at: positions at which to say how far apart two rotations are that differ; default some up
+            to the longest sequence that the models are meant for.
+        permuted: the weights of queries and keys were permuted with the pairing, as converters do
+            from one to the other; a pairing that differs is then no difference.
+        weights: for each of them the path of a .safetensors file, or None: whether the weights of
+            queries and keys look like its pairing (`guess_pairing`). Where both do, a pairing that
+            differs is no difference; where weights look like another pairing than that of their
+            description, it is one.
+
+    Returns:
+        A ``Comparison``, which is true if there is a difference: ``assert not compare(a, b)``. Its
+        ``differences`` have a field each: "pairing", "base", "scaling", "scale" (the attention
+        factor), "softmax_correction", "head_dim", "rotary_dim", "rotary_start", "axis_map",
+        "inv_freq" (frequencies that no base and scaling explain), "layer_count", "layer_types" or
+        "nope_layers". ``errors`` say how far cosines, sines and scores are apart, and from which
+        position on bfloat16 shows it. ``print(compare(a, b))`` shows all of it.
+
+    Numbers that float32 does not tell apart count as equal. What a file does not say is taken as
+    its engine takes it; what nobody says is compared with nothing, and is among the ``notes``.
+
+    Raises:
+        ValueError, TypeError, OSError: one of them cannot be read, as `explain` says it.
+
+    Example:
+        >>> import posenc_native as pn
+        >>> found = pn.compare(pn.Rotary(64), pn.Rotary(64, base=500000.0))
+        >>> [difference.field for difference in found.differences]
+        ['base']
+        >>> bool(pn.compare("llama-3.1", "llama-3.3"))
+        False
+    """
+    function = "compare"
+    if unknown or first is MISSING or second is MISSING:
+        unknown_keywords(function, unknown, compare)
+    positions = None if at is None else _positions(function, at)
+    base, *others = _with_names([read(source, function) for source in (first, second, *more)])
+    guesses = _guesses(function, (base, *others), weights)
+    differences: list[Difference] = []
+    errors: list[LayerError] = []
+    notes: list[str] = []
+    for other in others:
+        pair = _Pair(base, other, positions, permuted, guesses)
+        differences += pair.differences()
+        errors += pair.errors()
+        notes += pair.notes()
+    everybody = (base, *others)
+    return Comparison(
+        tuple(each.source for each in everybody),
+        tuple(each.format for each in everybody),
+        tuple(differences),
+        tuple(errors),
+        tuple(dict.fromkeys(notes)),
+    )
+
+
+def rotations_apart(
+    first: Any, second: Any, function: str
+) -> tuple[Description, Description, list[Match], int]:
+    """Two descriptions, the layers that rotate in both and differ, and the longest sequence.
+
+    All layers that rotate in both, where none differs. Layers with other numbers of rotated dims
+    are left out.
+    """
+    one, other = _with_names([read(source, function) for source in (first, second)])
+    pair = _Pair(one, other, None, permuted=True, guesses={})
+    matches = [
+        match
+        for match in pair.matches
+        if match.rotating and match.rotating[0].rotary_dim == match.rotating[1].rotary_dim
+    ]
+    differing = [match for match in matches if pair.fields_of(match) & _MEASURED]
+    return one, other, differing or matches, pair.longest
+
+
+def _guesses(
+    function: str,
+    descriptions: Sequence[Description],
+    weights: Sequence[str | os.PathLike[str] | None] | None,
+) -> dict[str, PairingEvidence]:
+    """What the weights of each look like, by its name."""
+    if weights is None:
+        return {}
+    if len(weights) != len(descriptions):
+        expected = f"{len(descriptions)} paths, None for those without"
+        arguments.wrong_value(function, "weights", expected, len(weights))
+    return {
+        each.source: evidence_of(path, each, function)
+        for each, path in zip(descriptions, weights, strict=True)
+        if path is not None
+    }
+
+
+def _positions(function: str, at: Sequence[int]) -> tuple[int, ...]:
+    given = arguments.as_array(function, "at", at)
+    arguments.check_dtype(function, "at", given.dtype, arguments.INTEGER_DTYPES)
+    if given.ndim != 1 or len(given) > _MOST_POSITIONS:
+        expected = f"at most {_MOST_POSITIONS} positions"
+        arguments.wrong_value(function, "at", expected, list(given.shape))
+    if (given < 0).any() or (given >= 2**53).any():
+        arguments.wrong_value(function, "at", "positions from 0 to 2^53 - 1", "others")
+    return tuple(int(position) for position in given)
+
+
+def _with_names(descriptions: list[Description]) -> list[Description]:
+    """Different names for all, so that a reader can tell them apart."""
+    seen: dict[str, int] = {}
+    named = []
+    for each in descriptions:
+        seen[each.source] = seen.get(each.source, 0) + 1
+        count = seen[each.source]
+        source = each.source if count == 1 else f"{each.source} ({count})"
+        named.append(dataclasses.replace(each, source=source))
+    return named
+
+
+@dataclass(frozen=True)
+class Match:
+    """Layers of the one and of the other that belong together."""
+
+    layers: tuple[int, ...]
+    layer_type: str | None
+    groups: tuple[LayerGroup, LayerGroup]
+
+    @property
+    def rotating(self) -> tuple[Rotary, Rotary] | None:
+        """Both rotations, if both rotate."""
+        one, other = self.groups
+        if one.arguments is None or other.arguments is None:
+            return None
+        return Rotary(**one.arguments), Rotary(**other.arguments)
+
+
+class _Pair:
+    """The first and another."""
+
+    def __init__(
+        self,
+        one: Description,
+        other: Description,
+        positions: tuple[int, ...] | None,
+        permuted: bool,
+        guesses: dict[str, PairingEvidence],
+    ) -> None:
+        self.one, self.other, self.permuted = one, other, permuted
+        self.guesses = guesses
+        self.sources = (one.source, other.source)
+        self.both = (one, other)
+        lengths = [each.length for each in self.both if each.length]
+        self.longest = min(max(lengths, default=1 << 20), 1 << 24)
+        usual = [1 << power for power in (10, 12, 14, 16, 18, 20) if 1 << power < self.longest]
+        self.positions = (*usual, self.longest - 1) if positions is None else positions
+        self.unknown = {
+            each.field for side in self.both for each in side.unknown if not each.assumed
+        }
+        self.notes_found: list[str] = []
+        self.matches = list(self._matches())
+
+    # Layers
+
+    def _matches(self) -> Iterator[Match]:
+        numbered = [_numbered(each) for each in self.both]
+        if all(numbered):
+            yield from self._by_number(*numbered)
+        elif any(len(each.groups) == 1 for each in self.both):
+            alone = 0 if len(self.one.groups) == 1 else 1
+            for group in self.both[1 - alone].groups:
+                pair = (self.both[alone].groups[0], group)
+                if (pair[0].arguments is None) != (pair[1].arguments is None):
+                    without = self.both[1 - alone].source
+                    self.notes_found.append(
+                        f"{without} has layers without rotary encoding; {self.both[alone].source} "
+                        "does not tell layers apart."
+                    )
+                    continue
+                several = len(self.both[1 - alone].groups) > 1
+                label = group.layer_type if several else None
+                yield Match(
+                    group.layers if several else (), label, pair if alone == 0 else pair[::-1]
+                )
+        else:
+            yield from self._by_type()
+
+    def _by_number(
+        self, one: dict[int, LayerGroup], other: dict[int, LayerGroup]
+    ) -> Iterator[Match]:
+        together: dict[tuple[int, int], list[int]] = {}
+        for layer in sorted(one.keys() & other.keys()):
+            together.setdefault((id(one[layer]), id(other[layer])), []).append(layer)
+        every = len(together) == 1 and len(one) == len(other)
+        for layers in together.values():
+            groups = one[layers[0]], other[layers[0]]
+            label = groups[0].layer_type or groups[1].layer_type
+            yield Match(() if every else tuple(layers), None if every else label, groups)
+
+    def _by_type(self) -> Iterator[Match]:
+        one, other = ({group.layer_type: group for group in each.groups} for each in self.both)
+        for label in one:
+            if label in other:
+                yield Match((), label, (one[label], other[label]))
+
+    def _layer_differences(self) -> Iterator[Difference]:
+        numbered = [_numbered(each) for each in self.both]
+        if all(numbered):
+            counts = [
+                each.layer_count or len(known)
+                for each, known in zip(self.both, numbered, strict=True)
+            ]
+            if counts[0] != counts[1]:
+                yield self._difference("layer_count", tuple(map(str, counts)))
+            else:
+                alone = [tuple(sorted({*known} - {*numbered[1 - i]}))
+                         for i, known in enumerate(numbered)]  # fmt: skip
+                if any(alone):
+                    said = [f"attention in {layer_numbers(n)}" if n else "none" for n in alone]
+                    yield self._difference("layer_types", (said[0], said[1]))
+            return
+        if any(len(each.groups) == 1 for each in self.both):
+            return
+        kinds = [{group.layer_type for group in each.groups} for each in self.both]
+        if kinds[0] != kinds[1]:
+            said = [", ".join(sorted(str(kind) for kind in each)) for each in kinds]
+            yield self._difference("layer_types", (said[0], said[1]))
+
+    # Fields
+
+    def differences(self) -> list[Difference]:
+        """All of them, layers first."""
+        found = list(self._layer_differences())
+        for match in self.matches:
+            found += self._of(match)
+        return found
+
+    def _of(self, match: Match) -> Iterator[Difference]:
+        both = match.rotating
+        if both is None:
+            rotates = [group.arguments is not None for group in match.groups]
+            if rotates[0] != rotates[1]:
+                words = {True: "rotated", False: "not rotated (NoPE)"}
+                yield self._difference("nope_layers", (words[rotates[0]], words[rotates[1]]), match)
+            return
+        one, other = both
+        for name in ("head_dim", "rotary_dim", "rotary_start", "pairing"):
+            values = getattr(one, name), getattr(other, name)
+            if values[0] == values[1] or name in self.unknown:
+                continue
+            if name != "pairing":
+                yield self._difference(name, texts(values), match)
+            elif not self._are_permuted(values):
+                yield self._difference(name, texts(values), match, _PAIRING)
+        yield from self._against_weights(match, both)
+        if not _same_axes(one, other):
+            yield self._difference("axis_map", (axes(one), axes(other)), match)
+        if one.rotary_dim == other.rotary_dim:
+            yield from self._frequencies(match, one, other)
+        if not close(one.scale, other.scale, self._error(one)[1]):
+            yield self._difference("scale", (number(one.scale), number(other.scale)), match, _SCALE)
+        corrections = [group.softmax_correction for group in match.groups]
+        if not close(*corrections):
+            yield self._difference(
+                "softmax_correction", (number(corrections[0]), number(corrections[1])), match,
+                "The softmax scale is multiplied by it, beside the rotation.",
+            )  # fmt: skip
+
+    def _are_permuted(self, pairings: tuple[Any, Any]) -> bool:
+        """Whether the weights go with pairings that differ: as told, or as they look."""
+        if self.permuted:
+            return True
+        looks = [self.guesses.get(each) for each in self.sources]
+        return all(
+            look is not None and look.pairing == pairing
+            for look, pairing in zip(looks, pairings, strict=True)
+        )
+
+    def _against_weights(self, match: Match, both: tuple[Rotary, Rotary]) -> Iterator[Difference]:
+        """Weights that look like another pairing than that of their description."""
+        for rotary, source in zip(both, self.sources, strict=True):
+            look = self.guesses.get(source)
+            if look is None or look.pairing in (None, rotary.pairing):
+                continue
+            looks, does = look.pairing, rotary.pairing
+            comment = f"The weights of {source} look like {looks}, and it rotates {does}."
+            values = texts((both[0].pairing, both[1].pairing))
+            yield self._difference("pairing", values, match, comment)
+
+    def fields_of(self, match: Match) -> set[str]:
+        """In which fields the layers of a match differ."""
+        return {each.field for each in self._of(match)}
+
+    def _frequencies(self, match: Match, one: Rotary, other: Rotary) -> Iterator[Difference]:
+        if not _same_frequencies(one, other, self._error(one)[0]):
+            named = False
+            if "inv_freq" not in one._given and "inv_freq" not in other._given:
+                if not close(one.base, other.base):
+                    named = True
+                    yield self._difference("base", (number(one.base), number(other.base)), match)
+                words = scaling_words(one.scaling, other.scaling)
+                if words is not None:
+                    named = True
+                    yield self._difference("scaling", words, match)
+            if not named:
+                yield self._difference("inv_freq", frequency_words(one, other), match)
+            return
+        beyond = self._beyond(match)
+        if beyond is not None:
+            length, words = beyond
+            comment = f"Alike for sequences of up to {length:,} positions, different beyond."
+            yield self._difference("scaling", words, match, comment)
+
+    def _beyond(self, match: Match) -> tuple[int, tuple[str, str]] | None:
+        """The length beyond which frequencies differ, of those that the length changes."""
+        given = [group.arguments or {} for group in match.groups]
+        changing = [each for each in given if depends_on_length(each)]
+        if not changing:
+            return None
+        lengths = sorted({trained_length(each) for each in changing})
+        short = [Rotary(**each) for each in given]
+        same_scale = close(short[0].scale, short[1].scale, self._error(short[0])[1])
+        for length in (*lengths, *(2 * each for each in lengths), 8 * lengths[-1]):
+            one, other = (Rotary(**at_length(each, length + 1)) for each in given)
+            by, by_scale = self._error(one)
+            # A scale that differs at every length is a difference of its own.
+            scales_part = same_scale and not close(one.scale, other.scale, by_scale)
+            if scales_part or not _same_frequencies(one, other, by):
+                words = scaling_words(given[0].get("scaling"), given[1].get("scaling"))
+                return lengths[0], words or frequency_words(one, other)
+        return None
+
+    def _error(self, rotary: Rotary) -> tuple[Any, float]:
+        """By how much frequencies, and scales, may differ that are the same."""
+        pairs = len(rotary.inv_freq)
+        known = [each.error[pairs] for each in self.both if pairs in each.error]
+        frequencies = [np.asarray(each.inv_freq) for each in known]
+        scale = max((each.scale for each in known), default=SAME)
+        return np.max([np.full(pairs, SAME), *frequencies], 0), max(scale, SAME)
+
+    def _difference(
+        self,
+        name: str,
+        values: tuple[str, ...],
+        match: Match | None = None,
+        comment: str = "",
+    ) -> Difference:
+        said = [in_words(each, name, text) for each, text in zip(self.both, values, strict=True)]
+        layers, label = ((), None) if match is None else (match.layers, match.layer_type)
+        return Difference(name, self.sources, (said[0], said[1]), layers, label, comment)
+
+    # Distances
+
+    def errors(self) -> list[LayerError]:
+        """How far apart the rotations are that differ."""
+        found = []
+        for match in self.matches:
+            both = match.rotating
+            if both is None or both[0].rotary_dim != both[1].rotary_dim:
+                continue
+            if not self.fields_of(match) & _MEASURED:
+                continue
+            one, other = match.groups
+            at = distances_at(one, other, self.positions)
+            seen = first_visible(one, other, self.longest)
+            found.append(
+                LayerError(self.sources, match.layers, match.layer_type, at, seen, self.longest - 1)
+            )
+        return found
+
+    def notes(self) -> list[str]:
+        """What was not compared, and what each file leaves to its engine."""
+        said = list(self.notes_found)
+        for each in self.both:
+            said += [f"{each.source}: {unknown}." for unknown in each.unknown]
+            said += [f"{each.source}: {remark}" for remark in each.remarks]
+            said += [f"{each.source}: not read: {entry}" for entry in each.unread]
+        for source in self.sources:
+            look = self.guesses.get(source)
+            if look is not None:
+                scores = ", ".join(f"{k} {number(v)}" for k, v in look.scores.items())
+                said.append(
+                    f"{source}: its weights look like {look.pairing or 'neither'} ({scores})."
+                )
+        pairings = [
+            (match.rotating[0].pairing, match.rotating[1].pairing)
+            for match in self.matches
+            if match.rotating is not None
+        ]
+        if any(one != other and self._are_permuted((one, other)) for one, other in pairings):
+            how = "are said to be" if self.permuted else "look"
+            said.append(f"Pairings differ, and the weights {how} permuted with them: same scores.")
+        return said
+
+
+# Differences of which it can be said how large they are.
+_MEASURED = {"base", "scaling", "scale", "softmax_correction", "inv_freq"}
+
+_PAIRING = (
+    "With the same weights one of them is wrong, though nothing fails. If a converter permuted the "
+    "weights of queries and keys with it, say so (permuted)."
+)
+_SCALE = "Cosines and sines are multiplied by it, so scores grow by its square."
+
+
+def _numbered(description: Description) -> dict[int, LayerGroup]:
+    """The group of each layer; empty where layers have no numbers."""
+    if not all(group.layers for group in description.groups):
+        return {}
+    return {layer: group for group in description.groups for layer in group.layers}
+
+
+def _same_frequencies(one: Rotary, other: Rotary, error: Any = SAME) -> bool:
+    a, b = one.inv_freq, other.inv_freq
+    return bool((np.abs(a - b) <= error * np.maximum(np.abs(a), np.abs(b))).all())
+
+
+def _same_axes(one: Rotary, other: Rotary) -> bool:
+    if one.axis_map is None and other.axis_map is None:
+        return True
+    maps = [
+        np.zeros(len(each.inv_freq), np.int64) if each.axis_map is None else each.axis_map
+        for each in (one, other)
+    ]
+    return np.array_equal(maps[0], maps[1])

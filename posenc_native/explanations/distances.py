@@ -1,0 +1,137 @@
+"""How far apart two rotations are: at positions, and from which position on it shows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from posenc_native.formats.description import at_length, depends_on_length, trained_length
+from posenc_native.models.config import LayerGroup
+from posenc_native.rotary.rotary import Rotary
+
+# Half of a step of bfloat16 just below 1: a smaller difference of cosines is lost in rounding.
+VISIBLE = 2.0**-9
+
+_ROWS = 1 << 12  # positions at a time
+
+
+def distances_at(
+    one: LayerGroup, other: LayerGroup, positions: Sequence[int]
+) -> tuple[tuple[int, float, float], ...]:
+    """For each position the largest errors of cosines and sines, and of scores: see `LayerError`.
+
+    All position axes are at the position, as for text.
+    """
+    return tuple((position, *_distance(one, other, position)) for position in positions)
+
+
+def _distance(one: LayerGroup, other: LayerGroup, position: int) -> tuple[float, float]:
+    points = []
+    for group in (one, other):
+        rotary = Rotary(**at_length(group.arguments or {}, position + 1))
+        # On the circle of its scale: exact angles of one position, all axes of which are equal.
+        flat = Rotary(2 * len(rotary.inv_freq), inv_freq=rotary.inv_freq, scale=rotary.scale)
+        cos, sin = flat.tables(np.array([position]), dtype=np.float64)
+        scores = (cos + 1j * sin) * rotary.scale * group.softmax_correction
+        points.append((cos, sin, scores))
+    (cos, sin, scores), (other_cos, other_sin, other_scores) = points
+    of_tables = max(np.abs(cos - other_cos).max(), np.abs(sin - other_sin).max())
+    rest = abs(one.softmax_correction - other.softmax_correction)
+    return float(of_tables), float(max(np.abs(scores - other_scores).max(), rest))
+
+
+def first_visible(one: LayerGroup, other: LayerGroup, longest: int) -> int | None:
+    """The first position below `longest` at which a cosine or sine differs by more than VISIBLE."""
+    given = [group.arguments or {} for group in (one, other)]
+    changing = [each for each in given if depends_on_length(each)]
+    bounds = sorted({trained_length(each) for each in changing if trained_length(each) < longest})
+    start = 0
+    for end in (*bounds, longest):
+        found = _first_between(given, start, end)
+        if found is not None:
+            return found
+        start = end
+    return None
+
+
+def _first_between(given: Sequence[Mapping[str, Any]], start: int, end: int) -> int | None:
+    """The same from `start` to `end`, between which no scaling begins."""
+    dynamic = any(
+        depends_on_length(each)
+        and each["scaling"]["rope_type"] == "dynamic"
+        and start >= trained_length(each)
+        for each in given
+    )
+    if not dynamic:
+        one, other = (Rotary(**at_length(each, start + 1)) for each in given)
+        return _first_of_fixed(one, other, start, end)
+    # Frequencies of their own at each length, which fall further and further: by halving.
+    low, step = start, 1
+    while low < end and not _shows(given, low):
+        low, step = min(low + step, end), 2 * step
+    if low >= end:
+        return None
+    before, after = max(start, low - step // 2), low
+    while before < after:
+        middle = (before + after) // 2
+        before, after = (before, middle) if _shows(given, middle) else (middle + 1, after)
+    return after
+
+
+def _shows(given: Sequence[Mapping[str, Any]], position: int) -> bool:
+    one, other = (Rotary(**at_length(each, position + 1)) for each in given)
+    return bool(_largest(one, other, np.array([position], np.float64)).max() > VISIBLE)
+
+
+def _first_of_fixed(one: Rotary, other: Rotary, start: int, end: int) -> int | None:
+    """Of frequencies that no length changes.
+
+    Two points of radius a and b whose angles differ by t are sqrt((a - b)^2 + 4 a b sin(t/2)^2)
+    apart, and no coordinate differs by more: so no pair shows anything before that does. From
+    there on positions are tried.
+    """
+    earliest = _earliest(one, other)
+    first = max(start, int(earliest.min(initial=np.inf)) if np.isfinite(earliest).any() else end)
+    rows = 1
+    while first < end:
+        rows = min(2 * rows, _ROWS, end - first)
+        positions = np.arange(first, first + rows, dtype=np.float64)
+        near = earliest <= first + rows
+        found = np.flatnonzero((_largest(one, other, positions, near) > VISIBLE).any(-1))
+        if len(found):
+            return first + int(found[0])
+        first += rows
+    return None
+
+
+def _earliest(one: Rotary, other: Rotary) -> npt.NDArray[np.float64]:
+    """For each pair a position before which its points are no further apart than VISIBLE."""
+    a, b = one.scale, other.scale
+    left = VISIBLE**2 - (a - b) ** 2
+    pairs = len(one.inv_freq)
+    if left < 0 or a * b == 0:
+        return np.zeros(pairs)
+    half = math.sqrt(left / (4 * a * b))
+    if half >= 1:
+        return np.full(pairs, np.inf)
+    apart = np.mod(one.inv_freq - other.inv_freq, 2 * math.pi)
+    apart = np.minimum(apart, 2 * math.pi - apart)
+    with np.errstate(divide="ignore", over="ignore"):
+        return np.floor(2 * math.asin(half) / apart)
+
+
+def _largest(
+    one: Rotary,
+    other: Rotary,
+    positions: npt.NDArray[np.float64],
+    pairs: npt.NDArray[np.bool_] | slice = slice(None),
+) -> npt.NDArray[np.float64]:
+    """The larger difference of cosine and sine, [positions, pairs]."""
+    angles = [positions[:, None] * each.inv_freq[pairs] for each in (one, other)]
+    cos = [np.cos(t) * r.scale for t, r in zip(angles, (one, other), strict=True)]
+    sin = [np.sin(t) * r.scale for t, r in zip(angles, (one, other), strict=True)]
+    return np.asarray(np.maximum(np.abs(cos[0] - cos[1]), np.abs(sin[0] - sin[1])))

@@ -1,0 +1,94 @@
+"""Values of two descriptions in words: what each of them says, and whether it is the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from posenc_native.formats.description import Description
+from posenc_native.rotary.rotary import Rotary
+
+from .words import number
+
+# Two numbers are one if float32 may have stood between them: files keep bases, factors and
+# frequencies in it, and their writers computed some.
+SAME = 2.0**-20
+
+
+def close(one: float, other: float, error: float = SAME) -> bool:
+    """Whether two numbers are one, within a relative error."""
+    return abs(one - other) <= error * max(abs(one), abs(other))
+
+
+def texts(values: tuple[Any, Any]) -> tuple[str, str]:
+    """Two values as people write them."""
+    one, other = (number(each) if isinstance(each, (int, float)) else str(each) for each in values)
+    return one, other
+
+
+def axes(rotary: Rotary) -> str:
+    """The position axes of a rotation."""
+    if rotary.axis_map is None:
+        return "one"
+    counts = ", ".join(map(str, np.bincount(rotary.axis_map).tolist()))
+    turns = int((np.diff(rotary.axis_map) != 0).sum()) + 1
+    order = "in blocks" if turns <= len(np.unique(rotary.axis_map)) else "taking turns"
+    return f"{counts} pairs by axis, {order}"
+
+
+def scaling_words(one: Any, other: Any) -> tuple[str, str] | None:
+    """What differs between two scalings, for each of them; None if nothing does."""
+    one, other = ({**(each or {"rope_type": "default"})} for each in (one, other))
+    for each in (one, other):
+        each.pop("seq_len", None)
+    if one["rope_type"] != other["rope_type"]:
+        return _type_words(one), _type_words(other)
+    keys = [key for key in {**one, **other} if not _same_value(one.get(key), other.get(key))]
+    if not keys:
+        return None
+    said = [
+        f"{each['rope_type']}, " + ", ".join(f"{key} {_value(each.get(key))}" for key in keys)
+        for each in (one, other)
+    ]
+    return said[0], said[1]
+
+
+def _type_words(scaling: dict[str, Any]) -> str:
+    if scaling["rope_type"] == "default":
+        return "none"
+    factor = scaling.get("factor")
+    return f"{scaling['rope_type']}{f', factor {number(factor)}' if factor else ''}"
+
+
+def _same_value(one: Any, other: Any) -> bool:
+    if isinstance(one, (int, float)) and isinstance(other, (int, float)):
+        return close(float(one), float(other))
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(_same_value, one, other))
+    return bool(one == other)
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "not given"
+    if isinstance(value, (list, tuple)):
+        return f"{number(min(value))} to {number(max(value))}"
+    return number(value) if isinstance(value, (int, float)) else str(value)
+
+
+def frequency_words(one: Rotary, other: Rotary) -> tuple[str, str]:
+    """The pair in which they differ most."""
+    a, b = np.abs(one.inv_freq), np.abs(other.inv_freq)
+    pair = int(np.argmax(np.abs(a - b) / np.maximum(np.maximum(a, b), 1e-300)))
+    said = [f"pair {pair} turns by {number(each.inv_freq[pair])}" for each in (one, other)]
+    return said[0], said[1]
+
+
+def in_words(description: Description, name: str, text: str) -> str:
+    """A value with the name that the format has for it."""
+    for unknown in description.unknown:
+        if unknown.field == name:
+            return f"{text} (not in the file; {unknown.assumed})" if unknown.assumed else "unknown"
+    word = description.words.get(name)
+    return f"{text} ({word})" if word else text

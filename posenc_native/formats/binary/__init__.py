@@ -1,0 +1,1 @@
+"""Files that are neither JSON nor YAML: GGUF and ONNX."""

@@ -1,0 +1,515 @@
+"""GGUF: how llama.cpp rotates the model of a file.
+
+A file has numbers; what llama.cpp does with them (pairing, layers that slide or do not rotate,
+which keys it reads at all) is the code of each architecture, in llama_cpp.json. A row has:
+
+rope: of llama_model_rope_type. "norm" pairs neighbours, "neox" halves; "mrope" and "imrope" halves
+    by sections of position axes; "none" does not rotate.
+models: the model_types of Hugging Face that become this architecture.
+permuted: the converter permutes the weights of queries and keys from halves to neighbours.
+latent, trailing: rotated dims are a tensor of their own, or the last of a head.
+corrects: its softmax scale has the square of a magnitude that goes with the factor.
+compressed: its layers are of two kinds, by attention.compress_ratios.
+window: sliding layers: `every` n-th is full (absent: the file says which), the first of n with
+    `full_first`; `when` there are any; whose `base` they have ("own": rope.freq_base_swa, else
+    `base_default`, else the model's); whether they are `scaled`.
+nope: which layers do not rotate.
+rope_freqs, long_factors: which layers, and when, the tensors of factors are for.
+Others are keys that this architecture alone reads.
+
+Source: llama.cpp at commit 0c1e570 (October 2026), src/llama-model.cpp, src/llama-context.cpp,
+src/models/, ggml/src/ggml-cpu/ops.cpp, conversion/.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from posenc_native.formats.description import Description, Unknown
+from posenc_native.formats.fitting import as_llama3
+from posenc_native.formats.form import Format
+from posenc_native.formats.settings import Settings, check_share, grouped, without_rotation
+from posenc_native.models.entries import HEAD_LIMIT, LAYER_LIMIT
+from posenc_native.spectra.axes import mrope_axis_map
+from posenc_native.spectra.frequencies import rounded_frequencies
+
+from .gguf_files import GGUF
+
+TITLE = "GGUF"
+_MOST_WEIGHT = 1000.0
+_NEVER = 1e20  # a factor beyond which a pair is meant to stay as it is (Gemma 4 has 1e30)
+
+
+def read_gguf(path: Path, source: str, function: str) -> Description:
+    """The description of a GGUF file, as llama.cpp reads it."""
+    file = GGUF(path, function)
+    return described(file.entries, file.factors, source, function, file.parts)
+
+
+FORMAT = Format("gguf", TITLE, read_file=read_gguf, suffixes=(".gguf",), magic=b"GGUF")
+
+
+@lru_cache(maxsize=1)
+def architectures() -> Mapping[str, Mapping[str, Any]]:
+    """The rows of llama_cpp.json."""
+    path = os.path.join(os.path.dirname(__file__), "llama_cpp.json")
+    with open(path, encoding="utf-8") as file:
+        rows: dict[str, dict[str, Any]] = json.load(file)
+    return rows
+
+
+def described(
+    entries: Mapping[str, Any],
+    factors: Mapping[str, npt.NDArray[np.float64]],
+    source: str,
+    function: str,
+    parts: int = 1,
+) -> Description:
+    """The description of the metadata and the rotary factors of a file."""
+    top = Settings(function, entries, "metadata")
+    name = top.text("general.architecture")
+    known = architectures()
+    if name not in known:
+        like = f"one of llama.cpp's architectures ({', '.join(list(known)[:6])} ...)"
+        top.wrong("general.architecture", like, repr(name))
+    own = {key.removeprefix(f"{name}."): value for key, value in entries.items()
+           if key.startswith(f"{name}.")}  # fmt: skip
+    model = _Model(Settings(function, own, name), known[name], name, factors)
+    groups = grouped(model.given, model.layer_count, model.layer)
+    if all(group.arguments is None for group in groups):
+        got = f"{name}, none of whose layers rotates in llama.cpp"
+        top.wrong("general.architecture", "an architecture with rotary encoding", got)
+    groups = tuple(group for group in groups if group.layer_type != "no attention")
+    return Description(
+        source=source,
+        format=TITLE,
+        engine="llama.cpp",
+        model_type=name,
+        groups=groups,
+        layer_count=model.layer_count,
+        length=model.given.length("context_length"),
+        nope_layers=without_rotation(groups),
+        words=_words(name),
+        unknown=tuple(model.unknown()),
+        remarks=tuple(model.remarks(parts)),
+        latent=model.row.get("latent", False),
+        corrects_softmax=any(group.softmax_correction != 1 for group in groups),
+    )
+
+
+def _words(name: str) -> dict[str, str]:
+    return {
+        "layer_count": f"{name}.block_count",
+        "layer_types": f"{name}.attention.sliding_window_pattern",
+        "nope_layers": "llama.cpp's code",
+        "head_dim": f"{name}.attention.key_length",
+        "rotary_dim": f"{name}.rope.dimension_count",
+        "pairing": f"llama.cpp's code for {name}",
+        "base": f"{name}.rope.freq_base",
+        "scaling": f"{name}.rope.scaling.type",
+        "scale": f"{name}.rope.scaling.attn_factor and YaRN",
+        "softmax_correction": f"{name}.rope.scaling.yarn_log_multiplier",
+        "axis_map": f"{name}.rope.dimension_sections",
+        "inv_freq": "rope_freqs.weight",
+    }
+
+
+class _Model:
+    """One architecture with the numbers of one file."""
+
+    def __init__(
+        self,
+        given: Settings,
+        row: Mapping[str, Any],
+        name: str,
+        factors: Mapping[str, npt.NDArray[np.float64]],
+    ) -> None:
+        self.given, self.row, self.name, self.factors = given, row, name, factors
+        blocks = given.layers("block_count")
+        extra = given.count("nextn_predict_layers", 0) if given["nextn_predict_layers"] else 0
+        if extra >= blocks:
+            given.wrong("nextn_predict_layers", f"less than block_count = {blocks}", extra)
+        self.blocks, self.layer_count = blocks, blocks - extra
+        self.kv_heads = self._by_layer("attention.head_count_kv")
+        self._by_layer("attention.head_count")
+        self.slides = self._slides()
+        self.sliding = self._sliding()
+        self.sections = self._sections()
+        self.rope = str(row["rope"])
+        if row.get("mrope_by_sections") and min(self.sections[:2]) > 0:
+            self.rope = "mrope"
+        self.rotates = self.rope != "none" and row.get("layers") in (None, blocks)
+        if row.get("nope_unless_finetuned") and not given.flag("rope.scaling.finetuned", True):
+            self.rotates = False
+
+    # Layers
+
+    def layer(self, i: int) -> tuple[str | None, dict[str, Any] | None, float]:
+        """Type, arguments and softmax correction of a layer."""
+        if not self._has_attention(i):
+            return "no attention", None, 1.0
+        slides = self.sliding[i]
+        differ = len(set(self.sliding)) > 1
+        label = ("sliding_attention" if slides else "full_attention") if differ else None
+        if not self.rotates or self._is_without(i):
+            return label, None, 1.0
+        kind = "sliding" if slides else "full"
+        if self.row.get("compressed"):
+            ratios = self._by_layer("attention.compress_ratios")
+            kind = "compressed" if ratios is None or ratios[i] else "uncompressed"
+        arguments, correction = self._rotation(kind)
+        return label, arguments, correction
+
+    def _has_attention(self, i: int) -> bool:
+        rule = self.row.get("attention")
+        if rule == "head_count_kv":
+            return self.kv_heads is None or self.kv_heads[i] > 0
+        if rule is None:
+            return True
+        recurrent = self._by_layer("attention.recurrent_layers")
+        if recurrent is not None:
+            return not recurrent[i]
+        every = self.given.count("full_attention_interval", int(rule))
+        return (i + 1) % every == 0
+
+    def _is_without(self, i: int) -> bool:
+        rule = self.row.get("nope")
+        if rule == "every 4th":
+            if self.name == "llama4" and self.given["attention.sliding_window"] == 0:
+                return (i + 1) % self.layer_count == 0
+            return (i + 1) % 4 == 0
+        if rule == "every 4th from 0":
+            return any(self.sliding) and i % 4 == 0
+        if rule == "full_attention":
+            dense = 0
+            if self.name == "cohere2moe" and self.given["leading_dense_block_count"]:
+                dense = self.given.layers("leading_dense_block_count")
+            return self.slides and not self.sliding[i] and i >= dense
+        if rule == "rope_pattern":
+            pattern = self._by_layer("attention.rope_pattern")
+            return pattern is not None and not pattern[i]
+        return False
+
+    def _slides(self) -> bool:
+        """Whether layers may slide at all."""
+        size = self.given["attention.sliding_window"]
+        when = {
+            "always": True,
+            "window": bool(size),
+            "not 0": size != 0,
+            "64 layers": self.layer_count == 64,
+        }
+        return "window" in self.row and when[self.row["window"]["when"]]
+
+    def _sliding(self) -> list[bool]:
+        if not self.slides:
+            return [False] * self.layer_count
+        window = self.row["window"]
+        key = "attention.sliding_window_pattern"
+        pattern, every = self.given[key], window.get("every")
+        if isinstance(pattern, (list, tuple)):
+            if not self.layer_count <= len(pattern) <= LAYER_LIMIT:
+                self.given.wrong(
+                    key, f"an entry for each of {self.layer_count} layers", len(pattern)
+                )
+            return [bool(each) for each in pattern[: self.layer_count]]
+        if pattern is not None:
+            every = self.given.count(key)
+        if every is None:
+            self.given.wrong(key, f"an entry for each of {self.layer_count} layers", "none")
+        if every == 0:
+            return [True] * self.layer_count
+        if window.get("full_first"):
+            return [i % every != 0 for i in range(self.layer_count)]
+        return [i % every < every - 1 for i in range(self.layer_count)]
+
+    def _by_layer(self, key: str) -> list[int] | None:
+        value = self.given[key]
+        if not isinstance(value, (list, tuple)):
+            return None
+        if not self.blocks <= len(value) <= LAYER_LIMIT:
+            self.given.wrong(key, f"an entry for each of {self.blocks} layers", len(value))
+        if not all(isinstance(each, int) for each in value):
+            self.given.wrong(key, "ints", "others")
+        return [int(each) for each in value]
+
+    def _sections(self) -> list[int]:
+        key = "rope.dimension_sections"
+        value = self.given[key]
+        if value is None:
+            return [0] * 4
+        if not isinstance(value, (list, tuple)):
+            return [self.given.count(key, most=HEAD_LIMIT)] * 4
+        found = [int(each) for each in self.given.numbers(key, 4, 4)]
+        if any(not 0 <= each <= HEAD_LIMIT for each in found):
+            self.given.wrong(key, f"numbers in 0 .. {HEAD_LIMIT}", found)
+        return found
+
+    # Rotation
+
+    def _rotation(self, kind: str) -> tuple[dict[str, Any], float]:
+        row = self.row
+        window = row.get("window", {}) if kind == "sliding" else {}
+        head_dim = self._head_dim(kind)
+        rotary_dim = self._rotary_dim(head_dim, kind)
+        if row.get("latent"):
+            head_dim = rotary_dim
+        base = self._base(window, kind)
+        scaled = kind != "uncompressed" and (not window or window.get("scaled", False))
+        scaling, scale, correction = self._scaling(scaled)
+        if window.get("magnitude") is False or row.get("compressed"):
+            scale = 1.0
+        interleaved = self.rope == "norm"
+        result: dict[str, Any] = {
+            "head_dim": head_dim,
+            "base": base,
+            "rotary_dim": rotary_dim,
+            "pairing": "interleaved" if interleaved else "half",
+            "scaling": scaling,
+            "axis_map": self._axis_map(rotary_dim // 2),
+            "rotary_start": head_dim - rotary_dim if row.get("trailing") else 0,
+        }
+        factors = self._factors(kind, rotary_dim // 2)
+        if factors is not None:
+            self._divide(result, factors)
+        result["scale"] = scale
+        return result, correction
+
+    def _head_dim(self, kind: str) -> int:
+        given = self.given
+        if kind == "sliding" and "attention.key_length_swa" in given:
+            return given.heads("attention.key_length_swa")
+        if "attention.key_length" in given:
+            return given.heads("attention.key_length")
+        heads = given["attention.head_count"]
+        first = heads[0] if isinstance(heads, (list, tuple)) and heads else heads
+        one = Settings(given.function, {"attention.head_count": first}, given.place)
+        width = given.count("embedding_length") // one.count("attention.head_count")
+        if not 2 <= width <= HEAD_LIMIT:
+            given.wrong("attention.key_length", f"2 to {HEAD_LIMIT} dims", width)
+        return width
+
+    def _rotary_dim(self, head_dim: int, kind: str) -> int:
+        key = "rope.dimension_count"
+        if "fixed_base" in self.row:
+            return check_share(self.given, "attention.key_length", head_dim, head_dim)
+        found = self.given.count(key, self._head_dim("full"), HEAD_LIMIT)
+        if self.row.get("halved_full") and kind == "full":
+            found //= 2
+        by_type = self.row.get("rotary_dim_by_type")
+        if kind == "sliding" and by_type and "rope.dimension_count_swa" in self.given:
+            key = "rope.dimension_count_swa"
+            found = self.given.count(key, most=HEAD_LIMIT)
+        if self.row.get("latent"):
+            head_dim = max(head_dim, found)
+        return check_share(self.given, key, found, head_dim)
+
+    def _base(self, window: Mapping[str, Any], kind: str) -> float:
+        given = self.given
+        if "fixed_base" in self.row:
+            return float(self.row["fixed_base"])
+        base = given.positive("rope.freq_base", 10000.0)
+        if kind == "compressed":
+            return given.positive("attention.compress_rope_freq_base")
+        if window.get("base") == "own":
+            return given.positive("rope.freq_base_swa", window.get("base_default", base))
+        alpha = given.number("rope.scaling.alpha", 0.0) if self.row.get("reads_alpha") else 0.0
+        if alpha > 0:
+            dim = self._head_dim("full")
+            base *= float(alpha ** (dim / (dim - 2))) if dim > 2 else 1.0
+            if not base < math.inf:
+                given.wrong("rope.scaling.alpha", "a number that leaves a finite base", alpha)
+        return base
+
+    def _scaling(self, scaled: bool) -> tuple[dict[str, Any] | None, float, float]:
+        """The scaling, the factor of cosine and sine, and that of the softmax scale."""
+        given, row = self.given, self.row
+        if "fixed_base" in row:
+            return None, 1.0, 1.0
+        magnitude = given.positive("rope.scaling.attn_factor", 1.0)
+        kinds = ("none", "linear", "yarn", "longrope")
+        kind = given.one_of("rope.scaling.type", kinds, "linear")
+        key = "rope.scaling.factor" if "rope.scaling.factor" in given else "rope.scale_linear"
+        factor = given.number(key, 0.0) or 1.0
+        if factor < 0:
+            given.wrong(key, "a number >= 0", factor)
+        if kind == "none":
+            factor = 1.0
+        if row.get("reads_betas") == "all":
+            kind, magnitude = self._extrapolates(kind, magnitude)
+        weight = self._weight()
+        # llama.cpp takes out what YaRN would multiply by; softmax scales put it back.
+        taken_out = 1 + 0.1 * math.log(factor)
+        if taken_out <= 0 and (kind == "yarn" or row.get("corrects")):
+            given.wrong(key, "a number above e^-10", factor)
+        spread = self._spread(factor, weight) if kind == "yarn" else taken_out
+        correction = 1.0
+        if row.get("corrects"):
+            correction = (magnitude * spread * (1 + 0.1 * weight * math.log(factor))) ** 2
+        if kind != "yarn":
+            linear = {"rope_type": "linear", "factor": factor} if factor != 1 and scaled else None
+            return linear, magnitude, correction
+        if not scaled:
+            return None, magnitude * spread / taken_out, correction
+        scaling: dict[str, Any] = {
+            "rope_type": "yarn",
+            "factor": factor,
+            "original_max_position_embeddings": self._trained_length(),
+        }
+        fast, slow = float(row.get("beta_fast", 32.0)), 1.0
+        if row.get("reads_betas"):
+            fast = given.positive("rope.scaling.yarn_beta_fast", fast)
+            slow = given.positive("rope.scaling.yarn_beta_slow", slow)
+        scaling |= {"beta_fast": fast, "beta_slow": slow}
+        return scaling, magnitude * spread, correction
+
+    def _weight(self) -> float:
+        """How much of the magnitude the softmax scale has, mscale_all_dim of a configuration."""
+        if "log_multiplier" not in self.row:
+            return 0.0
+        key = "rope.scaling.yarn_log_multiplier"
+        found = self.given.number(key, 0.0)
+        if not 0 <= found <= _MOST_WEIGHT:
+            self.given.wrong(key, f"a number in 0 .. {_MOST_WEIGHT:.0f}", found)
+        return float(np.float32(found * self.row["log_multiplier"]))
+
+    def _extrapolates(self, kind: str, magnitude: float) -> tuple[str, float]:
+        """Whether it is YaRN, and the magnitude, by a key that stands above the type."""
+        key = "rope.scaling.yarn_ext_factor"
+        share = self.given.number(key, -1.0)
+        if share > 0 and share != 1:
+            self.given.wrong(key, "0, 1 or less than 0", share)
+        if share >= 0:
+            kind = "yarn" if share == 1 else "linear"
+        if kind != "yarn":
+            magnitude *= self.given.positive("rope.scaling.yarn_attn_factor", 1.0)
+        return kind, magnitude
+
+    def _trained_length(self) -> int:
+        found = self.given.length("rope.scaling.original_context_length", "context_length")
+        if found is None:
+            self.given.wrong("context_length", "a number of positions", "none")
+        return found
+
+    def _spread(self, factor: float, weight: float) -> float:
+        if weight == 0:
+            return _grown(factor, 1.0)
+        above = weight if self.name == "deepseek2" and weight != 1 else 1.0
+        return _grown(factor, above) / _grown(factor, weight)
+
+    def _axis_map(self, pairs: int) -> npt.NDArray[np.int64] | None:
+        if self.rope not in ("mrope", "imrope"):
+            return None
+        sections, whole = self.sections, sum(self.sections)
+        if whole == 0:
+            self.given.wrong("rope.dimension_sections", "numbers of pairs by axis", "none")
+        if self.rope == "mrope" and whole == pairs and sections[3] == 0:
+            return mrope_axis_map(sections[:3], order="sectioned")
+        # As ggml has it: a pair that no axis takes goes to the fourth.
+        axes = np.full(pairs, 3, np.int64)
+        sector = np.arange(pairs) % whole
+        if self.rope == "imrope":
+            for axis in range(3):
+                axes[(sector % 3 == axis) & (sector < 3 * sections[axis])] = axis
+        else:
+            ends = np.cumsum(sections[:3])
+            axes = np.searchsorted(ends, sector, side="right").astype(np.int64)
+        return axes
+
+    def _factors(self, kind: str, pairs: int) -> Any:
+        """("all", array) or ("long", short, long), of a number for each pair."""
+        row, factors = self.row, self.factors
+        long_rule = row.get("long_factors")
+        by_length = long_rule == "always" or (
+            long_rule == "longrope" and self.given["rope.scaling.type"] == "longrope"
+        )
+        for_all = row.get("rope_freqs")
+        if "rope_freqs" in factors and for_all and not (by_length and long_rule == "longrope"):
+            if for_all == "all" or kind == "full":
+                return ("all", self._checked("rope_freqs", pairs))
+            return None
+        names = ("rope_factors_short", "rope_factors_long")
+        if by_length and all(name in factors for name in names):
+            return ("long", *(self._checked(name, pairs) for name in names))
+        return None
+
+    def _checked(self, name: str, pairs: int) -> npt.NDArray[np.float64]:
+        found = self.factors[name][:pairs]
+        if len(found) < pairs:
+            self.given.wrong(f"{name}.weight", f"{pairs} factors, one a pair", len(found))
+        if not (np.isfinite(found).all() and (found > 0).all()):
+            self.given.wrong(f"{name}.weight", "finite factors > 0", "others")
+        return found
+
+    def _divide(self, arguments: dict[str, Any], factors: Any) -> None:
+        """Put factors into the arguments: as a scaling where there is one, else as frequencies."""
+        scaling = arguments["scaling"]
+        if factors[0] == "long":
+            if scaling is not None and scaling["rope_type"] == "yarn":
+                self.given.wrong("rope.scaling.type", "no YaRN beside factors by length", "'yarn'")
+            by = 1.0 if scaling is None else scaling["factor"]
+            arguments["scaling"] = {
+                "rope_type": "longrope",
+                "short_factor": (factors[1] * by).tolist(),
+                "long_factor": (factors[2] * by).tolist(),
+                "original_max_position_embeddings": self._trained_length(),
+                "attention_factor": 1.0,
+            }
+            return
+        plain = rounded_frequencies(arguments["rotary_dim"], arguments["base"])
+        divided = np.where(factors[1] > _NEVER, 0.0, plain / factors[1])
+        if scaling is None:
+            found = as_llama3(plain, divided, self.given.length("context_length"))
+            if found is not None:
+                arguments["scaling"] = found
+                return
+        else:
+            from posenc_native.spectra.scaling import rotary_frequencies
+
+            both, _ = rotary_frequencies(arguments["rotary_dim"], arguments["base"], scaling)
+            divided = divided * (both / plain)
+        for key in ("base", "rotary_dim", "scaling"):
+            del arguments[key]
+        arguments["inv_freq"] = divided.tolist()
+
+    # Words
+
+    def unknown(self) -> list[Unknown]:
+        """What llama.cpp puts in place of keys that are missing."""
+        found = []
+        if "rope.freq_base" not in self.given and "fixed_base" not in self.row:
+            found.append(Unknown("base", "llama.cpp takes 10,000"))
+        return found
+
+    def remarks(self, parts: int) -> list[str]:
+        """About this file."""
+        said = []
+        if self.row.get("permuted"):
+            said.append(
+                "llama.cpp's converter permutes the weights of queries and keys of this "
+                "architecture from halves to neighbours: the Hugging Face checkpoint pairs halves."
+            )
+        ignored = [
+            key
+            for key in ("yarn_beta_fast", "yarn_beta_slow")
+            if f"rope.scaling.{key}" in self.given and not self.row.get("reads_betas")
+        ]
+        if ignored:
+            names = " and ".join(ignored)
+            said.append(f"llama.cpp does not read {names} for {self.name}: it takes 32 and 1.")
+        if parts > 1:
+            said.append(f"The first of {parts} files: tensors of the others were not looked at.")
+        return said
+
+
+def _grown(factor: float, weight: float) -> float:
+    return 1 + 0.1 * weight * math.log(factor) if factor > 1 else 1.0

@@ -1,0 +1,138 @@
+"""Bases and scalings found again from frequencies: for files that keep only what came of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from posenc_native.spectra.frequencies import rounded_frequencies
+from posenc_native.spectra.scaling import rotary_frequencies
+
+FloatArray = npt.NDArray[np.float64]
+
+# Lengths of a first training that published scalings name.
+_LENGTHS = tuple(1 << power for power in range(10, 19))
+_MOST_DIGITS = 8
+
+
+def as_llama3(
+    plain: FloatArray, found: FloatArray, length: int | None, error: float | FloatArray = 1e-5
+) -> dict[str, Any] | None:
+    """The scaling "llama3" that makes these frequencies of plain ones; None if there is none.
+
+    Args:
+        length: one more that the first training may have had.
+        error: relative, of each frequency or of all.
+    """
+    error = np.broadcast_to(error, found.shape)
+    ratio = plain / np.where(found > 0, found, np.inf)
+    if ratio[-1] <= 1 + error[-1] or abs(ratio.min() - 1) > error[ratio.argmin()]:
+        return None
+    lengths = (8192, *_LENGTHS) if length is None else (8192, *_LENGTHS, length)
+    for factor in nice(ratio[-1], error[-1]):
+        for low, high in ((1.0, 4.0), (1.0, 1.0)):
+            for trained in lengths:
+                scaling = {
+                    "rope_type": "llama3",
+                    "factor": factor,
+                    "low_freq_factor": low,
+                    "high_freq_factor": high,
+                    "original_max_position_embeddings": trained,
+                }
+                if _is(scaling, plain, found, error):
+                    return scaling
+    return None
+
+
+def explained(
+    found: FloatArray, error: FloatArray, length: int | None = None
+) -> tuple[float, dict[str, Any] | None] | None:
+    """The base and the scaling that give these frequencies, within relative errors; or None.
+
+    No scaling, "linear", "llama3" and "yarn" with the bounds that published models have, in this
+    order: the simplest that fits.
+
+    Args:
+        length: the longest sequence that the model is meant for; YaRN's rounded bounds fit several
+            lengths of a first training, of which that one comes first whose multiple this is.
+    """
+    if len(found) < 2 or not (np.isfinite(found).all() and (found > 0).all()):
+        return None
+    first = found[0] if abs(found[0] - 1) > error[0] else 1.0
+    if first > 1:
+        return None
+    for base in _bases(found / first, error):
+        plain = rounded_frequencies(2 * len(found), base)
+        ratio = plain / found
+        if (abs(ratio - 1) <= error).all():
+            return base, None
+        if first < 1:
+            for factor in nice(1 / first, error[0]):
+                if (abs(ratio - factor) <= factor * error).all():
+                    return base, {"rope_type": "linear", "factor": factor}
+        else:
+            scaling = as_llama3(plain, found, None, error) or _as_yarn(plain, found, length, error)
+            if scaling is not None:
+                return base, scaling
+    return None
+
+
+def _as_yarn(
+    plain: FloatArray, found: FloatArray, length: int | None, error: FloatArray
+) -> dict[str, Any] | None:
+    ratio = plain / found
+    if ratio[-1] <= 1 + error[-1]:
+        return None
+    for factor in nice(ratio[-1], error[-1]):
+        likely = () if length is None else (round(length / factor),)
+        for truncate in (True, False):
+            for trained in (*(each for each in likely if each in _LENGTHS), *_LENGTHS):
+                scaling: dict[str, Any] = {
+                    "rope_type": "yarn",
+                    "factor": factor,
+                    "original_max_position_embeddings": trained,
+                }
+                if not truncate:
+                    scaling["truncate"] = False
+                if _is(scaling, plain, found, error):
+                    return scaling
+    return None
+
+
+def _is(scaling: dict[str, Any], plain: FloatArray, found: FloatArray, error: FloatArray) -> bool:
+    base = float(plain[-1] ** (-len(plain) / (len(plain) - 1))) if len(plain) > 1 else 1e4
+    if not base > 1:
+        return False
+    # `base` is that of `plain` but for rounding; far within the error.
+    scaled, _ = rotary_frequencies(2 * len(plain), base, scaling)
+    return bool((abs(scaled / found - 1) <= error).all())
+
+
+def _bases(found: FloatArray, error: FloatArray) -> Iterator[float]:
+    """Bases that the frequencies may have, of which the first is 1.
+
+    Each pair says between which two numbers the base is, the later the better. Pairs that a scaling
+    by bands keeps come first: as many as agree.
+    """
+    pairs = np.arange(1, len(found))
+    share = len(found) / pairs
+    logs, errors = -np.log(found[1:]) * share, (error[1:] + error[0]) * share
+    low, high = np.maximum.accumulate(logs - errors), np.minimum.accumulate(logs + errors)
+    agreeing = int(np.argmin(low <= high)) or len(pairs) if low[0] <= high[0] else 0
+    if agreeing and low[agreeing - 1] < 30 and high[agreeing - 1] > 0:
+        middle, half = np.exp((low + high) / 2), (high - low) / 2
+        yield from nice(middle[agreeing - 1], half[agreeing - 1])
+
+
+def nice(value: float, error: float) -> Iterator[float]:
+    """Numbers that are as near as this, those of few digits first, the number itself last."""
+    before = None
+    for digits in range(1, _MOST_DIGITS + 1):
+        rounded = float(f"{value:.{digits - 1}e}")
+        if abs(rounded - value) <= error * abs(value) and rounded != before:
+            yield rounded
+            before = rounded
+    yield float(value)

@@ -1,0 +1,57 @@
+"""What the package knows of a file format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .description import Description
+
+
+def _nobody(entries: Mapping[str, Any]) -> bool:
+    return False
+
+
+def _unreadable(entries: Mapping[str, Any], source: str, function: str) -> Description:
+    raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Format:
+    """A form in which files say how a model rotates.
+
+    Attributes:
+        name: what stands before the colon in ``name:path``.
+        title: its name in sentences.
+        claims: whether a mapping is of this form.
+        read: the description of a mapping, given its source and the function that errors name.
+        read_file: the same of a file that is neither JSON nor YAML.
+        read_launch: of settings that name another file, that file and overrides for it
+            (served.Launch).
+        suffixes: of such files.
+        magic: with which such a file begins.
+        takes_overrides: whether overrides of a Hugging Face configuration can be put on top.
+    """
+
+    name: str
+    title: str
+    claims: Callable[[Mapping[str, Any]], bool] = _nobody
+    read: Callable[[Mapping[str, Any], str, str], Description] = _unreadable
+    read_file: Callable[[Path, str, str], Description] | None = None
+    read_launch: Callable[[Mapping[str, Any], str], Any] | None = None
+    suffixes: tuple[str, ...] = ()
+    magic: bytes = b""
+    takes_overrides: bool = False
+
+    def is_file(self, file: Path) -> bool:
+        """Whether a file is of this form, by its name or by how it begins."""
+        if self.read_file is None:
+            return False
+        if file.suffix.lower() in self.suffixes:
+            return True
+        if not self.magic or not file.is_file():
+            return False
+        with file.open("rb") as opened:
+            return opened.read(len(self.magic)) == self.magic

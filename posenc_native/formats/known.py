@@ -1,0 +1,37 @@
+"""Descriptions of what the package itself has: presets and `Rotary`."""
+
+from __future__ import annotations
+
+from posenc_native.models.config import LayerGroup
+from posenc_native.models.presets import rotary_preset
+from posenc_native.rotary.rotary import Rotary
+
+from .description import Description
+
+
+def from_rotary(rotary: Rotary) -> Description:
+    """The description of one rotation, of no layer in particular."""
+    given = rotary._arguments()
+    del given["layout"]
+    group = LayerGroup(None, (), given)
+    return Description(repr(rotary), "Rotary", "posenc_native", "", (group,))
+
+
+def from_preset(name: str) -> Description:
+    """The description of a published model, by its name here."""
+    preset = rotary_preset(name)
+    groups = tuple(
+        LayerGroup(layer_type, (), preset.rotary_arguments(layer_type), preset.softmax_correction)
+        for layer_type in (preset.layers or (None,))
+    )
+    remarks = (f"Layers without rotary encoding: {preset.nope}.",) if preset.nope else ()
+    return Description(
+        source=name,
+        format=f"preset of {preset.source}",
+        engine="transformers",
+        model_type=name,
+        groups=groups,
+        length=preset.length,
+        remarks=remarks,
+        corrects_softmax=preset.corrects_softmax,
+    )

@@ -1,0 +1,1 @@
+"""Configurations that are published with weights: Hugging Face, Meta, Mistral, MLX."""

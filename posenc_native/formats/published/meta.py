@@ -1,0 +1,106 @@
+"""Meta's params.json of Llama checkpoints as published, read as Meta's own code reads them.
+
+Source: llama-models at commit a9c89c4, models/llama3/args.py and model.py, models/llama4/args.py
+and model.py; meta-llama/llama, llama/model.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from posenc_native.formats.description import Description, Unknown
+from posenc_native.formats.form import Format
+from posenc_native.formats.settings import (
+    Settings,
+    grouped,
+    refuse_if_none_rotates,
+    without_rotation,
+)
+
+TITLE = "Meta params.json"
+_WORDS = {
+    "layer_count": "n_layers",
+    "nope_layers": "nope_layer_interval",
+    "head_dim": "dim / n_heads",
+    "pairing": "Meta's code: complex numbers",
+    "base": "rope_theta",
+    "scaling": "use_scaled_rope",
+}
+# Widths and depths of Llama 3.2, whose factor is in no params.json.
+_LLAMA_3_2 = {(2048, 16), (3072, 28)}
+
+
+def _claims(entries: Mapping[str, Any]) -> bool:
+    inner = entries.get("model")
+    given = inner if isinstance(inner, Mapping) else entries
+    return {"dim", "n_layers", "n_heads"} <= {*given} and "model_type" not in given
+
+
+def _read(entries: Mapping[str, Any], source: str, function: str) -> Description:
+    if isinstance(entries.get("model"), Mapping):
+        entries = entries["model"]
+    given = Settings(function, entries, "params")
+    width, heads = given.count("dim"), given.count("n_heads")
+    head_dim = _head(given, width // heads)
+    layers = given.layers("n_layers")
+    llama4 = any(
+        key in given for key in ("nope_layer_interval", "attention_chunk_size", "moe_args")
+    )
+    scaled = given.flag("use_scaled_rope", False)
+    unknown, remarks = [], []
+    base = given.positive("rope_theta", 500000.0 if scaled or llama4 else 10000.0)
+    if "rope_theta" not in given:
+        said = "Meta's code takes 500,000" if scaled or llama4 else (
+            "Llama 2's code takes 10,000, Llama 3's would take 500,000"
+        )  # fmt: skip
+        unknown.append(Unknown("base", said))
+    scaling = None
+    if scaled:
+        scaling = {
+            "rope_type": "llama3",
+            "factor": given.positive("rope_scaling_factor", 16.0) if llama4 else 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": given.positive("rope_high_freq_factor", 1.0) if llama4 else 4.0,
+            "original_max_position_embeddings": 8192,
+        }
+        if not llama4 and (width, layers) in _LLAMA_3_2:
+            remarks.append(
+                "The file has the shape of Llama 3.2. Meta's code scales every Llama 3 by 8; "
+                "Hugging Face's configurations of Llama 3.2 and torchtune have 32."
+            )
+    every = given.count("nope_layer_interval") if "nope_layer_interval" in given else 0
+    rotation = {
+        "head_dim": head_dim,
+        "base": base,
+        "rotary_dim": head_dim,
+        "pairing": "interleaved",
+        "scaling": scaling,
+    }
+
+    def of_layer(i: int) -> tuple[None, dict[str, Any] | None, float]:
+        return None, None if every and (i + 1) % every == 0 else rotation, 1.0
+
+    groups = grouped(given, layers, of_layer)
+    refuse_if_none_rotates(given, groups, "nope_layer_interval")
+    return Description(
+        source=source,
+        format=TITLE,
+        engine="Meta's code",
+        model_type="llama4" if llama4 else "llama",
+        groups=groups,
+        layer_count=layers,
+        nope_layers=without_rotation(groups),
+        words=_WORDS,
+        unknown=tuple(unknown),
+        remarks=tuple(remarks),
+    )
+
+
+def _head(given: Settings, found: int) -> int:
+    if found < 2 or found % 2:
+        given.wrong("n_heads", "heads of an even number of dims", f"{found} of each")
+    return found
+
+
+FORMAT = Format("meta", TITLE, _claims, _read)

@@ -1,0 +1,124 @@
+"""Mistral's params.json, in its own words, which vLLM and mistral-inference read.
+
+Source: mistral-inference 1.6.0, args.py and transformer.py; vLLM 0.33,
+transformers_utils/configs/mistral.py; transformers, convert_ministral3_weights_to_hf.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from posenc_native.formats.description import Description, Unknown
+from posenc_native.formats.form import Format
+from posenc_native.formats.settings import Settings, check_share
+from posenc_native.models.config import LayerGroup
+
+TITLE = "Mistral params.json"
+_WORDS = {
+    "layer_count": "n_layers",
+    "head_dim": "head_dim",
+    "pairing": "Mistral's code: complex numbers",
+    "base": "rope_theta",
+    "scaling": "yarn",
+    "scale": "yarn.apply_scale",
+    "softmax_correction": "yarn.apply_scale",
+}
+_OWN = {"sliding_window", "_sliding_window", "yarn", "llama_4_scaling", "vision_encoder",
+        "multimodal", "moe", "q_lora_rank", "max_position_embeddings"}  # fmt: skip
+
+
+def _claims(entries: Mapping[str, Any]) -> bool:
+    keys = {*entries}
+    model_type = entries.get("model_type", "transformer")
+    if not (isinstance(model_type, str) and model_type == "transformer"):
+        return False
+    mistral = "hidden_dim" in keys and "head_dim" in keys
+    foreign = {"multiple_of", "ffn_dim_multiplier"} & keys
+    return {"dim", "n_layers"} <= keys and (mistral or bool(_OWN & keys)) and not foreign
+
+
+def _read(entries: Mapping[str, Any], source: str, function: str) -> Description:
+    given = Settings(function, entries, "params")
+    layers = given.layers("n_layers")
+    latent = "qk_rope_head_dim" in given
+    key = "qk_rope_head_dim" if latent else "head_dim"
+    if key in given:
+        head_dim = given.heads(key)
+    else:
+        head_dim = given.count("dim") // given.count("n_heads")
+    check_share(given, key, head_dim, head_dim)
+    unknown = []
+    base = given.positive("rope_theta", 10000.0)
+    if "rope_theta" not in given:
+        said = "vLLM takes 10,000, as Mistral 7B v0.1 was trained; mistral-inference 1,000,000"
+        unknown.append(Unknown("base", said))
+    scaling, scale, correction, remarks = _yarn(given, latent)
+    rotation: dict[str, Any] = {
+        "head_dim": head_dim,
+        "base": base,
+        "rotary_dim": head_dim,
+        "pairing": "interleaved",
+        "scaling": scaling,
+    }
+    if scale is not None:
+        rotation["scale"] = scale
+    temperature = given.inner("llama_4_scaling")
+    if temperature.entries:
+        beta = temperature.number("beta")
+        remarks.append(
+            f"llama_4_scaling has beta = {beta:g}: queries are also multiplied by 1 + beta * ln(1 "
+            "+ floor(position / original_max_position_embeddings)), which is not part of the "
+            "rotation."
+        )
+    group = LayerGroup(None, tuple(range(layers)), rotation, correction)
+    return Description(
+        source=source,
+        format=TITLE,
+        engine="vLLM",
+        model_type="mistral",
+        groups=(group,),
+        layer_count=layers,
+        length=given.length("max_position_embeddings", "max_seq_len"),
+        words=_WORDS,
+        unknown=tuple(unknown),
+        remarks=tuple(remarks),
+        latent=latent,
+        corrects_softmax=correction != 1,
+    )
+
+
+def _yarn(
+    given: Settings, latent: bool
+) -> tuple[dict[str, Any] | None, float | None, float, list[str]]:
+    """The scaling, the factor of cosine and sine, that of the softmax scale, and remarks."""
+    yarn = given.inner("yarn")
+    if not yarn.entries:
+        return None, None, 1.0, []
+    factor = yarn.positive("factor")
+    scaling: dict[str, Any] = {
+        "rope_type": "yarn",
+        "factor": factor,
+        "original_max_position_embeddings": yarn.count(
+            "original_max_position_embeddings", most=1 << 53
+        ),
+        "beta_fast": yarn.positive("beta", 32.0),
+        "beta_slow": yarn.positive("alpha", 1.0),
+    }
+    applied = yarn.flag("apply_scale", True)
+    grown = 1 + 0.1 * math.log(factor) if factor > 1 else 1.0
+    if latent:
+        return scaling, 1.0, grown**2 if applied else 1.0, []
+    if not applied:
+        return scaling, 1.0, 1.0, []
+    remarks = []
+    if "apply_scale" not in yarn:
+        remarks.append(
+            f"yarn names no apply_scale: vLLM multiplies cosines and sines by {grown:.4g} then, "
+            "Hugging Face's converter and SGLang do not."
+        )
+    return scaling, grown, 1.0, remarks
+
+
+FORMAT = Format("mistral", TITLE, _claims, _read)

@@ -1,0 +1,1 @@
+"""Settings of programs that serve: vLLM, SGLang, TensorRT-LLM."""

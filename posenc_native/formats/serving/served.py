@@ -1,0 +1,192 @@
+"""vLLM's and SGLang's settings of a server: a model, and overrides of its configuration.
+
+Source: vLLM 0.33, config/model.py (--hf-overrides), and releases up to 0.11 (--rope-scaling,
+--rope-theta); SGLang 0.5.23, utils/hf_transformers/config.py (--json-model-override-args).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple, NoReturn
+
+from posenc_native.base.arguments import wrong_type, wrong_value
+from posenc_native.formats.description import Description
+from posenc_native.formats.form import Format
+from posenc_native.formats.settings import Settings
+from posenc_native.models.config import LayerGroup
+from posenc_native.models.files import MOST_LEVELS, _is_deeper
+
+_PARTS = ("text_config", "language_config", "llm_config", "thinker_config")
+_ROTARY = ("rope_parameters", "rope_scaling")
+
+
+class Launch(NamedTuple):
+    """What a server is told.
+
+    Attributes:
+        model: the path of the model, or its configuration.
+        overrides: entries that take the place of those of its configuration.
+        length: the longest sequence that it is to serve; None if the settings do not say.
+        engine: "vLLM" or "SGLang".
+    """
+
+    model: Any
+    overrides: Mapping[str, Any]
+    length: int | None
+    engine: str
+
+
+def _claims_vllm(entries: Mapping[str, Any]) -> bool:
+    own = {"hf-overrides", "hf_overrides", "rope-scaling", "rope-theta", "max-model-len",
+           "max_model_len"}  # fmt: skip
+    return isinstance(entries.get("model"), (str, Mapping)) and bool(own & {*entries})
+
+
+def _claims_sglang(entries: Mapping[str, Any]) -> bool:
+    return bool({"model-path", "model_path"} & {*entries})
+
+
+def _read_vllm(entries: Mapping[str, Any], function: str) -> Launch:
+    given = _settings(entries, function)
+    overrides = dict(_object(given, "hf_overrides"))
+    for key in ("rope_scaling", "rope_theta"):
+        if key in given:
+            overrides[key] = _object(given, key) if key == "rope_scaling" else given[key]
+    model = given["model"] if isinstance(given["model"], Mapping) else given.text("model")
+    return Launch(model, overrides, given.length("max_model_len"), "vLLM")
+
+
+def _read_sglang(entries: Mapping[str, Any], function: str) -> Launch:
+    given = _settings(entries, function)
+    overrides = _object(given, "json_model_override_args")
+    length = given.length("context_length")
+    return Launch(given.text("model_path"), overrides, length, "SGLang")
+
+
+def _settings(entries: Mapping[str, Any], function: str) -> Settings:
+    """The settings under their names in Python, which files may write with hyphens."""
+    named = {str(key).replace("-", "_"): value for key, value in entries.items()}
+    return Settings(function, named, "settings")
+
+
+def _object(given: Settings, key: str) -> Mapping[str, Any]:
+    value = given[key]
+    if isinstance(value, str):
+        value = _json(value, given.function, given.name(key))
+    return given.inner(key).entries if value is given[key] else value
+
+
+def _json(text: str, function: str, name: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        wrong_value(function, name, "JSON", "text that is none")
+    if _is_deeper(value, MOST_LEVELS):
+        wrong_value(function, name, f"JSON of at most {MOST_LEVELS} levels", "more")
+    if not isinstance(value, dict):
+        wrong_type(function, name, "a JSON object, {...}", type(value).__name__)
+    return value
+
+
+VLLM = Format("vllm", "vLLM settings", _claims_vllm, read_launch=_read_vllm)
+SGLANG = Format("sglang", "SGLang settings", _claims_sglang, read_launch=_read_sglang)
+
+
+# Overrides
+
+
+def split_overrides(text: str, function: str) -> tuple[str, dict[str, Any]]:
+    """``path+{...}`` in two; no overrides where there are none."""
+    path, plus, rest = text.partition("+{")
+    return (path, _json("{" + rest, function, "overrides")) if plus else (text, {})
+
+
+def refuse_overrides(function: str, title: str) -> NoReturn:
+    """Raise the ValueError for overrides of what takes none."""
+    expected = "a Hugging Face configuration to go on top of"
+    wrong_value(function, "overrides", expected, title)
+
+
+def merged(entries: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration with overrides: mappings of a part into it, all else in its place.
+
+    Rotary parameters take the place of those that are there, under either name, but keep the base
+    and the share of the head unless they name their own.
+    """
+    found = dict(entries)
+    part = next((key for key in _PARTS if isinstance(found.get(key), Mapping)), None)
+    for key, value in overrides.items():
+        if key in _PARTS and isinstance(value, Mapping) and isinstance(found.get(key), Mapping):
+            found[key] = _deep(found[key], value)
+        elif part is not None and (key in _ROTARY or key == "rope_theta"):
+            found[part] = merged(found[part], {key: value})
+        elif key in _ROTARY and isinstance(value, Mapping):
+            found = _with_parameters(found, value)
+        elif key == "rope_theta" and isinstance(found.get("rope_parameters"), Mapping):
+            found["rope_parameters"] = {**found["rope_parameters"], "rope_theta": value}
+        else:
+            found[key] = value
+    return found
+
+
+def _with_parameters(entries: dict[str, Any], value: Mapping[str, Any]) -> dict[str, Any]:
+    there = next((key for key in _ROTARY if isinstance(entries.get(key), Mapping)), _ROTARY[1])
+    kept = {
+        key: each
+        for key, each in (entries.get(there) or {}).items()
+        if key in ("rope_theta", "partial_rotary_factor", "mrope_section")
+    }
+    others = {key: each for key, each in entries.items() if key not in _ROTARY}
+    return {**others, there: {**kept, **value}}
+
+
+def _deep(entries: Mapping[str, Any], value: Mapping[str, Any], levels: int = 8) -> dict[str, Any]:
+    found = dict(entries)
+    for key, each in value.items():
+        inner = found.get(key)
+        both = isinstance(each, Mapping) and isinstance(inner, Mapping) and levels > 0
+        found[key] = _deep(inner, each, levels - 1) if both else each  # type: ignore[arg-type]
+    return found
+
+
+def as_served(found: Description, launch: Launch) -> Description:
+    """The description of a model as the server rotates it."""
+    which = f": {launch.model}" if isinstance(launch.model, str) else ""
+    remarks = [f"Read as {launch.engine} loads it{which}.", *found.remarks]
+    named = [launch.overrides[key] for key in _ROTARY if key in launch.overrides]
+    if launch.engine == "vLLM" and any(
+        isinstance(each, Mapping) and "rope_theta" not in each for each in named
+    ):
+        remarks.append(
+            "The overrides name no rope_theta, and the model's is kept here. vLLM 0.33 with "
+            "transformers 5 puts them in place of all parameters, and takes 10,000: write "
+            "rope_theta beside the scaling."
+        )
+    groups = tuple(_group_as_served(group, launch, remarks) for group in found.groups)
+    return dataclasses.replace(
+        found,
+        format=f"{launch.engine} settings on a {found.format}",
+        engine=launch.engine,
+        groups=groups,
+        length=launch.length or found.length,
+        remarks=tuple(dict.fromkeys(remarks)),
+    )
+
+
+def _group_as_served(group: LayerGroup, launch: Launch, remarks: list[str]) -> LayerGroup:
+    scaling = (group.arguments or {}).get("scaling") or {}
+    if group.arguments is None or launch.engine != "vLLM":
+        return group
+    if scaling.get("rope_type") != "longrope" or launch.length is None:
+        return group
+    needed = ("short_factor", "long_factor", "original_max_position_embeddings")
+    if any(scaling.get(key) is None for key in needed):  # an error of whoever reads the scaling
+        return group
+    long = launch.length > scaling["original_max_position_embeddings"]
+    name = "long" if long else "short"
+    remarks.append(f"vLLM takes the {name} factors for every sequence, by max_model_len.")
+    one = scaling[f"{name}_factor"]
+    fixed = {**scaling, "short_factor": one, "long_factor": one}
+    return dataclasses.replace(group, arguments={**group.arguments, "scaling": fixed})

@@ -1,0 +1,182 @@
+"""TensorRT-LLM: config.json of a checkpoint, or of an engine, which holds that of its checkpoint.
+
+Source: TensorRT-LLM, models/modeling_utils.py (PretrainedConfig), layers/attention.py and
+functional.py (PositionEmbeddingType, RotaryScalingType, RopeEmbeddingUtils).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from posenc_native.formats.description import Description, Unknown
+from posenc_native.formats.form import Format
+from posenc_native.formats.settings import Settings, check_share
+from posenc_native.models.config import LayerGroup
+from posenc_native.spectra.axes import mrope_axis_map
+from posenc_native.spectra.scaling import softmax_correction
+
+TITLE = "TensorRT-LLM configuration"
+_WORDS = {
+    "layer_count": "num_hidden_layers",
+    "head_dim": "head_size",
+    "rotary_dim": "rotary_pct, rotary_dim",
+    "pairing": "position_embedding_type",
+    "base": "rotary_base",
+    "scaling": "rotary_scaling",
+    "scale": "rotary_scaling",
+    "softmax_correction": "rotary_scaling.mscale_all_dim",
+    "axis_map": "rotary_scaling.mrope_section",
+}
+_PAIRINGS = {"rope_gptj": "interleaved", "rope_gpt_neox": "half", "long_rope": "half",
+             "mrope": "half"}  # fmt: skip
+
+
+def _claims(entries: Mapping[str, Any]) -> bool:
+    if isinstance(entries.get("pretrained_config"), Mapping):
+        return True
+    return "position_embedding_type" in entries and isinstance(entries.get("architecture"), str)
+
+
+def _read(entries: Mapping[str, Any], source: str, function: str) -> Description:
+    if isinstance(entries.get("pretrained_config"), Mapping):
+        entries = entries["pretrained_config"]
+    given = Settings(function, entries, "config")
+    kind = given.text("position_embedding_type", "learned_absolute")
+    if kind not in _PAIRINGS:
+        given.wrong("position_embedding_type", f"one of {', '.join(_PAIRINGS)}", repr(kind))
+    pairing = _PAIRINGS[kind]
+    remarks = []
+    latent = "qk_rope_head_dim" in given
+    if latent:  # head_size is that of the compressed keys
+        head_dim = rotary_dim = check_share(
+            given, "qk_rope_head_dim", given.heads("qk_rope_head_dim"), 1 << 13
+        )
+        pairing = "interleaved"
+        remarks.append(
+            "The kernels of latent attention rotate neighbours, whatever position_embedding_type "
+            "says."
+        )
+    else:
+        head_dim, rotary_dim = _dims(given)
+    unknown = []
+    if "rotary_base" not in given:
+        unknown.append(Unknown("base", "TensorRT-LLM takes 10,000"))
+    scaling, scale = _scaling(given, kind)
+    rotation: dict[str, Any] = {
+        "head_dim": head_dim,
+        "base": given.positive("rotary_base", 10000.0),
+        "rotary_dim": rotary_dim,
+        "pairing": pairing,
+        "scaling": scaling,
+    }
+    if scale is not None:
+        rotation["scale"] = scale
+    section = [int(each) for each in given.inner("rotary_scaling").numbers("mrope_section", 3)]
+    if section:
+        if len(section) != 3 or sum(section) != rotary_dim // 2:
+            given.wrong("rotary_scaling", f"an mrope_section of sum {rotary_dim // 2}", section)
+        rotation["axis_map"] = mrope_axis_map(section, order="sectioned")
+    correction = 1.0
+    if latent and scaling is not None and scaling["rope_type"] == "yarn":
+        weight = given.inner("rotary_scaling").number("mscale_all_dim", 0.0)
+        correction = softmax_correction({**scaling, "mscale_all_dim": weight})
+    layers = given.layers("num_hidden_layers")
+    return Description(
+        source=source,
+        format=TITLE,
+        engine="TensorRT-LLM",
+        model_type=given.text("architecture", ""),
+        groups=(LayerGroup(None, tuple(range(layers)), rotation, correction),),
+        layer_count=layers,
+        length=given.length("max_position_embeddings"),
+        words=_WORDS,
+        unknown=tuple(unknown),
+        remarks=tuple(remarks),
+        corrects_softmax=correction != 1,
+        latent=latent,
+    )
+
+
+def _dims(given: Settings) -> tuple[int, int]:
+    if "head_size" in given:
+        head_dim = given.heads("head_size")
+    else:
+        head_dim = given.count("hidden_size") // given.count("num_attention_heads")
+    if "rotary_dim" in given:
+        key, rotary_dim = "rotary_dim", given.count("rotary_dim")
+    elif "rotary_pct" in given:
+        key, share = "rotary_pct", given.positive("rotary_pct")
+        if share > 1:
+            given.wrong(key, "a share of the head, at most 1", share)
+        rotary_dim = int(head_dim * share)
+    else:
+        key, rotary_dim = "rotary_embedding_dim", given.count("rotary_embedding_dim", head_dim)
+    return head_dim, check_share(given, key, rotary_dim, head_dim)
+
+
+def _scaling(given: Settings, kind: str) -> tuple[dict[str, Any] | None, float | None]:
+    if kind == "long_rope":
+        return _longrope(given)
+    inner = given.inner("rotary_scaling")
+    name = inner.text("type", inner.text("rope_type", "none"))
+    if name in ("none", "default", "mrope"):
+        return None, None
+    factor = inner.positive("factor", 8.0 if name == "llama3" else 1.0)
+    trained = "original_max_position_embeddings"
+    if name == "linear":
+        return {"rope_type": name, "factor": factor}, None
+    if name == "dynamic":
+        if "alpha" in inner:
+            return {"rope_type": "ntk_alpha", "alpha": inner.positive("alpha")}, None
+        length = given.count("max_position_embeddings", most=1 << 53)
+        return {"rope_type": name, "factor": factor, "max_position_embeddings": length}, None
+    if name == "llama3":
+        return {
+            "rope_type": name,
+            "factor": factor,
+            "low_freq_factor": inner.positive("low_freq_factor", 1.0),
+            "high_freq_factor": inner.positive("high_freq_factor", 4.0),
+            trained: inner.count(trained, 8192, 1 << 53),
+        }, None
+    if name == "yarn":
+        weights = [
+            inner.weight(key, value) for key, value in (("mscale", 1.0), ("mscale_all_dim", 0.0))
+        ]
+        grown = [1 + 0.1 * each * math.log(factor) if factor > 1 else 1.0 for each in weights]
+        scaling = {
+            "rope_type": name,
+            "factor": factor,
+            trained: inner.count(trained, 4096, 1 << 53),
+            "beta_fast": inner.positive("beta_fast", 32.0),
+            "beta_slow": inner.positive("beta_slow", 1.0),
+        }
+        return scaling, grown[0] / grown[1]
+    known = "none, linear, dynamic, llama3, yarn, mrope"
+    return inner.wrong("type", f"one of {known}", repr(name))
+
+
+def _longrope(given: Settings) -> tuple[dict[str, Any] | None, float | None]:
+    lists = {
+        name: given.numbers(f"longrope_scaling_{name}_factors", 1 << 12)
+        for name in ("short", "long")
+    }
+    if not all(lists.values()):
+        return None, None
+    scaling: dict[str, Any] = {
+        "rope_type": "longrope",
+        "short_factor": lists["short"],
+        "long_factor": lists["long"],
+        "original_max_position_embeddings": given.count(
+            "original_max_position_embeddings", most=1 << 53
+        ),
+        "max_position_embeddings": given.length("max_position_embeddings"),
+    }
+    for name in ("short", "long"):
+        if f"longrope_{name}_mscale" in given:
+            scaling[f"{name}_mscale"] = given.positive(f"longrope_{name}_mscale")
+    return scaling, None
+
+
+FORMAT = Format("tensorrt-llm", TITLE, _claims, _read)

@@ -1,0 +1,1 @@
+"""Settings of programs that train: Megatron-LM, torchtitan, torchtune."""

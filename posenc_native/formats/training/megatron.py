@@ -1,0 +1,274 @@
+"""Megatron-LM: the arguments of a run, or the model of a NeMo or Megatron-Bridge YAML.
+
+Source: Megatron-LM at commit d98e8a64, training/arguments.py, core/transformer/
+transformer_config.py, core/models/common/embeddings/ and core/transformer/
+multi_latent_attention.py; Megatron-Bridge at commit 067f987d, models/gpt_provider.py.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from posenc_native.formats.description import Description, Unknown
+from posenc_native.formats.form import Format
+from posenc_native.formats.settings import (
+    Settings,
+    check_share,
+    grouped,
+    refuse_if_none_rotates,
+    without_rotation,
+)
+from posenc_native.models.entries import HEAD_LIMIT, LAYER_LIMIT
+from posenc_native.spectra.axes import mrope_axis_map
+
+TITLE = "Megatron-LM arguments"
+WORDS = {
+    "layer_count": "num_layers",
+    "nope_layers": "no_rope_freq",
+    "head_dim": "kv_channels",
+    "rotary_dim": "rotary_percent",
+    "pairing": "rotary_interleaved",
+    "base": "rotary_base",
+    "scaling": "use_rope_scaling, rotary_scaling_factor",
+    "scale": "mscale, mscale_all_dim",
+    "softmax_correction": "mscale_all_dim",
+    "axis_map": "mrope_section",
+}
+# Names in NeMo and Megatron-Bridge of what Megatron-LM calls otherwise.
+_OTHER_NAMES = {
+    "rope_scaling": "use_rope_scaling",
+    "seq_len_interpolation_factor": "rotary_seq_len_interpolation_factor",
+    "rotary_percentage": "rotary_percent",
+}
+
+
+def _model(entries: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The model's part, its nested parts beside each other."""
+    for key in ("args", "model", "config"):
+        if isinstance(entries.get(key), Mapping):
+            entries = entries[key]
+    found: dict[str, Any] = {}
+    for key in ("config", "transformer"):
+        if isinstance(entries.get(key), Mapping):
+            found |= entries[key]
+    return {**found, **entries}
+
+
+def _claims(entries: Mapping[str, Any]) -> bool:
+    keys = {*_model(entries)}
+    own = {"rotary_base", "rotary_percent", "rotary_percentage", "rotary_interleaved",
+           "position_embedding_type", "multi_latent_attention", "no_rope_freq"}  # fmt: skip
+    return {"num_layers", "hidden_size"} <= keys and bool(own & keys)
+
+
+def _read(entries: Mapping[str, Any], source: str, function: str) -> Description:
+    named = {_OTHER_NAMES.get(key, key): value for key, value in _model(entries).items()}
+    given = Settings(function, named, "arguments")
+    bridge = "_target_" in given or "_builder_" in given
+    latent = given.flag("multi_latent_attention", False)
+    kind = given.text("position_embedding_type", "learned_absolute")
+    if given.flag("use_rotary_position_embeddings", False):
+        kind = "rope"
+    known = ("rope", "yarn", "mrope")
+    if not latent and kind not in known:
+        given.wrong("position_embedding_type", f"one of {', '.join(known)}", repr(kind))
+    layers = given.layers("num_layers")
+    unknown: list[Unknown] = []
+    remarks: list[str] = []
+    if "rotary_base" not in given:
+        unknown.append(Unknown("base", "Megatron takes 10,000"))
+    base = given.positive("rotary_base", 10000.0)
+    if latent:
+        rotation, correction = _of_latent(given, base, bridge)
+        skipped: list[bool] = []
+    else:
+        rotation, correction = _of_heads(given, base, kind, bridge, remarks), 1.0
+        skipped = _skipped(given, layers)
+
+    def of_layer(i: int) -> tuple[None, dict[str, Any] | None, float]:
+        return (None, None, 1.0) if skipped and skipped[i] else (None, rotation, correction)
+
+    groups = grouped(given, layers, of_layer)
+    refuse_if_none_rotates(given, groups, "no_rope_freq")
+    return Description(
+        source=source,
+        format="Megatron-Bridge or NeMo YAML" if bridge else TITLE,
+        engine="Megatron",
+        model_type="",
+        groups=groups,
+        layer_count=layers,
+        length=given.length("max_position_embeddings", "seq_length"),
+        nope_layers=without_rotation(groups),
+        words=WORDS,
+        unknown=tuple(unknown),
+        remarks=tuple(remarks),
+        latent=latent,
+        corrects_softmax=correction != 1,
+    )
+
+
+def _of_heads(
+    given: Settings, base: float, kind: str, bridge: bool, remarks: list[str]
+) -> dict[str, Any]:
+    if "kv_channels" in given:
+        head_dim = given.heads("kv_channels")
+    else:
+        head_dim = given.count("hidden_size") // given.count("num_attention_heads")
+    rotary_dim = head_dim
+    share = given.positive("rotary_percent", 1.0)
+    if share < 1 and kind != "yarn":
+        rotary_dim = int(head_dim * share)
+    if share > 1:
+        given.wrong("rotary_percent", "a share of the head, at most 1", share)
+    check_share(given, "rotary_percent", rotary_dim, head_dim)
+    result: dict[str, Any] = {
+        "head_dim": head_dim,
+        "base": base,
+        "rotary_dim": rotary_dim,
+        "pairing": "interleaved" if given.flag("rotary_interleaved", False) else "half",
+        "scaling": None,
+    }
+    if kind == "mrope":
+        section = [int(each) for each in given.numbers("mrope_section", 3, 3)]
+        if min(section) < 0 or sum(section) != rotary_dim // 2:
+            given.wrong("mrope_section", f"3 numbers with the sum {rotary_dim // 2}", section)
+        result["axis_map"] = mrope_axis_map(section, order="sectioned")
+    if kind == "yarn":
+        return result | _yarn(given, "yarn_" if "yarn_rotary_scaling_factor" in given else "")
+    linear = given.positive("rotary_seq_len_interpolation_factor", 1.0)
+    if given.flag("use_rope_scaling", False):
+        factor = given.positive("rope_scaling_factor", 1.0 if bridge else 8.0)
+        result["scaling"] = {
+            "rope_type": "llama3",
+            "factor": factor,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        }
+        if not bridge and factor != 8:
+            remarks.append(
+                f"rope_scaling_factor is {factor:g}, but pretrain_gpt does not pass it on: a model "
+                "that was trained by it was scaled by 8."
+            )
+    elif linear != 1:
+        result["scaling"] = {"rope_type": "linear", "factor": linear}
+    return result
+
+
+def _yarn(given: Settings, prefix: str, truncate: bool | None = None) -> dict[str, Any]:
+    """Scaling and scale; `prefix` is that of the names in newer releases."""
+
+    def name(key: str) -> str:
+        return f"yarn_{key}" if f"yarn_{key}" in given or prefix else key
+
+    factor = given.positive(name("rotary_scaling_factor"), 1.0)
+    scaling: dict[str, Any] = {
+        "rope_type": "yarn",
+        "factor": factor,
+        "original_max_position_embeddings": given.count(
+            name("original_max_position_embeddings"), 4096, 1 << 53
+        ),
+        "beta_fast": given.positive(name("beta_fast"), 32.0),
+        "beta_slow": given.positive(name("beta_slow"), 1.0),
+    }
+    rounds = (
+        given.flag(name("correction_range_round_to_int"), True) if truncate is None else truncate
+    )
+    if not rounds:
+        scaling["truncate"] = False
+    keys = name("mscale"), name("mscale_all_dim")
+    if all(key in given for key in keys):
+        above, below = (_grown(factor, given.weight(key)) for key in keys)
+    else:
+        above, below = _grown(factor, 1.0), 1.0
+    return {"scaling": scaling, "scale": above / below}
+
+
+def _of_latent(given: Settings, base: float, bridge: bool) -> tuple[dict[str, Any], float]:
+    """Of multi-head latent attention: YaRN unless rope_type says otherwise."""
+    dim = given.count("qk_pos_emb_head_dim", 64, HEAD_LIMIT)
+    check_share(given, "qk_pos_emb_head_dim", dim, HEAD_LIMIT)
+    kind = given.one_of("rope_type", ("rope", "yarn"), "yarn")
+    factor = given.positive("rotary_scaling_factor", 40.0 if bridge else 1.0)
+    result: dict[str, Any] = {
+        "head_dim": dim,
+        "base": base,
+        "rotary_dim": dim,
+        "pairing": "interleaved",
+        "scaling": None,
+    }
+    if kind == "yarn":
+        with_defaults = {
+            "rotary_scaling_factor": factor, "mscale": 1.0, "mscale_all_dim": 0.0,
+            **{key: each for key, each in given.entries.items() if each is not None},
+        }  # fmt: skip
+        result |= _yarn(Settings(given.function, with_defaults, given.place), "", truncate=True)
+    return result, _grown(factor, given.weight("mscale_all_dim", 0.0)) ** 2
+
+
+def _skipped(given: Settings, layers: int) -> list[bool]:
+    """Which layers do not rotate: every n-th, or a list by layer; empty if all do."""
+    key = "no_rope_freq"
+    rule = given[key]
+    if rule is None:
+        return []
+    if isinstance(rule, str):
+        rule = _pattern(given, key, rule)
+    if isinstance(rule, int) and not isinstance(rule, bool):
+        every = given.count(key) if isinstance(given[key], int) else rule
+        return [(i + 1) % every == 0 for i in range(layers)]
+    if not isinstance(rule, (list, tuple)) or len(rule) != layers:
+        got = f"{len(rule)} entries" if isinstance(rule, (list, tuple)) else type(rule).__name__
+        given.wrong(key, f"an int or an entry for each of {layers} layers", got)
+    if not all(isinstance(each, int) for each in rule):  # bool is one
+        given.wrong(key, "0 or 1 for each layer", "others")
+    return [bool(each) for each in rule]
+
+
+def _pattern(given: Settings, key: str, text: str) -> Any:
+    """A number, or sums and products of lists of 0 and 1 ("([0]*3+[1]*1)*8"): nothing is run."""
+    expected = "a number, or lists of 0 and 1 with + and *"
+    if len(text) > 1024:
+        given.wrong(key, expected, f"{len(text)} characters")
+
+    def value(node: ast.expr) -> Any:
+        if isinstance(node, ast.Constant) and type(node.value) is int:
+            return node.value
+        if isinstance(node, ast.List):
+            return [value(each) for each in node.elts]
+        if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Mult)):
+            one, other = value(node.left), value(node.right)
+            if isinstance(node.op, ast.Add) and isinstance(one, list) and isinstance(other, list):
+                found = one + other
+            elif isinstance(node.op, ast.Mult) and isinstance(one, list) != isinstance(other, list):
+                times = other if isinstance(one, list) else one
+                whole = one if isinstance(one, list) else other
+                if not 0 <= times * len(whole) <= LAYER_LIMIT:
+                    given.wrong(key, f"at most {LAYER_LIMIT} layers", "more")
+                found = whole * times
+            else:
+                given.wrong(key, expected, repr(text[:64]))
+            if len(found) > LAYER_LIMIT:
+                given.wrong(key, f"at most {LAYER_LIMIT} layers", "more")
+            return found
+        return given.wrong(key, expected, repr(text[:64]))
+
+    try:
+        found = value(ast.parse(text, mode="eval").body)
+    except (SyntaxError, RecursionError, MemoryError, ValueError) as error:
+        if hasattr(error, "fault"):
+            raise
+        given.wrong(key, expected, repr(text[:64]))
+    if isinstance(found, int) and not 1 <= found <= LAYER_LIMIT:
+        given.wrong(key, f"a number in 1 .. {LAYER_LIMIT}", found)
+    return found
+
+
+def _grown(factor: float, weight: float) -> float:
+    return 1 + 0.1 * weight * math.log(factor) if factor > 1 else 1.0
+
+
+FORMAT = Format("megatron", TITLE, _claims, _read)

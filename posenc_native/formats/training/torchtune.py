@@ -1,0 +1,104 @@
+"""torchtune: the builder of a model and its arguments, as a recipe's YAML or JSON names them.
+
+Source: torchtune 0.6.1, models/*/_component_builders.py and _model_builders.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from posenc_native.formats.description import Description, Unknown
+from posenc_native.formats.form import Format
+from posenc_native.formats.settings import Settings, check_share
+from posenc_native.models.config import LayerGroup
+
+TITLE = "torchtune settings"
+_WORDS = {
+    "layer_count": "num_layers",
+    "head_dim": "embed_dim / num_heads or head_dim",
+    "pairing": "the builder's code",
+    "base": "rope_base",
+    "scaling": "scale_factor",
+}
+# For each family of builders the pairing, the base and the factor of Llama 3's scaling.
+_BUILDERS: dict[str, tuple[str, float, float | None]] = {
+    "llama2": ("interleaved", 1e4, None),
+    "code_llama2": ("interleaved", 1e6, None),
+    "llama3": ("interleaved", 5e5, None),
+    "llama3_1": ("interleaved", 5e5, 8.0),
+    "llama3_2": ("interleaved", 5e5, 32.0),
+    "mistral": ("interleaved", 1e4, None),
+    "gemma": ("interleaved", 1e4, None),
+    "gemma2": ("interleaved", 1e4, None),
+    "phi3": ("half", 1e4, None),
+    "phi4": ("half", 1e4, None),
+    "qwen2": ("half", 1e6, None),
+    "qwen2_5": ("half", 1e6, None),
+}
+
+
+def _component(entries: Mapping[str, Any]) -> Any:
+    model = entries.get("model")
+    given = model if isinstance(model, Mapping) and "_component_" in model else entries
+    return given.get("_component_"), given
+
+
+def _claims(entries: Mapping[str, Any]) -> bool:
+    name, _ = _component(entries)
+    return isinstance(name, str) and name.startswith("torchtune.")
+
+
+def _read(entries: Mapping[str, Any], source: str, function: str) -> Description:
+    name, inner = _component(entries)
+    given = Settings(function, inner, "settings")
+    parts = given.text("_component_").split(".")
+    family = parts[2] if len(parts) > 3 and parts[1] == "models" else ""
+    if family not in _BUILDERS:
+        known = ", ".join(f"torchtune.models.{each}" for each in _BUILDERS)
+        given.wrong("_component_", f"a builder of {known}", repr(name))
+    if "embed_dim" not in given and "head_dim" not in given:
+        expected = "the builder's arguments beside it (embed_dim, num_heads, num_layers, rope_base)"
+        given.wrong("_component_", expected, f"{parts[-1]}, which has them in its code")
+    pairing, base, factor = _BUILDERS[family]
+    if "head_dim" in given:
+        head_dim = given.heads("head_dim")
+    else:
+        head_dim = given.count("embed_dim") // given.count("num_heads")
+    check_share(given, "num_heads", head_dim, head_dim)
+    scaling = None
+    if factor is not None:
+        scaling = {
+            "rope_type": "llama3",
+            "factor": given.positive("scale_factor", factor),
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        }
+    unknown = []
+    if "rope_base" not in given:
+        unknown.append(Unknown("base", f"torchtune's {family} takes {base:,.0f}"))
+    layers = given.layers("num_layers") if "num_layers" in given else None
+    if layers is None:
+        unknown.append(Unknown("layer_count"))
+    rotation = {
+        "head_dim": head_dim,
+        "base": given.positive("rope_base", base),
+        "rotary_dim": head_dim,
+        "pairing": pairing,
+        "scaling": scaling,
+    }
+    return Description(
+        source=source,
+        format=TITLE,
+        engine="torchtune",
+        model_type=family,
+        groups=(LayerGroup(None, tuple(range(layers or 0)), rotation),),
+        layer_count=layers,
+        length=given.length("max_seq_len"),
+        words=_WORDS,
+        unknown=tuple(unknown),
+    )
+
+
+FORMAT = Format("torchtune", TITLE, _claims, _read)

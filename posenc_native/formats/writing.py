@@ -1,0 +1,405 @@
+"""A description in the words of an engine, or what these cannot say.
+
+Each writer gives entries and, in sentences, what is lost. Entries that one writes the reader of the
+same format reads: tests/formats/test_writing.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from posenc_native.rotary.rotary import Rotary
+from posenc_native.spectra.frequencies import rounded_frequencies
+from posenc_native.spectra.scaling import rotary_frequencies
+
+from .binary.gguf import architectures
+from .description import Description
+
+
+@dataclass
+class Written:
+    """Entries of a file, and what they cannot say.
+
+    Attributes:
+        entries: names and values, as the format has them.
+        lost: a sentence for each fact of the description that the format has no words for.
+    """
+
+    entries: dict[str, Any] = field(default_factory=dict)
+    lost: list[str] = field(default_factory=list)
+
+
+def write(description: Description, form: str) -> Written:
+    """A description in the words of "hf", "gguf", "megatron" or "mistral"."""
+    result = Written()
+    WRITERS[form](description, result)
+    return result
+
+
+def _rotations(description: Description) -> dict[str | None, Rotary]:
+    """The rotation of each layer type, of those that rotate."""
+    return {
+        group.layer_type: Rotary(**group.arguments)
+        for group in description.groups
+        if group.arguments is not None
+    }
+
+
+def _one_rotation(description: Description, result: Written, form: str) -> Rotary:
+    found = list(_rotations(description).values())
+    if any(rotary != found[0] for rotary in found):
+        result.lost.append(f"{form} has one rotation for all layers; here is that of the first.")
+    return found[0]
+
+
+def _without(description: Description, result: Written, form: str) -> None:
+    if description.nope_layers or description.unnumbered_without:
+        result.lost.append(f"{form} does not say which layers do not rotate: its code knows.")
+    numbers = {i for group in description.groups for i in group.layers}
+    if numbers and len(numbers) != description.layer_count:
+        result.lost.append(f"{form} does not say which layers have attention: its code knows.")
+
+
+def yarn_magnitude(name: str, factor: float, weight: float) -> float:
+    """What llama.cpp's YaRN multiplies cosines and sines by; `weight` is mscale_all_dim."""
+
+    def grown(by: float) -> float:
+        return 1 + 0.1 * by * math.log(factor) if factor > 1 else 1.0
+
+    if weight == 0:
+        return grown(1.0)
+    return grown(weight if name == "deepseek2" and weight != 1 else 1.0) / grown(weight)
+
+
+def _usual_scale(rotary: Rotary) -> float:
+    """The factor of cosine and sine that follows from the scaling alone."""
+    scaling = {k: v for k, v in (rotary.scaling or {}).items() if k not in _FACTORS}
+    if not scaling:
+        return 1.0
+    return rotary_frequencies(rotary.rotary_dim, rotary.base, scaling)[1]
+
+
+_FACTORS = ("attention_factor", "mscale", "mscale_all_dim", "short_mscale", "long_mscale")
+
+
+def _write_hf(description: Description, result: Written) -> None:
+    rotations = _rotations(description)
+    first = next(iter(rotations.values()))
+    entries: dict[str, Any] = {"head_dim": first.head_dim}
+    if description.model_type and description.entries:
+        entries["model_type"] = description.model_type
+    if description.layer_count:
+        entries["num_hidden_layers"] = description.layer_count
+    if description.length:
+        entries["max_position_embeddings"] = description.length
+    if any(rotary.head_dim != first.head_dim for rotary in rotations.values()):
+        result.lost.append("Heads of different widths.")
+    parameters = {name: _hf_parameters(rotary, result) for name, rotary in rotations.items()}
+    if len({repr(each) for each in parameters.values()}) == 1:
+        entries["rope_parameters"] = next(iter(parameters.values()))
+    else:
+        entries["rope_parameters"] = {str(name): each for name, each in parameters.items()}
+    types = _layer_types(description)
+    if types:
+        entries["layer_types"] = types
+    if description.nope_layers and description.layer_count:
+        skipped = {*description.nope_layers}
+        entries["no_rope_layers"] = [int(i not in skipped) for i in range(description.layer_count)]
+    result.entries = entries
+    if any(rotary.pairing != "half" for rotary in rotations.values()):
+        result.lost.append(
+            "The pairing (interleaved): transformers has it in the code of a model, and most "
+            "models pair halves."
+        )
+    if any(rotary.rotary_start for rotary in rotations.values()):
+        result.lost.append("The rotated dims are the last of a head.")
+    if any(group.softmax_correction != 1 for group in description.groups):
+        result.lost.append("The softmax correction, which the code of a model applies.")
+
+
+def _layer_types(description: Description) -> list[str]:
+    names = {
+        i: group.layer_type
+        for group in description.groups
+        for i in group.layers
+        if group.layer_type
+    }
+    count = description.layer_count
+    if not count or len({*names.values()}) < 2:
+        return []
+    return [names.get(i) or "linear_attention" for i in range(count)]
+
+
+def _hf_parameters(rotary: Rotary, result: Written) -> dict[str, Any]:
+    if "inv_freq" in rotary._given:
+        result.lost.append("Frequencies that no base and scaling give.")
+        return {"rope_type": "default"}
+    found: dict[str, Any] = {"rope_theta": rotary.base, "rope_type": "default"}
+    found |= {k: v for k, v in (rotary.scaling or {}).items() if k != "seq_len"}
+    if rotary.rotary_dim != rotary.head_dim:
+        found["partial_rotary_factor"] = rotary.rotary_dim / rotary.head_dim
+    if not math.isclose(rotary.scale, _usual_scale(rotary), rel_tol=1e-9):
+        if found["rope_type"] in ("yarn", "longrope"):
+            for key in _FACTORS:
+                found.pop(key, None)
+            found["attention_factor"] = rotary.scale
+        else:
+            result.lost.append(f"The factor {rotary.scale:g} of cosines and sines.")
+    if rotary.axis_map is not None:
+        counts = np.bincount(rotary.axis_map)
+        turns = int((np.diff(rotary.axis_map) != 0).sum()) + 1
+        found["mrope_section"] = counts.tolist()
+        if turns > len(counts):
+            found["mrope_interleaved"] = True
+        if len(counts) != 3:
+            result.lost.append(f"Position axes other than 3: {len(counts)}.")
+    return found
+
+
+def _write_gguf(description: Description, result: Written) -> None:
+    form = "GGUF"
+    known = architectures()
+    fits = (
+        name
+        for name, row in known.items()
+        if description.model_type in (name, *row.get("models", ())) and row["rope"] != "none"
+    )
+    name = next(fits, None)
+    if name is None:
+        name = "llama"
+        result.lost.append(
+            f"An architecture of llama.cpp for {description.model_type or 'this model'}: here it "
+            "is called llama."
+        )
+    row = known[name]
+    rotations = _rotations(description)
+    rotary = rotations.get("full_attention") or next(iter(rotations.values()))
+    entries: dict[str, Any] = {
+        "general.architecture": name,
+        f"{name}.attention.key_length": rotary.head_dim,
+        f"{name}.rope.dimension_count": rotary.rotary_dim,
+    }
+    if description.layer_count:
+        entries[f"{name}.block_count"] = description.layer_count
+    if description.length:
+        entries[f"{name}.context_length"] = description.length
+    neighbours = row["rope"] == "norm"
+    if neighbours != (rotary.pairing == "interleaved"):
+        weights = "permuted, as its converter does" if row.get("permuted") else "in that order"
+        result.lost.append(
+            f"The pairing {rotary.pairing}: llama.cpp's {name} rotates "
+            f"{'neighbours' if neighbours else 'halves'}, so the weights of queries and keys have "
+            f"to be {weights}."
+        )
+    prefix = f"{name}.rope."
+    _gguf_rotation(rotary, row, name, entries, result)
+    corrected = any(group.softmax_correction != 1 for group in description.groups)
+    if corrected and not (row.get("latent") and "log_multiplier" in row):
+        result.lost.append("The softmax correction.")
+    sliding = rotations.get("sliding_attention")
+    if sliding is not None and sliding != rotary:
+        if row.get("window", {}).get("base") == "own" and "inv_freq" not in sliding._given:
+            entries[f"{prefix}freq_base_swa"] = sliding.base
+            if sliding.scaling is not None:
+                result.lost.append("The scaling of the sliding layers.")
+        else:
+            result.lost.append(f"A rotation of their own for the sliding layers of {name}.")
+        entries[f"{name}.attention.sliding_window"] = 1
+        result.lost.append("The width of the window: sliding_window stands for it.")
+        types = _layer_types(description)
+        if types:
+            key = f"{name}.attention.sliding_window_pattern"
+            entries[key] = [kind == "sliding_attention" for kind in types]
+        else:
+            result.lost.append("Which layers slide.")
+    _without(description, result, form)
+    result.entries = entries
+
+
+def _gguf_rotation(
+    rotary: Rotary,
+    row: Mapping[str, Any],
+    name: str,
+    entries: dict[str, Any],
+    result: Written,
+) -> None:
+    prefix, scaling = f"{name}.rope.", rotary.scaling or {}
+    usual = 1.0
+    kind = scaling.get("rope_type", "default")
+    if "inv_freq" in rotary._given:
+        plain = rounded_frequencies(rotary.rotary_dim, 10000.0)
+        entries[f"{prefix}freq_base"] = 10000.0
+        entries["rope_freqs.weight"] = (plain / np.maximum(rotary.inv_freq, 1e-30)).tolist()
+    else:
+        entries[f"{prefix}freq_base"] = rotary.base
+    if kind == "linear":
+        entries[f"{prefix}scaling.type"] = "linear"
+        entries[f"{prefix}scaling.factor"] = scaling["factor"]
+    elif kind == "yarn":
+        entries[f"{prefix}scaling.type"] = "yarn"
+        entries[f"{prefix}scaling.factor"] = scaling.get("factor", 1.0)
+        trained = scaling.get("original_max_position_embeddings")
+        entries[f"{prefix}scaling.original_context_length"] = trained
+        weight = scaling.get("mscale_all_dim") or 0.0
+        if weight and "log_multiplier" in row:
+            key = f"{prefix}scaling.yarn_log_multiplier"
+            entries[key] = weight / row["log_multiplier"]
+        else:
+            weight = 0.0
+        usual = yarn_magnitude(name, scaling.get("factor", 1.0), weight)
+        bounds = scaling.get("beta_fast", 32), scaling.get("beta_slow", 1)
+        if bounds != (32, 1) and not row.get("reads_betas"):
+            result.lost.append("beta_fast and beta_slow other than 32 and 1.")
+        if not scaling.get("truncate", True):
+            result.lost.append("Bounds of YaRN's blend that are not rounded (truncate false).")
+    elif kind == "longrope":
+        entries[f"{prefix}scaling.type"] = "longrope"
+        trained = scaling.get("original_max_position_embeddings")
+        entries[f"{prefix}scaling.original_context_length"] = trained
+        for length in ("short", "long"):
+            entries[f"rope_factors_{length}.weight"] = list(scaling[f"{length}_factor"])
+    elif kind == "dynamic":
+        result.lost.append("Frequencies that change with the length (dynamic).")
+    elif kind != "default":
+        plain = rounded_frequencies(rotary.rotary_dim, rotary.base)
+        factors = np.where(rotary.inv_freq > 0, plain / np.maximum(rotary.inv_freq, 1e-300), 1e30)
+        entries["rope_freqs.weight"] = factors.tolist()
+    if "rope_freqs.weight" in entries and "rope_freqs" not in row:
+        result.lost.append("rope_freqs.weight, which llama.cpp does not read for it.")
+    if not math.isclose(rotary.scale, usual, rel_tol=1e-9):
+        entries[f"{prefix}scaling.attn_factor"] = rotary.scale / usual
+    if rotary.axis_map is not None:
+        counts = np.bincount(rotary.axis_map).tolist()
+        entries[f"{prefix}dimension_sections"] = [*counts, 0, 0, 0, 0][:4]
+        if row["rope"] not in ("mrope", "imrope"):
+            result.lost.append("Several position axes.")
+
+
+def _write_megatron(description: Description, result: Written) -> None:
+    form = "Megatron"
+    rotary = _one_rotation(description, result, form)
+    entries: dict[str, Any] = {
+        "position_embedding_type": "rope",
+        "kv_channels": rotary.head_dim,
+        "rotary_percent": rotary.rotary_dim / rotary.head_dim,
+        "rotary_interleaved": rotary.pairing == "interleaved",
+    }
+    if "inv_freq" in rotary._given:
+        result.lost.append("Frequencies that no base and scaling give.")
+    else:
+        entries["rotary_base"] = rotary.base
+    count = description.layer_count
+    if count:
+        entries["num_layers"] = count
+    if description.length:
+        entries["max_position_embeddings"] = description.length
+    scaling = rotary.scaling or {}
+    kind = scaling.get("rope_type", "default")
+    scale = 1.0
+    if kind == "llama3":
+        fixed = {"low_freq_factor": 1, "high_freq_factor": 4}
+        fixed["original_max_position_embeddings"] = 8192
+        if any(scaling.get(key) != value for key, value in fixed.items()):
+            result.lost.append("Bounds of Llama 3's scaling other than 1, 4 and 8192 positions.")
+        entries |= {"use_rope_scaling": True, "rope_scaling_factor": scaling["factor"]}
+    elif kind == "linear":
+        factor = scaling["factor"]
+        if factor != int(factor):
+            result.lost.append("A linear factor that is no int.")
+        entries["rotary_seq_len_interpolation_factor"] = int(factor)
+    elif kind == "yarn":
+        scale = _usual_scale(rotary)
+        entries |= {
+            "position_embedding_type": "yarn",
+            "yarn_rotary_scaling_factor": scaling.get("factor", 1.0),
+            "yarn_original_max_position_embeddings": scaling["original_max_position_embeddings"],
+            "yarn_beta_fast": scaling.get("beta_fast", 32.0),
+            "yarn_beta_slow": scaling.get("beta_slow", 1.0),
+            "yarn_correction_range_round_to_int": bool(scaling.get("truncate", True)),
+        }
+        if rotary.pairing == "interleaved" or rotary.rotary_dim != rotary.head_dim:
+            result.lost.append("YaRN of neighbours, or of a part of the head.")
+        if math.isclose(rotary.scale, 1.0):
+            entries |= {"yarn_mscale": 1.0, "yarn_mscale_all_dim": 1.0}
+            scale = 1.0
+    elif kind != "default":
+        result.lost.append(f"The scaling {kind}.")
+    if not math.isclose(rotary.scale, scale, rel_tol=1e-9):
+        result.lost.append(f"The factor {rotary.scale:g} of cosines and sines.")
+    if rotary.axis_map is not None:
+        counts = np.bincount(rotary.axis_map).tolist()
+        blocks = int((np.diff(rotary.axis_map) != 0).sum()) + 1 == len(counts) == 3
+        if blocks:
+            entries |= {"position_embedding_type": "mrope", "mrope_section": counts}
+        else:
+            result.lost.append("Position axes that take turns, or other than 3.")
+    if rotary.rotary_start:
+        result.lost.append("The rotated dims are the last of a head.")
+    if description.nope_layers and count:
+        skipped = {*description.nope_layers}
+        entries["no_rope_freq"] = [int(i in skipped) for i in range(count)]
+    else:
+        _without(description, result, form)
+    if any(group.softmax_correction != 1 for group in description.groups):
+        result.lost.append("The softmax correction, outside of latent attention.")
+    result.entries = entries
+
+
+def _write_mistral(description: Description, result: Written) -> None:
+    form = "params.json"
+    rotary = _one_rotation(description, result, form)
+    entries: dict[str, Any] = {"head_dim": rotary.head_dim}
+    if description.layer_count:
+        entries["n_layers"] = description.layer_count
+    if description.length:
+        entries["max_position_embeddings"] = description.length
+    if "inv_freq" in rotary._given:
+        result.lost.append("Frequencies that no base and scaling give.")
+    else:
+        entries["rope_theta"] = rotary.base
+    scaling = rotary.scaling or {}
+    kind = scaling.get("rope_type", "default")
+    scale = 1.0
+    if kind == "yarn":
+        usual = _usual_scale(rotary)
+        applies = math.isclose(rotary.scale, usual, rel_tol=1e-9)
+        scale = usual if applies else 1.0
+        entries["yarn"] = {
+            "factor": scaling.get("factor", 1.0),
+            "original_max_position_embeddings": scaling["original_max_position_embeddings"],
+            "beta": scaling.get("beta_fast", 32.0),
+            "alpha": scaling.get("beta_slow", 1.0),
+            "apply_scale": applies,
+        }
+        if not scaling.get("truncate", True):
+            result.lost.append("Bounds of YaRN's blend that are not rounded (truncate false).")
+    elif kind != "default":
+        result.lost.append(f"The scaling {kind}.")
+    if not math.isclose(rotary.scale, scale, rel_tol=1e-9):
+        result.lost.append(f"The factor {rotary.scale:g} of cosines and sines.")
+    if rotary.pairing != "interleaved":
+        result.lost.append(
+            "The pairing half: Mistral's code rotates neighbours, so the weights of queries and "
+            "keys have to be permuted."
+        )
+    if rotary.rotary_dim != rotary.head_dim or rotary.rotary_start:
+        result.lost.append("A part of the head that rotates.")
+    if rotary.axis_map is not None:
+        result.lost.append("Several position axes.")
+    if any(group.softmax_correction != 1 for group in description.groups):
+        result.lost.append("The softmax correction, outside of latent attention.")
+    _without(description, result, form)
+    result.entries = entries
+
+
+WRITERS: dict[str, Callable[[Description, Written], None]] = {
+    "hf": _write_hf,
+    "gguf": _write_gguf,
+    "megatron": _write_megatron,
+    "mistral": _write_mistral,
+}
