@@ -57,6 +57,8 @@ def read_configuration(path: str | os.PathLike[str], function: str) -> dict[str,
         wrong(f"a file of at most {MOST_BYTES} bytes", "a longer one")
     if not content.strip():
         wrong("JSON", "an empty file")
+    if content.startswith(b"GGUF"):
+        wrong("JSON", "a GGUF file, which explain and compare read")
     if content.startswith(_BYTE_ORDERS):
         wrong("UTF-8 text", "UTF-16 or UTF-32, by its mark")
 

@@ -243,3 +243,9 @@ def test_flat_parameters_hold_for_every_layer_type():
     assert rotary_arguments(config, "full_attention") == rotary_arguments(config)
     with pytest.raises(ValueError, match="layer_type"):
         rotary_arguments(config, "sliding_attention")
+
+
+def test_a_gguf_file_is_sent_to_explain(tmp_path):
+    (tmp_path / "model.gguf").write_bytes(b"GGUF\x03\x00\x00\x00" + bytes(16))
+    with pytest.raises(ValueError, match="got a GGUF file, which explain and compare read"):
+        Rotary.from_config(tmp_path / "model.gguf")

@@ -78,6 +78,9 @@ REAL = {
     "similarity 128": lambda: pn.plot.similarity(128),
     "similarity 512": lambda: pn.plot.similarity(512, 4096),
     "similarity llama": lambda: pn.plot.similarity(LLAMA, 4096),
+    "similarity matrix": lambda: pn.plot.similarity_matrix(LLAMA, np.arange(10**6, 10**6 + 512)),
+    "compare": lambda: pn.plot.compare("llama-3", "llama-3.1"),
+    "compare, two kinds": lambda: pn.plot.compare("gemma-3-27b", pn.Rotary(128, base=12000.0)),
     "bias 8": lambda: pn.plot.bias(pn.alibi_diagonals(8, 100, 100), q_len=100, k_len=100),
     "bias 32": lambda: pn.plot.bias(
         pn.alibi_diagonals(32, 1024, 4096, q_offset=0), q_len=1024, k_len=4096

@@ -1,0 +1,48 @@
+"""The picture of two rotations: its curves are errors, its marks where bfloat16 shows them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import posenc_native as pn
+
+pytest.importorskip("matplotlib")
+
+
+def test_a_curve_is_the_largest_error_so_far() -> None:
+    a, b = pn.Rotary(16), pn.Rotary(16, base=12000.0)
+    (line, *_) = pn.plot.compare(a, b, 3000).lines
+    places, errors = (np.asarray(each) for each in (line.get_xdata(), line.get_ydata()))
+    assert places[0] == 1
+    assert places[-1] == 2999
+    tables = [np.array(each.tables(places.astype(np.int64), dtype=np.float64)) for each in (a, b)]
+    apart = np.abs(tables[0] - tables[1]).max((0, 2))
+    np.testing.assert_allclose(errors, np.maximum.accumulate(apart), rtol=1e-12)
+
+
+def test_a_mark_is_the_first_position_that_bfloat16_shows() -> None:
+    ax = pn.plot.compare("llama-3", "llama-3.1", 8192)
+    (error,) = pn.compare("llama-3", "llama-3.1").errors
+    (dots,) = ax.collections
+    assert dots.get_offsets()[0].tolist() == [error.first_visible, 2.0**-9]
+    assert f"from {error.first_visible}" in [text.get_text() for text in ax.texts]
+
+
+def test_a_curve_for_each_kind_of_layer() -> None:
+    ax = pn.plot.compare("gemma-3-27b", pn.Rotary(128, base=1e5))
+    labels = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert sorted(labels) == ["full_attention", "sliding_attention"]
+
+
+def test_a_matrix_of_products() -> None:
+    q = np.random.default_rng(0).standard_normal((3, 32))
+    rope = pn.Rotary(32)
+    ax = pn.plot.similarity_matrix(rope, np.arange(7, 20), q=q)
+    turned = rope.apply(np.repeat(q[:, None], 13, 1).astype("f"), np.arange(7, 20), layout="hsd")
+    expected = np.einsum("hqd,hkd->qk", turned, turned) / 3
+    np.testing.assert_allclose(ax.images[0].get_array(), expected, rtol=1e-5, atol=1e-5)
+    assert ax.images[0].get_extent() == [6.5, 19.5, 19.5, 6.5]
+    rows = pn.sinusoidal(9, 16).astype(float)
+    shades = pn.plot.similarity_matrix(16, 9).images[0].get_array()
+    np.testing.assert_allclose(shades, rows @ rows.T, atol=1e-6)
