@@ -10,7 +10,7 @@ from .engines.late import torch_operations
 
 # Packages that parts of this one use where they are there, beside torch.
 _OPTIONAL = ("transformers", "matplotlib", "ml_dtypes", "rich", "rich-argparse", "safetensors",
-             "gguf", "onnx", "pyyaml", "shtab")  # fmt: skip
+             "gguf", "pyyaml", "shtab")  # fmt: skip
 
 
 Value = str | int | list[str]

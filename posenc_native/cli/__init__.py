@@ -18,7 +18,8 @@ from collections.abc import Sequence
 
 from posenc_native import __version__
 
-from . import bench, compare, completion, demo, explain, info, plot, table, terminal
+from . import bench, completion, demo, info, plot, table, terminal
+from .checkpoints import compare, explain
 from .parser import CommandError, CommandParser, in_words_of_the_shell, unknown
 from .signatures import add_function
 

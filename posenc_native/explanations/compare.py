@@ -305,7 +305,7 @@ class _Pair:
         if not close(one.scale, other.scale, self._error(one)[1]):
             yield self._difference("scale", (number(one.scale), number(other.scale)), match, _SCALE)
         corrections = [group.softmax_correction for group in match.groups]
-        if not close(*corrections):
+        if not close(*corrections) and "softmax_correction" not in self.unknown:
             yield self._difference(
                 "softmax_correction", (number(corrections[0]), number(corrections[1])), match,
                 "The softmax scale is multiplied by it, beside the rotation.",

@@ -43,7 +43,7 @@ def explain(config: Any, **unknown: NoReturn) -> Explanation:
 
     Raises:
         ValueError, TypeError, OSError: as in `Rotary.from_config`.
-        ImportError: a package that reads the format is not installed (gguf, onnx, PyYAML).
+        ImportError: a package that reads the format is not installed (gguf, PyYAML).
 
     Example:
         >>> report = explain({"model_type": "llama", "head_dim": 8, "rope_theta": 10000.0})

@@ -17,7 +17,7 @@ from posenc_native.rotary.rotary import Rotary
 from posenc_native.spectra.frequencies import rounded_frequencies
 from posenc_native.spectra.scaling import rotary_frequencies
 
-from .binary.gguf import architectures
+from .binary.gguf import architectures, yarn_magnitude
 from .description import Description
 
 
@@ -37,6 +37,9 @@ class Written:
 def write(description: Description, form: str) -> Written:
     """A description in the words of "hf", "gguf", "megatron" or "mistral"."""
     result = Written()
+    if not _rotations(description):
+        result.lost.append("A model without rotary encoding.")
+        return result
     WRITERS[form](description, result)
     return result
 
@@ -63,17 +66,6 @@ def _without(description: Description, result: Written, form: str) -> None:
     numbers = {i for group in description.groups for i in group.layers}
     if numbers and len(numbers) != description.layer_count:
         result.lost.append(f"{form} does not say which layers have attention: its code knows.")
-
-
-def yarn_magnitude(name: str, factor: float, weight: float) -> float:
-    """What llama.cpp's YaRN multiplies cosines and sines by; `weight` is mscale_all_dim."""
-
-    def grown(by: float) -> float:
-        return 1 + 0.1 * by * math.log(factor) if factor > 1 else 1.0
-
-    if weight == 0:
-        return grown(1.0)
-    return grown(weight if name == "deepseek2" and weight != 1 else 1.0) / grown(weight)
 
 
 def _usual_scale(rotary: Rotary) -> float:

@@ -60,3 +60,10 @@ def test_what_is_written_is_read_as_the_same(form: str, name: str) -> None:
 def test_what_cannot_be_said_is_said(form: str, name: str, lost: str) -> None:
     written = write(read({**PUBLISHED[name], "num_hidden_layers": 12}, "read"), form)
     assert any(lost in sentence for sentence in written.lost), written.lost
+
+
+def test_a_model_without_rotation_is_said_to_have_none() -> None:
+    config = {"model_type": "smollm3", "head_dim": 64, "num_hidden_layers": 2}
+    written = write(read({**config, "no_rope_layers": [0, 0]}, "read"), "gguf")
+    assert written.entries == {}
+    assert written.lost == ["A model without rotary encoding."]

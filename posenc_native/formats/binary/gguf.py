@@ -351,7 +351,7 @@ class _Model:
         taken_out = 1 + 0.1 * math.log(factor)
         if taken_out <= 0 and (kind == "yarn" or row.get("corrects")):
             given.wrong(key, "a number above e^-10", factor)
-        spread = self._spread(factor, weight) if kind == "yarn" else taken_out
+        spread = yarn_magnitude(self.name, factor, weight) if kind == "yarn" else taken_out
         correction = 1.0
         if row.get("corrects"):
             correction = (magnitude * spread * (1 + 0.1 * weight * math.log(factor))) ** 2
@@ -399,12 +399,6 @@ class _Model:
         if found is None:
             self.given.wrong("context_length", "a number of positions", "none")
         return found
-
-    def _spread(self, factor: float, weight: float) -> float:
-        if weight == 0:
-            return _grown(factor, 1.0)
-        above = weight if self.name == "deepseek2" and weight != 1 else 1.0
-        return _grown(factor, above) / _grown(factor, weight)
 
     def _axis_map(self, pairs: int) -> npt.NDArray[np.int64] | None:
         if self.rope not in ("mrope", "imrope"):
@@ -509,6 +503,14 @@ class _Model:
         if parts > 1:
             said.append(f"The first of {parts} files: tensors of the others were not looked at.")
         return said
+
+
+def yarn_magnitude(name: str, factor: float, weight: float) -> float:
+    """What llama.cpp's YaRN multiplies cosines and sines by; `weight` is mscale_all_dim."""
+    if weight == 0:
+        return _grown(factor, 1.0)
+    above = weight if name == "deepseek2" and weight != 1 else 1.0
+    return _grown(factor, above) / _grown(factor, weight)
 
 
 def _grown(factor: float, weight: float) -> float:

@@ -158,7 +158,7 @@ class _Reader:
         """Layers that rotate alike together, what is not known, and the rows of the caches."""
         members: dict[Any, set[int]] = {}
         values: dict[Any, dict[str, Any] | None] = {}
-        unknown, rows = [Unknown("layer_count")], []
+        unknown, rows = [Unknown("layer_count"), Unknown("softmax_correction")], []
         for rotation in rotations:
             key, given = None, None
             if rotation.caches is not None:

@@ -9,13 +9,13 @@ import sys
 from collections.abc import Iterator
 
 from posenc_native.base.errors import fault_of
+from posenc_native.cli.kinds import Ints
+from posenc_native.cli.parser import CommandError, UsageError
+from posenc_native.cli.terminal import printable, show_text
 from posenc_native.explanations.compare import compare as comparison_of
 from posenc_native.formats.reading import read
 
 from .explain import WIDEST
-from .kinds import Ints
-from .parser import CommandError, UsageError
-from .terminal import printable, show_text
 
 
 class UnreadableError(CommandError):

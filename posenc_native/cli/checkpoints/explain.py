@@ -10,17 +10,16 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from posenc_native.base.errors import names_like
+from posenc_native.cli.encodings import reading_config
+from posenc_native.cli.kinds import Kind, output
+from posenc_native.cli.parser import CommandError, UsageError
+from posenc_native.cli.plot import FORMATS, show
+from posenc_native.cli.terminal import printable, show_text
 from posenc_native.explanations.explain import explain as explanation_of
 from posenc_native.explanations.explanation import Explanation
 from posenc_native.formats.writing import WRITERS, write
 from posenc_native.models.presets import rotary_presets
 from posenc_native.rotary.rotary import Rotary
-
-from .encodings import reading_config
-from .kinds import Kind, output
-from .parser import CommandError, UsageError
-from .plot import FORMATS, show
-from .terminal import printable, show_text
 
 Form = Annotated[str, Kind(choices=tuple(WRITERS))]
 Picture = Annotated[Path, output(*FORMATS, short=None)]
@@ -44,7 +43,7 @@ def explain(
     arguments and YAML of NeMo and Megatron-Bridge, settings of torchtitan,
     torchtune, TensorRT-LLM, vLLM and SGLang, and configurations of MLX. Nothing
     is downloaded, no weights are read, and neither torch nor transformers is
-    needed; GGUF, ONNX, YAML and --plot need a package each, which is named.
+    needed; GGUF, YAML and --plot need a package each, which is named.
 
     Args:
         path: a file, or its folder; megatron:PATH says what kind it is, PATH+{...} puts overrides

@@ -1,0 +1,1 @@
+"""Commands about checkpoints: how one rotates, and whether several rotate alike."""
