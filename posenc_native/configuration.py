@@ -95,10 +95,15 @@ def show_config() -> None:
         >>> pn.show_config()  # doctest: +ELLIPSIS
         posenc_native...
     """
-    entries = configuration()
+    entries = configuration_texts()
     width = max(map(len, entries))
-    lines = (f"{name:{width}}  {text_of(value)}" for name, value in entries.items())
+    lines = (f"{name:{width}}  {text}" for name, text in entries.items())
     print("\n".join(lines))  # noqa: T201
+
+
+def configuration_texts() -> dict[str, str]:
+    """The configuration with every value in a line of text."""
+    return {name: text_of(value) for name, value in configuration().items()}
 
 
 def text_of(value: Value) -> str:

@@ -92,7 +92,7 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "compiler": (output(limits.compiler(), "--version") or "").partition("\n")[0],
         "packages": {package: version(package) for package in _PACKAGES},
-        "posenc_native": configuration.configuration(),
+        "posenc_native": configuration.configuration_texts(),
     }
 
 

@@ -39,7 +39,7 @@ def machine(on: device.Cuda) -> dict[str, Any]:
         "cuda": torch.version.cuda,
         "python": platform.python_version(),
         "packages": {package: version(package) for package in _PACKAGES},
-        "posenc_native": configuration.configuration(),
+        "posenc_native": configuration.configuration_texts(),
     }
 
 

@@ -180,7 +180,8 @@ CALLS: dict[str, tuple[Any, ...]] = {
 
 NO_ARRAYS = {
     "GridCoordinates", "PairingEvidence", "SinusoidalSpec", "FullWidthRotary", "alibi_slopes",
-    "context_parallel_positions", "explain", "frequencies", "get_num_threads", "grid_positions",
+    "compare", "context_parallel_positions", "explain", "frequencies", "get_num_threads",
+    "grid_positions",
     "image_coordinates", "mixed_frequencies", "mrope_axis_map", "nope_layers",
     "rotary_frequencies", "rotary_presets", "set_backend", "set_num_threads", "shift_matrix",
     "show_config", "sinusoidal_presets", "softmax_correction", "swin_v2_coordinates",

@@ -360,7 +360,8 @@ def test_show_config_says_what_is_in_use(backend, capsys):
     lines = captured.out.splitlines()
     entries = dict(map(str.strip, line.split("  ", 1)) for line in lines)
     assert len(entries) == len(lines)
-    assert entries == {name: value.strip() for name, value in configuration.configuration().items()}
+    texts = configuration.configuration_texts()
+    assert entries == {name: text.strip() for name, text in texts.items()}
     assert entries["posenc_native"] == pn.__version__
     assert entries["numpy"] == np.__version__
     assert entries["backend"] == backend
