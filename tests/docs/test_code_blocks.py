@@ -5,7 +5,8 @@
 - ```` ```{picture} ```` runs alone, as it does when the page is built.
 - ```` ```console ````: after `$ `, commands of this package run; other programs are in NOT_RUN,
   with the reason. So are those in blocks that are shown by their indentation.
-- ```` ```json ```` has to be JSON, ```` ```text ```` is what something prints.
+- ```` ```json ```` has to be JSON and ```` ```yaml ```` YAML, whose steps are commands as those of
+  console; ```` ```text ```` is what something prints.
 - `<!-- skip: next "reason" -->` before a block leaves it out, and pytest says so; with
   `if(condition, reason="reason")`, which sees the names of the page, where the condition holds.
 
@@ -65,7 +66,7 @@ NOT_RUN = {
     "make": "sets up the repository; continuous integration runs the targets",
     "pip": "installs packages",
 }
-LANGUAGES = {"python", "console", "json", "text"}
+LANGUAGES = {"python", "console", "json", "yaml", "text"}
 # Directives that hold no code.
 DIRECTIVES = {
     *("toctree", "reference", "head", "measured", "include", "math"),
@@ -178,6 +179,14 @@ def check_json(example: Example) -> None:
     json.loads(example.parsed)
 
 
+def run_steps(example: Example) -> str | None:
+    """The steps of a workflow, each a `run`."""
+    yaml = pytest.importorskip("yaml")
+    steps = yaml.safe_load(example.parsed)
+    example.parsed = "\n".join(f"$ {step['run']}" for step in steps)
+    return run_console(example)
+
+
 # --- The blocks
 
 
@@ -192,6 +201,7 @@ def parse(page: Path) -> list[Example]:
             pictures,
             CodeBlockParser("console", run_console),
             CodeBlockParser("json", check_json),
+            CodeBlockParser("yaml", run_steps),
             SkipParser(),
         ]
     )
@@ -347,10 +357,11 @@ def test_what_is_not_known_is_found(tmp_path: Path) -> None:
         "```python\n>>> 1 + 1\n3\n```",
         "```{picture}\n:alt: nothing\n\nassert False\n```",
         "```json\n{1: 2}\n```",
+        "```yaml\n- run: rm -r docs\n```",
         "```console\n$ posenc-native no-such-command\n```",
         "```console\n$ rm -r docs\n```",
     ],
-    ids=["python", "doctest", "picture", "json", "command", "program"],
+    ids=["python", "doctest", "picture", "json", "yaml", "command", "program"],
 )
 def test_a_block_that_fails_is_found(block: str, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
