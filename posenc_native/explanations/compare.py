@@ -234,12 +234,15 @@ class _Pair:
         self, one: dict[int, LayerGroup], other: dict[int, LayerGroup]
     ) -> Iterator[Match]:
         together: dict[tuple[int, int], list[int]] = {}
+        ids = [_first_alike(each) for each in self.both]
         for layer in sorted(one.keys() & other.keys()):
-            together.setdefault((id(one[layer]), id(other[layer])), []).append(layer)
+            key = ids[0][id(one[layer])], ids[1][id(other[layer])]
+            together.setdefault(key, []).append(layer)
         every = len(together) == 1 and len(one) == len(other)
         for layers in together.values():
             groups = one[layers[0]], other[layers[0]]
-            label = groups[0].layer_type or groups[1].layer_type
+            kinds = {one[layer].layer_type or other[layer].layer_type for layer in layers}
+            label = kinds.pop() if len(kinds) == 1 else None
             yield Match(() if every else tuple(layers), None if every else label, groups)
 
     def _by_type(self) -> Iterator[Match]:
@@ -285,7 +288,7 @@ class _Pair:
         if both is None:
             rotates = [group.arguments is not None for group in match.groups]
             if rotates[0] != rotates[1]:
-                words = {True: "rotated", False: "not rotated (NoPE)"}
+                words = {True: "rotated", False: "not rotated"}
                 yield self._difference("nope_layers", (words[rotates[0]], words[rotates[1]]), match)
             return
         one, other = both
@@ -302,14 +305,28 @@ class _Pair:
             yield self._difference("axis_map", (axes(one), axes(other)), match)
         if one.rotary_dim == other.rotary_dim:
             yield from self._frequencies(match, one, other)
+        if self._are_balanced(match, one, other):
+            return
         if not close(one.scale, other.scale, self._error(one)[1]):
             yield self._difference("scale", (number(one.scale), number(other.scale)), match, _SCALE)
         corrections = [group.softmax_correction for group in match.groups]
         if not close(*corrections) and "softmax_correction" not in self.unknown:
             yield self._difference(
                 "softmax_correction", (number(corrections[0]), number(corrections[1])), match,
-                "The softmax scale is multiplied by it, beside the rotation.",
+                "The softmax scale is multiplied by it, apart from the rotation.",
             )  # fmt: skip
+
+    def _are_balanced(self, match: Match, one: Rotary, other: Rotary) -> bool:
+        """Whether one has in its softmax scale what the other has in cosines and sines."""
+        corrections = [group.softmax_correction for group in match.groups]
+        whole = all(each.rotary_dim == each.head_dim for each in (one, other))
+        if not whole or any(each.latent for each in self.both) or close(one.scale, other.scale):
+            return False
+        scores = [
+            rotary.scale**2 * correction
+            for rotary, correction in zip((one, other), corrections, strict=True)
+        ]
+        return not close(*corrections) and close(*scores)
 
     def _are_permuted(self, pairings: tuple[Any, Any]) -> bool:
         """Whether the weights go with pairings that differ: as told, or as they look."""
@@ -427,6 +444,11 @@ class _Pair:
                 said.append(
                     f"{source}: its weights look like {look.pairing or 'neither'} ({scores})."
                 )
+        if any(m.rotating is not None and self._are_balanced(m, *m.rotating) for m in self.matches):
+            said.append(
+                "One multiplies cosines and sines by the attention factor, the other the softmax "
+                "scale by its square: same scores."
+            )
         pairings = [
             (match.rotating[0].pairing, match.rotating[1].pairing)
             for match in self.matches
@@ -434,7 +456,7 @@ class _Pair:
         ]
         if any(one != other and self._are_permuted((one, other)) for one, other in pairings):
             how = "are said to be" if self.permuted else "look"
-            said.append(f"Pairings differ, and the weights {how} permuted with them: same scores.")
+            said.append(f"Pairings differ, but the weights {how} permuted to match: same scores.")
         return said
 
 
@@ -442,8 +464,8 @@ class _Pair:
 _MEASURED = {"base", "scaling", "scale", "softmax_correction", "inv_freq"}
 
 _PAIRING = (
-    "With the same weights one of them is wrong, though nothing fails. If a converter permuted the "
-    "weights of queries and keys with it, say so (permuted)."
+    "With the same weights one of them is wrong, although nothing fails. If a converter permuted "
+    "the weights of queries and keys to match, say so (--permuted)."
 )
 _SCALE = "Cosines and sines are multiplied by it, so scores grow by its square."
 
@@ -453,6 +475,26 @@ def _numbered(description: Description) -> dict[int, LayerGroup]:
     if not all(group.layers for group in description.groups):
         return {}
     return {layer: group for group in description.groups for layer in group.layers}
+
+
+def _first_alike(description: Description) -> dict[int, int]:
+    """For each group, by its id, the first that rotates alike: some differ in windows alone."""
+    found: dict[int, int] = {}
+    first: list[tuple[LayerGroup, Rotary | None]] = []
+    for group in description.groups:
+        rotary = None if group.arguments is None else Rotary(**group.arguments)
+        alike = next(
+            (
+                id(known)
+                for known, its in first
+                if its == rotary and known.softmax_correction == group.softmax_correction
+            ),
+            None,
+        )
+        if alike is None:
+            first.append((group, rotary))
+        found[id(group)] = id(group) if alike is None else alike
+    return found
 
 
 def _same_frequencies(one: Rotary, other: Rotary, error: Any = SAME) -> bool:

@@ -120,9 +120,9 @@ class Comparison:
 def _error_lines(error: LayerError, width: int) -> list[str]:
     where = _where(error.layers, error.layer_type)
     if error.first_visible is None:
-        said = f"bfloat16 shows no difference up to position {error.searched:,}"
+        said = f"in bfloat16 cosines and sines look the same up to position {error.searched:,}"
     else:
-        said = f"bfloat16 shows the difference from position {error.first_visible:,} on"
+        said = f"in bfloat16 cosines or sines differ from position {error.first_visible:,} on"
     lines = ["", *wrapped(f"How far apart{where}: {said}.", width, "  ", "  ")]
     if error.at:
         lines.append("     position   cos and sin         score")
@@ -134,7 +134,7 @@ def _error_lines(error: LayerError, width: int) -> list[str]:
 
 
 def _where(layers: tuple[int, ...], layer_type: str | None) -> str:
-    kind = f" of type {layer_type}" if layer_type else ""
+    kind = f"{layer_type} " if layer_type else ""
     if layers:
-        return f" (layer{'s' if len(layers) > 1 else ''}{kind} {layer_numbers(layers)})"
-    return f" (layers{kind})" if kind else ""
+        return f", {kind}layer{'s' if len(layers) > 1 else ''} {layer_numbers(layers)}"
+    return f", {kind}layers" if kind else ""

@@ -80,9 +80,8 @@ def _base_unsaid(case: Case) -> Iterator[str]:
     named = case.model.names_a_base or not case.model.entries
     if rotary is None or "inv_freq" in rotary._given or named:
         return
-    yield (
-        f"The configuration names no base: {number(rotary.base)} is what the model's class takes."
-    )
+    who = "the model's class" if case.model.engine == "transformers" else case.model.engine
+    yield f"The configuration names no base: {number(rotary.base)} is what {who} takes."
 
 
 @_check
@@ -113,7 +112,8 @@ def _attention_factor(case: Case) -> Iterator[str]:
     if "beta_fast" in case.scaling or "beta_slow" in case.scaling:
         yield (
             "beta_fast counts the turns of pairs left alone, beta_slow those of pairs slowed: code "
-            "that has them the other way round (as torchtitan had, #3787) is wrong at every length."
+            "that has them the other way around (as torchtitan had, #3787) is wrong at every "
+            "length."
         )
     if given and abs(usual - scale) > 1e-9:
         yield (
@@ -157,17 +157,18 @@ def _lengths(case: Case) -> Iterator[str]:
             "transformers computes the frequencies anew whenever a sequence grows past those "
             "before it, so keys in the cache were turned by older ones; vLLM and SGLang compute "
             f"them once, for {number(length * factor)} positions, and are not dynamic at all. "
-            "Rotary.from_config(..., seq_len=...) is for the length that you say."
+            "Rotary.from_config(..., seq_len=...) gives those for the length that you name."
         )
     if case.rope_type == "longrope":
         trained = case.scaling["original_max_position_embeddings"]
         yield (
-            f"The change to the long factors beyond {trained:,} positions is not agreed on: "
-            "transformers decides by the largest position of each call, for the whole batch, and "
-            "Phi-3 then drops its cache; vLLM decides once at the start, by the longest sequence "
-            "it is to serve, and so uses the long factors for short texts too; SGLang decides for "
-            "each batch. Keys cached before the change were turned by the short factors. "
-            "Rotary.from_config(..., seq_len=...) is for the length that you say."
+            f"Engines disagree on when to change to the long factors (beyond {trained:,} "
+            "positions): transformers decides by the largest position of each call, for the whole "
+            "batch, and Phi-3 then drops its cache; vLLM decides once at the start, by the longest "
+            "sequence it is to serve, and so uses the long factors for short texts too; SGLang "
+            "decides for each batch. Keys cached before the change were turned by the short "
+            "factors. "
+            "Rotary.from_config(..., seq_len=...) gives those for the length that you name."
         )
 
 
@@ -244,9 +245,9 @@ def _pairing_difference(case: Case) -> Iterator[str]:
         return
     if rotary.pairing == "interleaved":
         yield (
-            "Neighbouring dims are pairs. Weights converted for pairing by halves have the rows of "
-            "their projections in another order; with the wrong pairing nothing fails, the text is "
-            "only worse."
+            "Neighboring dims form pairs. Weights converted for pairing by halves have the rows of "
+            "their projections in another order; with the wrong pairing nothing fails, but the "
+            "text gets worse."
         )
         if model.latent:
             yield (

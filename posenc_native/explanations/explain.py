@@ -259,8 +259,8 @@ def _factors(rotary: Rotary, correction: float) -> list[str]:
         )
     if correction != 1:
         facts.append(
-            f"Beside the rotation the model multiplies the scale of its scores by "
+            f"Apart from the rotation the model multiplies the scale of its scores by "
             f"{number(correction)} (softmax_correction, from mscale_all_dim). No frequency shows "
-            "it: without it attention is too flat."
+            "this; without it attention is too flat."
         )
     return facts

@@ -104,7 +104,7 @@ class Explanation:
         """Whose form of a file it is, if it is not Hugging Face's."""
         if self.description is None or self.description.entries:
             return ""
-        return f", from a {self.description.format}"
+        return f" ({self.description.format})"
 
 
 def _layers_as_json(group: LayerExplanation) -> dict[str, Any]:

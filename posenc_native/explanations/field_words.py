@@ -37,6 +37,32 @@ def axes(rotary: Rotary) -> str:
     return f"{counts} pairs by axis, {order}"
 
 
+# What frequencies depend on, by type, with the values that stand in for what is not given.
+_COUNTING: dict[str, dict[str, Any]] = {
+    "yarn": {"factor": None, "original_max_position_embeddings": None, "beta_fast": 32.0,
+             "beta_slow": 1.0, "truncate": True},
+    "llama3": {"factor": None, "low_freq_factor": None, "high_freq_factor": None,
+               "original_max_position_embeddings": None},
+    "longrope": {"short_factor": None, "long_factor": None, "short_mscale": None,
+                 "long_mscale": None, "original_max_position_embeddings": None},
+}  # fmt: skip
+
+
+def _counting(scaling: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of a scaling that frequencies depend on."""
+    known = _COUNTING.get(scaling["rope_type"])
+    if known is None:
+        return scaling
+    found = {key: value for key, value in scaling.items() if key in known and value is not None}
+    longest = scaling.get("max_position_embeddings")
+    if longest is not None:
+        trained = found.setdefault("original_max_position_embeddings", longest)
+        if scaling["rope_type"] == "yarn" and "factor" not in found:
+            found["factor"] = longest / trained
+    usual = {key: value for key, value in known.items() if value is not None}
+    return {"rope_type": scaling["rope_type"], **usual, **found}
+
+
 def scaling_words(one: Any, other: Any) -> tuple[str, str] | None:
     """What differs between two scalings, for each of them; None if nothing does."""
     one, other = ({**(each or {"rope_type": "default"})} for each in (one, other))
@@ -44,6 +70,7 @@ def scaling_words(one: Any, other: Any) -> tuple[str, str] | None:
         each.pop("seq_len", None)
     if one["rope_type"] != other["rope_type"]:
         return _type_words(one), _type_words(other)
+    one, other = _counting(one), _counting(other)
     keys = [key for key in {**one, **other} if not _same_value(one.get(key), other.get(key))]
     if not keys:
         return None
@@ -72,6 +99,8 @@ def _same_value(one: Any, other: Any) -> bool:
 def _value(value: Any) -> str:
     if value is None:
         return "not given"
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, (list, tuple)):
         return f"{number(min(value))} to {number(max(value))}"
     return number(value) if isinstance(value, (int, float)) else str(value)
@@ -81,7 +110,8 @@ def frequency_words(one: Rotary, other: Rotary) -> tuple[str, str]:
     """The pair in which they differ most."""
     a, b = np.abs(one.inv_freq), np.abs(other.inv_freq)
     pair = int(np.argmax(np.abs(a - b) / np.maximum(np.maximum(a, b), 1e-300)))
-    said = [f"pair {pair} turns by {number(each.inv_freq[pair])}" for each in (one, other)]
+    said = [f"{number(each.inv_freq[pair])} radians per position" for each in (one, other)]
+    said[0] = f"pair {pair} turns by {said[0]}"
     return said[0], said[1]
 
 

@@ -43,7 +43,9 @@ def layer_rule(layer_type: str | None, every: int) -> str:
 
 def wrapped(text: str, width: int, first: str, then: str) -> list[str]:
     """The lines of a text, the first and the others indented."""
-    return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=then)
+    return textwrap.wrap(
+        text, width, initial_indent=first, subsequent_indent=then, break_on_hyphens=False
+    )
 
 
 def number(value: float) -> str:

@@ -40,7 +40,7 @@ class Unknown:
 NAMES = {
     "layer_count": "number of layers",
     "layer_types": "types of layers",
-    "nope_layers": "layers without rotary encoding",
+    "nope_layers": "rotary encoding",
     "head_dim": "head dimension",
     "rotary_dim": "rotated dims",
     "rotary_start": "first rotated dim",

@@ -62,10 +62,14 @@ def _one_rotation(description: Description, result: Written, form: str) -> Rotar
 
 def _without(description: Description, result: Written, form: str) -> None:
     if description.nope_layers or description.unnumbered_without:
-        result.lost.append(f"{form} does not say which layers do not rotate: its code knows.")
+        result.lost.append(
+            f"{form} cannot say which layers do not rotate: the engine's code decides."
+        )
     numbers = {i for group in description.groups for i in group.layers}
     if numbers and len(numbers) != description.layer_count:
-        result.lost.append(f"{form} does not say which layers have attention: its code knows.")
+        result.lost.append(
+            f"{form} cannot say which layers have attention: the engine's code decides."
+        )
 
 
 def _usual_scale(rotary: Rotary) -> float:
@@ -82,7 +86,8 @@ _FACTORS = ("attention_factor", "mscale", "mscale_all_dim", "short_mscale", "lon
 def _write_hf(description: Description, result: Written) -> None:
     rotations = _rotations(description)
     first = next(iter(rotations.values()))
-    entries: dict[str, Any] = {"head_dim": first.head_dim}
+    head = "qk_rope_head_dim" if description.latent else "head_dim"
+    entries: dict[str, Any] = {head: first.head_dim}
     if description.model_type and description.entries:
         entries["model_type"] = description.model_type
     if description.layer_count:
@@ -180,18 +185,18 @@ def _write_gguf(description: Description, result: Written) -> None:
         entries[f"{name}.block_count"] = description.layer_count
     if description.length:
         entries[f"{name}.context_length"] = description.length
-    neighbours = row["rope"] == "norm"
-    if neighbours != (rotary.pairing == "interleaved"):
+    neighbors = row["rope"] == "norm"
+    if neighbors != (rotary.pairing == "interleaved"):
         weights = "permuted, as its converter does" if row.get("permuted") else "in that order"
         result.lost.append(
             f"The pairing {rotary.pairing}: llama.cpp's {name} rotates "
-            f"{'neighbours' if neighbours else 'halves'}, so the weights of queries and keys have "
+            f"{'neighbors' if neighbors else 'halves'}, so the weights of queries and keys have "
             f"to be {weights}."
         )
     prefix = f"{name}.rope."
-    _gguf_rotation(rotary, row, name, entries, result)
-    corrected = any(group.softmax_correction != 1 for group in description.groups)
-    if corrected and not (row.get("latent") and "log_multiplier" in row):
+    correction = _correction(description)
+    _gguf_rotation(rotary, row, name, correction, entries, result)
+    if correction != 1 and not row.get("corrects"):
         result.lost.append("The softmax correction.")
     sliding = rotations.get("sliding_attention")
     if sliding is not None and sliding != rotary:
@@ -217,6 +222,7 @@ def _gguf_rotation(
     rotary: Rotary,
     row: Mapping[str, Any],
     name: str,
+    correction: float,
     entries: dict[str, Any],
     result: Written,
 ) -> None:
@@ -238,6 +244,10 @@ def _gguf_rotation(
         trained = scaling.get("original_max_position_embeddings")
         entries[f"{prefix}scaling.original_context_length"] = trained
         weight = scaling.get("mscale_all_dim") or 0.0
+        if row.get("corrects"):
+            weight = _weight(scaling.get("factor", 1.0), math.sqrt(correction) / rotary.scale)
+            if weight is None:
+                result.lost.append("The softmax correction.")
         if weight and "log_multiplier" in row:
             key = f"{prefix}scaling.yarn_log_multiplier"
             entries[key] = weight / row["log_multiplier"]
@@ -272,9 +282,25 @@ def _gguf_rotation(
             result.lost.append("Several position axes.")
 
 
+def _correction(description: Description) -> float:
+    """The largest of the softmax corrections."""
+    return max(group.softmax_correction for group in description.groups)
+
+
+def _weight(factor: float, grown: float) -> float | None:
+    """The weight for which YaRN's 1 + 0.1 * weight * ln(factor) is `grown`; None without one."""
+    if math.isclose(grown, 1.0, rel_tol=1e-9):
+        return 0.0
+    return round((grown - 1) / (0.1 * math.log(factor)), 9) if factor > 1 < grown else None
+
+
 def _write_megatron(description: Description, result: Written) -> None:
     form = "Megatron"
     rotary = _one_rotation(description, result, form)
+    kind = (rotary.scaling or {}).get("rope_type", "default")
+    if description.latent and rotary.pairing == "interleaved" and kind in ("default", "yarn"):
+        result.entries = _megatron_latent(description, rotary, result)
+        return
     entries: dict[str, Any] = {
         "position_embedding_type": "rope",
         "kv_channels": rotary.head_dim,
@@ -315,7 +341,7 @@ def _write_megatron(description: Description, result: Written) -> None:
             "yarn_correction_range_round_to_int": bool(scaling.get("truncate", True)),
         }
         if rotary.pairing == "interleaved" or rotary.rotary_dim != rotary.head_dim:
-            result.lost.append("YaRN of neighbours, or of a part of the head.")
+            result.lost.append("YaRN of neighbors, or of a part of the head.")
         if math.isclose(rotary.scale, 1.0):
             entries |= {"yarn_mscale": 1.0, "yarn_mscale_all_dim": 1.0}
             scale = 1.0
@@ -342,10 +368,51 @@ def _write_megatron(description: Description, result: Written) -> None:
     result.entries = entries
 
 
+def _megatron_latent(description: Description, rotary: Rotary, result: Written) -> dict[str, Any]:
+    """The arguments of multi-head latent attention, which has a YaRN of its own."""
+    scaling, correction = rotary.scaling or {}, _correction(description)
+    entries: dict[str, Any] = {
+        "multi_latent_attention": True,
+        "qk_pos_emb_head_dim": rotary.head_dim,
+        "position_embedding_type": "rope",
+        "rope_type": "yarn" if scaling else "rope",
+        "rotary_base": rotary.base,
+    }
+    if description.layer_count:
+        entries["num_layers"] = description.layer_count
+    if description.length:
+        entries["max_position_embeddings"] = description.length
+    if scaling:
+        factor, root = scaling.get("factor", 1.0), math.sqrt(correction)
+        weights = _weight(factor, rotary.scale * root), _weight(factor, root)
+        entries |= {
+            "rotary_scaling_factor": factor,
+            "original_max_position_embeddings": scaling["original_max_position_embeddings"],
+            "beta_fast": scaling.get("beta_fast", 32.0),
+            "beta_slow": scaling.get("beta_slow", 1.0),
+            "mscale": weights[0] or 0.0,
+            "mscale_all_dim": weights[1] or 0.0,
+        }
+        if weights[0] is None:
+            result.lost.append(f"The factor {rotary.scale:g} of cosines and sines.")
+        if weights[1] is None:
+            result.lost.append("The softmax correction.")
+        if not scaling.get("truncate", True):
+            result.lost.append("Bounds of YaRN's blend that are not rounded (truncate false).")
+    elif correction != 1:
+        result.lost.append("The softmax correction, without YaRN.")
+    if not scaling and rotary.scale != 1:
+        result.lost.append(f"The factor {rotary.scale:g} of cosines and sines.")
+    _without(description, result, "Megatron")
+    return entries
+
+
 def _write_mistral(description: Description, result: Written) -> None:
     form = "params.json"
     rotary = _one_rotation(description, result, form)
-    entries: dict[str, Any] = {"head_dim": rotary.head_dim}
+    head = "qk_rope_head_dim" if description.latent else "head_dim"
+    entries: dict[str, Any] = {head: rotary.head_dim}
+    correction = _correction(description)
     if description.layer_count:
         entries["n_layers"] = description.layer_count
     if description.length:
@@ -361,6 +428,9 @@ def _write_mistral(description: Description, result: Written) -> None:
         usual = _usual_scale(rotary)
         applies = math.isclose(rotary.scale, usual, rel_tol=1e-9)
         scale = usual if applies else 1.0
+        if description.latent:  # there apply_scale is of the softmax scale
+            applies, scale = math.isclose(correction, usual**2, rel_tol=1e-9), 1.0
+            correction = 1.0 if applies else correction
         entries["yarn"] = {
             "factor": scaling.get("factor", 1.0),
             "original_max_position_embeddings": scaling["original_max_position_embeddings"],
@@ -376,15 +446,15 @@ def _write_mistral(description: Description, result: Written) -> None:
         result.lost.append(f"The factor {rotary.scale:g} of cosines and sines.")
     if rotary.pairing != "interleaved":
         result.lost.append(
-            "The pairing half: Mistral's code rotates neighbours, so the weights of queries and "
+            "The pairing half: Mistral's code rotates neighbors, so the weights of queries and "
             "keys have to be permuted."
         )
     if rotary.rotary_dim != rotary.head_dim or rotary.rotary_start:
         result.lost.append("A part of the head that rotates.")
     if rotary.axis_map is not None:
         result.lost.append("Several position axes.")
-    if any(group.softmax_correction != 1 for group in description.groups):
-        result.lost.append("The softmax correction, outside of latent attention.")
+    if correction != 1:
+        result.lost.append("The softmax correction.")
     _without(description, result, form)
     result.entries = entries
 

@@ -373,6 +373,7 @@ class Configuration(ConfigLayers):
         latent = fields.get("qk_rope_head_dim")
         value = None if self.facts.trailing else latent
         value = value or first_given(fields, "head_dim", "attention_head_dim", "kv_channels")
+        value = value or self.facts.head_dim
         if value is None:
             width = self._size(fields, "hidden_size", "n_embd", "d_model")
             heads = ("num_attention_heads", "n_head", "n_heads", "encoder_num_attention_heads")

@@ -43,6 +43,8 @@ class ModelFacts:
             can tell.)
         backward: it turns the other way, by minus the angle.
         trailing: it rotates the last dims of a head instead of the first.
+        head_dim: width of a head, or of its rotated part in latent attention, where a configuration
+            does not give it: what the model's class takes, whatever its other sizes.
         global_head_dim: width of the heads in layers of full attention, where these are wider.
         mrope: tokens have a position on several axes (time, height, width): the ``order`` in which
             the pairs are shared out (see `mrope_axis_map`), and by default the number of pairs of
@@ -50,6 +52,7 @@ class ModelFacts:
         rows_and_columns: tokens have a row and a column, which drive the pairs in turn.
         full_attention_every: every n-th layer has full attention and the others a sliding window,
             where an older configuration gives no layer types.
+        full_first: the first of n has full attention, not the last.
         others_linear: the others have linear attention instead, without positions.
         full_attention_nope: layers of full attention have no rotary encoding: "always", or
             "beside_windows", if there are layers with a sliding window; "": they have one.
@@ -70,10 +73,12 @@ class ModelFacts:
     pairing: str = "half"
     backward: bool = False
     trailing: bool = False
+    head_dim: int | None = None
     global_head_dim: int | None = None
     mrope: Mapping[str, Any] | None = None
     rows_and_columns: bool = False
     full_attention_every: int | None = None
+    full_first: bool = False
     others_linear: bool = False
     full_attention_nope: str = ""
     nope_every: int = 0

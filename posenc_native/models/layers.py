@@ -234,7 +234,8 @@ def _layer_types(fields: Mapping[str, Any], facts: ModelFacts) -> tuple[str, ...
     if isinstance(period, str):  # one letter a layer: L(ocal) or G(lobal)
         windows = [letter == "L" for letter in period]
     else:
-        windows = [True] * (period - 1) + [False]
+        windows = [True] * (period - 1)
+        windows = [False, *windows] if facts.full_first else [*windows, False]
     no_windows = fields.get("sliding_window", 1) is None
     if no_windows and facts.full_attention_nope == "beside_windows":
         windows = [False]

@@ -19,6 +19,7 @@ LLAMA = {"model_type": "llama", **sizes(4096, 32, 5e5, 131072), "num_hidden_laye
 GEMMA = {**PUBLISHED["gemma-3-4b"], "num_hidden_layers": 12}
 SMOL = {**PUBLISHED["smollm3"], "num_hidden_layers": 8}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+KINDS = ["sliding_attention", "full_attention"] * 2
 DYNAMIC = {"rope_type": "dynamic", "factor": 4.0}
 
 
@@ -51,6 +52,11 @@ CASES: dict[str, tuple[Any, Any, list[str]]] = {
     "both factors of YaRN": (scaled(**YARN), scaled(**{**YARN, "factor": 8.0}),
                              ["scaling", "scale"]),
     "truncate": (scaled(**YARN), scaled(**YARN, truncate=False), ["scaling"]),
+    "truncate, of layers that differ in windows": (
+        changed(PUBLISHED["gpt-oss"], num_hidden_layers=4, layer_types=KINDS),
+        changed(PUBLISHED["gpt-oss"], num_hidden_layers=4, layer_types=KINDS,
+                rope_scaling={**PUBLISHED["gpt-oss"]["rope_scaling"], "truncate": True}),
+        ["scaling"]),
     "dynamic": (LLAMA, scaled(**DYNAMIC), ["scaling"]),
     "dynamic and dynamic": (scaled(**DYNAMIC), scaled(**DYNAMIC), []),
     "pairing": (LLAMA, changed(LLAMA, model_type="cohere"), ["pairing"]),
@@ -108,6 +114,16 @@ def test_words_of_both_formats() -> None:
     assert difference.values == ("500,000 (rope_theta)", "10,000")
     (difference,) = pn.compare(LLAMA, CASES["base unsaid"][1]).differences
     assert difference.values[1] == "10,000 (not in the file; the model's class takes 10,000)"
+
+
+def test_words_of_a_scaling_are_those_that_differ() -> None:
+    """Defaults count as said; what no frequency depends on is not said."""
+    bounds = {"beta_fast": 32, "beta_slow": 1, "max_position_embeddings": 131072}
+    assert fields(scaled(**YARN), scaled(**YARN, **bounds)) == []
+    (difference,) = pn.compare(scaled(**YARN), scaled(**YARN, **bounds, truncate=False)).differences
+    assert difference.values == (
+        "yarn, truncate true (rope_scaling)", "yarn, truncate false (rope_scaling)"
+    )  # fmt: skip
 
 
 def test_layers_are_named() -> None:

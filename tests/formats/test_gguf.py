@@ -377,6 +377,13 @@ def test_words_for_a_base_that_is_not_there(write):
     assert said == ["10,000 (not in the file; llama.cpp takes 10,000)"]
 
 
+@pytest.mark.parametrize(("fast", "said"), [(32.0, False), (1.0, True)])
+def test_bounds_that_llama_cpp_takes_anyway_are_no_remark(write, fast, said):
+    given = {**SIZES, **yarn(4.0, yarn_beta_fast=fast, yarn_beta_slow=1.0)}
+    notes = pn.explain(write("qwen3", given)).warnings
+    assert any("does not read yarn_beta_fast for qwen3" in note for note in notes) is said
+
+
 # --- Refusals
 
 REFUSED = {

@@ -97,6 +97,17 @@ model:
   mscale: 1.0
   mscale_all_dim: 1.0
 """
+NEMO = """
+_target_: nemo.collections.llm.gpt.model.llama.LlamaModel
+config:
+  _target_: nemo.collections.llm.gpt.model.llama.Llama31Config8B
+  num_layers: 32
+  hidden_size: 4096
+  num_attention_heads: 32
+  position_embedding_type: rope
+  rotary_base: 500000
+  seq_length: 131072
+"""
 TITAN = {"dim": 4096, "n_layers": 32, "n_heads": 32, "n_kv_heads": 8, "rope_theta": 500000,
          "rope_scaling_args": {"scaling_factor": 8.0, "low_freq_factor": 1.0,
                                "high_freq_factor": 4.0,
@@ -104,6 +115,26 @@ TITAN = {"dim": 4096, "n_layers": 32, "n_heads": 32, "n_kv_heads": 8, "rope_thet
 TITAN_ROPE = {"dim": 64, "max_context_length": 163840, "theta": 10000.0, "scaling": "yarn",
               "rope_factor": 40.0, "beta_fast": 32.0, "beta_slow": 1.0,
               "original_seq_len": 4096, "truncate": True}  # fmt: skip
+TITAN_OSS = {
+    "model_spec": {
+        "name": "gpt_oss",
+        "flavor": "20b",
+        "model": {
+            "layers": [
+                {
+                    "attention": {
+                        "n_heads": 64,
+                        "rope": {
+                            **TITAN_ROPE, "max_context_length": 131072, "theta": 150000.0,
+                            "rope_factor": 32.0, "truncate": False,
+                        },
+                    }
+                }
+            ]
+            * 24
+        },
+    }
+}  # fmt: skip
 TITAN_LATENT = {
     "model_spec": {
         "name": "deepseek_v3",
@@ -181,6 +212,7 @@ ALIKE: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         numbered("smollm3", 36), {}),
     "Bridge, YaRN": (BRIDGE, GPT_OSS, {}),
     "Bridge, latent": (BRIDGE_LATENT, LATENT, {}),
+    "NeMo, a class that scales": (NEMO, LLAMA31, {}),
     "torchtitan": (TITAN, LLAMA31, INTERLEAVED),
     "torchtitan, qwen3": ({"dim": 4096, "n_layers": 36, "n_heads": 32, "head_dim": 128,
                            "hidden_dim": 12288, "qk_norm": True, "rope_theta": 1000000.0},
@@ -189,6 +221,7 @@ ALIKE: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "torchtitan, latent, 0.2": (
         {"dim": 7168, "n_layers": 61, "n_heads": 128, "qk_rope_head_dim": 64, "rope_theta": 1e4,
          "rope_factor": 40.0, "max_seq_len": 16384, "original_seq_len": 4096}, LATENT, {}),
+    "torchtitan, YaRN in the softmax scale": (TITAN_OSS, GPT_OSS, {}),
     "torchtune": (TUNE, LLAMA31, INTERLEAVED),
     "torchtune, in a recipe": ({"model": TUNE, "seed": 1}, LLAMA31, INTERLEAVED),
     "torchtune, qwen": ({"_component_": "torchtune.models.qwen2_5.qwen2_5", "num_layers": 28,
@@ -248,6 +281,11 @@ DIFFERENT: dict[str, tuple[Any, Any, dict[str, Any], list[str]]] = {
         {**TRT, "rotary_scaling": {"rope_type": "yarn", "factor": 4.0,
                                    "original_max_position_embeddings": 32768}}, LLAMA31, {},
         ["scale", "scaling"]),
+    "TensorRT-LLM, base beside a scaling": ({**TRT, "rotary_base": 1e4}, LLAMA31, {}, ["base"]),
+    "MLX reads no rope_parameters": (
+        {**{k: v for k, v in MLX.items() if k not in ("rope_theta", "rope_scaling")},
+         "rope_parameters": {**LLAMA31["rope_scaling"], "rope_theta": 5e5}}, LLAMA31, {},
+        ["base", "scaling"]),
     "MLX ignores truncate": ({**GPT_OSS, "rope_traditional": False}, GPT_OSS, {}, ["scaling"]),
     "MLX, LongRoPE": ({**PHI, "rope_traditional": False}, PHI, {}, ["scaling"]),
     "vLLM, LongRoPE": ({"model": PHI, "max_model_len": 131072}, PHI, {}, ["scaling"]),
@@ -280,7 +318,12 @@ def test_different(name: str, tmp_path: Path) -> None:
 
 def test_kernels_of_latent_attention_rotate_neighbours() -> None:
     notes = pn.compare(TRT_LATENT, LATENT).notes
-    assert any("rotate neighbours" in note for note in notes)
+    assert any("rotate neighbors" in note for note in notes)
+
+
+def test_mlx_reads_rope_traditional() -> None:
+    found = pn.explain({**LLAMA31, "rope_traditional": True})
+    assert not found.unread
 
 
 def test_files_are_told_apart(tmp_path: Path) -> None:
@@ -333,6 +376,11 @@ def test_an_override_without_a_base_keeps_it_and_says_what_vllm_does() -> None:
     assert any("takes 10,000" in warning for warning in found.warnings)
 
 
+def test_an_override_of_the_base_alone_says_what_vllm_does() -> None:
+    found = pn.explain({"model": LLAMA31, "hf_overrides": {"rope_theta": 1e6}})
+    assert any("ignores one at the top of hf_overrides" in warning for warning in found.warnings)
+
+
 @pytest.mark.parametrize("factor", [1.0, 4.0, 32.0])
 def test_megatron_concentration_factor(factor: float) -> None:
     """mscale over mscale_all_dim: the formula of YaRN's paper, as Megatron has it."""
@@ -355,6 +403,10 @@ WRONG: dict[str, tuple[Any, str]] = {
     "Megatron, none rotates": ({**MEGATRON, "no_rope_freq": 1}, "no_rope_freq"),
     "Megatron, sections": ({**MEGATRON, "position_embedding_type": "mrope",
                             "mrope_section": [1, 2, 3]}, "mrope_section"),
+    "Megatron, betas": ({**MEGATRON, "position_embedding_type": "yarn", "beta_slow": 40},
+                        "beta_fast"),
+    "Mistral, alpha for beta": (
+        {**MISTRAL_YARN, "yarn": {**MISTRAL_YARN["yarn"], "alpha": 32, "beta": 1}}, "beta"),
     "Meta, no heads": ({**META, "n_heads": 0}, "n_heads"),
     "TensorRT-LLM, learned": ({**TRT, "position_embedding_type": "learned_absolute"},
                               "position_embedding_type"),

@@ -62,6 +62,17 @@ def test_what_cannot_be_said_is_said(form: str, name: str, lost: str) -> None:
     assert any(lost in sentence for sentence in written.lost), written.lost
 
 
+@pytest.mark.parametrize("form", ["gguf", "megatron"])
+@pytest.mark.parametrize("name", ["deepseek-v3", "deepseek-v2-lite"])
+def test_latent_attention_keeps_its_softmax_correction(form: str, name: str) -> None:
+    """Also of a file whose scaling does not name mscale_all_dim."""
+    model = read({**PUBLISHED[name], "num_hidden_layers": 12}, "read")
+    for source in (model, read_again("gguf", write(model, "gguf").entries)):
+        written = write(source, form)
+        assert written.lost == []
+        assert not pn.compare(source, read_again(form, written.entries))
+
+
 def test_a_model_without_rotation_is_said_to_have_none() -> None:
     config = {"model_type": "smollm3", "head_dim": 64, "num_hidden_layers": 2}
     written = write(read({**config, "no_rope_layers": [0, 0]}, "read"), "gguf")

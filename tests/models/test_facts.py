@@ -10,6 +10,7 @@ from hf_configurations import classes, language_configs
 from model_configurations import LLAMA3, SIZES, YARN, with_fact
 
 from posenc_native import Rotary
+from posenc_native.models.config import Configuration
 from posenc_native.models.facts import model_facts
 
 # The rows of facts.json
@@ -95,6 +96,35 @@ def test_files_of_every_scaling_mean_what_the_class_makes_of_them(model_type):
                 given = Rotary.from_config({"model_type": model_type, **file}, layer_type)
                 np.testing.assert_array_equal(given.inv_freq, expected.inv_freq)
                 assert (given.scale, given.pairing) == (expected.scale, expected.pairing)
+
+
+# Whose sizes are by layer, or under other names.
+OWN_SIZES = {"moonshine", "openelm"}
+
+
+def test_a_file_of_a_few_sizes_means_what_the_class_makes_of_them():
+    """Some classes have a width of heads of their own, 256 in Gemma 3, and a rule for layers."""
+    sizes = {"hidden_size": 480, "num_attention_heads": 4, "num_hidden_layers": 7}
+    compared = 0
+    for model_type in sorted(set(language_configs()) - set(with_fact("refused")) - OWN_SIZES):
+        try:
+            expected = Configuration.read(classes()[model_type](**sizes), "test").groups()
+        except Exception:
+            continue  # the class takes no such sizes
+        try:
+            found = Configuration.read({"model_type": model_type, **sizes}, "test").groups()
+        except ValueError:
+            continue  # an error, and no other rotation
+        heads = [
+            {group.arguments["head_dim"] for group in groups if group.arguments is not None}
+            for groups in (found, expected)
+        ]
+        assert heads[0] == heads[1], model_type
+        if model_type in with_fact("full_attention_every"):
+            numbers = [sorted(group.layers for group in groups) for groups in (found, expected)]
+            assert numbers[0] == numbers[1], model_type
+        compared += 1
+    assert compared > 120
 
 
 def test_every_rotary_model_is_in_the_table_of_defaults():

@@ -30,8 +30,8 @@ FACTS = {
     "source*": str, "same_as": str, "refused": str, "rotary_if": dict, "defaults": dict,
     "defaults_or_scaling": bool, "flat": dict, "labels": dict, "pairing": str, "backward": bool,
     "trailing": bool, "global_head_dim": int, "mrope": dict, "rows_and_columns": bool,
-    "full_attention_every": int, "others_linear": bool, "full_attention_nope": str,
-    "nope_every": int, "corrects_softmax": bool, "note": str,
+    "full_attention_every": int, "others_linear": bool, "full_first": bool, "head_dim": int,
+    "full_attention_nope": str, "nope_every": int, "corrects_softmax": bool, "note": str,
 }  # fmt: skip
 VISION = {"source*": str, "axial*": dict, "positions": str}
 AXIAL = {

@@ -3,10 +3,10 @@
 A file has numbers; what llama.cpp does with them (pairing, layers that slide or do not rotate,
 which keys it reads at all) is the code of each architecture, in llama_cpp.json. A row has:
 
-rope: of llama_model_rope_type. "norm" pairs neighbours, "neox" halves; "mrope" and "imrope" halves
+rope: of llama_model_rope_type. "norm" pairs neighbors, "neox" halves; "mrope" and "imrope" halves
     by sections of position axes; "none" does not rotate.
 models: the model_types of Hugging Face that become this architecture.
-permuted: the converter permutes the weights of queries and keys from halves to neighbours.
+permuted: the converter permutes the weights of queries and keys from halves to neighbors.
 latent, trailing: rotated dims are a tensor of their own, or the last of a head.
 corrects: its softmax scale has the square of a magnitude that goes with the factor.
 compressed: its layers are of two kinds, by attention.compress_ratios.
@@ -367,8 +367,8 @@ class _Model:
         }
         fast, slow = float(row.get("beta_fast", 32.0)), 1.0
         if row.get("reads_betas"):
-            fast = given.positive("rope.scaling.yarn_beta_fast", fast)
-            slow = given.positive("rope.scaling.yarn_beta_slow", slow)
+            keys = "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow"
+            fast, slow = given.bounds(*keys, default=fast)
         scaling |= {"beta_fast": fast, "beta_slow": slow}
         return scaling, magnitude * spread, correction
 
@@ -489,17 +489,20 @@ class _Model:
         said = []
         if self.row.get("permuted"):
             said.append(
-                "llama.cpp's converter permutes the weights of queries and keys of this "
-                "architecture from halves to neighbours: the Hugging Face checkpoint pairs halves."
+                "For this architecture llama.cpp's converter permutes the weights of queries and "
+                "keys from halves to neighbors; the Hugging Face checkpoint pairs halves."
             )
         ignored = [
             key
-            for key in ("yarn_beta_fast", "yarn_beta_slow")
-            if f"rope.scaling.{key}" in self.given and not self.row.get("reads_betas")
+            for key, taken in (("yarn_beta_fast", 32), ("yarn_beta_slow", 1))
+            if self.given[f"rope.scaling.{key}"] not in (None, taken)
+            and not self.row.get("reads_betas")
         ]
         if ignored:
             names = " and ".join(ignored)
-            said.append(f"llama.cpp does not read {names} for {self.name}: it takes 32 and 1.")
+            said.append(
+                f"llama.cpp does not read {names} for {self.name}: it always takes 32 and 1."
+            )
         if parts > 1:
             said.append(f"The first of {parts} files: tensors of the others were not looked at.")
         return said

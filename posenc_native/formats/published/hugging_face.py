@@ -23,7 +23,7 @@ WORDS = {
     "pairing": "the model's code",
     "base": "rope_theta",
     "scaling": "rope_scaling",
-    "scale": "attention_factor, mscale or from the factor",
+    "scale": "attention_factor or mscale, else from factor",
     "softmax_correction": "mscale_all_dim",
     "axis_map": "mrope_section",
 }

@@ -67,7 +67,7 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
         if not llama4 and (width, layers) in _LLAMA_3_2:
             remarks.append(
                 "The file has the shape of Llama 3.2. Meta's code scales every Llama 3 by 8; "
-                "Hugging Face's configurations of Llama 3.2 and torchtune have 32."
+                "Hugging Face's configurations of Llama 3.2 and torchtune use 32."
             )
     every = given.count("nope_layer_interval") if "nope_layer_interval" in given else 0
     rotation = {

@@ -97,14 +97,15 @@ def _yarn(
     if not yarn.entries:
         return None, None, 1.0, []
     factor = yarn.positive("factor")
+    fast, slow = yarn.bounds("beta", "alpha")
     scaling: dict[str, Any] = {
         "rope_type": "yarn",
         "factor": factor,
         "original_max_position_embeddings": yarn.count(
             "original_max_position_embeddings", most=1 << 53
         ),
-        "beta_fast": yarn.positive("beta", 32.0),
-        "beta_slow": yarn.positive("alpha", 1.0),
+        "beta_fast": fast,
+        "beta_slow": slow,
     }
     applied = yarn.flag("apply_scale", True)
     grown = 1 + 0.1 * math.log(factor) if factor > 1 else 1.0

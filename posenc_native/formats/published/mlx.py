@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from posenc_native.formats.description import Description
+from posenc_native.formats.description import Description, Unknown
 from posenc_native.formats.form import Format
 from posenc_native.formats.settings import Settings
 from posenc_native.models.config import Configuration, LayerGroup
@@ -20,6 +20,13 @@ from .hugging_face import WORDS, described
 TITLE = "MLX configuration"
 # Whose code has rope_traditional = True where the file does not say.
 _TRADITIONAL = ("glm4", "youtu_llm")
+# Whose code reads rope_theta and rope_scaling, not rope_parameters, and the base it takes.
+_WITHOUT_PARAMETERS = {
+    "cohere": 8e6, "cohere2": 5e4, "deepseek_v2": 1e4, "deepseek_v3": 1e4, "deepseek_v32": 1e4,
+    "gemma": 1e4, "gemma2": 1e4, "gpt_oss": 1.5e5, "kimi_k2": 1e4, "llama": 1e4, "mistral": 1e4,
+    "mixtral": 1e6, "olmo": 1e4, "olmo2": 1e4, "phi": 1e4, "phi3": 1e4, "qwen2": 1e6,
+    "qwen2_moe": 1e6, "seed_oss": 1e4, "starcoder2": 1e5,
+}  # fmt: skip
 
 
 def _claims(entries: Mapping[str, Any]) -> bool:
@@ -38,17 +45,39 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
     own = fields.get("rope_scaling")
     if isinstance(own, Mapping) and own.get("type") and own.get("rope_type"):
         fields = {**fields, "rope_scaling": {**own, "rope_type": own["type"]}}
+    base = _WITHOUT_PARAMETERS.get(str(fields.get("model_type")))
+    lost = base is not None and fields.get("rope_parameters") is not None
+    unsaid = lost and fields.get("rope_theta") is None
+    if lost:
+        fields = {key: each for key, each in fields.items() if key != "rope_parameters"}
+    if unsaid:
+        fields = {**fields, "rope_theta": base}
     model = Configuration.read(fields, function)
     words = {**WORDS, "pairing": "rope_traditional"}
     found = described(model, source, TITLE, "mlx-lm", words)
     remarks = list(found.remarks)
+    unknown = found.unknown
+    if lost:
+        remarks.append(
+            f"mlx-lm's code for {model.model_type} does not read rope_parameters: it needs "
+            "rope_theta and rope_scaling at the top of the file."
+        )
+    if unsaid:
+        unknown = (*unknown, Unknown("base", f"mlx-lm takes {base:,.0f}"))
+    unread = tuple(each for each in found.unread if each.place != "config['rope_traditional']")
     groups = found.groups
     if "rope_traditional" in given or model.model_type in _TRADITIONAL:
         traditional = given.flag("rope_traditional", model.model_type in _TRADITIONAL)
         pairing = "interleaved" if traditional else "half"
         groups = tuple(_changed(group, pairing=pairing) for group in groups)
     groups = tuple(_as_mlx_scales(group, remarks) for group in groups)
-    return dataclasses.replace(found, groups=groups, remarks=tuple(dict.fromkeys(remarks)))
+    return dataclasses.replace(
+        found,
+        groups=groups,
+        unknown=unknown,
+        remarks=tuple(dict.fromkeys(remarks)),
+        unread=unread,
+    )
 
 
 def _changed(group: LayerGroup, **changes: Any) -> LayerGroup:
@@ -66,7 +95,7 @@ def _as_mlx_scales(group: LayerGroup, remarks: list[str]) -> LayerGroup:
         kept = {k: v for k, v in scaling.items() if k not in ("truncate", "attention_factor")}
         if kept != scaling:
             names = " and ".join(k for k in scaling if k not in kept)
-            remarks.append(f"mlx-lm does not read {names} of YaRN.")
+            remarks.append(f"mlx-lm does not read YaRN's {names}.")
         return _changed(group, scaling=kept)
     long = scaling.get("long_factor")
     if long is not None and scaling["rope_type"] == "longrope":

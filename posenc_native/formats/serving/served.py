@@ -164,6 +164,11 @@ def as_served(found: Description, launch: Launch) -> Description:
             "transformers 5 puts them in place of all parameters, and takes 10,000: write "
             "rope_theta beside the scaling."
         )
+    if launch.engine == "vLLM" and "rope_theta" in launch.overrides:
+        remarks.append(
+            "The override of rope_theta is applied here. vLLM 0.33 with transformers 5 ignores one "
+            "at the top of hf_overrides: write it inside rope_parameters."
+        )
     groups = tuple(_group_as_served(group, launch, remarks) for group in found.groups)
     return dataclasses.replace(
         found,

@@ -55,7 +55,7 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
         )
         pairing = "interleaved"
         remarks.append(
-            "The kernels of latent attention rotate neighbours, whatever position_embedding_type "
+            "The kernels of latent attention rotate neighbors, whatever position_embedding_type "
             "says."
         )
     else:
@@ -145,12 +145,13 @@ def _scaling(given: Settings, kind: str) -> tuple[dict[str, Any] | None, float |
             inner.weight(key, value) for key, value in (("mscale", 1.0), ("mscale_all_dim", 0.0))
         ]
         grown = [1 + 0.1 * each * math.log(factor) if factor > 1 else 1.0 for each in weights]
+        fast, slow = inner.bounds("beta_fast", "beta_slow")
         scaling = {
             "rope_type": name,
             "factor": factor,
             trained: inner.count(trained, 4096, 1 << 53),
-            "beta_fast": inner.positive("beta_fast", 32.0),
-            "beta_slow": inner.positive("beta_slow", 1.0),
+            "beta_fast": fast,
+            "beta_slow": slow,
         }
         return scaling, grown[0] / grown[1]
     known = "none, linear, dynamic, llama3, yarn, mrope"

@@ -44,6 +44,9 @@ _OTHER_NAMES = {
     "rotary_percentage": "rotary_percent",
 }
 
+# NeMo's configurations of this name scale, whatever else the file says.
+_SCALED_CLASS = "Llama31Config"
+
 
 def _model(entries: Mapping[str, Any]) -> Mapping[str, Any]:
     """The model's part, its nested parts beside each other."""
@@ -54,7 +57,8 @@ def _model(entries: Mapping[str, Any]) -> Mapping[str, Any]:
     for key in ("config", "transformer"):
         if isinstance(entries.get(key), Mapping):
             found |= entries[key]
-    return {**found, **entries}
+    # The class of a configuration says more than that of the model around it.
+    return {**found, **entries, **{key: found[key] for key in ("_target_",) if key in found}}
 
 
 def _claims(entries: Mapping[str, Any]) -> bool:
@@ -153,6 +157,14 @@ def _of_heads(
                 f"rope_scaling_factor is {factor:g}, but pretrain_gpt does not pass it on: a model "
                 "that was trained by it was scaled by 8."
             )
+    elif isinstance(given["_target_"], str) and _SCALED_CLASS in given["_target_"]:
+        result["scaling"] = {
+            "rope_type": "llama3",
+            "factor": given.positive("scale_factor", 8.0),
+            "low_freq_factor": given.positive("low_freq_factor", 1.0),
+            "high_freq_factor": given.positive("high_freq_factor", 4.0),
+            "original_max_position_embeddings": given.count("old_context_len", 8192, 1 << 53),
+        }
     elif linear != 1:
         result["scaling"] = {"rope_type": "linear", "factor": linear}
     return result
@@ -165,14 +177,15 @@ def _yarn(given: Settings, prefix: str, truncate: bool | None = None) -> dict[st
         return f"yarn_{key}" if f"yarn_{key}" in given or prefix else key
 
     factor = given.positive(name("rotary_scaling_factor"), 1.0)
+    fast, slow = given.bounds(name("beta_fast"), name("beta_slow"))
     scaling: dict[str, Any] = {
         "rope_type": "yarn",
         "factor": factor,
         "original_max_position_embeddings": given.count(
             name("original_max_position_embeddings"), 4096, 1 << 53
         ),
-        "beta_fast": given.positive(name("beta_fast"), 32.0),
-        "beta_slow": given.positive(name("beta_slow"), 1.0),
+        "beta_fast": fast,
+        "beta_slow": slow,
     }
     rounds = (
         given.flag(name("correction_range_round_to_int"), True) if truncate is None else truncate

@@ -163,13 +163,13 @@ def _gpt_oss(given: Settings) -> _Scaling:
 def _yarn(
     given: Settings, factor: float, trained: int, bounds: tuple[str, str], truncate: bool
 ) -> dict[str, Any]:
-    fast, slow = bounds
+    fast, slow = given.bounds(*bounds)
     scaling: dict[str, Any] = {
         "rope_type": "yarn",
         "factor": factor,
         "original_max_position_embeddings": trained,
-        "beta_fast": given.positive(fast, 32.0),
-        "beta_slow": given.positive(slow, 1.0),
+        "beta_fast": fast,
+        "beta_slow": slow,
     }
     return scaling if truncate else {**scaling, "truncate": False}
 
