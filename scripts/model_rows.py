@@ -19,7 +19,7 @@ from typing import Any
 
 PACKAGE = Path(__file__).parents[1] / "posenc_native"
 TABLES = [*sorted((PACKAGE / "models").glob("*.json")),
-          PACKAGE / "formats" / "binary" / "llama_cpp.json"]  # fmt: skip
+          *sorted((PACKAGE / "formats").glob("*/*.json"))]  # fmt: skip
 WIDTH = 100
 
 

@@ -1,4 +1,4 @@
-"""The tables of models: JSON files beside this one, a row a model, read when first asked for.
+"""The tables of models: JSON files of the package, a row a model, read when first asked for.
 
 scripts/model_rows.py has their form, tests/models/test_rows.py says what a row must have.
 """
@@ -9,11 +9,14 @@ import os
 from typing import Any
 
 
-def rows(table: str) -> dict[str, dict[str, Any]]:
-    """The rows of a table, by model. Lists become tuples, so that nobody changes what is known."""
+def rows(table: str, beside: str = __file__) -> dict[str, dict[str, Any]]:
+    """The rows of a table beside a file of the package, by model.
+
+    Lists become tuples, so that nobody changes what is known.
+    """
     import json  # here, because `import posenc_native` does not need it
 
-    path = os.path.join(os.path.dirname(__file__), f"{table}.json")
+    path = os.path.join(os.path.dirname(beside), f"{table}.json")
     with open(path, encoding="utf-8") as file:
         return {name: _with_tuples(row) for name, row in json.load(file).items()}
 

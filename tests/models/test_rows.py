@@ -103,8 +103,8 @@ def test_tables_are_in_their_form(name):
 def test_every_table_is_checked_here():
     ours = {"facts", "presets", "vision"}
     assert {path.stem for path in FOLDER.glob("*.json")} == ours
-    # tests/formats/test_gguf.py holds the rows of llama.cpp to its code.
-    assert {path.stem for path in model_rows.TABLES} == {*ours, "llama_cpp"}
+    # tests/formats tries the rows of other engines.
+    assert {path.stem for path in model_rows.TABLES} == {*ours, "llama_cpp", "torchtune"}
 
 
 # --- presets.json ---------------------------------------------------------------------------------

@@ -23,9 +23,7 @@ src/models/, ggml/src/ggml-cpu/ops.cpp, conversion/.
 
 from __future__ import annotations
 
-import json
 import math
-import os
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -39,6 +37,7 @@ from posenc_native.formats.fitting import as_llama3
 from posenc_native.formats.form import Format
 from posenc_native.formats.settings import Settings, check_share, grouped, without_rotation
 from posenc_native.models.entries import HEAD_LIMIT, LAYER_LIMIT
+from posenc_native.models.rows import rows
 from posenc_native.spectra.axes import mrope_axis_map
 from posenc_native.spectra.frequencies import rounded_frequencies
 
@@ -61,10 +60,7 @@ FORMAT = Format("gguf", TITLE, read_file=read_gguf, suffixes=(".gguf",), magic=b
 @lru_cache(maxsize=1)
 def architectures() -> Mapping[str, Mapping[str, Any]]:
     """The rows of llama_cpp.json."""
-    path = os.path.join(os.path.dirname(__file__), "llama_cpp.json")
-    with open(path, encoding="utf-8") as file:
-        rows: dict[str, dict[str, Any]] = json.load(file)
-    return rows
+    return rows("llama_cpp", __file__)
 
 
 def described(

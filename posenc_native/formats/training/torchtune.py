@@ -6,12 +6,14 @@ Source: torchtune 0.6.1, models/*/_component_builders.py and _model_builders.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from posenc_native.formats.description import Description, Unknown
 from posenc_native.formats.form import Format
 from posenc_native.formats.settings import Settings, check_share
 from posenc_native.models.config import LayerGroup
+from posenc_native.models.rows import rows
 
 TITLE = "torchtune settings"
 _WORDS = {
@@ -21,6 +23,8 @@ _WORDS = {
     "base": "rope_base",
     "scaling": "scale_factor",
 }
+# What builders before a model's own are for.
+_PREFIXES = ("qlora_", "lora_")
 # For each family of builders the pairing, the base and the factor of Llama 3's scaling.
 _BUILDERS: dict[str, tuple[str, float, float | None]] = {
     "llama2": ("interleaved", 1e4, None),
@@ -28,6 +32,7 @@ _BUILDERS: dict[str, tuple[str, float, float | None]] = {
     "llama3": ("interleaved", 5e5, None),
     "llama3_1": ("interleaved", 5e5, 8.0),
     "llama3_2": ("interleaved", 5e5, 32.0),
+    "llama3_3": ("interleaved", 5e5, 8.0),
     "mistral": ("interleaved", 1e4, None),
     "gemma": ("interleaved", 1e4, None),
     "gemma2": ("interleaved", 1e4, None),
@@ -36,6 +41,12 @@ _BUILDERS: dict[str, tuple[str, float, float | None]] = {
     "qwen2": ("half", 1e6, None),
     "qwen2_5": ("half", 1e6, None),
 }
+
+
+@lru_cache(maxsize=1)
+def builders() -> Mapping[str, Mapping[str, Any]]:
+    """The sizes that builders of whole models have in their code: torchtune.json."""
+    return rows("torchtune", __file__)
 
 
 def _component(entries: Mapping[str, Any]) -> Any:
@@ -57,6 +68,11 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
     if family not in _BUILDERS:
         known = ", ".join(f"torchtune.models.{each}" for each in _BUILDERS)
         given.wrong("_component_", f"a builder of {known}", repr(name))
+    model = parts[-1]
+    for prefix in _PREFIXES:
+        model = model.removeprefix(prefix)
+    in_code = builders().get(model, {})
+    given = Settings(function, {**in_code, **inner}, "settings")
     if "embed_dim" not in given and "head_dim" not in given:
         expected = "the builder's arguments beside it (embed_dim, num_heads, num_layers, rope_base)"
         given.wrong("_component_", expected, f"{parts[-1]}, which has them in its code")
@@ -76,7 +92,7 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
             "original_max_position_embeddings": 8192,
         }
     unknown = []
-    if "rope_base" not in given:
+    if "rope_base" not in given and not in_code:
         unknown.append(Unknown("base", f"torchtune's {family} takes {base:,.0f}"))
     layers = given.layers("num_layers") if "num_layers" in given else None
     if layers is None:
