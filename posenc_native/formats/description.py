@@ -25,7 +25,7 @@ class Unknown:
     """What a file does not say, and what is taken for it.
 
     Attributes:
-        field: one of `FIELDS`.
+        field: as in a ``Difference``.
         assumed: what the engine takes; "" if nobody takes anything.
     """
 
@@ -80,8 +80,9 @@ class Description:
         length: longest sequence that the model is meant for, in positions; None where the file does
             not say.
         nope_layers: numbers of the attention layers without rotary encoding.
-        unnumbered_without: as `Configuration.unnumbered_without`.
-        words: what the format calls a field, by its name in `FIELDS`.
+        unnumbered_without: kinds of layers without rotary encoding whose numbers cannot be known,
+            and every which layer they are; empty for most files.
+        words: what the format calls a field, by its name in a ``Difference``.
         unknown: what the file leaves out.
         remarks: sentences about this file alone.
         unread: entries that look as if they spoke of the rotation, and are not read.
