@@ -46,8 +46,8 @@ def described(
     rotating = [group.arguments for group in groups if group.arguments is not None]
     unknown = []
     if rotating and not model.names_a_base and "inv_freq" not in rotating[0]:
-        base = f"{rotating[0]['base']:,.10g}"
-        unknown.append(Unknown("base", f"the model's class takes {base}"))
+        bases = dict.fromkeys(f"{each['base']:,.10g}" for each in rotating if "base" in each)
+        unknown.append(Unknown("base", f"the model's class takes {' and '.join(bases)}"))
     if model.layer_count is None:
         unknown.append(Unknown("layer_count"))
     length = model.fields.get("max_position_embeddings")
