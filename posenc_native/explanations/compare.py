@@ -364,7 +364,11 @@ class _Pair:
                 if words is not None:
                     named = True
                     yield self._difference("scaling", words, match)
-            if not named:
+            if not named and any(not each.names_a_base for each in self.both):
+                # Factors on top of a base that an engine assumed: nobody meant these frequencies.
+                bases = ["none" if "inv_freq" in r._given else number(r.base) for r in (one, other)]
+                yield self._difference("base", tuple(bases), match)
+            elif not named:
                 yield self._difference("inv_freq", frequency_words(one, other), match)
             return
         beyond = self._beyond(match)

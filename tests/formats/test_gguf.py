@@ -319,6 +319,7 @@ ROPE = "rope.scaling."
 # Configuration, architecture, changes to the keys, and the fields that differ.
 LOST = {
     "base": (of("qwen2.5"), "qwen2", {"rope.freq_base": None}, {"base"}),
+    "base beside factors": (of("llama-3.1"), "llama", {"rope.freq_base": None}, {"base"}),
     "another base": (of("qwen2.5"), "qwen2", {"rope.freq_base": 1e5}, {"base"}),
     "truncate": (of("gpt-oss"), "gpt-oss", {}, {"scaling"}),
     "fourth axis": (of("qwen3-vl"), "qwen3vl", {}, {"axis_map"}),
