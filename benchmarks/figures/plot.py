@@ -6,6 +6,7 @@ X-speed.png and X-accuracy.png of a comparison, X.png of growth curves.
 from __future__ import annotations
 
 import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from benchmarks.clock import limits
 
@@ -44,6 +46,8 @@ LINES = ("#10375c", "#c8553d", "#3c887e", "#8c6bb1", "#b8860b", "#666666")
 MARKERS = "os^Dvx*P<>ph"
 # Light also where the page around is dark.
 PAPER = "#ffffff"
+# Of words that are written over lines.
+_BEHIND = {"facecolor": PAPER, "edgecolor": "none", "pad": 0.6}
 STYLE = {
     "font.size": 8.0,
     "text.color": INK,
@@ -62,18 +66,21 @@ STYLE = {
 }
 
 
-def _figure(width: float, height: float, title: str) -> Figure:
-    figure = Figure((width, height), dpi=100, layout="constrained")
+def _figure(width: float, height: float, title: str, dpi: float = 100) -> Figure:
+    figure = Figure((width, height), dpi=dpi, layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(title, x=0.01, ha="left", fontsize=10, fontweight="bold")
     return figure
 
 
-def _save(figure: Figure, path: Path) -> Path:
+def _save(figure: Figure, path: Path, digest: str | None = None) -> Path:
     figure.savefig(path, metadata={"Software": None})
     with Image.open(path) as picture:
         small = picture.convert("RGB").quantize(64)  # half the file, and nothing to be seen of it
-    small.save(path, optimize=True)
+    notes = PngInfo()
+    if digest:
+        notes.add_text("Figures", digest)
+    small.save(path, optimize=True, pnginfo=notes)
     return path
 
 
@@ -125,14 +132,12 @@ def _draw_case(axes: Any, case: dict[str, Any]) -> None:
     near = {k: v["seconds"] for k, v in case["limits"].items() if v["seconds"] > fastest / 8}
     for kind, seconds in near.items():
         axes.axvline(seconds, **LIMIT, linestyle=LIMIT_LINES[kind])
-    # Written over the lines.
-    behind = {"facecolor": PAPER, "edgecolor": "none", "pad": 0.6}
     for place, row in enumerate(rows):
         seconds = row["seconds"]
         axes.plot(seconds, place, zorder=3.6, **_style(row))
         axes.annotate(
             duration(seconds, 2), (seconds, place), xytext=(7, 0), textcoords="offset points",
-            va="center", fontsize=7, zorder=4, bbox=behind,
+            va="center", fontsize=7, zorder=4, bbox=_BEHIND,
         )  # fmt: skip
     axes.set_yticks(range(len(rows)), [_label(row) for row in rows], fontsize=7)
     axes.set_ylim(len(rows) - 0.4, -0.6)
@@ -230,6 +235,86 @@ def _short(number: float) -> str:
         if number >= size and number % size == 0:
             return f"{number / size:g}{unit}"
     return f"{number:g}"
+
+
+# ------------------------------------------------------------------------------ README's pictures
+
+# Half of README's width each, so fewer and larger words than the pictures above.
+_HALF = (5.6, 3.9)
+_NAMED: dict[str, dict[str, Any]] = {
+    "transformers": MARK | {"marker": "s", "color": "#efb366", "markeredgecolor": "#8a5a1c"},
+    "transformers, torch.compile": MARK
+    | {"marker": "^", "color": "#c8553d", "markeredgecolor": INK},
+    "rotary-embedding-torch": MARK | {"marker": "D", "color": "#8c6bb1", "markeredgecolor": INK},
+    "flash-attn": MARK | {"marker": "v", "color": "#3c887e", "markeredgecolor": INK},
+    "Liger Kernel": MARK | {"marker": "P", "color": "#bbbbbb", "markeredgecolor": INK},
+}
+
+
+def draw_multiples(rows: list[tuple[str, dict[str, float]]], path: Path, digest: str) -> Path:
+    """A line for each measurement: every library's time as a multiple of ours."""
+    with mpl.rc_context(STYLE | {"font.size": 9.0}):
+        figure = _figure(*_HALF, "Time, as a multiple of posenc_native's", 160)
+        axes = figure.add_subplot()
+        axes.axvline(1.0, color=OURS["color"], linewidth=1.6)
+        names = [name for name in _NAMED if any(name in times for _, times in rows)]
+        for name in names:
+            points = [(times[name], at) for at, (_, times) in enumerate(rows) if name in times]
+            axes.plot(*zip(*points, strict=True), label=name, **_NAMED[name])
+        for at, (_, times) in enumerate(rows):
+            for side, most in {-1: min(times.values()), 1: max(times.values())}.items():
+                if most > 1.5 and (side == 1 or len(times) > 1):  # else marks lie on the line
+                    axes.annotate(
+                        f"{most:.{0 if most >= 10 else 1}f} x", (most, at), xytext=(7 * side, 0),
+                        textcoords="offset points", ha="left" if side == 1 else "right",
+                        va="center", fontsize=8, bbox=_BEHIND,
+                    )  # fmt: skip
+        axes.set_xscale("log")
+        axes.set_xlim(0.7, 400)
+        axes.set_xticks([1, 3, 10, 30, 100], ["1 x", "3 x", "10 x", "30 x", "100 x"])
+        axes.xaxis.set_minor_formatter("")
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.set_yticks(range(len(rows)), [title for title, _ in rows], fontsize=8)
+        axes.tick_params(axis="y", length=0)
+        axes.grid(True, axis="both")
+        axes.set_axisbelow(True)
+        axes.spines["left"].set_visible(False)
+        figure.legend(loc="outside lower center", ncols=3, fontsize=8, handletextpad=0.2)
+        return _save(figure, path, digest)
+
+
+def draw_errors(curves: list[tuple[str, list[tuple[int, float]]]], path: Path, digest: str) -> Path:
+    """Largest error of a cosine or sine against the position, a curve for libraries that agree."""
+    with mpl.rc_context(STYLE | {"font.size": 9.0}):
+        figure = _figure(*_HALF, "Largest error of cos and sin in float32", 160)
+        axes = figure.add_subplot()
+        for place, (names, points) in enumerate(curves):
+            ours = names == "posenc_native"
+            axes.plot(
+                *zip(*points, strict=True),
+                label="\n".join(textwrap.wrap(names, 64)),
+                color=OURS["color"] if ours else LINES[place % len(LINES)],
+                marker=MARKERS[place % len(MARKERS)], markersize=6.0 if ours else 4.5,
+                linewidth=2.4 if ours else 1.2, linestyle=("-", "--", ":", "-.")[place % 4],
+            )  # fmt: skip
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set_ylim(1e-8, 5.0)
+        positions = sorted({position for _, points in curves for position, _ in points})
+        axes.set_xticks(positions, [_short(position) for position in positions])
+        axes.set_xlabel("position")
+        axes.grid(True, which="major")
+        figure.legend(loc="outside lower center", fontsize=8)
+        return _save(figure, path, digest)
+
+
+def digest(path: Path) -> str | None:
+    """What _save wrote into a picture; None where there is none."""
+    if not path.exists():
+        return None
+    with Image.open(path) as picture:
+        found = picture.info.get("Figures")
+    return None if found is None else str(found)
 
 
 # ------------------------------------------------------------------------------------------ growth

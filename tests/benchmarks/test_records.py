@@ -12,7 +12,7 @@ from recorded import BEST, case, figures, machine, ours, row
 
 import benchmarks.figures.__main__ as program
 from benchmarks import command
-from benchmarks.figures import judging, records, report, summary, tables
+from benchmarks.figures import judging, readme, records, report, summary, tables
 from benchmarks.figures.judging import AtLeast, AtMost, Rule
 
 
@@ -195,6 +195,29 @@ def test_the_page_of_speed_has_what_is_recorded(tmp_path, monkeypatch):
         program.main([])
     program.main([], write=True)
     program.main([])
+
+
+def test_readme_has_what_is_recorded(tmp_path, monkeypatch):
+    page = tmp_path / "README.md"
+    page.write_text(readme.PAGE.read_text(encoding="utf-8").replace("2.1 ms", "2.0 ms"), "utf-8")
+    monkeypatch.setattr(readme, "PAGE", page)
+    with pytest.raises(command.Refused, match=r"README\.md has other figures"):
+        program.main([])
+    page.write_text(readme.page(page.read_text(encoding="utf-8")), "utf-8")
+    program.main([])
+    # Pictures carry a digest of what they show.
+    monkeypatch.setattr(readme, "multiples", lambda: [("other", {"transformers": 2.0})])
+    monkeypatch.setitem(readme.PICTURES, "readme-speed.png", readme.multiples)
+    with pytest.raises(command.Refused, match=r"readme-speed\.png: other figures"):
+        program.main([])
+    readme.draw(tmp_path)
+    assert readme.old_pictures(tmp_path) == []
+
+
+def test_a_row_of_readme_without_a_record_is_an_error():
+    library = readme.Library("x", "", "", {"rotary": ("nobody", "fresh")})
+    with pytest.raises(StopIteration):
+        readme.seconds(readme.COLUMNS[0], library)
 
 
 def speed(columns):

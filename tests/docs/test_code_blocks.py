@@ -3,8 +3,9 @@
 - ```` ```python ```` runs, as a doctest where it begins with >>>. The blocks of a page share their
   names, from top to bottom, where it says so (GO_ON); else, as in README.md, they stand alone.
 - ```` ```{picture} ```` runs alone, as it does when the page is built.
-- ```` ```console ````: after `$ `, commands of this package run; other programs are in NOT_RUN,
-  with the reason. So are those in blocks that are shown by their indentation.
+- ```` ```console ````: after `$ `, commands of this package run, and print the lines that follow,
+  in their order; other programs are in NOT_RUN, with the reason. So are those in blocks that are
+  shown by their indentation.
 - ```` ```json ```` has to be JSON and ```` ```yaml ```` YAML, whose steps are commands as those of
   console; ```` ```text ```` is what something prints.
 - `<!-- skip: next "reason" -->` before a block leaves it out, and pytest says so; with
@@ -144,7 +145,7 @@ def pictures(document: Document) -> Iterable[Region]:
 
 
 def run_console(example: Example) -> str | None:
-    for command in commands(example.parsed):
+    for command, printed in commands(example.parsed).items():
         if program(command) in NOT_RUN:
             continue
         words = shlex.split(command, comments=True)
@@ -160,13 +161,22 @@ def run_console(example: Example) -> str | None:
             status = main(words[3:])
         if status and not (words[3] == "compare" and status == 1):  # they differ
             return f"{command}: exit status {status}\n{said.getvalue()}"
+        lines = iter(said.getvalue().splitlines())
+        for line in printed:
+            if line not in lines:
+                return f"{command}: does not print {line!r} (in this order)\n{said.getvalue()}"
     return None
 
 
-def commands(source: str) -> list[str]:
-    """What follows `$ `; a line that ends in a backslash goes on in the next one."""
-    lines = source.replace("\\\n", " ").splitlines()
-    return [line[2:] for line in lines if line.startswith("$ ")]
+def commands(source: str) -> dict[str, list[str]]:
+    """What follows each `$ `, and the lines below it; one that ends in a backslash goes on."""
+    found: dict[str, list[str]] = {}
+    for line in source.replace("\\\n", " ").splitlines():
+        if line.startswith("$ "):
+            found[line[2:]] = printed = []
+        elif line.strip():
+            printed.append(line)
+    return found
 
 
 def program(command: str) -> str:
@@ -360,8 +370,9 @@ def test_what_is_not_known_is_found(tmp_path: Path) -> None:
         "```yaml\n- run: rm -r docs\n```",
         "```console\n$ posenc-native no-such-command\n```",
         "```console\n$ rm -r docs\n```",
+        "```console\n$ posenc-native compare llama-3 llama-3.1\nno difference\n```",
     ],
-    ids=["python", "doctest", "picture", "json", "yaml", "command", "program"],
+    ids=["python", "doctest", "picture", "json", "yaml", "command", "program", "output"],
 )
 def test_a_block_that_fails_is_found(block: str, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
