@@ -59,13 +59,13 @@ def test_demo(
         "near position 16,777,216",
         "Time of rotary, 4 layers",
         "Time of the whole model",
-        "Norm and rotation of Qwen3, in one pass",
+        "Qwen3: norm and rotation in one pass",
         "prefill, 12 tokens",
         "the same, norm apart",
         "Qwen3 before attention",
         "The whole Qwen3",
-        "Attention gone elsewhere",
-        "--compile tells",
+        "Attention on wrong tokens",
+        "--compile also times",
     ):
         assert words in said
     assert max(map(len, said.splitlines()[:-1])) <= 80  # the last one has a path
@@ -195,14 +195,16 @@ def test_table_says_where_continuations_part_and_what_is_noise() -> None:
                 "e": timing.Timing(1.0, 0.9, 1.11, 1.05, 1.21),
                 "f": timing.Timing(1.0, 0.5, 2.0, 0.0, math.inf),
                 "g": timing.Timing(1.0, 0.1, 10.0, 2.1, 219.0),
-            }
+                "h": timing.Timing(1.0, 2.0, 0.5, 0.1, 0.9),
+            },
+            "Whole": {"x": timing.Timing(1.0, 1.0, 1.0, 0.9, 1.1)},
         },
         normed={"Normed": {"a": timing.Timing(1.0, 0.5, 2.0, 1.96, 2.04)}},
         errors=dict.fromkeys(far.SHOWN_POSITIONS, (0.1, 1e-7)),
         attention=dict.fromkeys(far.SHOWN_POSITIONS, (head, far.Attention([[1.0, 0.0]], 2e-8))),
         facts="",
     )
-    same, time, elsewhere, errors = show.sections(figures)
+    same, time, _, elsewhere, errors = show.sections(figures)
     assert [row[3] for row in same.rows] == ["2e-01 of spread", "same up to 2", "2.0× more"]
     assert [row[1:] for row in time.rows] == [
         ("2.5 s", "50 ms", "50× faster"),
@@ -210,9 +212,16 @@ def test_table_says_where_continuations_part_and_what_is_noise() -> None:
         ("100 µs", "200 µs", "2.0× slower"),
         ("1 s", "900 ms", "no difference seen"),
         ("1 s", "900 ms", "1.11× faster"),
-        ("1 s", "500 ms", "too noisy to tell"),
-        ("1 s", "100 ms", "too noisy to tell"),
+        ("1 s", "500 ms", "no difference seen"),
+        ("1 s", "100 ms", "at least 2.1× faster"),
+        ("1 s", "2 s", "too noisy to tell"),
     ]
+    assert [line.split(":  ")[1].strip() for line in show.headline(figures)] == [
+        "50× faster (a)",
+        "no difference seen (x)",
+        "1,000,000× smaller (at position 1,048,576)",
+    ]
+    assert show.text_of(figures).splitlines()[1:4] == show.headline(figures)
     (normed,) = show.sections_of_norms(figures)
     assert normed == show.Section("Normed", [("a", "1 s", "500 ms", "2.0× faster")])
     assert elsewhere.rows[0][1:] == ("25.00 %", "< 0.01 %", "")

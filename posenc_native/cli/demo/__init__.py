@@ -1,15 +1,17 @@
 """demo: a real text through a real Llama, rotated by transformers and by this library.
 
-It compares:
+It prints three numbers first: how many times faster rotary and the whole model are, and how much
+smaller the error is. Then it compares:
 
 - the logits of the whole text, and the greedy continuation from its last token;
 - the logits of the same text moved to a later position. Rotary encoding depends on distances only,
   so with an exact phase they stay the same;
-- the time of rotary alone and of the whole model, in turns: medians, and how many times as fast
-  where the rounds agree on it. With --compile also that of the model compiled;
-- the same of a Qwen3, whose attention norms q and k before it rotates them: in one pass, and with
-  the norm apart;
-- where a head looks that finds a token by its distance, from 4 thousand tokens to 16 million;
+- the time of rotary alone and of the whole model, measured in turns: medians, and a factor if the
+  rounds agree on it. With --compile also the time of the compiled model;
+- the same for a Qwen3, whose attention norms q and k before it rotates them: in one pass, and with
+  a separate norm;
+- the tokens that a head attends to if it finds a token by its distance, at positions from 4
+  thousand to 16 million;
 - the error of cos and sin at single positions.
 """
 
@@ -30,11 +32,11 @@ DEFAULT_TEXT = "how_a_sentence_keeps_its_order.txt"
 DEFAULT_PICTURE = Path("posenc_native_demo.png")
 
 _NOTES = """\
-Rotary depends on distances alone: neither logits nor attention should move when
-the whole text does. Times are medians; the ways took turns, and "faster" stands
-only where rounds agree on how much (95 %, within a factor of 1.5). This model
-is narrow: in wider ones rotary is a smaller part of the whole."""
-_COMPILED = "Still faster when the model is compiled? --compile tells, in some minutes."
+Rotary depends on distances alone, so neither logits nor attention should change
+when the whole text moves. Times are medians. The variants took turns; a factor
+is printed only if its 95 % interval does not contain 1. This model is narrow:
+in wider models rotary is a smaller part of the time."""
+_COMPILED = "--compile also times the compiled model; it takes some minutes."
 
 
 def demo(
@@ -46,21 +48,21 @@ def demo(
 ) -> None:
     """Run a real model on real text, rotated by transformers and by this library.
 
-    Reads a text through a transformers Llama (its own class, random weights from
-    a fixed seed, a token is a byte), once as transformers rotates queries and
-    keys and once after posenc_native.hf.patch. Prints a table and saves it as a
-    picture: how far the logits differ, whether the greedy continuation is the
+    Reads a text with a transformers Llama (its own class, random weights from a
+    fixed seed, a token is a byte): once unmodified, once after
+    posenc_native.hf.patch. Prints three numbers, then a table, and saves both as
+    a picture: how far the logits differ, whether the greedy continuation is the
     same, how long rotary alone and the whole model take in prefill and decode,
-    where attention goes far from the start, and how exact cos and sin are. A
-    second table has the times of a Qwen3, with norm and rotation in one pass.
-    Needs torch, transformers and matplotlib.
+    how much attention falls on wrong tokens far from the start, and how exact
+    cos and sin are. A second table times a Qwen3, with norm and rotation in one
+    pass. Takes a minute. Needs torch, transformers and matplotlib.
 
     Args:
-        text: a text to read; 1024 bytes of it
+        text: a text, of which 512 bytes are read
         tokens: length of the greedy continuation
-        compile: time the model compiled by torch.compile, too; minutes, and needs a C++ compiler
-        quick: on 128 bytes and one thread, in twenty seconds
-        out: where to write: .png; a file that is there is replaced
+        compile: also time the model compiled by torch.compile; minutes, and needs a C++ compiler
+        quick: 64 bytes of text, on one thread; takes twenty seconds
+        out: where to write a .png; replaces an existing file
 
     Examples:
         $

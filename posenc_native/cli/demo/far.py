@@ -1,8 +1,8 @@
-"""Far from the start: where a head looks, and the error of cosines and sines.
+"""Far from the start: the tokens that a head attends to, and the error of cosines and sines.
 
-The head finds a token by its distance. It is made by hand: all tokens have the same key, ones in
-every pair, and the query is that key as it would stand `BACK` tokens before. So attention is
-highest there, and it is the same for every token, wherever it stands: an angle that is off shows.
+The head finds a token by its distance. It is built by hand: all tokens have the same key, ones in
+every pair, and the query is that key rotated to `BACK` tokens before. So attention is highest
+there, and it is the same for every token at every position: a wrong angle is visible.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def attention(model: Any, position: int) -> Attention:
 
 
 def errors_of_tables(theirs: Any, ours: Any) -> dict[int, tuple[float, float]]:
-    """The largest error of cos and sin around each position, both ways."""
+    """The largest error of cos and sin near each position: (transformers, posenc_native)."""
     errors = {}
     for position in sorted({16 * 4**k for k in range(11)} | {*SHOWN_POSITIONS}):
         # Several around each: at a power of two itself, float32 makes no error at all.

@@ -74,7 +74,7 @@ def _patched(kind: str, layers: int, options: dict[str, Any], others: dict[str, 
 
 
 def facts_about(model: Any, read: int, total: int) -> str:
-    """What it is and what it runs on, in three lines."""
+    """The model and the machine, in three lines."""
     import torch
     import transformers
 

@@ -1,4 +1,4 @@
-"""The tables as a picture, above where attention goes and the error by position."""
+"""The tables as a picture, above plots of attention and of the error by position."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def draw(figures: Figures, out: Path) -> None:
 
 
 def _draw_attention(figure: Any, figures: Figures) -> None:
-    """A panel for each position, in each a line for every token, of both ways."""
-    title = f"Where a head looks that looks {BACK} tokens back: {TOKENS} lines for {TOKENS} tokens"
+    """A panel for each position, in each a line for every token and each variant."""
+    title = f"Attention of a head that looks {BACK} tokens back: a line for each of {TOKENS} tokens"
     figure.suptitle(title, x=0.04, ha="left", fontsize=11, weight="bold", color=INK)
     panels = figure.subplots(1, len(figures.attention), sharey=True)
     for axes, (position, pair) in zip(panels, figures.attention.items(), strict=True):

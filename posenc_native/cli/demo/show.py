@@ -1,4 +1,4 @@
-"""What was measured, as a table: words for a terminal, and for a picture."""
+"""The measurements as a table of text, for a terminal and for the picture."""
 
 from __future__ import annotations
 
@@ -8,14 +8,34 @@ from .far import SHOWN_POSITIONS
 from .measure import MOVED_TO, Figures
 from .timing import Timing
 
-__all__ = ["Section", "sections", "sections_of_norms", "share_of_attention", "text_of"]
+__all__ = [
+    "Section",
+    "headline",
+    "sections",
+    "sections_of_norms",
+    "share_of_attention",
+    "text_of",
+]
+
+NEAR = 1048576  # the position of the headline's error
 
 
 class Section(NamedTuple):
-    """A part of the table: rows of what, transformers, posenc_native, comparison."""
+    """A part of the table. Rows: label, transformers, posenc_native, comparison."""
 
     title: str
     rows: list[tuple[str, str, str, str]]
+
+
+def headline(figures: Figures) -> list[str]:
+    """Three numbers: of rotary alone, of the whole model, of the error; each with what it means."""
+    alone, whole = (next(iter(figures.times[title].items())) for title in list(figures.times)[:2])
+    error = _errors("", *figures.errors[NEAR], "smaller", "larger")[-1]
+    return [
+        f"Rotary encoding alone:     {_faster(alone[1])} ({alone[0]})",
+        f"The whole model:           {_faster(whole[1])} ({whole[0]})",
+        f"Error of cosine and sine:  {error} (at position {NEAR:,})",
+    ]
 
 
 def sections(figures: Figures) -> list[Section]:
@@ -36,7 +56,7 @@ def sections(figures: Figures) -> list[Section]:
     return [
         Section("The same model", rows),
         *_times(figures.times),
-        Section("Attention gone elsewhere", elsewhere),  # type: ignore[arg-type]
+        Section("Attention on wrong tokens", elsewhere),  # type: ignore[arg-type]
         Section("Largest error of cos, sin", errors),
     ]
 
@@ -60,25 +80,28 @@ def _times(times: dict[str, dict[str, Timing]]) -> list[Section]:
 
 
 def share_of_attention(value: float) -> str:
-    """In per cent, as far as two digits behind the point tell."""
+    """In percent, to two decimal places."""
     return f"{100 * value:.2f} %" if value >= 1e-4 else "< 0.01 %"
 
 
-def _errors(what: str, theirs: float, ours: float) -> tuple[str, str, str, str]:
+def _errors(
+    what: str, theirs: float, ours: float, better: str = "less", worse: str = "more"
+) -> tuple[str, str, str, str]:
     ratio = max(theirs, 1e-30) / max(ours, 1e-30)
-    return what, f"{theirs:.1e}", f"{ours:.1e}", _times_as(ratio, "less", "more")
+    return what, f"{theirs:.1e}", f"{ours:.1e}", _times_as(ratio, better, worse)
 
 
 def _faster(time: Timing) -> str:
-    """How many times as fast, the median; no claim where the rounds do not agree on one."""
-    if time.high > _WIDEST * time.low:  # or there are too few rounds: 0 and infinity
-        return "too noisy to tell"
-    if time.low <= 1.0 <= time.high:
+    """How many times as fast, by the median; no claim if the interval contains 1."""
+    if time.low <= 1.0 <= time.high:  # of too few rounds, too: 0 and infinity
         return "no difference seen"
+    if time.high > _WIDEST * time.low:
+        return f"at least {_times_as(time.low, 'faster', '')}" if time.low > 1.0 else _NOISY
     return _times_as(time.ratio, "faster", "slower")
 
 
-_WIDEST = 1.5  # the ratio of an interval's ends beyond which it says nothing
+_WIDEST = 1.5  # the ratio of an interval's ends beyond which its median says nothing
+_NOISY = "too noisy to tell"
 
 
 def _times_as(ratio: float, better: str, worse: str) -> str:
@@ -99,10 +122,11 @@ def text_of(figures: Figures) -> str:
     first, second = sections(figures), sections_of_norms(figures)
     return "\n\n".join(
         [
-            f"Rotary encoding, two ways\n{_line('', 'transformers', 'posenc_native', '')}",
+            "posenc_native against transformers\n" + "\n".join(headline(figures)),
+            _line("", "transformers", "posenc_native", ""),
             *map(_section, first),
             figures.facts,
-            "Norm and rotation of Qwen3, in one pass",
+            "Qwen3: norm and rotation in one pass",
             *map(_section, second),
         ]
     )

@@ -98,7 +98,7 @@ def time_ways(
         ids: the text.
         rounds, seconds: how often, and how long each is timed at least.
         titles: of the sections.
-        other: what ``ways.other`` is.
+        other: the label of ``ways.other``.
         compiled: whether the first two ways are compiled and timed, too.
     """
     import torch
@@ -208,7 +208,7 @@ class _Stopwatch:
             self.start = None
 
     def update(self, *_: object) -> None:
-        """What an attention calls in its cache."""
+        """Called by the attention on its cache."""
         self.stop()
         raise _Rotated
 
